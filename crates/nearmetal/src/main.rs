@@ -1,0 +1,2 @@
+//! nearmetal: the command line.
+fn main() {}

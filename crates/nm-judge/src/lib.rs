@@ -1,0 +1,1 @@
+//! Targets, comparability and comparison: results become verdicts with reasons.

@@ -1,0 +1,1 @@
+//! Environments and agents: where endpoints run, and how they are driven.

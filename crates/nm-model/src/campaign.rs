@@ -1,0 +1,106 @@
+//! A plan resolved on this machine: the ordered, interleaved trials, and what is not available.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{EnvironmentKind, Plan};
+use crate::probe::{ProbeKind, ProbeSpec};
+use crate::stack::StackPair;
+
+/// The trials of a plan that this machine can run, in the order in which they run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Campaign {
+    /// The plan it came from.
+    pub plan: Plan,
+    /// Trials in order: round by round, every second round backwards (A B B A).
+    pub trials: Vec<Trial>,
+    /// Rows of the plan that cannot run here, with the reason.
+    pub not_available: Vec<NotAvailable>,
+}
+
+/// One probe over one stack in one environment, one round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// Where.
+    pub environment: EnvironmentKind,
+    /// Over what.
+    pub stack: StackPair,
+    /// What.
+    pub probe: ProbeSpec,
+    /// Which round, counted from 0.
+    pub round: u32,
+}
+
+/// A row of the plan that cannot run on this machine or with this version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotAvailable {
+    /// Where.
+    pub environment: EnvironmentKind,
+    /// Over what.
+    pub stack: StackPair,
+    /// What.
+    pub probe: ProbeKind,
+    /// Why not and how to get it, as a clause that follows `not available: `.
+    pub reason: String,
+}
+
+impl Campaign {
+    /// Orders the rows of `plan` for which `reason` finds no obstacle. A row is one environment,
+    /// stack and probe block; rows are interleaved by rounds, odd rounds in reverse order, so that
+    /// slow changes of the machine fall on all rows alike.
+    pub fn resolve(
+        plan: Plan,
+        mut reason: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
+    ) -> Campaign {
+        let mut rows = vec![];
+        let mut not_available = vec![];
+        for block in &plan.trials {
+            for &environment in &block.environments {
+                for &stack in &block.stacks {
+                    let probe = block.probe.kind();
+                    match reason(environment, &stack, probe) {
+                        Some(reason) => {
+                            not_available.push(NotAvailable { environment, stack, probe, reason });
+                        }
+                        None => rows.push((environment, stack, block.probe.clone())),
+                    }
+                }
+            }
+        }
+        let mut trials = Vec::with_capacity(rows.len() * plan.rounds as usize);
+        for round in 0..plan.rounds {
+            let mut order: Vec<_> = rows.iter().collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            trials.extend(order.into_iter().map(|(environment, stack, probe)| Trial {
+                environment: *environment,
+                stack: *stack,
+                probe: probe.clone(),
+                round,
+            }));
+        }
+        Campaign { plan, trials, not_available }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_interleaved_abba_and_missing_rows_keep_their_reason() {
+        let plan = Plan::parse(
+            "name='x'\nrounds=2\n[[trials]]\nenvironments=['loopback','vm']\n\
+             stacks=['tcp-spin','udp-spin']\nprobe='pingpong'",
+        )
+        .unwrap();
+        let campaign = Campaign::resolve(plan, |environment, _, _| {
+            (environment == EnvironmentKind::Vm).then(|| "no hypervisor".to_string())
+        });
+        let order: Vec<String> = campaign.trials.iter().map(|t| t.stack.to_string()).collect();
+        assert_eq!(order, ["tcp-spin", "udp-spin", "udp-spin", "tcp-spin"]);
+        assert_eq!(campaign.not_available.len(), 2);
+        assert_eq!(campaign.not_available[0].reason, "no hypervisor");
+    }
+}

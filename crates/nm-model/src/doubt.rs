@@ -1,0 +1,156 @@
+//! Reasons to distrust a number. A doubt travels with the number everywhere: agent, result file,
+//! report.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One reason to distrust a number, with the figures that show it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Doubt {
+    /// Which reason.
+    pub kind: DoubtKind,
+    /// The figures, as a clause: `12 involuntary switches of the client's thread`.
+    pub detail: String,
+}
+
+impl Doubt {
+    /// A doubt with its figures.
+    pub fn new(kind: DoubtKind, detail: impl Into<String>) -> Doubt {
+        Doubt { kind, detail: detail.into() }
+    }
+}
+
+macro_rules! doubts {
+    ($($(#[$meta:meta])* $variant:ident, $name:literal, $title:literal, $cause:literal, $remedy:literal;)+) => {
+        /// The reasons that nearmetal knows.
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+        )]
+        #[serde(rename_all = "kebab-case")]
+        pub enum DoubtKind { $($(#[$meta])* $variant),+ }
+
+        impl DoubtKind {
+            /// Every kind.
+            pub const ALL: &'static [DoubtKind] = &[$(DoubtKind::$variant),+];
+            /// Name in result files.
+            pub fn name(self) -> &'static str { match self { $(DoubtKind::$variant => $name),+ } }
+            /// Short heading for people.
+            pub fn title(self) -> &'static str { match self { $(DoubtKind::$variant => $title),+ } }
+            /// What brings it about and what it does to the number.
+            pub fn cause(self) -> &'static str { match self { $(DoubtKind::$variant => $cause),+ } }
+            /// What to do about it.
+            pub fn remedy(self) -> &'static str { match self { $(DoubtKind::$variant => $remedy),+ } }
+        }
+    };
+}
+
+doubts! {
+    /// Too few samples for a percentile.
+    TooFewSamples, "too-few-samples", "too few samples",
+        "a percentile needs at least ten samples beyond it; without them it only repeats the maximum",
+        "measure longer or ask for a lower percentile";
+    /// Fewer than five rounds.
+    TooFewRounds, "too-few-rounds", "too few rounds",
+        "runs differ more than the samples inside one run, so fewer than five rounds support no claim",
+        "run at least five rounds a side, ten to find a 5 % difference";
+    /// Rounds fall into separate groups.
+    Bimodal, "bimodal", "rounds fall into groups",
+        "placement by the host or the scheduler puts whole rounds into one of several modes",
+        "run more rounds; pin CPUs on the host; compare within a group";
+    /// Rounds scatter.
+    Unstable, "unstable", "rounds scatter",
+        "the rounds differ by more than the allowed coefficient of variation",
+        "quieten the machine, run longer or more rounds";
+    /// Values move during the run.
+    Drift, "drift", "drift over time",
+        "values rise or fall through the run: warm-up, frequency, heat or a neighbour",
+        "warm up longer, fix the frequency, look at the drift chart";
+    /// Single rounds far out.
+    Outliers, "outliers", "outlying rounds",
+        "single rounds lie far from the others",
+        "look at their doubts first; repeat on a quiet machine";
+    /// CPU time taken by the hypervisor.
+    Steal, "steal", "stolen time",
+        "the hypervisor ran something else on this CPU; the tail contains its time slices",
+        "ask for dedicated CPUs, or measure when neighbours are quiet";
+    /// Involuntary switches of a hot thread.
+    Preempted, "preempted", "preempted",
+        "the kernel ran another thread on the hot thread's CPU",
+        "isolate the CPU or stop the other work";
+    /// A hot thread ran on more than one CPU.
+    Migrated, "migrated", "migrated",
+        "the hot thread moved between CPUs, so caches and clocks changed under it",
+        "pin it: --affinity CLIENT;SERVER";
+    /// Both ends on one CPU.
+    SharedCpu, "shared-cpu", "both ends on one CPU",
+        "the ends took turns on one CPU: no transfer between CPUs was measured",
+        "give the process two CPUs, or say --affinity CLIENT;SERVER";
+    /// Both ends on one core.
+    SmtSiblings, "smt-siblings", "both ends on one core",
+        "the ends share one core's caches and units, which no two machines do",
+        "pin them to different cores";
+    /// Not pinned.
+    NotPinned, "not-pinned", "not pinned",
+        "the hot thread was free to move",
+        "pin it: --affinity CLIENT;SERVER";
+    /// The CPUs were busy with other work.
+    BusyHost, "busy-host", "busy machine",
+        "other work ran on this machine during the measurement; medians move little, tails much",
+        "measure on an idle machine";
+    /// Time stamps not by TSC.
+    ClockFallback, "clock-fallback", "slow clock",
+        "the TSC cannot be trusted here, so each time stamp is a call into the kernel",
+        "use a machine with an invariant TSC and clocksource tsc";
+    /// Time stamps cost a lot.
+    ClockCost, "clock-cost", "dear time stamps",
+        "a pair of time stamps costs more than 5 % of the median",
+        "read the figure as an upper bound";
+    /// Calibrations disagree.
+    ClockDrift, "clock-drift", "clock calibrations disagree",
+        "two calibrations of the TSC differ by more than 10 ppm",
+        "repeat; look at the kernel log for clock warnings";
+    /// Memory could not be locked.
+    MemoryNotLocked, "memory-not-locked", "memory not locked",
+        "sample memory could not be locked, so a page fault may fall into the measurement",
+        "raise the locked-memory limit (ulimit -l) or run as root";
+    /// Messages were lost.
+    Loss, "loss", "lost messages",
+        "messages did not come back before the time-out and are not in the latency figures",
+        "raise the socket buffers or lower the rate; latency with loss flatters";
+    /// The sender fell behind its schedule.
+    Behind, "behind", "schedule missed",
+        "requests left later than intended; the delay is in the latency, not in the service time",
+        "lower the rate, or give the client a CPU of its own";
+    /// A closed loop hides stalls.
+    ClosedLoop, "closed-loop", "closed loop",
+        "the next request waits for the last answer, so a stall counts once instead of once for each request due",
+        "use an open loop: rr --rate";
+    /// CPU bandwidth limit.
+    Throttled, "throttled", "CPU quota",
+        "a control group limits the CPU time, so a busy thread is stopped in each period",
+        "remove cpu.max for latency work";
+    /// A hypervisor is present and steal is not reported.
+    BelowSystem, "below-system", "time lost below the system",
+        "the hot thread lost time that neither the scheduler nor steal explains",
+        "compare with a bare-metal run";
+    /// Data came from another tool.
+    Imported, "imported", "made by another tool",
+        "the figures were read from another tool's output; samples and rounds are not known",
+        "repeat with nearmetal where a verdict matters";
+    /// A field was inferred, not recorded.
+    Inferred, "inferred", "inferred facts",
+        "some facts of this run are not stated by its source but follow from it",
+        "treat comparisons that rest on them with care";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serialised_name_is_the_name() {
+        for &kind in DoubtKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The nouns that every other crate speaks: plan, campaign, facts, samples, result, doubt, verdict.
+//!
+//! This crate holds types and their text forms. It does no I/O, reads no clock and prints nothing.
+//! Times are nanoseconds unless a field's name ends in another unit; rates end in `_per_s`, sizes
+//! in `_bytes`.
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod campaign;
+pub mod doubt;
+pub mod facts;
+pub mod metric;
+pub mod plan;
+pub mod probe;
+pub mod result;
+pub mod stack;
+pub mod target;
+pub mod verdict;
+pub mod words;
+
+pub use agent::{Answer, Failure, FailureKind, Request};
+pub use campaign::{Campaign, NotAvailable, Trial};
+pub use doubt::{Doubt, DoubtKind};
+pub use facts::Facts;
+pub use metric::Metric;
+pub use plan::{Plan, PlanError};
+pub use probe::{Case, Pattern, ProbeKind, ProbeSpec, Side};
+pub use result::{RunResult, Series, SeriesKey};
+pub use stack::{Launcher, Mode, Protocol, Stack, StackPair};
+pub use target::Target;
+pub use verdict::{Outcome, Verdict};

@@ -1,0 +1,442 @@
+//! Plans: what to measure, where, how often and against which targets; read from TOML.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, SIZE_BYTES_MAX, StreamSpec};
+use crate::stack::{Protocol, StackPair, named_enum};
+use crate::target::Target;
+use crate::words::nearest;
+
+named_enum!(
+    /// Where the endpoints run.
+    EnvironmentKind, "environment", {
+        /// Two processes on this host, over the loopback interface.
+        Loopback = "loopback",
+        /// Two network namespaces back to back over a veth pair.
+        Netns = "netns",
+        /// Two network namespaces over a Linux bridge: the shape of vNIC and virtual switch.
+        Bridge = "bridge",
+        /// Two virtual machines.
+        Vm = "vm",
+        /// Two hosts reached by ssh.
+        Ssh = "ssh",
+    }
+);
+
+/// A plan: environments × stacks × probes × rounds, with targets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Name, which also names the result folder's content.
+    pub name: String,
+    /// What the plan is for, one sentence.
+    #[serde(default)]
+    pub summary: String,
+    /// How often everything is measured; at least five for a verdict.
+    #[serde(default = "Plan::default_rounds")]
+    pub rounds: u32,
+    /// Seed of everything random.
+    #[serde(default = "Plan::default_seed")]
+    pub seed: u64,
+    /// Published runs to draw beside, by name.
+    #[serde(default)]
+    pub references: Vec<String>,
+    /// What is measured.
+    pub trials: Vec<TrialBlock>,
+    /// What the results must reach.
+    #[serde(default)]
+    pub targets: Vec<PlanTarget>,
+    /// Parts of the result to compare with each other.
+    #[serde(default)]
+    pub comparisons: Vec<PlanComparison>,
+}
+
+/// One block of trials: a probe in every environment over every stack.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct TrialBlock {
+    /// Where.
+    pub environments: Vec<EnvironmentKind>,
+    /// Over what; a pair whose ends differ is written `CLIENT:SERVER`.
+    pub stacks: Vec<StackPair>,
+    /// What, with the probe's own parameters beside it.
+    #[serde(flatten)]
+    pub probe: ProbeSpec,
+}
+
+named_enum!(
+    /// Which of the series that a target covers must meet it.
+    Scope, "scope", {
+        /// Each of them.
+        Every = "every",
+        /// For each case one is enough.
+        Any = "any",
+    }
+);
+
+/// A target and the series that it is for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanTarget {
+    /// The requirement.
+    pub require: Target,
+    /// The series: `ENVIRONMENT/STACK` or a part of it, `*` for any (`netns/*`, `*/tcp-spin`).
+    #[serde(default = "PlanTarget::default_on")]
+    pub on: String,
+    /// Only series of this probe.
+    #[serde(default)]
+    pub probe: Option<ProbeKind>,
+    /// Whether every series or any one must meet it.
+    #[serde(default = "PlanTarget::default_scope")]
+    pub scope: Scope,
+    /// Why this target: its source, in words.
+    #[serde(default)]
+    pub why: String,
+}
+
+impl PlanTarget {
+    fn default_on() -> String {
+        "*".to_string()
+    }
+
+    fn default_scope() -> Scope {
+        Scope::Every
+    }
+}
+
+/// Two parts of the result to compare.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanComparison {
+    /// The one compared against: `ENVIRONMENT/STACK`, or `reference:NAME`.
+    pub a: String,
+    /// The other: `ENVIRONMENT/STACK`.
+    pub b: String,
+    /// Ratio that still counts as equal, %.
+    #[serde(default = "PlanComparison::default_margin")]
+    pub margin_percent: f64,
+}
+
+impl PlanComparison {
+    fn default_margin() -> f64 {
+        5.0
+    }
+}
+
+/// Why a plan could not be read: the place, the word and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// Line, counted from 1, if known.
+    pub line: Option<usize>,
+    /// What is wrong, as a sentence without its end.
+    pub message: String,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// All keys that a `[[trials]]` block may have, with the probe each belongs to.
+fn trial_keys(kind: ProbeKind) -> Vec<String> {
+    let value = match kind {
+        ProbeKind::Pingpong => serde_json::to_value(PingpongSpec::default()),
+        ProbeKind::Stream => serde_json::to_value(StreamSpec::default()),
+        ProbeKind::Rr => serde_json::to_value(RrSpec::default()),
+        ProbeKind::Compute | ProbeKind::Jitter | ProbeKind::Exchange => {
+            Ok(serde_json::Value::Object(serde_json::Map::new()))
+        }
+    };
+    let mut keys = vec!["environments".to_string(), "stacks".to_string(), "probe".to_string()];
+    if let Ok(serde_json::Value::Object(fields)) = value {
+        keys.extend(fields.keys().cloned());
+    }
+    keys
+}
+
+// A flattened, internally tagged enum cannot refuse unknown keys, so the block is taken apart here.
+impl<'de> Deserialize<'de> for TrialBlock {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<TrialBlock, D::Error> {
+        use serde::de::Error;
+        let mut fields = serde_json::Map::<String, serde_json::Value>::deserialize(from)?;
+        let mut take = |name: &'static str| {
+            fields.remove(name).ok_or_else(|| D::Error::custom(format!("missing field `{name}`")))
+        };
+        let environments = take("environments")?;
+        let stacks = take("stacks")?;
+        let probe = take("probe")?;
+        let kind: ProbeKind = serde_json::from_value(probe).map_err(D::Error::custom)?;
+        let known = trial_keys(kind);
+        if let Some(key) = fields.keys().find(|key| !known.contains(key)) {
+            let near = nearest(key, &known)
+                .map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
+            return Err(D::Error::custom(format!(
+                "unknown field `{key}` for probe {kind}{near}; known are {}",
+                known.join(", ")
+            )));
+        }
+        let rest = serde_json::Value::Object(fields);
+        let probe = match kind {
+            ProbeKind::Pingpong => serde_json::from_value(rest).map(ProbeSpec::Pingpong),
+            ProbeKind::Stream => serde_json::from_value(rest).map(ProbeSpec::Stream),
+            ProbeKind::Rr => serde_json::from_value(rest).map(ProbeSpec::Rr),
+            ProbeKind::Compute => Ok(ProbeSpec::Compute),
+            ProbeKind::Jitter => Ok(ProbeSpec::Jitter),
+            ProbeKind::Exchange => Ok(ProbeSpec::Exchange),
+        }
+        .map_err(D::Error::custom)?;
+        Ok(TrialBlock {
+            environments: serde_json::from_value(environments).map_err(D::Error::custom)?,
+            stacks: serde_json::from_value(stacks).map_err(D::Error::custom)?,
+            probe,
+        })
+    }
+}
+
+impl Plan {
+    /// Fewest rounds that support a claim.
+    pub const ROUNDS_MIN: u32 = 5;
+
+    fn default_rounds() -> u32 {
+        Plan::ROUNDS_MIN
+    }
+
+    fn default_seed() -> u64 {
+        1
+    }
+
+    /// Reads and checks a plan.
+    ///
+    /// # Errors
+    /// The line, the word that is wrong and the nearest right one.
+    pub fn parse(text: &str) -> Result<Plan, PlanError> {
+        let plan: Plan = toml::from_str(text).map_err(|error| toml_error(text, &error))?;
+        plan.check().map_err(|(word, message)| PlanError {
+            line: text.find(&word).map(|at| line_of(text, at)),
+            message,
+        })?;
+        Ok(plan)
+    }
+
+    /// Checks what types cannot: ranges and combinations. The error holds a word to find the line
+    /// by.
+    fn check(&self) -> Result<(), (String, String)> {
+        let fail = |word: &str, message: String| Err((word.to_string(), message));
+        if self.name.is_empty()
+            || !self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+        {
+            return fail(
+                "name",
+                format!("plan name `{}` may hold letters, digits, - _ .", self.name),
+            );
+        }
+        if !(1..=1000).contains(&self.rounds) {
+            return fail("rounds", format!("rounds is {}, must be 1 to 1000", self.rounds));
+        }
+        if self.trials.is_empty() {
+            return fail("trials", "the plan has no [[trials]]".to_string());
+        }
+        for block in &self.trials {
+            if block.environments.is_empty() || block.stacks.is_empty() {
+                return fail("trials", "[[trials]] needs an environment and a stack".to_string());
+            }
+            check_probe(block)?;
+        }
+        Ok(())
+    }
+
+    /// The longest time that one run of the plan takes, s, without set-up.
+    pub fn duration_s(&self) -> f64 {
+        let round: f64 = self
+            .trials
+            .iter()
+            .map(|block| {
+                block.probe.duration_s() * (block.environments.len() * block.stacks.len()) as f64
+            })
+            .sum();
+        round * f64::from(self.rounds)
+    }
+}
+
+fn check_probe(block: &TrialBlock) -> Result<(), (String, String)> {
+    let fail = |word: &str, message: String| Err((word.to_string(), message));
+    let positive = |word: &str, value: f64| {
+        let fits = value.is_finite() && value > 0.0 && value <= 86_400.0;
+        if fits {
+            Ok(())
+        } else {
+            Err((word.to_string(), format!("{word} is {value}, must be above 0 and at most a day")))
+        }
+    };
+    match &block.probe {
+        ProbeSpec::Pingpong(spec) => {
+            if spec.sizes.is_empty() {
+                return fail("sizes", "sizes is empty".to_string());
+            }
+            let datagram = block
+                .stacks
+                .iter()
+                .any(|pair| matches!(pair.protocol(), Protocol::Udp | Protocol::Multicast));
+            for &size in &spec.sizes {
+                if size > SIZE_BYTES_MAX || (size == 0 && !datagram) {
+                    return fail("sizes", format!("size {size} is not in 1 to {SIZE_BYTES_MAX}"));
+                }
+            }
+            if spec.max_iterations == 0 || spec.max_iterations > 100_000_000 {
+                return fail("max_iterations", "max_iterations must be 1 to 100000000".to_string());
+            }
+            if let Some(p) = spec.percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
+                return fail("percentiles", format!("percentile {p} is not in 0 to 100"));
+            }
+            positive("max_ms", spec.max_ms as f64 / 1e3)?;
+            positive("timeout_ms", spec.timeout_ms as f64 / 1e3)
+        }
+        ProbeSpec::Stream(spec) => {
+            if spec.patterns.is_empty() {
+                return fail("patterns", "patterns is empty".to_string());
+            }
+            if !(1..=SIZE_BYTES_MAX).contains(&spec.write_bytes) {
+                let message =
+                    format!("write_bytes is {}, must be 1 to {SIZE_BYTES_MAX}", spec.write_bytes);
+                return fail("write_bytes", message);
+            }
+            positive("seconds", spec.seconds)
+        }
+        ProbeSpec::Rr(spec) => {
+            if spec.sizes.is_empty() {
+                return fail("sizes", "sizes is empty".to_string());
+            }
+            if let Some(rate) = spec.rate_per_s.filter(|r| !(*r > 0.0 && *r <= 1e7)) {
+                return fail(
+                    "rate_per_s",
+                    format!("rate_per_s is {rate}, must be above 0, at most 1e7"),
+                );
+            }
+            positive("deadline_ms", spec.deadline_ms as f64 / 1e3)?;
+            positive("seconds", spec.seconds)
+        }
+        ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => Ok(()),
+    }
+}
+
+/// The line of a place in the text, counted from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
+}
+
+fn toml_error(text: &str, error: &toml::de::Error) -> PlanError {
+    let message = error.message();
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let word = quoted.next().unwrap_or_default();
+    // The span of an error inside a block is the block's heading; the word stands further down.
+    let start = error.span().map_or(0, |span| span.start);
+    let is_present = !word.is_empty() && !message.starts_with("missing field");
+    let line = match text[start..].find(word).filter(|_| is_present) {
+        Some(at) => line_of(text, start + at),
+        None => error.span().map_or(1, |span| line_of(text, span.start)),
+    };
+    let mut message = message.lines().next().unwrap_or("not a plan").to_string();
+    if let Some(rest) = message.strip_prefix("unknown field `").map(str::to_string)
+        && let Some((bad, expected)) = rest.split_once("`, expected ")
+    {
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        message = match nearest(bad, &known) {
+            Some(near) => format!("unknown field `{bad}`, did you mean `{near}`?"),
+            None => format!("unknown field `{bad}`; known are {}", known.join(", ")),
+        };
+    }
+    PlanError { line: Some(line), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOOD: &str = r#"
+name = "small"
+rounds = 5
+
+[[trials]]
+environments = ["loopback", "netns"]
+stacks = ["tcp-spin", "tcp-spin:tcp-blocking"]
+probe = "pingpong"
+sizes = [1, 64]
+max_ms = 200
+
+[[targets]]
+require = "median_ns < 2000 at size<=1024"
+on = "netns/*"
+"#;
+
+    #[test]
+    fn a_plan_is_read_with_the_probes_defaults() {
+        let plan = Plan::parse(GOOD).unwrap();
+        let ProbeSpec::Pingpong(spec) = &plan.trials[0].probe else { panic!("not pingpong") };
+        assert_eq!(spec.sizes, [1, 64]);
+        assert_eq!(spec.max_iterations, 1_000_000);
+        assert_eq!(plan.targets[0].scope, Scope::Every);
+        assert_eq!(plan.duration_s(), 5.0 * 4.0 * 2.0 * 0.3);
+    }
+
+    #[test]
+    fn a_plan_survives_json() {
+        let plan = Plan::parse(GOOD).unwrap();
+        let json = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan);
+    }
+
+    #[test]
+    fn a_typo_gets_line_word_and_nearest_word() {
+        let error =
+            |from: &str, to: &str| Plan::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
+        assert_eq!(
+            error("rounds =", "ronds ="),
+            "line 3: unknown field `ronds`, did you mean `rounds`?"
+        );
+        assert_eq!(
+            error("\"tcp-spin\",", "\"tcp-spn\","),
+            "line 7: unknown mode `spn`, did you mean `spin`?"
+        );
+        assert!(error("sizes =", "sises =").starts_with(
+            "line 9: unknown field `sises` for probe pingpong, did you mean `sizes`?"
+        ));
+        assert_eq!(
+            error("\"pingpong\"", "\"pingpng\""),
+            "line 8: unknown probe `pingpng`, did you mean `pingpong`?"
+        );
+        assert_eq!(
+            error("median_ns", "medin_ns"),
+            "line 13: target `medin_ns < 2000 at size<=1024`: unknown metric `medin`, did you mean `median`?"
+        );
+        assert_eq!(error("rounds = 5", "rounds = 0"), "line 3: rounds is 0, must be 1 to 1000");
+        assert!(error("rounds = 5", "rounds = ").starts_with("line 3: "));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,200}") {
+            let _ = Plan::parse(&text);
+        }
+
+        #[test]
+        fn a_damaged_plan_is_read_or_refused_without_a_panic(
+            at in 0..GOOD.len(), insert in "[\\[\\]=\"a-z0-9\n]{0,4}", cut in 0usize..6,
+        ) {
+            let mut text = GOOD.to_string();
+            let end = (at + cut).min(text.len());
+            text.replace_range(at..end, &insert);
+            if let Err(error) = Plan::parse(&text) {
+                prop_assert!(!error.message.is_empty());
+            }
+        }
+    }
+}

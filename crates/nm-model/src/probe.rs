@@ -1,0 +1,411 @@
+//! What is measured: the probes with their parameters, and the cases that one probe is split into.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::stack::{named_enum, text_serde};
+use crate::words::UnknownWord;
+
+named_enum!(
+    /// The kinds of probe.
+    ProbeKind, "probe", {
+        /// Closed-loop ping-pong: half round trip.
+        Pingpong = "pingpong",
+        /// Bulk flows in one or both directions: throughput.
+        Stream = "stream",
+        /// Request-response, open loop at a rate or closed loop: full round trip.
+        Rr = "rr",
+        /// Work of the processor alone.
+        Compute = "compute",
+        /// Interruptions of a spinning thread.
+        Jitter = "jitter",
+        /// The distributed stock exchange.
+        Exchange = "exchange",
+    }
+);
+
+named_enum!(
+    /// One of the two endpoints of an environment.
+    Side, "side", {
+        /// The end that starts; `A` in flow directions.
+        Client = "client",
+        /// The end that answers; `B` in flow directions.
+        Server = "server",
+    }
+);
+
+named_enum!(
+    /// The defaults of another tool, so that its figure can be met on equal terms.
+    Preset, "preset", {
+        /// netperf: 16 KiB writes.
+        Netperf = "netperf",
+        /// nuttcp: 64 KiB writes.
+        Nuttcp = "nuttcp",
+        /// iperf3: 128 KiB writes.
+        Iperf3 = "iperf3",
+    }
+);
+
+impl Side {
+    /// The opposite end.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        }
+    }
+}
+
+impl Preset {
+    /// Bytes of one write by that tool's defaults.
+    pub fn write_bytes(self) -> u32 {
+        match self {
+            Preset::Netperf => 16 * 1024,
+            Preset::Nuttcp => 64 * 1024,
+            Preset::Iperf3 => 128 * 1024,
+        }
+    }
+}
+
+/// How the flows of a stream run: `N-uni-N` is N flows from client to server; `N-bi-N` is N flows,
+/// half in each direction (so N is even).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern {
+    /// Number of flows in all, 1 to 256.
+    pub flows: u32,
+    /// Whether half of them run from server to client.
+    pub bidirectional: bool,
+}
+
+impl Pattern {
+    /// The largest number of flows.
+    pub const MAX_FLOWS: u32 = 256;
+
+    /// The end that sends on flow `index` (counted from 0): even flows run from the client, and in
+    /// a bidirectional pattern odd flows from the server.
+    pub fn sender(self, index: u32) -> Side {
+        if self.bidirectional && index % 2 == 1 { Side::Server } else { Side::Client }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = if self.bidirectional { "bi" } else { "uni" };
+        f.pad(&format!("{}-{direction}-{}", self.flows, self.flows))
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Pattern, UnknownWord> {
+        let unknown =
+            || UnknownWord::new("pattern", text, &["1-uni-1", "2-uni-2", "2-bi-2", "4-bi-4"]);
+        let parts: Vec<&str> = text.split('-').collect();
+        let [left, direction, right] = parts[..] else { return Err(unknown()) };
+        let flows: u32 = left.parse().map_err(|_| unknown())?;
+        let bidirectional = match direction {
+            "uni" => false,
+            "bi" => true,
+            _ => return Err(unknown()),
+        };
+        let fits = left == right
+            && (1..=Pattern::MAX_FLOWS).contains(&flows)
+            && !(bidirectional && flows % 2 == 1);
+        if fits { Ok(Pattern { flows, bidirectional }) } else { Err(unknown()) }
+    }
+}
+
+text_serde!(Pattern);
+
+/// Ping-pong: one message in flight, client and server echo it in turn.
+///
+/// Method of sfnt-pingpong: for each size a warm-up, then samples until `max_iterations` or
+/// `max_ms`, but at least `min_iterations`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PingpongSpec {
+    /// Message sizes in bytes.
+    pub sizes: Vec<u32>,
+    /// Most samples for each size.
+    pub max_iterations: u64,
+    /// Fewest samples for each size.
+    pub min_iterations: u64,
+    /// Longest measuring time for each size, ms.
+    pub max_ms: u64,
+    /// Warm-up time before each size, ms.
+    pub warmup_ms: u64,
+    /// A message that has not come back after this long is lost (UDP) or an error (TCP), ms.
+    pub timeout_ms: u64,
+    /// Percentiles beside the fixed ones, 0 to 100.
+    pub percentiles: Vec<f64>,
+}
+
+/// sfnt-pingpong's stream sizes: powers of two, 1 to 65536.
+pub const PINGPONG_SIZES: [u32; 17] =
+    [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536];
+
+/// Largest message over UDP.
+pub const UDP_SIZE_BYTES_MAX: u32 = 32768;
+
+/// Largest message of any probe.
+pub const SIZE_BYTES_MAX: u32 = 16 * 1024 * 1024;
+
+impl Default for PingpongSpec {
+    fn default() -> PingpongSpec {
+        PingpongSpec {
+            sizes: PINGPONG_SIZES.to_vec(),
+            max_iterations: 1_000_000,
+            min_iterations: 1_000,
+            max_ms: 3_000,
+            warmup_ms: 100,
+            timeout_ms: 1_000,
+            percentiles: vec![],
+        }
+    }
+}
+
+/// Bulk throughput of parallel flows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamSpec {
+    /// Flow patterns, each a case of its own.
+    pub patterns: Vec<Pattern>,
+    /// Measuring time, s; counted at the receivers after `omit_ms`.
+    pub seconds: f64,
+    /// Time from the common start that is not counted, ms.
+    pub omit_ms: u64,
+    /// Bytes of one write.
+    pub write_bytes: u32,
+    /// Congestion control by name; the host's default if absent.
+    pub congestion: Option<String>,
+    /// `SO_SNDBUF` and `SO_RCVBUF`, bytes; the kernel's own tuning if absent.
+    pub buffer_bytes: Option<u32>,
+    /// The other tool whose defaults were taken, if any.
+    pub preset: Option<Preset>,
+    /// Coefficient of variation over rounds above which the result is called unstable, %.
+    pub max_cv_percent: f64,
+}
+
+impl Default for StreamSpec {
+    fn default() -> StreamSpec {
+        StreamSpec {
+            patterns: vec![Pattern { flows: 1, bidirectional: false }],
+            seconds: 10.0,
+            omit_ms: 200,
+            write_bytes: 128 * 1024,
+            congestion: None,
+            buffer_bytes: None,
+            preset: None,
+            max_cv_percent: 1.0,
+        }
+    }
+}
+
+/// Request-response. Open loop where `rate_per_s` is given: requests leave on an absolute
+/// schedule, and latency counts from the intended send time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RrSpec {
+    /// Requests a second; closed loop (the next when the answer is in) if absent.
+    pub rate_per_s: Option<f64>,
+    /// Measuring time, s.
+    pub seconds: f64,
+    /// Request and response sizes in bytes, each pair a case of its own.
+    pub sizes: Vec<RrSize>,
+    /// An answer later than this counts as lost, ms.
+    pub deadline_ms: u64,
+    /// Warm-up time, ms.
+    pub warmup_ms: u64,
+}
+
+impl Default for RrSpec {
+    fn default() -> RrSpec {
+        RrSpec {
+            rate_per_s: Some(1_000.0),
+            seconds: 5.0,
+            sizes: vec![RrSize { request_bytes: 64, response_bytes: 64 }],
+            deadline_ms: 1_000,
+            warmup_ms: 100,
+        }
+    }
+}
+
+/// Sizes of one request and its response: `64` or `64,1000` in text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RrSize {
+    /// Bytes of the request, 1 to [`SIZE_BYTES_MAX`].
+    pub request_bytes: u32,
+    /// Bytes of the response, 1 to [`SIZE_BYTES_MAX`].
+    pub response_bytes: u32,
+}
+
+impl fmt::Display for RrSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.request_bytes == self.response_bytes {
+            f.pad(&self.request_bytes.to_string())
+        } else {
+            f.pad(&format!("{},{}", self.request_bytes, self.response_bytes))
+        }
+    }
+}
+
+impl FromStr for RrSize {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<RrSize, UnknownWord> {
+        let size = |part: &str| {
+            part.trim()
+                .parse::<u32>()
+                .ok()
+                .filter(|n| (1..=SIZE_BYTES_MAX).contains(n))
+                .ok_or_else(|| UnknownWord::new("size", text, &["64", "64,1000", "100000"]))
+        };
+        let (request, response) = text.split_once(',').unwrap_or((text, text));
+        Ok(RrSize { request_bytes: size(request)?, response_bytes: size(response)? })
+    }
+}
+
+text_serde!(RrSize);
+
+/// A probe with its parameters, as a plan's `[[trials]]` block or a command's flags give them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "probe", rename_all = "lowercase")]
+pub enum ProbeSpec {
+    /// See [`PingpongSpec`].
+    Pingpong(PingpongSpec),
+    /// See [`StreamSpec`].
+    Stream(StreamSpec),
+    /// See [`RrSpec`].
+    Rr(RrSpec),
+    /// Not in this version.
+    Compute,
+    /// Not in this version.
+    Jitter,
+    /// Not in this version.
+    Exchange,
+}
+
+impl ProbeSpec {
+    /// The kind of this probe.
+    pub fn kind(&self) -> ProbeKind {
+        match self {
+            ProbeSpec::Pingpong(_) => ProbeKind::Pingpong,
+            ProbeSpec::Stream(_) => ProbeKind::Stream,
+            ProbeSpec::Rr(_) => ProbeKind::Rr,
+            ProbeSpec::Compute => ProbeKind::Compute,
+            ProbeSpec::Jitter => ProbeKind::Jitter,
+            ProbeSpec::Exchange => ProbeKind::Exchange,
+        }
+    }
+
+    /// The single cases of this probe, in order.
+    pub fn cases(&self) -> Vec<Case> {
+        match self {
+            ProbeSpec::Pingpong(spec) => {
+                spec.sizes.iter().map(|&size_bytes| Case::Message { size_bytes }).collect()
+            }
+            ProbeSpec::Stream(spec) => spec
+                .patterns
+                .iter()
+                .map(|&pattern| Case::Flows { pattern, write_bytes: spec.write_bytes })
+                .collect(),
+            ProbeSpec::Rr(spec) => spec
+                .sizes
+                .iter()
+                .map(|&size| Case::Request { size, rate_per_s: spec.rate_per_s })
+                .collect(),
+            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => vec![],
+        }
+    }
+
+    /// How long one round of all cases takes at most, s, without set-up.
+    pub fn duration_s(&self) -> f64 {
+        match self {
+            ProbeSpec::Pingpong(s) => (s.max_ms + s.warmup_ms) as f64 / 1e3 * s.sizes.len() as f64,
+            ProbeSpec::Stream(s) => (s.seconds + s.omit_ms as f64 / 1e3) * s.patterns.len() as f64,
+            ProbeSpec::Rr(s) => (s.seconds + s.warmup_ms as f64 / 1e3) * s.sizes.len() as f64,
+            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => 0.0,
+        }
+    }
+}
+
+/// One point of a probe's sweep: what a single agent task measures.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "case", rename_all = "lowercase")]
+pub enum Case {
+    /// A ping-pong message.
+    Message {
+        /// Bytes of the message.
+        size_bytes: u32,
+    },
+    /// Flows of a stream.
+    Flows {
+        /// Number and direction.
+        pattern: Pattern,
+        /// Bytes of one write.
+        write_bytes: u32,
+    },
+    /// A request and its response.
+    Request {
+        /// Bytes of both.
+        size: RrSize,
+        /// Requests a second; closed loop if absent.
+        rate_per_s: Option<f64>,
+    },
+    /// A whole run that has no sweep, such as a published throughput table's total.
+    Whole,
+}
+
+impl Case {
+    /// Message or request size in bytes, where the case has one.
+    pub fn size_bytes(&self) -> Option<u32> {
+        match self {
+            Case::Message { size_bytes } => Some(*size_bytes),
+            Case::Request { size, .. } => Some(size.request_bytes),
+            Case::Flows { .. } | Case::Whole => None,
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Case::Message { size_bytes } => format!("{size_bytes} B"),
+            Case::Flows { pattern, write_bytes } => format!("{pattern}, {write_bytes} B writes"),
+            Case::Request { size, rate_per_s: Some(rate) } => format!("{size} B at {rate}/s"),
+            Case::Request { size, rate_per_s: None } => format!("{size} B closed loop"),
+            Case::Whole => "whole".to_string(),
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_read_back_and_odd_bidirectional_ones_are_refused() {
+        for text in ["1-uni-1", "2-uni-2", "2-bi-2", "8-bi-8"] {
+            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+        }
+        for text in ["0-uni-0", "3-bi-3", "2-uni-3", "2-up-2", "999-uni-999", "x"] {
+            assert!(text.parse::<Pattern>().is_err(), "{text}");
+        }
+        let pattern: Pattern = "2-bi-2".parse().unwrap();
+        assert_eq!((pattern.sender(0), pattern.sender(1)), (Side::Client, Side::Server));
+    }
+
+    #[test]
+    fn request_sizes_read_back() {
+        for text in ["64", "1,100000"] {
+            assert_eq!(text.parse::<RrSize>().unwrap().to_string(), text);
+        }
+        assert!("0".parse::<RrSize>().is_err());
+        assert!("99999999999".parse::<RrSize>().is_err());
+    }
+}

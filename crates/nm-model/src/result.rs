@@ -1,0 +1,396 @@
+//! Results: what was measured, with everything needed to judge, compare and draw it again.
+//!
+//! One [`RunResult`] is one `result.json`. Runs of other tools and published runs are read into the
+//! same type, so everything that works on a result works on them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::NotAvailable;
+use crate::doubt::Doubt;
+use crate::facts::Facts;
+use crate::metric::Metric;
+use crate::plan::Plan;
+use crate::probe::{Case, ProbeKind, Side};
+use crate::stack::{Comparability, named_enum};
+use crate::verdict::{Comparison, Interval, Outcome, Verdict};
+
+/// Version of the result format. Readers refuse a newer one with a clear sentence.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunResult {
+    /// [`SCHEMA_VERSION`].
+    pub schema: u32,
+    /// Name: result folder, reference run or imported file.
+    pub name: String,
+    /// Where the figures come from.
+    pub source: Source,
+    /// Start, RFC 3339 in UTC, if known.
+    #[serde(default)]
+    pub started: Option<String>,
+    /// Wall-clock time of the run, s.
+    #[serde(default)]
+    pub duration_s: Option<f64>,
+    /// How far the run came.
+    pub state: RunState,
+    /// The plan, for our own runs.
+    #[serde(default)]
+    pub plan: Option<Plan>,
+    /// Facts by endpoint: `ENVIRONMENT client`, `ENVIRONMENT server`.
+    #[serde(default)]
+    pub facts: BTreeMap<String, Facts>,
+    /// Other things known about the run, such as a published run's description: name to text.
+    #[serde(default)]
+    pub notes: BTreeMap<String, String>,
+    /// The figures.
+    pub series: Vec<Series>,
+    /// Rows of the plan that could not run, with the reason.
+    #[serde(default)]
+    pub not_available: Vec<NotAvailable>,
+    /// Trials that were started and did not end, as sentences.
+    #[serde(default)]
+    pub failures: Vec<String>,
+    /// Judgement of each target.
+    #[serde(default)]
+    pub verdicts: Vec<Verdict>,
+    /// Comparisons that the plan asked for.
+    #[serde(default)]
+    pub comparisons: Vec<Comparison>,
+    /// All targets together.
+    pub outcome: Outcome,
+    /// Doubts about the run as a whole.
+    #[serde(default)]
+    pub doubts: Vec<Doubt>,
+}
+
+named_enum!(
+    /// How far a run came.
+    RunState, "state", {
+        /// Every trial was tried.
+        Complete = "complete",
+        /// Ended by the user; completed trials are kept.
+        Interrupted = "interrupted",
+        /// Still running, or killed: the file was written after the last completed trial.
+        Running = "running",
+    }
+);
+
+/// Where figures come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Source {
+    /// Measured by nearmetal.
+    Measured {
+        /// Version of nearmetal.
+        version: String,
+    },
+    /// A published run that is built in.
+    Reference {
+        /// The study, such as `deftech-2019 (Define Tech, 2019)`.
+        study: String,
+        /// The tool that made the figures.
+        tool: String,
+    },
+    /// Read from another tool's output.
+    Imported {
+        /// The tool that made the figures.
+        tool: String,
+    },
+}
+
+named_enum!(
+    /// What one value of a series is.
+    Statistic, "statistic", {
+        /// Half of the time from before the send to after the matching receive, ns.
+        HalfRoundTrip = "half-round-trip",
+        /// Time from before the send to after the matching receive, ns.
+        RoundTrip = "round-trip",
+        /// Time from the intended send to after the matching receive, ns.
+        RoundTripFromIntended = "round-trip-from-intended-send",
+        /// Sum of flows, Gb/s.
+        Throughput = "throughput",
+    }
+);
+
+impl Statistic {
+    /// How the axis of a chart names it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Statistic::HalfRoundTrip => "half round trip",
+            Statistic::RoundTrip => "round trip (service time)",
+            Statistic::RoundTripFromIntended => "round trip from intended send",
+            Statistic::Throughput => "throughput",
+        }
+    }
+}
+
+/// What a series is of. Unique in a result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SeriesKey {
+    /// Environment of the plan, or the published run's or imported file's name.
+    pub environment: String,
+    /// Stack pair as text, or what is known of it.
+    pub stack: String,
+    /// The probe.
+    pub probe: ProbeKind,
+    /// The point of the probe's sweep.
+    pub case: Case,
+    /// What one value is.
+    pub statistic: Statistic,
+}
+
+impl SeriesKey {
+    /// `environment/stack`, by which targets and comparisons choose.
+    pub fn place(&self) -> String {
+        format!("{}/{}", self.environment, self.stack)
+    }
+}
+
+impl fmt::Display for SeriesKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} {} {}", self.environment, self.stack, self.probe, self.case)?;
+        match (self.probe, self.statistic) {
+            (ProbeKind::Rr, Statistic::RoundTrip) => f.write_str(" service time"),
+            (ProbeKind::Rr, Statistic::RoundTripFromIntended) => f.write_str(" from intended send"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All rounds of one key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Series {
+    /// What it is of.
+    pub key: SeriesKey,
+    /// What must agree for a like-for-like comparison.
+    pub comparability: Comparability,
+    /// Settings that explain the figure: write size, buffers, MTU, congestion control, …
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// One entry a round, in the order in which they were measured.
+    pub rounds: Vec<Round>,
+    /// Figures over all rounds.
+    #[serde(default)]
+    pub estimates: Vec<Estimate>,
+    /// Doubts about the series, those of its rounds put together.
+    #[serde(default)]
+    pub doubts: Vec<Doubt>,
+}
+
+impl Series {
+    /// The estimate of `metric`, if there is one.
+    pub fn estimate(&self, metric: Metric) -> Option<&Estimate> {
+        self.estimates.iter().find(|e| e.metric == metric)
+    }
+}
+
+/// One figure over all rounds of a series: the median of the rounds' values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Estimate {
+    /// Which figure.
+    pub metric: Metric,
+    /// Median over rounds, in the metric's unit.
+    pub value: f64,
+    /// 95 % interval by bootstrap over rounds; absent below five rounds.
+    pub interval: Option<Interval>,
+    /// Coefficient of variation over rounds, %; absent below two rounds.
+    pub cv_percent: Option<f64>,
+    /// Rounds that have this figure.
+    pub rounds: u32,
+}
+
+/// One round of a series.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Round {
+    /// Which round, counted from 0.
+    pub round: u32,
+    /// When it began, s since the start of the run.
+    pub started_s: f64,
+    /// The figures.
+    pub data: RoundData,
+    /// Where the hot threads ran and what disturbed them.
+    #[serde(default)]
+    pub placements: Vec<Placement>,
+    /// Doubts about this round.
+    #[serde(default)]
+    pub doubts: Vec<Doubt>,
+}
+
+impl Round {
+    /// The value of `metric` in this round, in the metric's unit.
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        match &self.data {
+            RoundData::Latency(data) => data.value(metric),
+            RoundData::Throughput(data) => match metric {
+                Metric::Throughput => Some(data.total_gbps),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// The figures of one round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum RoundData {
+    /// A distribution of latencies.
+    Latency(LatencyRound),
+    /// Flows.
+    Throughput(ThroughputRound),
+}
+
+/// A distribution of latencies. Exact figures from all samples, and a histogram of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct LatencyRound {
+    /// Samples.
+    pub count: Option<u64>,
+    /// Messages that never came back.
+    pub lost: u64,
+    /// Arithmetic mean, ns.
+    pub mean_ns: Option<f64>,
+    /// Smallest, ns.
+    pub min_ns: Option<f64>,
+    /// Largest, ns.
+    pub max_ns: Option<f64>,
+    /// Sample standard deviation, ns.
+    pub stddev_ns: Option<f64>,
+    /// Mean of the slowest 10 %, ns.
+    pub es10_ns: Option<f64>,
+    /// Percentiles in rising order, the 50th among them.
+    pub percentiles: Vec<PercentileValue>,
+    /// Completed transactions a second, where the probe has a rate.
+    pub rate_per_s: Option<f64>,
+    /// All samples as an HdrHistogram V2 with deflate, base64; values are ns.
+    pub histogram: Option<String>,
+    /// The course of the round in equal slices of time.
+    pub slices: Vec<Slice>,
+}
+
+impl LatencyRound {
+    /// The value of `metric`, in its unit.
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        match metric {
+            Metric::Mean => self.mean_ns,
+            Metric::Min => self.min_ns,
+            Metric::Median => self.percentile(50.0),
+            Metric::Max => self.max_ns,
+            Metric::Stddev => self.stddev_ns,
+            Metric::Percentile(p) => self.percentile(p),
+            Metric::Es10 => self.es10_ns,
+            Metric::Loss => {
+                let sent = self.count? + self.lost;
+                (sent > 0).then(|| self.lost as f64 / sent as f64)
+            }
+            Metric::Rate => self.rate_per_s,
+            Metric::Throughput => None,
+        }
+    }
+
+    fn percentile(&self, percentile: f64) -> Option<f64> {
+        self.percentiles.iter().find(|p| p.percentile == percentile).and_then(|p| p.value_ns)
+    }
+}
+
+/// One percentile with its interval inside the round.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PercentileValue {
+    /// 0 to 100.
+    pub percentile: f64,
+    /// Value, ns; absent (`n/a`) if there are too few samples beyond it.
+    pub value_ns: Option<f64>,
+    /// Lower end of the 95 % interval by order statistics, ns. It speaks of this round's samples
+    /// only, not of other rounds.
+    #[serde(default)]
+    pub low_ns: Option<f64>,
+    /// Upper end, ns.
+    #[serde(default)]
+    pub high_ns: Option<f64>,
+}
+
+/// A slice of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Slice {
+    /// Start, ms since the round's first sample.
+    pub start_ms: f64,
+    /// Samples in it.
+    pub count: u64,
+    /// Median, ns.
+    pub median_ns: f64,
+    /// 99th percentile (the nearest rank, however few the samples), ns.
+    pub p99_ns: f64,
+    /// Largest, ns.
+    pub max_ns: f64,
+}
+
+/// Flows of one round, counted at the receivers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ThroughputRound {
+    /// Sum of flows, Gb/s (1e9 bits).
+    pub total_gbps: f64,
+    /// Each flow.
+    pub flows: Vec<Flow>,
+    /// CPU time of the client process during the window, s per s (1.0 is one CPU).
+    pub client_cpu: Option<f64>,
+    /// CPU time of the server process during the window, s per s.
+    pub server_cpu: Option<f64>,
+}
+
+/// One flow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Flow {
+    /// Number of the flow, counted from 0.
+    pub index: u32,
+    /// The end that sends.
+    pub sender: Side,
+    /// Bytes that the receiver counted in the window.
+    pub bytes: u64,
+    /// Length of the receiver's window, s.
+    pub seconds: f64,
+    /// `bytes * 8 / seconds / 1e9`.
+    pub gbps: f64,
+    /// TCP segments sent again, of the whole flow.
+    #[serde(default)]
+    pub retransmits: Option<u64>,
+}
+
+/// Where a hot thread ran and what disturbed it, as deltas over the measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Placement {
+    /// Which end.
+    pub side: Side,
+    /// Which thread: `pinger`, `ponger`, `sender 0`, …
+    pub thread: String,
+    /// CPU that it was pinned to.
+    pub pinned_cpu: Option<u32>,
+    /// CPU at the start.
+    pub first_cpu: Option<u32>,
+    /// CPU at the end.
+    pub last_cpu: Option<u32>,
+    /// Moves between CPUs.
+    pub migrations: Option<u64>,
+    /// Times that the kernel took the CPU away.
+    pub involuntary_switches: u64,
+    /// Times that the thread gave the CPU up (blocking).
+    pub voluntary_switches: u64,
+    /// Time that the thread was ready but did not run, ns.
+    pub run_delay_ns: Option<u64>,
+    /// CPU time in user mode, ns.
+    pub user_ns: u64,
+    /// CPU time in the kernel, ns.
+    pub system_ns: u64,
+    /// Page faults that needed no reading.
+    pub minor_faults: u64,
+    /// Stolen time of the pinned CPU (or of all CPUs), ms, in the kernel's 10 ms steps.
+    pub steal_ms: Option<u64>,
+    /// Time that the pinned CPU spent on anything but this thread and idling, as a share of the
+    /// measurement, where it can be told.
+    #[serde(default)]
+    pub foreign_busy: Option<f64>,
+}

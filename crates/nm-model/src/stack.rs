@@ -1,0 +1,367 @@
+//! How bytes move between two agents: protocol, way of waiting, and what the program is started
+//! under.
+//!
+//! Text form of one endpoint: `[LAUNCHER+]PROTOCOL-MODE`, such as `tcp-spin` or
+//! `onload+tcp-blocking`. A pair whose ends differ is written `CLIENT:SERVER`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::words::UnknownWord;
+
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $name:ident, $kind:literal, { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order in which it is shown.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The name in plans, on the command line and in results.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),+ }
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = $crate::words::UnknownWord;
+            fn from_str(text: &str) -> Result<$name, $crate::words::UnknownWord> {
+                match text {
+                    $($text => Ok($name::$variant),)+
+                    _ => Err($crate::words::UnknownWord::new($kind, text, &[$($text),+])),
+                }
+            }
+        }
+
+        $crate::stack::text_serde!($name);
+    };
+}
+
+/// Serialises a type by its text form.
+macro_rules! text_serde {
+    ($name:ident) => {
+        impl ::serde::Serialize for $name {
+            fn serialize<S: ::serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> ::serde::Deserialize<'de> for $name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                let text = String::deserialize(from)?;
+                text.parse().map_err(::serde::de::Error::custom)
+            }
+        }
+
+        impl ::schemars::JsonSchema for $name {
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(from: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
+                <String as ::schemars::JsonSchema>::json_schema(from)
+            }
+            fn inline_schema() -> bool {
+                true
+            }
+        }
+    };
+}
+
+pub(crate) use named_enum;
+pub(crate) use text_serde;
+
+named_enum!(
+    /// What carries the bytes.
+    Protocol, "protocol", {
+        /// Kernel TCP with `TCP_NODELAY`.
+        Tcp = "tcp",
+        /// Kernel UDP, one connected socket at each end.
+        Udp = "udp",
+        /// Kernel UDP to a multicast group, one group port for each direction.
+        Multicast = "mcast",
+        /// Unix stream socket.
+        Unix = "unix",
+        /// Rings in shared memory.
+        Shm = "shm",
+        /// AF_XDP with our own UDP endpoint.
+        Xdp = "xdp",
+    }
+);
+
+named_enum!(
+    /// How an endpoint waits for bytes.
+    Mode, "mode", {
+        /// A receive call that sleeps in the kernel.
+        Blocking = "blocking",
+        /// Non-blocking receive calls in a loop.
+        Spin = "spin",
+        /// A sleeping receive with `SO_BUSY_POLL`: the kernel spins on the device first.
+        BusyPoll = "busy-poll",
+        /// `select`, then receive.
+        Select = "select",
+        /// `select` with time-out zero in a loop, then receive.
+        SelectSpin = "select-spin",
+        /// `poll`, then receive.
+        Poll = "poll",
+        /// `poll` with time-out zero in a loop, then receive.
+        PollSpin = "poll-spin",
+        /// `epoll_wait`, then receive.
+        Epoll = "epoll",
+        /// `epoll_wait` with time-out zero in a loop, then receive.
+        EpollSpin = "epoll-spin",
+    }
+);
+
+named_enum!(
+    /// A program that is put in front of the agent and replaces its sockets.
+    Launcher, "launcher", {
+        /// nearmetal's own socket accelerator.
+        Accel = "accel",
+        /// Onload with its latency profile.
+        Onload = "onload",
+        /// libvma or XLIO by preloading.
+        Vma = "vma",
+        /// Shared memory communications by `smc_run`.
+        Smc = "smc",
+    }
+);
+
+impl Mode {
+    /// Whether a thread that waits this way keeps its CPU busy.
+    pub fn spins(self) -> bool {
+        matches!(self, Mode::Spin | Mode::SelectSpin | Mode::PollSpin | Mode::EpollSpin)
+    }
+}
+
+/// One endpoint's way to move bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stack {
+    /// What carries the bytes.
+    pub protocol: Protocol,
+    /// How the endpoint waits.
+    pub mode: Mode,
+    /// What the agent is started under, if anything.
+    pub launcher: Option<Launcher>,
+}
+
+impl Stack {
+    /// A stack of kernel or built-in transport without a launcher.
+    pub fn new(protocol: Protocol, mode: Mode) -> Stack {
+        Stack { protocol, mode, launcher: None }
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.launcher {
+            Some(launcher) => format!("{launcher}+{}-{}", self.protocol, self.mode),
+            None => format!("{}-{}", self.protocol, self.mode),
+        };
+        f.pad(&text)
+    }
+}
+
+impl FromStr for Stack {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Stack, UnknownWord> {
+        let (launcher, rest) = match text.split_once('+') {
+            Some((launcher, rest)) => (Some(launcher.parse()?), rest),
+            None => (None, text),
+        };
+        let Some((protocol, mode)) = rest.split_once('-') else {
+            let all: Vec<String> = Protocol::ALL
+                .iter()
+                .flat_map(|p| Mode::ALL.iter().map(move |m| format!("{p}-{m}")))
+                .collect();
+            let mut unknown = UnknownWord::new("stack", text, &all);
+            if let Ok(protocol) = rest.parse::<Protocol>() {
+                unknown.nearest = Some(format!("{protocol}-spin"));
+            }
+            return Err(unknown);
+        };
+        Ok(Stack { protocol: protocol.parse()?, mode: mode.parse()?, launcher })
+    }
+}
+
+text_serde!(Stack);
+
+/// The stacks of both endpoints. The protocol is the same at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackPair {
+    /// The end that sends first and takes the time.
+    pub client: Stack,
+    /// The end that answers.
+    pub server: Stack,
+}
+
+impl StackPair {
+    /// The same stack at both ends.
+    pub fn same(stack: Stack) -> StackPair {
+        StackPair { client: stack, server: stack }
+    }
+
+    /// The protocol, which both ends share.
+    pub fn protocol(&self) -> Protocol {
+        self.client.protocol
+    }
+}
+
+impl fmt::Display for StackPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.client == self.server {
+            self.client.fmt(f)
+        } else {
+            f.pad(&format!("{}:{}", self.client, self.server))
+        }
+    }
+}
+
+impl FromStr for StackPair {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<StackPair, UnknownWord> {
+        let Some((client, server)) = text.split_once(':') else {
+            return Ok(StackPair::same(text.parse()?));
+        };
+        let (client, server): (Stack, Stack) = (client.parse()?, server.parse()?);
+        if client.protocol != server.protocol {
+            let fixed = Stack { protocol: client.protocol, ..server };
+            return Err(UnknownWord {
+                kind: "stack pair (both ends must have one protocol)",
+                word: text.to_string(),
+                nearest: Some(format!("{client}:{fixed}")),
+                expected: vec![],
+            });
+        }
+        Ok(StackPair { client, server })
+    }
+}
+
+text_serde!(StackPair);
+
+/// What sets two results apart even when their numbers are of one kind: results are like for like
+/// only where these agree. An empty field is unknown, and unknown never agrees with a known value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Comparability {
+    /// Half or full round trip, from the send or the intended send; or throughput.
+    pub statistic: Option<String>,
+    /// Protocol, such as `tcp`.
+    pub protocol: Option<String>,
+    /// How both ends wait: `spin`, `blocking`, or `CLIENT:SERVER`.
+    pub mode: Option<String>,
+    /// Kernel bypass in use: `none`, `onload`, `accel`, `xdp`, `shm`.
+    pub bypass: Option<String>,
+    /// Link speed, such as `10 Gb/s`, or `virtual`.
+    pub link: Option<String>,
+    /// NIC firmware.
+    pub firmware: Option<String>,
+    /// What the environment adds between the ends: `bare metal`, `veth`, `KVM guest, …`.
+    pub layer: Option<String>,
+    /// Bytes of one write of a stream.
+    pub write_bytes: Option<String>,
+    /// Congestion control of a stream.
+    pub congestion: Option<String>,
+}
+
+/// One field in which two [`Comparability`] keys differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    /// Name of the field, in words.
+    pub field: String,
+    /// Value of the first, `unknown` if not recorded.
+    pub a: String,
+    /// Value of the second, `unknown` if not recorded.
+    pub b: String,
+}
+
+impl Comparability {
+    /// Field names in words with their values, in a stable order.
+    pub fn fields(&self) -> [(&'static str, Option<&str>); 9] {
+        [
+            ("statistic", self.statistic.as_deref()),
+            ("protocol", self.protocol.as_deref()),
+            ("way of waiting", self.mode.as_deref()),
+            ("kernel bypass", self.bypass.as_deref()),
+            ("link speed", self.link.as_deref()),
+            ("firmware", self.firmware.as_deref()),
+            ("layer", self.layer.as_deref()),
+            ("write size", self.write_bytes.as_deref()),
+            ("congestion control", self.congestion.as_deref()),
+        ]
+    }
+
+    /// The fields in which `self` and `other` differ. `layer` is left out: it is what environments
+    /// are compared *for*. A field that neither side knows is left out too.
+    pub fn differences(&self, other: &Comparability) -> Vec<Difference> {
+        self.fields()
+            .into_iter()
+            .zip(other.fields())
+            .filter(|((name, a), (_, b))| *name != "layer" && a != b)
+            .map(|((name, a), (_, b))| Difference {
+                field: name.to_string(),
+                a: a.unwrap_or("unknown").to_string(),
+                b: b.unwrap_or("unknown").to_string(),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stack_reads_back_from_its_text() {
+        for &protocol in Protocol::ALL {
+            for &mode in Mode::ALL {
+                for launcher in [None, Some(Launcher::Onload), Some(Launcher::Accel)] {
+                    let stack = Stack { protocol, mode, launcher };
+                    assert_eq!(stack.to_string().parse(), Ok(stack));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pair_may_differ_in_mode_but_not_in_protocol() {
+        let pair: StackPair = "onload+tcp-spin:tcp-blocking".parse().unwrap();
+        assert_eq!(pair.client.launcher, Some(Launcher::Onload));
+        assert_eq!(pair.server.mode, Mode::Blocking);
+        assert_eq!(pair.to_string(), "onload+tcp-spin:tcp-blocking");
+        let error = "tcp-spin:udp-spin".parse::<StackPair>().unwrap_err();
+        assert_eq!(error.nearest.as_deref(), Some("tcp-spin:tcp-spin"));
+    }
+
+    #[test]
+    fn unknown_words_are_named() {
+        assert_eq!(
+            "tpc-spin".parse::<Stack>().unwrap_err().to_string(),
+            "unknown protocol `tpc`, did you mean `tcp`?"
+        );
+        assert_eq!(
+            "tcp".parse::<Stack>().unwrap_err().to_string(),
+            "unknown stack `tcp`, did you mean `tcp-spin`?"
+        );
+    }
+
+    #[test]
+    fn unknown_never_agrees_with_known() {
+        let known = Comparability { firmware: Some("full".into()), ..Default::default() };
+        let unknown = Comparability::default();
+        assert_eq!(known.differences(&unknown).len(), 1);
+        assert_eq!(unknown.differences(&unknown), vec![]);
+    }
+}

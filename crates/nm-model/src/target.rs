@@ -1,0 +1,265 @@
+//! Targets: what a series must reach, written as `METRIC OP VALUE[UNIT] [at COND]`.
+//!
+//! Examples: `median_ns < 2000 at size<=1024`, `p99 <= 10ms`, `throughput >= 9.3 Gb/s`,
+//! `loss <= 0.1%`, `rate >= 100000`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::metric::{Metric, Quantity};
+use crate::probe::Case;
+use crate::stack::text_serde;
+use crate::words::UnknownWord;
+
+/// A parsed target, which keeps its text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// As it was written.
+    pub text: String,
+    /// The figure.
+    pub metric: Metric,
+    /// How it must stand to `limit`.
+    pub op: Op,
+    /// Limit in the metric's own unit: ns, ratio 0 to 1, Gb/s, or per second.
+    pub limit: f64,
+    /// Conditions on the message size; all must hold.
+    pub sizes: Vec<(Op, f64)>,
+}
+
+/// A comparison sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// `<`
+    Less,
+    /// `<=`
+    AtMost,
+    /// `>`
+    More,
+    /// `>=`
+    AtLeast,
+    /// `=`, for sizes only.
+    Equal,
+}
+
+impl Op {
+    /// Whether `value OP limit` holds.
+    pub fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Op::Less => value < limit,
+            Op::AtMost => value <= limit,
+            Op::More => value > limit,
+            Op::AtLeast => value >= limit,
+            Op::Equal => value == limit,
+        }
+    }
+
+    /// Whether a value that fulfils it is bounded from above.
+    pub fn is_upper_bound(self) -> bool {
+        matches!(self, Op::Less | Op::AtMost)
+    }
+
+    fn split(text: &str) -> Option<(&str, Op, &str)> {
+        let start = text.find(['<', '>', '='])?;
+        let (left, rest) = text.split_at(start);
+        let signs = [
+            ("<=", Op::AtMost),
+            (">=", Op::AtLeast),
+            ("==", Op::Equal),
+            ("<", Op::Less),
+            (">", Op::More),
+            ("=", Op::Equal),
+        ];
+        let (sign, op) = signs.into_iter().find(|(sign, _)| rest.starts_with(sign))?;
+        Some((left.trim(), op, rest[sign.len()..].trim()))
+    }
+}
+
+/// Why a target could not be read, as one sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No comparison sign.
+    #[error("target `{0}` has no comparison; write for example `median < 2us at size<=1024`")]
+    NoComparison(String),
+    /// Unknown figure, unit or condition.
+    #[error("target `{text}`: {word}")]
+    Word {
+        /// The whole target.
+        text: String,
+        /// The word that is wrong.
+        word: UnknownWord,
+    },
+    /// The limit is no number.
+    #[error("target `{text}`: `{number}` is not a number")]
+    Number {
+        /// The whole target.
+        text: String,
+        /// What stands where a number is expected.
+        number: String,
+    },
+}
+
+impl Target {
+    /// Whether this target speaks of `case`.
+    pub fn covers(&self, case: &Case) -> bool {
+        self.sizes.iter().all(|(op, limit)| {
+            case.size_bytes().is_some_and(|size| op.holds(f64::from(size), *limit))
+        })
+    }
+}
+
+const LATENCY_UNITS: [(&str, f64); 5] =
+    [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
+const THROUGHPUT_UNITS: [(&str, f64); 6] =
+    [("gbps", 1.0), ("mbps", 1e-3), ("kbps", 1e-6), ("gb/s", 1.0), ("mb/s", 1e-3), ("kb/s", 1e-6)];
+const RATIO_UNITS: [(&str, f64); 2] = [("%", 0.01), ("percent", 0.01)];
+const RATE_UNITS: [(&str, f64); 2] = [("/s", 1.0), ("per_s", 1.0)];
+
+fn units(quantity: Quantity) -> &'static [(&'static str, f64)] {
+    match quantity {
+        Quantity::Latency => &LATENCY_UNITS,
+        Quantity::Throughput => &THROUGHPUT_UNITS,
+        Quantity::Ratio => &RATIO_UNITS,
+        Quantity::Rate => &RATE_UNITS,
+    }
+}
+
+fn factor_of(metric: Metric, unit: &str) -> Result<f64, UnknownWord> {
+    let units = units(metric.quantity());
+    let lower = unit.to_lowercase();
+    units.iter().find(|(known, _)| *known == lower).map(|(_, factor)| *factor).ok_or_else(|| {
+        let known: Vec<&str> = units.iter().map(|(known, _)| *known).collect();
+        UnknownWord::new("unit", unit, &known)
+    })
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        let whole = text.trim();
+        let in_word = |word: UnknownWord| TargetError::Word { text: whole.to_string(), word };
+        let (requirement, conditions) = match whole.split_once(" at ") {
+            Some((requirement, conditions)) => (requirement, Some(conditions)),
+            None => (whole, None),
+        };
+        let (name, op, limit) = Op::split(requirement)
+            .filter(|(_, op, _)| *op != Op::Equal)
+            .ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
+
+        // The unit may stand behind the name (`median_ns`) or behind the number (`2us`).
+        let (metric, unit_of_name) = match name.rsplit_once('_') {
+            Some((metric, unit)) => {
+                let metric: Metric = metric.parse().map_err(in_word)?;
+                (metric, Some(factor_of(metric, unit).map_err(in_word)?))
+            }
+            None => (name.parse::<Metric>().map_err(in_word)?, None),
+        };
+        let digits_end = limit
+            .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '_' | '+' | '-')))
+            .unwrap_or(limit.len());
+        let (digits, unit) = (limit[..digits_end].replace('_', ""), limit[digits_end..].trim());
+        let number: f64 = digits.parse().map_err(|_| TargetError::Number {
+            text: whole.to_string(),
+            number: limit.to_string(),
+        })?;
+        let factor = match unit {
+            "" => unit_of_name.unwrap_or(1.0),
+            unit => factor_of(metric, unit).map_err(in_word)?,
+        };
+
+        let mut sizes = vec![];
+        for condition in conditions.into_iter().flat_map(|c| c.split(',')) {
+            let (name, op, value) =
+                Op::split(condition).ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
+            if name != "size" {
+                return Err(in_word(UnknownWord::new("condition", name, &["size"])));
+            }
+            let value = value.parse().map_err(|_| TargetError::Number {
+                text: whole.to_string(),
+                number: value.to_string(),
+            })?;
+            sizes.push((op, value));
+        }
+        Ok(Target { text: whole.to_string(), metric, op, limit: number * factor, sizes })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+text_serde!(Target);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn target(text: &str) -> Target {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn units_may_stand_at_the_name_or_at_the_number() {
+        for text in ["median_ns < 2000", "median < 2us", "median_us < 2", "p50 < 0.002 ms"] {
+            let target = target(text);
+            assert_eq!(target.metric, Metric::Median, "{text}");
+            assert!((target.limit - 2000.0).abs() < 1e-9, "{text}");
+            assert_eq!(target.op, Op::Less, "{text}");
+        }
+        assert_eq!(target("throughput >= 500 Mb/s").limit, 0.5);
+        assert_eq!(target("loss <= 0.1%").limit, 0.001);
+        assert_eq!(target("p99.9_us <= 10").limit, 10_000.0);
+        assert_eq!(target("rate >= 100_000").limit, 100_000.0);
+    }
+
+    #[test]
+    fn sizes_limit_what_is_covered() {
+        let target = target("median_ns < 2000 at size>=64, size<=1024");
+        let covers = |size_bytes| target.covers(&Case::Message { size_bytes });
+        assert_eq!(
+            (covers(32), covers(64), covers(1024), covers(2048)),
+            (false, true, true, false)
+        );
+        assert!(!target.covers(&Case::Whole));
+    }
+
+    #[test]
+    fn each_mistake_gets_its_sentence() {
+        let sentence = |text: &str| text.parse::<Target>().unwrap_err().to_string();
+        assert_eq!(
+            sentence("medain_ns < 2000"),
+            "target `medain_ns < 2000`: unknown metric `medain`, did you mean `median`?"
+        );
+        assert_eq!(
+            sentence("median 2000"),
+            "target `median 2000` has no comparison; write for example `median < 2us at size<=1024`"
+        );
+        assert_eq!(sentence("median < fast"), "target `median < fast`: `fast` is not a number");
+        assert_eq!(
+            sentence("median < 2 parsec"),
+            "target `median < 2 parsec`: unknown unit `parsec`; known are ns, us, µs, ms, s"
+        );
+        assert_eq!(
+            sentence("median < 2us at siz<4"),
+            "target `median < 2us at siz<4`: unknown condition `siz`, did you mean `size`?"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,60}") {
+            let _ = text.parse::<Target>();
+        }
+
+        #[test]
+        fn what_is_read_keeps_its_text(limit in 1u32..1_000_000, size in 1u32..65536) {
+            let text = format!("p99 <= {limit}ns at size<={size}");
+            let parsed: Target = text.parse().unwrap();
+            prop_assert_eq!(parsed.to_string(), text);
+            prop_assert_eq!(parsed.limit, f64::from(limit));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Verdicts: three values, each with its reason. Missing evidence is never a pass.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::metric::Metric;
+use crate::stack::{Difference, named_enum};
+
+named_enum!(
+    /// What a judgement came to.
+    Outcome, "outcome", {
+        /// The evidence shows that the target is met.
+        Pass = "pass",
+        /// The evidence shows that it is not.
+        Fail = "fail",
+        /// The evidence shows neither.
+        Inconclusive = "inconclusive",
+    }
+);
+
+impl Outcome {
+    /// All together: fail if one fails, else inconclusive if one is, else pass. Nothing judged is
+    /// inconclusive.
+    pub fn all(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+        let mut seen_any = false;
+        let mut result = Outcome::Pass;
+        for outcome in outcomes {
+            seen_any = true;
+            result = match (result, outcome) {
+                (Outcome::Fail, _) | (_, Outcome::Fail) => Outcome::Fail,
+                (Outcome::Inconclusive, _) | (_, Outcome::Inconclusive) => Outcome::Inconclusive,
+                _ => Outcome::Pass,
+            };
+        }
+        if seen_any { result } else { Outcome::Inconclusive }
+    }
+
+    /// One is enough: pass if one passes, else inconclusive if one is, else fail. Nothing judged is
+    /// inconclusive.
+    pub fn any(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+        let mut seen_any = false;
+        let mut result = Outcome::Fail;
+        for outcome in outcomes {
+            seen_any = true;
+            result = match (result, outcome) {
+                (Outcome::Pass, _) | (_, Outcome::Pass) => Outcome::Pass,
+                (Outcome::Inconclusive, _) | (_, Outcome::Inconclusive) => Outcome::Inconclusive,
+                _ => Outcome::Fail,
+            };
+        }
+        if seen_any { result } else { Outcome::Inconclusive }
+    }
+}
+
+/// The judgement of one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verdict {
+    /// The target in the words of the plan.
+    pub target: String,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// Why, as one sentence.
+    pub reason: String,
+    /// Each series that was judged.
+    pub evidence: Vec<Evidence>,
+}
+
+/// One series under one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evidence {
+    /// The series, as `environment/stack probe case`.
+    pub series: String,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// The figure, in the metric's unit.
+    pub value: Option<f64>,
+    /// Its interval.
+    pub interval: Option<Interval>,
+    /// Why, as a clause.
+    pub reason: String,
+}
+
+/// An interval with its level of confidence.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Confidence, such as 0.95.
+    pub level: f64,
+}
+
+impl Interval {
+    /// Whether `value` lies inside, ends included.
+    pub fn contains(&self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}
+
+named_enum!(
+    /// How B stands to A in one figure.
+    Relation, "relation", {
+        /// B is better, beyond the margin.
+        Better = "better",
+        /// B is worse, beyond the margin.
+        Worse = "worse",
+        /// The interval of the ratio lies inside the margin: as good as.
+        Equivalent = "equivalent",
+        /// A difference is shown, but its size may lie inside the margin.
+        Differs = "differs",
+        /// Neither a difference nor equivalence is shown.
+        Unclear = "unclear",
+    }
+);
+
+/// Comparison of two results or of two parts of one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// Name of the first, the one compared against.
+    pub a: String,
+    /// Name of the second.
+    pub b: String,
+    /// Margin inside which a ratio counts as equal, %.
+    pub margin_percent: f64,
+    /// Where the two are not like for like; empty if they are.
+    pub differences: Vec<Difference>,
+    /// Facts in which the machines differ, for reading, not for judging.
+    pub facts: Vec<Difference>,
+    /// One row for each figure of each case that both sides have.
+    pub rows: Vec<ComparisonRow>,
+    /// One row for each figure over all cases together.
+    pub overall: Vec<ComparisonRow>,
+    /// Cases that only one side has, as sentences.
+    pub unmatched: Vec<String>,
+    /// What it came to: pass if B is as good as A, fail if worse in a figure that counts.
+    pub outcome: Outcome,
+    /// Why, as sentences, most important first.
+    pub reasons: Vec<String>,
+}
+
+/// B against A in one figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ComparisonRow {
+    /// The case, as text (`64 B`), or the range that was put together (`1..1024 B`).
+    pub case: String,
+    /// The figure.
+    pub metric: Metric,
+    /// Value of A, in the metric's unit; middle value where cases are put together.
+    pub a: Option<f64>,
+    /// Value of B.
+    pub b: Option<f64>,
+    /// B divided by A.
+    pub ratio: Option<f64>,
+    /// Interval of the ratio over rounds; absent where either side has fewer than five.
+    pub interval: Option<Interval>,
+    /// Probability of so large a difference by chance, corrected for the number of rows judged.
+    pub p_value: Option<f64>,
+    /// How B stands to A.
+    pub relation: Relation,
+    /// How this was found, and what limits it, as a clause.
+    pub basis: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_judged_is_never_a_pass() {
+        assert_eq!(Outcome::all([]), Outcome::Inconclusive);
+        assert_eq!(Outcome::any([]), Outcome::Inconclusive);
+    }
+
+    #[test]
+    fn one_failure_decides_all_and_one_pass_decides_any() {
+        use Outcome::{Fail, Inconclusive, Pass};
+        assert_eq!(Outcome::all([Pass, Inconclusive, Fail]), Fail);
+        assert_eq!(Outcome::all([Pass, Inconclusive]), Inconclusive);
+        assert_eq!(Outcome::any([Fail, Inconclusive]), Inconclusive);
+        assert_eq!(Outcome::any([Fail, Pass]), Pass);
+    }
+}

@@ -1,0 +1,82 @@
+//! Finding the word that a person meant: used wherever a name in a plan or on the command line is
+//! not one that we know.
+
+use std::fmt;
+
+/// A word that is none of the expected ones, with the nearest right word if one is near.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownWord {
+    /// What kind of word was expected, such as `stack` or `probe`.
+    pub kind: &'static str,
+    /// The word as it was written.
+    pub word: String,
+    /// The nearest expected word, when one is near enough to be a typing slip.
+    pub nearest: Option<String>,
+    /// Every word that would have been right, in a stable order.
+    pub expected: Vec<String>,
+}
+
+impl UnknownWord {
+    /// Describes `word`, which is not one of `expected`.
+    pub fn new<S: AsRef<str>>(kind: &'static str, word: &str, expected: &[S]) -> UnknownWord {
+        UnknownWord {
+            kind,
+            word: word.to_string(),
+            nearest: nearest(word, expected),
+            expected: expected.iter().map(|e| e.as_ref().to_string()).collect(),
+        }
+    }
+}
+
+impl fmt::Display for UnknownWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown {} `{}`", self.kind, self.word)?;
+        match &self.nearest {
+            Some(nearest) => write!(f, ", did you mean `{nearest}`?"),
+            None => write!(f, "; known are {}", self.expected.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for UnknownWord {}
+
+/// The expected word nearest to `word`, if it is near enough to be a typing slip.
+///
+/// Near means a Damerau-Levenshtein distance of at most a third of the longer word, or one being
+/// the start of the other.
+pub fn nearest<S: AsRef<str>>(word: &str, expected: &[S]) -> Option<String> {
+    let lower = word.to_lowercase();
+    expected
+        .iter()
+        .map(AsRef::as_ref)
+        .map(|candidate| {
+            let distance = strsim::damerau_levenshtein(&lower, candidate);
+            let prefix =
+                lower.len() >= 2 && (candidate.starts_with(&lower) || lower.starts_with(candidate));
+            (if prefix { distance.min(1) } else { distance }, candidate)
+        })
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_recognised_and_nonsense_is_not() {
+        let stacks = ["tcp-spin", "tcp-blocking", "udp-spin"];
+        assert_eq!(nearest("tcp-spn", &stacks).as_deref(), Some("tcp-spin"));
+        assert_eq!(nearest("tcp-blcoking", &stacks).as_deref(), Some("tcp-blocking"));
+        assert_eq!(nearest("infiniband", &stacks), None);
+    }
+
+    #[test]
+    fn the_sentence_names_the_word_and_the_choice() {
+        let near = UnknownWord::new("stack", "tcp-spn", &["tcp-spin"]);
+        assert_eq!(near.to_string(), "unknown stack `tcp-spn`, did you mean `tcp-spin`?");
+        let far = UnknownWord::new("stack", "quic", &["tcp-spin", "unix-epoll"]);
+        assert_eq!(far.to_string(), "unknown stack `quic`; known are tcp-spin, unix-epoll");
+    }
+}

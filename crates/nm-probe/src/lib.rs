@@ -1,0 +1,1 @@
+//! The probes: ping-pong, stream and request-response; a transport and a clock become samples.

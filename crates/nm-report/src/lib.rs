@@ -1,0 +1,1 @@
+//! One result, many faces; and other tools' output read into a result.

@@ -1,0 +1,1 @@
+//! Safe calls onto the kernel, one family a file.

@@ -1,0 +1,1 @@
+//! One trait, many ways to move bytes.
