@@ -1,2 +1,38 @@
-//! Automation of the workspace.
-fn main() {}
+//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-peers`.
+
+mod bench_peers;
+mod ci;
+mod dist;
+mod shell;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  ci            everything that must hold: format, lints, docs, tidy, tests, the README's main job
+  tidy          the rules that no compiler checks: layers, file heads, line width, licences
+  dist          static build, completions and man page in target/dist
+  bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let result = match args.next().as_deref() {
+        Some("ci") => ci::run(),
+        Some("tidy") => tidy::run(),
+        Some("dist") => dist::run(),
+        Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

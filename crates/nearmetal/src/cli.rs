@@ -1,0 +1,405 @@
+//! The command tree: what can be said on the command line, its help and its examples. Completions
+//! and the man page are made from it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nm_model::probe::{Preset, RrSize};
+use nm_model::{Metric, Pattern};
+
+/// Default port of the stand-alone servers.
+pub const DEFAULT_PORT: u16 = 4810;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "nearmetal",
+    version,
+    about = "Tells whether a host, virtual machine, container or cloud can carry a \
+             latency-critical workload",
+    long_about = "Tells whether a host, virtual machine, container or cloud can carry a \
+                  latency-critical workload: measures latency and throughput, judges them against \
+                  targets and published runs, and writes one report.",
+    after_help = "Start with: nearmetal qualify\n\n\
+                  Exit codes: 0 pass · 1 a target failed or a regression · 2 usage or bad input · \
+                  3 inconclusive · 4 an environment could not be made · 5 conflict · \
+                  130 interrupted",
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure, judge and report by a plan.
+    #[command(after_help = "Examples:\n  nearmetal qualify\n  nearmetal qualify --plan full \
+        --out results/today\n  nearmetal qualify --only netns,tcp-spin\n  \
+        nearmetal qualify --plan my-plan.toml --dry-run")]
+    Qualify(QualifyArgs),
+    /// Ping-pong latency between two machines: half round trip.
+    #[command(args_conflicts_with_subcommands = true, after_help = "Examples:\n  \
+        nearmetal pingpong server                      on one machine\n  \
+        nearmetal pingpong tcp 192.0.2.1 --spin        on the other\n  \
+        nearmetal pingpong udp 192.0.2.1 --affinity '2;3' --sizes 64,256 --sfnt\n  \
+        onload --profile=latency nearmetal pingpong tcp 192.0.2.1 --spin")]
+    Pingpong(PingpongArgs),
+    /// Throughput of parallel flows between two machines.
+    #[command(args_conflicts_with_subcommands = true, after_help = "Examples:\n  \
+        nearmetal stream server\n  nearmetal stream 192.0.2.1 --pattern 2-bi-2\n  \
+        nearmetal stream 192.0.2.1 --as netperf --seconds 10 --repeat 10")]
+    Stream(StreamArgs),
+    /// Request-response between two machines, open loop at a rate or closed loop.
+    #[command(args_conflicts_with_subcommands = true, after_help = "Examples:\n  \
+        nearmetal rr server\n  nearmetal rr 192.0.2.1 --rate 10000\n  \
+        nearmetal rr 192.0.2.1 --closed --sizes 1,1")]
+    Rr(RrArgs),
+    /// Compare two results: folders, result files, or `reference:NAME`.
+    #[command(after_help = "Examples:\n  \
+        nearmetal compare reference:deftech-e5-bm-ull reference:deftech-e5-vm-pf\n  \
+        nearmetal compare before/ after/ --margin 5% --fail-on p99\n  \
+        nearmetal compare result reference:deftech-hft-vm-pf --a-on netns/tcp-spin")]
+    Compare(CompareArgs),
+    /// Write the reports of a result folder again.
+    Report(ReportArgs),
+    /// Read another tool's output: sfnt-pingpong, sockperf, netperf, nuttcp, iperf3 JSON.
+    #[command(after_help = "Examples:\n  nearmetal import pingpong.txt --out imported\n  \
+        sockperf ping-pong -i 192.0.2.1 | nearmetal import -")]
+    Import(ImportArgs),
+    /// The published runs that are built in.
+    #[command(subcommand)]
+    Reference(ReferenceCommand),
+    /// What works on this machine, what is missing and how to get it.
+    Doctor(FormatArgs),
+    /// The built-in plans, or the text of one.
+    Plans {
+        /// Plan to print.
+        name: Option<String>,
+    },
+    /// JSON Schema of a file format.
+    Schema {
+        /// Which format.
+        #[arg(value_enum)]
+        of: SchemaOf,
+    },
+    /// Shell completions.
+    Completions {
+        /// Shell to write them for.
+        shell: clap_complete::Shell,
+    },
+    /// The man page.
+    Man,
+    /// An agent on stdin and stdout; started by environments, not by hand.
+    #[command(hide = true)]
+    Agent,
+    /// Wires namespaces together; started by environments.
+    #[command(hide = true)]
+    LabWire {
+        /// Topology and process ids.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Holds a namespace until its input ends; started by environments.
+    #[command(hide = true)]
+    LabHold,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SchemaOf {
+    /// `result.json`
+    Result,
+    /// A plan, as JSON.
+    Plan,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct FormatArgs {
+    /// Form of what is written to stdout.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct QualifyArgs {
+    /// Built-in plan (see `nearmetal plans`) or a file.
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE")]
+    pub plan: String,
+    /// Folder for the result; made anew.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Only rows that have one of these words of each kind: environments, stacks, probes.
+    #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
+    pub only: Vec<String>,
+    /// Rounds, instead of the plan's.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// CPUs of the client and of the server.
+    #[arg(long, value_name = "C;S")]
+    pub affinity: Option<String>,
+    /// Say what would run, and what is not available, and end.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Address to listen on; all addresses if not given.
+    #[arg(long)]
+    pub bind: Option<IpAddr>,
+    /// TCP port of the control connection.
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    pub port: u16,
+    /// End after one client.
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Wait for clients; any of pingpong, stream and rr.
+    Server(ServerArgs),
+}
+
+/// What the three stand-alone clients have in common.
+#[derive(Debug, Args)]
+pub struct ClientArgs {
+    /// Port of the server's control connection.
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    pub port: u16,
+    /// CPUs of the client and of the server, such as `1;2` or `1,2;0`.
+    #[arg(long, value_name = "C;S")]
+    pub affinity: Option<String>,
+    /// Receive without sleeping, at both ends.
+    #[arg(long, conflicts_with = "busy_poll")]
+    pub spin: bool,
+    /// Wait with `select`, `poll` or `epoll` before each receive.
+    #[arg(long, value_enum, default_value = "none")]
+    pub muxer: Muxer,
+    /// Let the kernel spin on the device before it sleeps (`SO_BUSY_POLL`).
+    #[arg(long)]
+    pub busy_poll: bool,
+    /// Ways of waiting of the server, if not the client's.
+    #[arg(long, value_name = "MODE")]
+    pub server_mode: Option<nm_model::Mode>,
+    /// Write result folder with reports.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Muxer {
+    /// Receive at once.
+    None,
+    /// select(2)
+    Select,
+    /// poll(2)
+    Poll,
+    /// epoll(7)
+    Epoll,
+}
+
+#[derive(Debug, Args)]
+pub struct PingpongArgs {
+    #[command(subcommand)]
+    pub server: Option<ServerCommand>,
+    #[command(flatten)]
+    pub client: Option<PingpongClientArgs>,
+}
+
+#[derive(Debug, Args)]
+pub struct PingpongClientArgs {
+    /// tcp, udp, mcast, or a whole stack such as `tcp-epoll-spin`.
+    pub stack: String,
+    /// The server's IP address.
+    pub address: IpAddr,
+    /// Message sizes in bytes; powers of two from 1 by default.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub sizes: Vec<u32>,
+    /// Percentiles to show; with --sfnt the first is the %ile column.
+    #[arg(
+        long, visible_alias = "percentiles", value_delimiter = ',', value_name = "LIST",
+        default_value = "99"
+    )]
+    pub percentile: Vec<f64>,
+    /// Longest time for each size, ms.
+    #[arg(long, default_value_t = 3000, value_name = "MS")]
+    pub maxms: u64,
+    /// Most samples for each size.
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    pub maxiter: u64,
+    /// Fewest samples for each size.
+    #[arg(long, default_value_t = 1_000, value_name = "N")]
+    pub miniter: u64,
+    /// Warm-up before each size, ms.
+    #[arg(long, default_value_t = 100, value_name = "MS")]
+    pub warmupms: u64,
+    /// A message that is not back after this time is lost, ms.
+    #[arg(long, default_value_t = 1000, value_name = "MS")]
+    pub timeout: u64,
+    /// Repeat the whole sweep; five rounds or more give intervals.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Write sfnt-pingpong's columns.
+    #[arg(long)]
+    pub sfnt: bool,
+    #[command(flatten)]
+    pub common: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StreamArgs {
+    #[command(subcommand)]
+    pub server: Option<ServerCommand>,
+    #[command(flatten)]
+    pub client: Option<StreamClientArgs>,
+}
+
+#[derive(Debug, Args)]
+pub struct StreamClientArgs {
+    /// The server's IP address.
+    pub address: IpAddr,
+    /// Flows: N-uni-N from client to server, N-bi-N half in each direction.
+    #[arg(long, value_delimiter = ',', default_value = "1-uni-1")]
+    pub pattern: Vec<Pattern>,
+    /// tcp or udp.
+    #[arg(long, default_value = "tcp")]
+    pub protocol: nm_model::Protocol,
+    /// Measuring time, s.
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Time from the start that is not counted, ms.
+    #[arg(long, default_value_t = 200, value_name = "MS")]
+    pub omit: u64,
+    /// Rounds.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Bytes of one write.
+    #[arg(long, value_name = "BYTES")]
+    pub write: Option<u32>,
+    /// Congestion control by name.
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Socket buffers, bytes.
+    #[arg(long, value_name = "BYTES")]
+    pub buffer: Option<u32>,
+    /// Take the defaults of another tool.
+    #[arg(long = "as", value_name = "TOOL")]
+    pub preset: Option<Preset>,
+    /// Largest coefficient of variation that counts as stable, %.
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    pub max_cv: f64,
+    #[command(flatten)]
+    pub common: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RrArgs {
+    #[command(subcommand)]
+    pub server: Option<ServerCommand>,
+    #[command(flatten)]
+    pub client: Option<RrClientArgs>,
+}
+
+#[derive(Debug, Args)]
+pub struct RrClientArgs {
+    /// The server's IP address.
+    pub address: IpAddr,
+    /// Requests a second, on an absolute schedule.
+    #[arg(long, default_value_t = 1000.0, conflicts_with = "closed")]
+    pub rate: f64,
+    /// Closed loop: the next request when the answer is in.
+    #[arg(long)]
+    pub closed: bool,
+    /// tcp, udp or unix.
+    #[arg(long, default_value = "tcp")]
+    pub protocol: nm_model::Protocol,
+    /// Sizes: `64`, or `REQUEST,RESPONSE`; several are separated by blanks.
+    #[arg(long, value_delimiter = ' ', default_value = "64")]
+    pub sizes: Vec<RrSize>,
+    /// Measuring time, s.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// An answer later than this is lost, ms.
+    #[arg(long, default_value_t = 1000, value_name = "MS")]
+    pub deadline: u64,
+    /// Rounds.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    #[command(flatten)]
+    pub common: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// What is compared against: result folder, result file, or `reference:NAME`.
+    pub a: String,
+    /// What is compared.
+    pub b: String,
+    /// Ratio that counts as equal, such as `5%`.
+    #[arg(long, default_value = "5%", value_parser = percent)]
+    pub margin: f64,
+    /// Figures that decide the exit code.
+    #[arg(long, value_delimiter = ',', default_value = "median,p99", value_name = "METRIC,…")]
+    pub fail_on: Vec<Metric>,
+    /// Only this part of A: `ENVIRONMENT/STACK`, `*` for any.
+    #[arg(long, value_name = "PLACE")]
+    pub a_on: Option<String>,
+    /// Only this part of B.
+    #[arg(long, value_name = "PLACE")]
+    pub b_on: Option<String>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Result folder.
+    pub folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// Files with another tool's output; `-` is stdin.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Folder for the result; the summary goes to stdout either way.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ReferenceCommand {
+    /// Names and what they are.
+    List(FormatArgs),
+    /// One run: its facts and figures.
+    Show {
+        /// Name, as `list` shows it.
+        name: String,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    match digits.trim().parse::<f64>() {
+        Ok(value) if (0.0..=1000.0).contains(&value) => Ok(value),
+        _ => Err(format!("`{text}` is not a percentage; write for example 5%")),
+    }
+}

@@ -1,0 +1,80 @@
+//! Exit codes, and how an error becomes one.
+
+use nm_model::{Failure, FailureKind, Outcome};
+
+/// What the process tells its caller. Scripts rely on the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Every target is met, or there was none and the work was done.
+    Pass = 0,
+    /// A target failed, or a comparison found a regression.
+    Fail = 1,
+    /// Usage or bad input.
+    Usage = 2,
+    /// The evidence supports no verdict.
+    Inconclusive = 3,
+    /// An environment could not be made or kept, or a result could not be written.
+    Environment = 4,
+    /// Conflict: port taken, another run's result in the folder.
+    Conflict = 5,
+    /// Ended by the user.
+    Interrupted = 130,
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        std::process::ExitCode::from(exit as u8)
+    }
+}
+
+impl From<Outcome> for Exit {
+    fn from(outcome: Outcome) -> Exit {
+        match outcome {
+            Outcome::Pass => Exit::Pass,
+            Outcome::Fail => Exit::Fail,
+            Outcome::Inconclusive => Exit::Inconclusive,
+        }
+    }
+}
+
+/// An error with the exit code that it stands for.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Stop {
+    /// The exit code.
+    pub exit: Exit,
+    /// One sentence.
+    pub message: String,
+}
+
+impl Stop {
+    /// An error of usage or input.
+    pub fn usage(message: impl Into<String>) -> anyhow::Error {
+        Stop { exit: Exit::Usage, message: message.into() }.into()
+    }
+
+    /// An error with a given exit code.
+    pub fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
+        Stop { exit, message: message.into() }.into()
+    }
+}
+
+/// The exit code of an error: the one that it names, or that of its kind of failure.
+pub fn of_error(error: &anyhow::Error) -> Exit {
+    if let Some(stop) = error.downcast_ref::<Stop>() {
+        return stop.exit;
+    }
+    match error.downcast_ref::<Failure>().map(|failure| failure.kind) {
+        Some(FailureKind::BadRequest) => Exit::Usage,
+        Some(FailureKind::AddressInUse) => Exit::Conflict,
+        Some(FailureKind::Cancelled) => Exit::Interrupted,
+        Some(
+            FailureKind::Peer
+            | FailureKind::Permission
+            | FailureKind::NotAvailable
+            | FailureKind::System,
+        ) => Exit::Environment,
+        None => Exit::Usage,
+    }
+}

@@ -1,0 +1,367 @@
+//! nearmetal beside sockperf, iperf3 and nuttcp: one veth pair between two namespaces that this
+//! task makes and removes, both ends pinned, rounds interleaved, ratios within the run.
+//!
+//! Writes a Markdown table to stdout and, with `--out FILE`, to a file.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell;
+
+const USAGE: &str = "\
+usage: cargo xtask bench-peers [--rounds N] [--sizes LIST] [--seconds S] [--out FILE] [--only latency|throughput]";
+
+/// Names of the two namespaces and their addresses.
+const NAMESPACES: [(&str, &str); 2] = [("nmbench-a", "10.78.1.1"), ("nmbench-b", "10.78.1.2")];
+const CLIENT_CPU: &str = "1";
+const SERVER_CPU: &str = "0";
+const NEARMETAL: &str = "target/release/nearmetal";
+
+struct Options {
+    rounds: usize,
+    sizes: Vec<u32>,
+    seconds: f64,
+    out: Option<String>,
+    latency: bool,
+    throughput: bool,
+}
+
+pub fn run(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    for tool in ["sockperf", "iperf3", "nuttcp", "ip", "taskset"] {
+        if !shell::output(&format!("which {tool}"))?.1 {
+            bail!("{tool} is not installed; apt-get install sockperf iperf3 nuttcp iproute2");
+        }
+    }
+    shell::run("cargo build --release --locked -p nearmetal")?;
+    let _wire = Wire::up()?;
+    let mut figures = Figures::default();
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        if options.latency {
+            latency(&options, round, &mut figures)?;
+        }
+        if options.throughput {
+            throughput(&options, round, &mut figures)?;
+        }
+    }
+    let table = figures.table(&options);
+    print!("{table}");
+    if let Some(path) = &options.out {
+        std::fs::write(shell::root().join(path), &table)
+            .with_context(|| format!("cannot write {path}"))?;
+    }
+    Ok(())
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let mut options = Options {
+        rounds: 10,
+        sizes: vec![14, 64, 256, 1024],
+        seconds: 1.0,
+        out: None,
+        latency: true,
+        throughput: true,
+    };
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().with_context(|| USAGE.to_string())?;
+        match word.as_str() {
+            "--rounds" => options.rounds = value.parse()?,
+            "--sizes" => {
+                options.sizes = value.split(',').map(str::parse).collect::<Result<_, _>>()?;
+            }
+            "--seconds" => options.seconds = value.parse()?,
+            "--out" => options.out = Some(value.clone()),
+            "--only" => {
+                options.latency = value == "latency";
+                options.throughput = value == "throughput";
+            }
+            _ => bail!("{USAGE}"),
+        }
+    }
+    Ok(options)
+}
+
+/// Two namespaces back to back; removed on drop.
+struct Wire;
+
+impl Wire {
+    fn up() -> Result<Wire> {
+        let wire = Wire;
+        let [(a, a_address), (b, b_address)] = NAMESPACES;
+        for line in [
+            format!("ip netns add {a}"),
+            format!("ip netns add {b}"),
+            format!("ip -n {a} link add nm0 type veth peer name nm0 netns {b}"),
+            format!("ip -n {a} addr add {a_address}/24 dev nm0"),
+            format!("ip -n {b} addr add {b_address}/24 dev nm0"),
+            format!("ip -n {a} link set nm0 up"),
+            format!("ip -n {b} link set nm0 up"),
+            format!("ip -n {a} link set lo up"),
+            format!("ip -n {b} link set lo up"),
+        ] {
+            let (text, ok) = shell::output(&line)?;
+            if !ok {
+                bail!("`{line}` failed: {text}");
+            }
+        }
+        Ok(wire)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for (name, _) in NAMESPACES {
+            let _ = shell::output(&format!("ip netns del {name}"));
+        }
+    }
+}
+
+/// A server in the second namespace; ended on drop.
+struct Server(Child);
+
+impl Server {
+    fn start(line: &str) -> Result<Server> {
+        let line = format!("ip netns exec {} taskset -c {SERVER_CPU} {line}", NAMESPACES[1].0);
+        let child = shell::command(&line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start `{line}`"))?;
+        sleep(Duration::from_millis(300));
+        Ok(Server(child))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn client(line: &str) -> Result<String> {
+    let line = format!("ip netns exec {} taskset -c {CLIENT_CPU} {line}", NAMESPACES[0].0);
+    let (text, ok) = shell::output(&line)?;
+    if !ok {
+        bail!("`{line}` failed: {text}");
+    }
+    Ok(text)
+}
+
+/// nearmetal's own client sets both ends' CPUs itself, as its users do.
+fn nearmetal(words: &str) -> Result<Value> {
+    let server_line =
+        format!("ip netns exec {} {NEARMETAL} pingpong server --once", NAMESPACES[1].0);
+    let child = shell::command(&server_line).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let _server = Server(child);
+    sleep(Duration::from_millis(200));
+    let line = format!(
+        "ip netns exec {} {NEARMETAL} {words} --affinity {CLIENT_CPU};{SERVER_CPU} --format json",
+        NAMESPACES[0].0
+    );
+    let output = Command::new("sh")
+        .args(["-c", &line.replace(';', "\\;")])
+        .current_dir(shell::root())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).with_context(|| {
+        format!("`{line}` gave no JSON: {}", String::from_utf8_lossy(&output.stderr))
+    })
+}
+
+#[derive(Default)]
+struct Figures {
+    /// Case → tool → one value a round.
+    latency_ns: BTreeMap<(String, u32), BTreeMap<&'static str, Vec<f64>>>,
+    gbps: BTreeMap<String, BTreeMap<&'static str, Vec<f64>>>,
+}
+
+fn latency(options: &Options, round: usize, figures: &mut Figures) -> Result<()> {
+    for protocol in ["tcp", "udp"] {
+        for mode in ["spin", "blocking"] {
+            for &size in &options.sizes {
+                let mut tools: [(&'static str, Tool); 2] =
+                    [("nearmetal", pingpong_nearmetal), ("sockperf", pingpong_sockperf)];
+                if round % 2 == 1 {
+                    tools.reverse();
+                }
+                for (name, tool) in tools {
+                    let value = tool(protocol, mode, size, options.seconds)?;
+                    let case = (format!("{protocol} {mode}"), size);
+                    figures
+                        .latency_ns
+                        .entry(case)
+                        .or_default()
+                        .entry(name)
+                        .or_default()
+                        .push(value);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+type Tool = fn(&str, &str, u32, f64) -> Result<f64>;
+
+fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
+    let address = NAMESPACES[1].1;
+    let milliseconds = (seconds * 1e3) as u64;
+    let result = nearmetal(&format!(
+        "pingpong {protocol}-{mode} {address} --sizes {size} --maxms {milliseconds} \
+         --maxiter 10000000 --warmupms 400"
+    ))?;
+    let percentiles = &result["series"][0]["rounds"][0]["data"]["percentiles"];
+    let median = percentiles.as_array().and_then(|list| {
+        list.iter().find(|p| p["percentile"] == 50.0).and_then(|p| p["value_ns"].as_f64())
+    });
+    median.context("nearmetal gave no median")
+}
+
+fn pingpong_sockperf(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
+    let address = NAMESPACES[1].1;
+    let tcp = if protocol == "tcp" { "--tcp" } else { "" };
+    let spin = if mode == "spin" { "--nonblocked" } else { "" };
+    let common = format!("-i {address} -p 11111 {tcp} {spin}");
+    let _server = Server::start(&format!("sockperf server {common}"))?;
+    // sockperf leaves the first 400 ms and the last 50 ms of its time out of its figures.
+    let time = (seconds + 0.45).ceil() as u64;
+    let text = client(&format!("sockperf ping-pong {common} -m {size} -t {time}"))?;
+    let line = text.lines().find(|line| line.contains("percentile 50.000"));
+    let value = line.and_then(|line| line.rsplit('=').next()?.trim().parse::<f64>().ok());
+    Ok(value.with_context(|| format!("sockperf gave no median: {text}"))? * 1e3)
+}
+
+fn throughput(options: &Options, round: usize, figures: &mut Figures) -> Result<()> {
+    let cases: [(&str, u32, &'static str, fn(u32, f64) -> Result<f64>); 2] = [
+        ("1-uni-1, 128 KiB writes", 128 * 1024, "iperf3", stream_iperf3),
+        ("1-uni-1, 64 KiB writes", 64 * 1024, "nuttcp", stream_nuttcp),
+    ];
+    for (case, write_bytes, peer, peer_run) in cases {
+        let mut tools: [(&'static str, fn(u32, f64) -> Result<f64>); 2] =
+            [("nearmetal", stream_nearmetal), (peer, peer_run)];
+        if round % 2 == 1 {
+            tools.reverse();
+        }
+        for (name, tool) in tools {
+            let value = tool(write_bytes, options.seconds * 2.0)?;
+            figures.gbps.entry(case.to_string()).or_default().entry(name).or_default().push(value);
+        }
+    }
+    Ok(())
+}
+
+fn stream_nearmetal(write_bytes: u32, seconds: f64) -> Result<f64> {
+    let address = NAMESPACES[1].1;
+    let result =
+        nearmetal(&format!("stream {address} --write {write_bytes} --seconds {seconds} --omit 0"))?;
+    let total = &result["series"][0]["rounds"][0]["data"]["total_gbps"];
+    total.as_f64().context("nearmetal gave no total")
+}
+
+fn stream_iperf3(write_bytes: u32, seconds: f64) -> Result<f64> {
+    let address = NAMESPACES[1].1;
+    let _server = Server::start(&format!("iperf3 -s -1 -B {address} -p 5301"))?;
+    let text = client(&format!("iperf3 -c {address} -p 5301 -t {seconds} -l {write_bytes} -J"))?;
+    let json: Value = serde_json::from_str(&text)?;
+    let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
+    Ok(bits.context("iperf3 gave no total")? / 1e9)
+}
+
+fn stream_nuttcp(write_bytes: u32, seconds: f64) -> Result<f64> {
+    let address = NAMESPACES[1].1;
+    let _server = Server::start("nuttcp -S --nofork -P 5400 -p 5401")?;
+    let kibibytes = write_bytes / 1024;
+    let text = client(&format!(
+        "nuttcp -P 5400 -p 5401 -t -T{} -l{kibibytes}k -fparse {address}",
+        seconds.round() as u64
+    ))?;
+    let rate = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("rate_Mbps=")?.parse::<f64>().ok());
+    Ok(rate.with_context(|| format!("nuttcp gave no rate: {text}"))? / 1e3)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+impl Figures {
+    fn table(&self, options: &Options) -> String {
+        let mut text = String::from("# nearmetal beside its peers\n\n");
+        let _ = writeln!(
+            text,
+            "Made by `cargo xtask bench-peers --rounds {}`. One veth pair between two namespaces, \
+             client on CPU {CLIENT_CPU}, server on CPU {SERVER_CPU}, tools interleaved (A B B A), \
+             {} s a measurement.",
+            options.rounds, options.seconds
+        );
+        for (name, line) in [
+            ("Machine", "uname -srm"),
+            ("sockperf", "dpkg-query -W sockperf"),
+            ("iperf3", "dpkg-query -W iperf3"),
+            ("nuttcp", "dpkg-query -W nuttcp"),
+            ("load at the end", "cat /proc/loadavg"),
+        ] {
+            if let Ok((found, true)) = shell::output(line) {
+                let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
+                let _ = writeln!(text, "- {name}: {found}");
+            }
+        }
+        if !self.latency_ns.is_empty() {
+            text.push_str(
+                "\n## Half round trip, ns: median of the rounds' medians, best round, ratio to \
+                 sockperf\n\n\
+                 | case | size | rounds | nearmetal median | sockperf median | ratio | nearmetal \
+                 best | sockperf best | ratio of best |\n|---|---|---|---|---|---|---|---|---|\n",
+            );
+        }
+        for ((case, size), tools) in &self.latency_ns {
+            let (own, peer) = (&tools["nearmetal"], &tools["sockperf"]);
+            let best = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+            let _ = writeln!(
+                text,
+                "| {case} | {size} | {} | {:.0} | {:.0} | {:.3} | {:.0} | {:.0} | {:.3} |",
+                own.len(),
+                median(own),
+                median(peer),
+                median(own) / median(peer),
+                best(own),
+                best(peer),
+                best(own) / best(peer)
+            );
+        }
+        if !self.gbps.is_empty() {
+            text.push_str(
+                "\n## Throughput, Gb/s: median of rounds, ratio to the peer at equal write size\n\n\
+                 | case | peer | rounds | nearmetal | peer | ratio |\n|---|---|---|---|---|---|\n",
+            );
+        }
+        for (case, tools) in &self.gbps {
+            let own = &tools["nearmetal"];
+            for (peer, values) in tools.iter().filter(|(name, _)| **name != "nearmetal") {
+                let _ = writeln!(
+                    text,
+                    "| {case} | {peer} | {} | {:.2} | {:.2} | {:.3} |",
+                    own.len(),
+                    median(own),
+                    median(values),
+                    median(own) / median(values)
+                );
+            }
+        }
+        text
+    }
+}
