@@ -250,8 +250,10 @@ mod tests {
 
     #[test]
     fn every_answer_reads_back() {
+        let mut facts = Facts::default();
+        facts.cpu.numa_nodes.insert(3, 1);
         for answer in [
-            Answer::Facts(Box::default()),
+            Answer::Facts(Box::new(facts)),
             Answer::Prepared { addresses: vec!["127.0.0.1:1".into()] },
             Answer::Progress { statistic: Statistic::HalfRoundTrip, value: 1.5 },
             Answer::Done(Box::default()),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Facts of the machine that one endpoint runs on, as seen from that endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,6 +63,7 @@ pub struct CpuFacts {
     /// Groups of CPUs that share one core, only those of two or more.
     pub siblings: Vec<Vec<u32>>,
     /// NUMA node of each online CPU, where known.
+    #[serde(deserialize_with = "numbered")]
     pub numa_nodes: BTreeMap<u32, u32>,
     /// Frequency governor of CPU 0, if there is one.
     pub governor: Option<String>,
@@ -148,4 +149,12 @@ pub struct LinkFacts {
     pub queues: Option<u32>,
     /// Offloads in use: `gro`, `gso`, `tso`, `lro`, …
     pub offloads: Vec<String>,
+}
+
+/// Reads a map with numbers for keys. JSON has them as text, which serde does not turn back into
+/// numbers inside a tagged enum such as an agent's answer.
+fn numbered<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, u32>, D::Error> {
+    let texts = BTreeMap::<String, u32>::deserialize(from)?;
+    let number = |text: String| text.parse().map_err(serde::de::Error::custom);
+    texts.into_iter().map(|(key, value)| Ok((number(key)?, value))).collect()
 }

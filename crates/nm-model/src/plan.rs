@@ -5,8 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, SIZE_BYTES_MAX, StreamSpec};
-use crate::stack::{Protocol, StackPair, named_enum};
+use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
+use crate::stack::{StackPair, named_enum};
 use crate::target::Target;
 use crate::words::nearest;
 
@@ -248,7 +248,9 @@ impl Plan {
             if block.environments.is_empty() || block.stacks.is_empty() {
                 return fail("trials", "[[trials]] needs an environment and a stack".to_string());
             }
-            check_probe(block)?;
+            for pair in &block.stacks {
+                block.probe.check(pair.protocol())?;
+            }
         }
         Ok(())
     }
@@ -263,67 +265,6 @@ impl Plan {
             })
             .sum();
         round * f64::from(self.rounds)
-    }
-}
-
-fn check_probe(block: &TrialBlock) -> Result<(), (String, String)> {
-    let fail = |word: &str, message: String| Err((word.to_string(), message));
-    let positive = |word: &str, value: f64| {
-        let fits = value.is_finite() && value > 0.0 && value <= 86_400.0;
-        if fits {
-            Ok(())
-        } else {
-            Err((word.to_string(), format!("{word} is {value}, must be above 0 and at most a day")))
-        }
-    };
-    match &block.probe {
-        ProbeSpec::Pingpong(spec) => {
-            if spec.sizes.is_empty() {
-                return fail("sizes", "sizes is empty".to_string());
-            }
-            let datagram = block
-                .stacks
-                .iter()
-                .any(|pair| matches!(pair.protocol(), Protocol::Udp | Protocol::Multicast));
-            for &size in &spec.sizes {
-                if size > SIZE_BYTES_MAX || (size == 0 && !datagram) {
-                    return fail("sizes", format!("size {size} is not in 1 to {SIZE_BYTES_MAX}"));
-                }
-            }
-            if spec.max_iterations == 0 || spec.max_iterations > 100_000_000 {
-                return fail("max_iterations", "max_iterations must be 1 to 100000000".to_string());
-            }
-            if let Some(p) = spec.percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
-                return fail("percentiles", format!("percentile {p} is not in 0 to 100"));
-            }
-            positive("max_ms", spec.max_ms as f64 / 1e3)?;
-            positive("timeout_ms", spec.timeout_ms as f64 / 1e3)
-        }
-        ProbeSpec::Stream(spec) => {
-            if spec.patterns.is_empty() {
-                return fail("patterns", "patterns is empty".to_string());
-            }
-            if !(1..=SIZE_BYTES_MAX).contains(&spec.write_bytes) {
-                let message =
-                    format!("write_bytes is {}, must be 1 to {SIZE_BYTES_MAX}", spec.write_bytes);
-                return fail("write_bytes", message);
-            }
-            positive("seconds", spec.seconds)
-        }
-        ProbeSpec::Rr(spec) => {
-            if spec.sizes.is_empty() {
-                return fail("sizes", "sizes is empty".to_string());
-            }
-            if let Some(rate) = spec.rate_per_s.filter(|r| !(*r > 0.0 && *r <= 1e7)) {
-                return fail(
-                    "rate_per_s",
-                    format!("rate_per_s is {rate}, must be above 0, at most 1e7"),
-                );
-            }
-            positive("deadline_ms", spec.deadline_ms as f64 / 1e3)?;
-            positive("seconds", spec.seconds)
-        }
-        ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::stack::{named_enum, text_serde};
+use crate::stack::{Protocol, named_enum, text_serde};
 use crate::words::UnknownWord;
 
 named_enum!(
@@ -210,7 +210,9 @@ impl Default for StreamSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RrSpec {
-    /// Requests a second; closed loop (the next when the answer is in) if absent.
+    /// Requests a second; closed loop (the next when the answer is in) if null, or 0 in TOML, which
+    /// has no null.
+    #[serde(deserialize_with = "rate_or_closed_loop")]
     pub rate_per_s: Option<f64>,
     /// Measuring time, s.
     pub seconds: f64,
@@ -232,6 +234,10 @@ impl Default for RrSpec {
             warmup_ms: 100,
         }
     }
+}
+
+fn rate_or_closed_loop<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.filter(|rate| *rate != 0.0))
 }
 
 /// Sizes of one request and its response: `64` or `64,1000` in text.
@@ -302,6 +308,19 @@ impl ProbeSpec {
         }
     }
 
+    /// Checks what types cannot: ranges and combinations with `protocol`.
+    ///
+    /// # Errors
+    /// The field that is wrong, and a sentence.
+    pub fn check(&self, protocol: Protocol) -> Result<(), (String, String)> {
+        match self {
+            ProbeSpec::Pingpong(spec) => spec.check(protocol),
+            ProbeSpec::Stream(spec) => spec.check(),
+            ProbeSpec::Rr(spec) => spec.check(),
+            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => Ok(()),
+        }
+    }
+
     /// The single cases of this probe, in order.
     pub fn cases(&self) -> Vec<Case> {
         match self {
@@ -330,6 +349,65 @@ impl ProbeSpec {
             ProbeSpec::Rr(s) => (s.seconds + s.warmup_ms as f64 / 1e3) * s.sizes.len() as f64,
             ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => 0.0,
         }
+    }
+}
+
+fn fail(field: &str, message: String) -> Result<(), (String, String)> {
+    Err((field.to_string(), message))
+}
+
+fn check_time(field: &str, seconds: f64) -> Result<(), (String, String)> {
+    let fits = seconds.is_finite() && seconds > 0.0 && seconds <= 86_400.0;
+    if fits { Ok(()) } else { fail(field, format!("{field} must be above 0 and at most a day")) }
+}
+
+impl PingpongSpec {
+    fn check(&self, protocol: Protocol) -> Result<(), (String, String)> {
+        if self.sizes.is_empty() {
+            return fail("sizes", "sizes is empty".to_string());
+        }
+        let may_be_empty = matches!(protocol, Protocol::Udp | Protocol::Multicast);
+        for &size in &self.sizes {
+            if size > SIZE_BYTES_MAX || (size == 0 && !may_be_empty) {
+                return fail("sizes", format!("size {size} is not in 1 to {SIZE_BYTES_MAX}"));
+            }
+        }
+        if self.max_iterations == 0 || self.max_iterations > 100_000_000 {
+            return fail("max_iterations", "max_iterations must be 1 to 100000000".to_string());
+        }
+        if let Some(p) = self.percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
+            return fail("percentiles", format!("percentile {p} is not in 0 to 100"));
+        }
+        check_time("max_ms", self.max_ms as f64 / 1e3)?;
+        check_time("timeout_ms", self.timeout_ms as f64 / 1e3)
+    }
+}
+
+impl StreamSpec {
+    fn check(&self) -> Result<(), (String, String)> {
+        if self.patterns.is_empty() {
+            return fail("patterns", "patterns is empty".to_string());
+        }
+        if !(1..=SIZE_BYTES_MAX).contains(&self.write_bytes) {
+            let message =
+                format!("write_bytes is {}, must be 1 to {SIZE_BYTES_MAX}", self.write_bytes);
+            return fail("write_bytes", message);
+        }
+        check_time("seconds", self.seconds)
+    }
+}
+
+impl RrSpec {
+    fn check(&self) -> Result<(), (String, String)> {
+        if self.sizes.is_empty() {
+            return fail("sizes", "sizes is empty".to_string());
+        }
+        if let Some(rate) = self.rate_per_s.filter(|rate| !(*rate > 0.0 && *rate <= 1e7)) {
+            let message = format!("rate_per_s is {rate}, must be above 0 and at most 1e7");
+            return fail("rate_per_s", message);
+        }
+        check_time("deadline_ms", self.deadline_ms as f64 / 1e3)?;
+        check_time("seconds", self.seconds)
     }
 }
 
@@ -407,5 +485,14 @@ mod tests {
         }
         assert!("0".parse::<RrSize>().is_err());
         assert!("99999999999".parse::<RrSize>().is_err());
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_a_closed_loop_and_no_rate_is_the_default() {
+        let rate = |text: &str| serde_json::from_str::<RrSpec>(text).unwrap().rate_per_s;
+        assert_eq!(rate(r#"{"rate_per_s": 0}"#), None);
+        assert_eq!(rate(r#"{"rate_per_s": null}"#), None);
+        assert_eq!(rate(r#"{"rate_per_s": 50}"#), Some(50.0));
+        assert_eq!(rate("{}"), Some(1000.0));
     }
 }
