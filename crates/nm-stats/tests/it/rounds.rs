@@ -1,0 +1,213 @@
+//! Whole series: estimates and doubts from rounds.
+
+use std::collections::BTreeMap;
+
+use nm_model::probe::Case;
+use nm_model::result::{
+    LatencyRound, Round, RoundData, Series, SeriesKey, Slice, Statistic, ThroughputRound,
+};
+use nm_model::stack::Comparability;
+use nm_model::{Doubt, DoubtKind, Metric, ProbeKind};
+use nm_stats::{Sample, estimate, summarise};
+use proptest::prelude::*;
+
+fn series(statistic: Statistic, data: Vec<RoundData>) -> Series {
+    let probe =
+        if statistic == Statistic::Throughput { ProbeKind::Stream } else { ProbeKind::Pingpong };
+    let round = |(i, data)| Round {
+        round: i as u32,
+        started_s: i as f64,
+        data,
+        placements: vec![],
+        doubts: vec![],
+    };
+    Series {
+        key: SeriesKey {
+            environment: "loopback".into(),
+            stack: "tcp-spin".into(),
+            probe,
+            case: Case::Message { size_bytes: 64 },
+            statistic,
+        },
+        comparability: Comparability::default(),
+        settings: BTreeMap::new(),
+        rounds: data.into_iter().enumerate().map(round).collect(),
+        estimates: vec![],
+        doubts: vec![],
+    }
+}
+
+/// Rounds of 2100 samples, each around one of `medians_ns`.
+fn latencies(medians_ns: &[u64]) -> Series {
+    let round = |centre: &u64| {
+        let sample = |i: u64| Sample { start_ns: i * 5000, latency_ns: centre - 10 + (i * 8) % 21 };
+        RoundData::Latency(summarise(&(0..2100).map(sample).collect::<Vec<_>>(), 0, &[99.5]))
+    };
+    series(Statistic::HalfRoundTrip, medians_ns.iter().map(round).collect())
+}
+
+fn throughputs(gbps: &[f64]) -> Series {
+    let round = |total_gbps: &f64| {
+        RoundData::Throughput(ThroughputRound { total_gbps: *total_gbps, ..Default::default() })
+    };
+    series(Statistic::Throughput, gbps.iter().map(round).collect())
+}
+
+fn estimated(mut series: Series) -> Series {
+    estimate(&mut series);
+    series
+}
+
+fn detail(series: &Series, kind: DoubtKind) -> Option<&str> {
+    series.doubts.iter().find(|doubt| doubt.kind == kind).map(|doubt| doubt.detail.as_str())
+}
+
+#[test]
+fn each_metric_gets_the_median_of_its_rounds() {
+    let series = estimated(latencies(&[4000, 4010, 4020, 4030, 4100]));
+    let median = series.estimate(Metric::Median).unwrap();
+    assert_eq!((median.value, median.rounds), (4020.0, 5));
+    let interval = median.interval.unwrap();
+    assert_eq!((interval.low, interval.high, interval.level), (4000.0, 4100.0, 0.95));
+    assert!(median.cv_percent.unwrap() > 0.9);
+    assert_eq!(series.estimate(Metric::Percentile(99.5)).unwrap().rounds, 5);
+    assert_eq!(series.estimate(Metric::Loss).unwrap().value, 0.0);
+    // So few samples do not make a p99.99, and no probe gave a rate.
+    assert_eq!(series.estimate(Metric::Percentile(99.99)), None);
+    assert_eq!(series.estimate(Metric::Rate), None);
+    assert_eq!(series.doubts, []);
+}
+
+#[test]
+fn few_rounds_have_no_interval_and_say_so() {
+    let series = estimated(latencies(&[4000, 4010]));
+    assert_eq!(series.estimate(Metric::Mean).unwrap().interval, None);
+    assert_eq!(detail(&series, DoubtKind::TooFewRounds), Some("2 rounds, no interval below 5"));
+    let empty = estimated(latencies(&[]));
+    assert_eq!(empty.estimates, []);
+    assert_eq!(detail(&empty, DoubtKind::TooFewRounds), Some("0 rounds, no interval below 5"));
+}
+
+#[test]
+fn rounds_in_two_modes_are_named_and_not_called_outliers() {
+    let series =
+        estimated(latencies(&[3950, 5990, 3980, 3990, 5920, 4010, 6010, 3960, 5950, 4000]));
+    assert_eq!(
+        detail(&series, DoubtKind::Bimodal),
+        Some("median of the rounds: 6 of 10 about 3.98 us, 4 of 10 about 5.97 us")
+    );
+    assert_eq!(
+        detail(&series, DoubtKind::Unstable),
+        Some("the median of 10 rounds has a CV of 21.5 %, allowed 10 %")
+    );
+    assert_eq!(detail(&series, DoubtKind::Outliers), None);
+}
+
+#[test]
+fn a_round_far_out_is_named() {
+    let series = estimated(latencies(&[4000, 4010, 4020, 4005, 9000, 4015]));
+    assert_eq!(
+        detail(&series, DoubtKind::Outliers),
+        Some("1 round of 6: median 9.00 us against 4.01 us")
+    );
+    assert_eq!(detail(&series, DoubtKind::Bimodal), None);
+}
+
+#[test]
+fn throughput_is_held_to_one_percent_or_to_what_the_settings_say() {
+    let mut series = estimated(throughputs(&[10.0, 10.3, 9.8, 10.1, 10.0]));
+    assert_eq!(series.estimate(Metric::Throughput).unwrap().value, 10.0);
+    assert_eq!(
+        detail(&series, DoubtKind::Unstable),
+        Some("the throughput of 5 rounds has a CV of 1.8 %, allowed 1 %")
+    );
+    series.settings.insert("max_cv_percent".into(), "5".into());
+    assert_eq!(estimated(series).doubts, []);
+}
+
+#[test]
+fn drift_shows_over_rounds_and_inside_them() {
+    let rising: Vec<u64> = (0..10).map(|i| 4000 + 20 * i).collect();
+    let series = estimated(latencies(&rising));
+    assert_eq!(
+        detail(&series, DoubtKind::Drift),
+        Some("the median rises by 4.4 % through 10 rounds")
+    );
+    let slice = |i: u32| Slice {
+        start_ms: f64::from(i),
+        count: 10,
+        median_ns: 5000.0 - 20.0 * f64::from(i),
+        p99_ns: 6000.0,
+        max_ns: 7000.0,
+    };
+    let round = LatencyRound { slices: (0..40).map(slice).collect(), ..Default::default() };
+    let inside = series_of_one(round);
+    assert_eq!(detail(&inside, DoubtKind::Drift), None, "no figure of the round is known");
+    let known = LatencyRound {
+        mean_ns: Some(4600.0),
+        slices: (0..40).map(slice).collect(),
+        ..Default::default()
+    };
+    assert_eq!(
+        detail(&series_of_one(known), DoubtKind::Drift),
+        Some("the median of the slices falls by 16.9 %")
+    );
+}
+
+fn series_of_one(round: LatencyRound) -> Series {
+    estimated(series(Statistic::HalfRoundTrip, vec![RoundData::Latency(round)]))
+}
+
+#[test]
+fn missing_percentiles_are_doubted_only_where_they_were_asked_for() {
+    let short = |n: u64| {
+        let sample = |i| Sample { start_ns: i, latency_ns: 4000 };
+        RoundData::Latency(summarise(&(0..n).map(sample).collect::<Vec<_>>(), 0, &[99.5]))
+    };
+    let series = estimated(series(Statistic::HalfRoundTrip, vec![short(1500), short(900)]));
+    assert_eq!(
+        detail(&series, DoubtKind::TooFewSamples),
+        Some("p99 needs 1000, p99.5 needs 2000 samples; the shortest round has 900")
+    );
+}
+
+#[test]
+fn doubts_of_rounds_are_put_together_and_foreign_ones_kept() {
+    let mut series = latencies(&[4000; 5]);
+    for (round, count) in [(0, 3), (2, 5), (3, 3)] {
+        let detail = format!("{count} switches of the pinger");
+        series.rounds[round].doubts.push(Doubt::new(DoubtKind::Preempted, detail));
+    }
+    for round in &mut series.rounds {
+        round.doubts.push(Doubt::new(DoubtKind::NotPinned, "pinger"));
+    }
+    series.doubts.push(Doubt::new(DoubtKind::Imported, "from sockperf"));
+    let series = estimated(series);
+    assert_eq!(
+        detail(&series, DoubtKind::Preempted),
+        Some("in 3 of 5 rounds: 3 switches of the pinger; 5 switches of the pinger")
+    );
+    assert_eq!(detail(&series, DoubtKind::NotPinned), Some("in all 5 rounds: pinger"));
+    assert_eq!(detail(&series, DoubtKind::Imported), Some("from sockperf"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn estimating_twice_is_estimating_once(
+        medians in prop::collection::vec(20u64..100_000, 0..12),
+        doubtful in 0usize..12,
+    ) {
+        let mut series = latencies(&medians);
+        if let Some(round) = series.rounds.get_mut(doubtful) {
+            round.doubts.push(Doubt::new(DoubtKind::Drift, "seen by the probe"));
+            round.doubts.push(Doubt::new(DoubtKind::Steal, "10 ms"));
+        }
+        let once = estimated(series);
+        let twice = estimated(once.clone());
+        prop_assert_eq!(&once, &twice);
+        let kinds: Vec<_> = once.doubts.iter().map(|doubt| doubt.kind).collect();
+        prop_assert!(kinds.is_sorted_by(|a, b| a < b));
+    }
+}
