@@ -1,0 +1,248 @@
+//! What a network link tells by ioctl: driver, firmware, coalescing, rings, queues, offloads,
+//! speed, MTU, flags. A socket asks in its own network namespace, where `/sys/class/net` may show the
+//! links of another.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+// Commands of <linux/ethtool.h>.
+const GSET: u32 = 0x01;
+const GDRVINFO: u32 = 0x03;
+const GCOALESCE: u32 = 0x0e;
+const GRINGPARAM: u32 = 0x10;
+const GTSO: u32 = 0x1e;
+const GGSO: u32 = 0x23;
+const GFLAGS: u32 = 0x25;
+const GGRO: u32 = 0x2b;
+const GCHANNELS: u32 = 0x3c;
+
+/// `ETH_FLAG_LRO` in the answer to [`GFLAGS`].
+const FLAG_LRO: u32 = 1 << 15;
+
+/// Words of the largest answer that is asked for: `struct ethtool_drvinfo`, 196 bytes.
+const ANSWER_WORDS: usize = 49;
+
+/// A socket to ask through.
+#[derive(Debug)]
+pub struct Links {
+    socket: OwnedFd,
+}
+
+/// Driver of a link. Empty texts are what the driver leaves empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Name, such as `virtio_net`.
+    pub name: String,
+    /// Version; the kernel's own for drivers of its tree.
+    pub version: String,
+    /// Firmware version.
+    pub firmware: String,
+    /// Bus address, such as `0000:01:00.0`.
+    pub bus: String,
+}
+
+/// Interrupt coalescing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coalescing {
+    /// Time after a received packet, µs.
+    pub rx_usecs: u32,
+    /// Received packets before an interrupt.
+    pub rx_frames: u32,
+    /// Time after a sent packet, µs.
+    pub tx_usecs: u32,
+    /// Sent packets before an interrupt.
+    pub tx_frames: u32,
+    /// Whether the driver changes the receive values by load.
+    pub adaptive_rx: bool,
+    /// Whether the driver changes the transmit values by load.
+    pub adaptive_tx: bool,
+}
+
+/// Ring sizes in use, entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Receive.
+    pub rx: u32,
+    /// Transmit.
+    pub tx: u32,
+}
+
+impl Links {
+    /// Opens a socket in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn new() -> io::Result<Links> {
+        // Any family serves; Unix sockets are there even without IPv4.
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Links { socket })
+    }
+
+    /// Names of all links of the namespace in the kernel's order, loopback included.
+    pub fn names(&self) -> Vec<String> {
+        // SAFETY: if_nameindex(3) returns null or an array that ends with a null name.
+        let list = unsafe { libc::if_nameindex() };
+        let mut names = vec![];
+        if list.is_null() {
+            return names;
+        }
+        let mut entry = list;
+        // SAFETY: `entry` walks the array until its end mark; names are C strings of the array.
+        unsafe {
+            while !(*entry).if_name.is_null() {
+                names.push(CStr::from_ptr((*entry).if_name).to_string_lossy().into_owned());
+                entry = entry.add(1);
+            }
+            libc::if_freenameindex(list);
+        }
+        names
+    }
+
+    /// Driver, firmware and bus.
+    pub fn driver(&self, link: &str) -> Option<Driver> {
+        let words = self.ethtool(link, GDRVINFO)?;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let text = |at: usize| {
+            let field = &bytes[at..at + 32];
+            let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+            String::from_utf8_lossy(&field[..end]).trim().to_string()
+        };
+        Some(Driver { name: text(4), version: text(36), firmware: text(68), bus: text(100) })
+    }
+
+    /// Interrupt coalescing, where the driver has it.
+    pub fn coalescing(&self, link: &str) -> Option<Coalescing> {
+        let words = self.ethtool(link, GCOALESCE)?;
+        Some(Coalescing {
+            rx_usecs: words[1],
+            rx_frames: words[2],
+            tx_usecs: words[5],
+            tx_frames: words[6],
+            adaptive_rx: words[10] != 0,
+            adaptive_tx: words[11] != 0,
+        })
+    }
+
+    /// Ring sizes, where the driver has rings.
+    pub fn rings(&self, link: &str) -> Option<Rings> {
+        let words = self.ethtool(link, GRINGPARAM)?;
+        Some(Rings { rx: words[5], tx: words[8] })
+    }
+
+    /// Queues in use: the larger of receive and transmit, combined ones counted once.
+    pub fn queues(&self, link: &str) -> Option<u32> {
+        let words = self.ethtool(link, GCHANNELS)?;
+        let [rx, tx, combined] = [words[5], words[6], words[8]];
+        Some(rx.max(tx).saturating_add(combined))
+    }
+
+    /// Speed, Mb/s, where the link knows it.
+    pub fn speed_mbps(&self, link: &str) -> Option<u32> {
+        let words = self.ethtool(link, GSET)?;
+        // struct ethtool_cmd: `speed` is the low half of bytes 12..14, `speed_hi` bytes 28..30.
+        let half = |word: u32, at: usize| {
+            let bytes = word.to_ne_bytes();
+            u32::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]))
+        };
+        let speed = (half(words[7], 0) << 16) | half(words[3], 0);
+        (speed != 0 && speed != 0xffff && speed != u32::MAX).then_some(speed)
+    }
+
+    /// Offloads in use, of `gro`, `gso`, `tso` and `lro`.
+    pub fn offloads(&self, link: &str) -> Vec<String> {
+        let value = |command| self.ethtool(link, command).map_or(0, |words| words[1]);
+        [
+            ("gro", value(GGRO)),
+            ("gso", value(GGSO)),
+            ("tso", value(GTSO)),
+            ("lro", value(GFLAGS) & FLAG_LRO),
+        ]
+        .into_iter()
+        .filter(|(_, on)| *on != 0)
+        .map(|(name, _)| name.to_string())
+        .collect()
+    }
+
+    /// MTU, bytes.
+    pub fn mtu(&self, link: &str) -> Option<u32> {
+        let mut request = request_for(link)?;
+        self.ioctl(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: the kernel has filled this member.
+        u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+    }
+
+    /// Whether the link is up and has a carrier (`IFF_UP`, `IFF_RUNNING`).
+    pub fn is_up(&self, link: &str) -> bool {
+        self.flags(link).is_some_and(|flags| {
+            let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+            flags & wanted == wanted
+        })
+    }
+
+    fn flags(&self, link: &str) -> Option<libc::c_int> {
+        let mut request = request_for(link)?;
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: the kernel has filled this member.
+        Some(unsafe { request.ifr_ifru.ifru_flags }.into())
+    }
+
+    /// One question by `SIOCETHTOOL`; absent where the driver does not answer it.
+    fn ethtool(&self, link: &str, command: u32) -> Option<[u32; ANSWER_WORDS]> {
+        let mut words = [0u32; ANSWER_WORDS];
+        words[0] = command;
+        let mut request = request_for(link)?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        self.ioctl(libc::SIOCETHTOOL, &mut request)?;
+        Some(words)
+    }
+
+    fn ioctl(&self, code: libc::c_ulong, request: &mut libc::ifreq) -> Option<()> {
+        // SAFETY: `request` is a whole ifreq; where it points to an answer, that has room for the
+        // largest structure among the commands of this file.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, request) };
+        (result == 0).then_some(())
+    }
+}
+
+/// An `ifreq` for a link, unless the name is too long to be one.
+fn request_for(link: &str) -> Option<libc::ifreq> {
+    // SAFETY: all zeros is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if link.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Some(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_link_is_there() {
+        let links = Links::new().unwrap();
+        assert!(links.names().contains(&"lo".to_string()));
+        assert!(links.mtu("lo").unwrap() >= 1500);
+        assert!(links.is_up("lo"));
+        assert!(links.offloads("lo").contains(&"gso".to_string()));
+        assert_eq!(links.speed_mbps("lo"), None);
+        assert_eq!(links.coalescing("lo"), None);
+    }
+
+    #[test]
+    fn a_link_that_is_not_there_tells_nothing() {
+        let links = Links::new().unwrap();
+        for name in ["nothing0", "a-name-that-is-longer-than-any-link", ""] {
+            assert_eq!(links.mtu(name), None, "{name}");
+            assert_eq!(links.driver(name), None, "{name}");
+            assert!(!links.is_up(name), "{name}");
+        }
+    }
+}

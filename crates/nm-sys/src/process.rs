@@ -1,0 +1,215 @@
+//! Child processes that cannot outlive their parent, and that can be waited for with a time-out.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+/// A child process that is killed when this value is dropped or when this process ends, however it
+/// ends.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    /// Readable when the child has ended; absent on kernels before 5.3.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Process {
+    /// Starts `command` so that the kernel kills it with this process, and so that Ctrl-C on the
+    /// terminal does not reach it: what happens then is the parent's to decide.
+    ///
+    /// # Errors
+    /// Those of starting a program, and those of what was added to the command for the child to do
+    /// before it (namespaces).
+    pub fn spawn(mut command: Command) -> io::Result<Process> {
+        ignore_interrupt(&mut command);
+        die_with_parent(&mut command);
+        let child = spawn_from_lasting_thread(command)?;
+        let pidfd = Pid::from_raw(child.id().cast_signed())
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Process { child, pidfd })
+    }
+
+    /// Process id. It stays the child's own until the child has been waited for.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child's standard input, if it is a pipe that was not taken yet.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// The child's standard output, if it is a pipe that was not taken yet.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// The child's standard error, if it is a pipe that was not taken yet.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
+    }
+
+    /// How the child ended, if it has.
+    pub fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits until the child has ended, `timeout` at most. Absent if it still runs.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        const STEP: Duration = Duration::from_millis(20);
+        match &self.pidfd {
+            Some(pidfd) => {
+                let timeout = Timespec::try_from(timeout).ok();
+                // Interrupted or not: the status tells, and the caller has a limit of its own.
+                let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref());
+            }
+            None => {
+                for _ in 0..timeout.as_millis() / STEP.as_millis() {
+                    if self.try_wait().is_some() {
+                        break;
+                    }
+                    thread::sleep(STEP);
+                }
+            }
+        }
+        self.try_wait()
+    }
+
+    /// Kills the child if it still runs, and waits for its end. May be called again.
+    pub fn kill(&mut self) {
+        if self.try_wait().is_none() {
+            // Not yet waited for, so the id is still this child's.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Sends a signal to the child if it still runs.
+    pub fn signal(&mut self, signal: Signal) {
+        if self.try_wait().is_none()
+            && let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
+        {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Has the kernel kill the child of `command` when the thread that starts it ends.
+///
+/// `PR_SET_PDEATHSIG`, prctl(2): it speaks of the *thread*, so start the command from one that
+/// lives as long as the child shall, as [`Process::spawn`] does. The parent may have died before
+/// the call, which its changed id shows.
+fn die_with_parent(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    let set = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(parent) {
+            return Err(io::Error::from(rustix::io::Errno::SRCH));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Has the child of `command` ignore SIGINT, which a terminal sends to all of a foreground group.
+fn ignore_interrupt(command: &mut Command) {
+    let ignore = || {
+        // SAFETY: SIG_IGN installs no code; signal(2) is async-signal-safe.
+        let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(ignore) };
+}
+
+type Job = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// Starts `command` from a thread that ends only with this process, because the death signal of a
+/// child comes when the thread that started it ends.
+fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+    static JOBS: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    let jobs = JOBS.get_or_init(|| {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        // A thread that cannot be made drops the queue, which the send below reports.
+        let _ = thread::Builder::new().name("spawner".into()).spawn(move || {
+            for (mut command, answer) in queue {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        jobs
+    });
+    let gone = || io::Error::other("the thread that starts processes is gone");
+    let (answer, result) = mpsc::channel();
+    jobs.send((command, answer)).map_err(|_| gone())?;
+    result.recv().map_err(|_| gone())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
+
+    fn sleeper() -> Command {
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::null());
+        command
+    }
+
+    #[test]
+    fn a_child_outlives_the_thread_that_asked_for_it() {
+        let mut process =
+            thread::spawn(|| Process::spawn(sleeper()).unwrap()).join().expect("no panic");
+        assert_eq!(process.wait_timeout(Duration::from_millis(50)), None);
+        process.kill();
+        assert_eq!(process.try_wait().unwrap().signal(), Some(9));
+        process.kill();
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_seen() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exit 3"]);
+        let mut process = Process::spawn(command).unwrap();
+        let status = process.wait_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(status.code(), Some(3));
+    }
+
+    #[test]
+    fn dropping_kills() {
+        let process = Process::spawn(sleeper()).unwrap();
+        let folder = format!("/proc/{}", process.pid());
+        assert!(std::path::Path::new(&folder).exists());
+        drop(process);
+        assert!(!std::path::Path::new(&folder).exists());
+    }
+
+    #[test]
+    fn children_ignore_ctrl_c() {
+        let mut process = Process::spawn(sleeper()).unwrap();
+        process.signal(Signal::INT);
+        assert_eq!(process.wait_timeout(Duration::from_millis(100)), None);
+        process.signal(Signal::TERM);
+        assert!(process.wait_timeout(Duration::from_secs(20)).is_some());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error() {
+        let error = Process::spawn(Command::new("/nothing/of/this/name")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}
