@@ -1,1 +1,71 @@
-//! Facts of the machine.
+//! Facts of the machine: everything that explains a latency and that an ordinary process may read.
+//!
+//! [`read`] reads files below a root, which tests replace by fixtures; [`facts`] adds what only
+//! calls can tell of the running machine: the hypervisor's signature, network links, the clock, the
+//! environment's variables. What cannot be read is absent, never guessed.
+
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod host;
+mod links;
+mod settings;
+mod virtualization;
+
+use std::path::Path;
+
+use nm_model::Facts;
+use nm_model::facts::{ClockFacts, MemoryFacts};
+use nm_sys::hostfiles::HostFiles;
+
+/// Facts of this machine, as seen from this process and its namespaces.
+pub fn facts() -> Facts {
+    let files = HostFiles::default();
+    let mut facts = read(Path::new("/"));
+    facts.clock =
+        ClockFacts { kernel_source: facts.clock.kernel_source, ..nm_sys::clock::Clock::facts() };
+    if let Some(hypervisor) = virtualization::signature() {
+        facts.virtualization.hypervisor = Some(hypervisor);
+    }
+    facts.links = links::read(&files);
+    facts.variables = settings::variables(
+        std::env::vars_os()
+            .map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned())),
+    );
+    facts
+}
+
+/// The part of the facts that lies in files, read below `root` in place of `/`.
+pub fn read(root: &Path) -> Facts {
+    let files = HostFiles::new(root);
+    Facts {
+        host: host::read(&files),
+        cpu: cpu::read(&files),
+        clock: ClockFacts {
+            kernel_source: files
+                .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            ..ClockFacts::default()
+        },
+        memory: memory(&files),
+        virtualization: virtualization::read(&files),
+        settings: settings::read(&files),
+        nearmetal_version: env!("CARGO_PKG_VERSION").to_string(),
+        ..Facts::default()
+    }
+}
+
+fn memory(files: &HostFiles) -> MemoryFacts {
+    let word = |path: &str, label: &str, index: usize| {
+        let text = files.text(path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(label))?;
+        line.split_whitespace().nth(index).map(str::to_string)
+    };
+    let total_kib: Option<u64> =
+        word("/proc/meminfo", "MemTotal:", 0).and_then(|text| text.parse().ok());
+    MemoryFacts {
+        total_bytes: total_kib.unwrap_or(0).saturating_mul(1024),
+        // `unlimited` is no number and hence absent.
+        lock_limit_bytes: word("/proc/self/limits", "Max locked memory", 0)
+            .and_then(|text| text.parse().ok()),
+    }
+}
