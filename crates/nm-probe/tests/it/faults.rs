@@ -1,0 +1,226 @@
+//! Peers that are not there, go away or say nothing; loss; cancelling.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nm_model::doubt::DoubtKind;
+use nm_model::result::Statistic;
+use nm_model::stack::Mode;
+use nm_model::{FailureKind, Side};
+use nm_probe::hot::Seat;
+use nm_probe::latency::{self as course, Course};
+use nm_probe::{Control, Endpoint, serve};
+use nm_sys::clock::Moment;
+use nm_transport::Transport;
+use nm_transport::sim::{self, Mishaps};
+use nm_transport::wrap::{Delayed, Lossy};
+
+use crate::pair::{SECONDS, alone, connected, latency, pingpong, request_response, task};
+
+const LONG: u64 = 1_000_000_000;
+
+fn seat(side: Side) -> Seat {
+    Seat { side, name: "thread".to_string(), cpu: None }
+}
+
+/// Ping-pong that counts a loss after 20 ms.
+fn impatient(samples: u64) -> Course {
+    let nm_model::agent::Work::Pingpong { size_bytes, mut spec } = pingpong(16, samples) else {
+        unreachable!()
+    };
+    spec.timeout_ms = 20;
+    spec.warmup_ms = 0;
+    Course::pingpong(size_bytes, &spec)
+}
+
+/// Runs `course` over a pair of transports; answers the client's report.
+fn over<A: Transport, B: Transport>(
+    mut client: A,
+    mut server: B,
+    course: &Course,
+) -> Result<nm_model::agent::TaskReport, nm_model::Failure> {
+    let control = Control::new();
+    let [request, response] = course.lengths();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| serve::serve(&mut server, request, response, &control));
+        let report = course::client(&mut client, course, &seat(Side::Client), false, &control);
+        control.cancel();
+        serving.join().unwrap()?;
+        report
+    })
+}
+
+#[test]
+fn lost_datagrams_are_lost_samples() {
+    let (a, b) = sim::pair(Mishaps::default(), 0);
+    let report = over(Lossy::new(a, 0.1, 3), b, &impatient(200)).unwrap();
+    let round = latency(&report, Statistic::HalfRoundTrip);
+    assert_eq!(round.count, Some(200));
+    assert!((5..60).contains(&round.lost), "{}", round.lost);
+    assert!(report.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Loss));
+}
+
+#[test]
+fn doubled_and_shuffled_answers_never_count_twice() {
+    let mishaps = Mishaps { duplicate: 0.3, reorder: 0.3, loss: 0.02, ..Mishaps::default() };
+    let (a, b) = sim::pair(mishaps, 5);
+    let report = over(a, b, &impatient(300)).unwrap();
+    assert_eq!(latency(&report, Statistic::HalfRoundTrip).count, Some(300));
+
+    let (a, b) = sim::pair(mishaps, 6);
+    let size = "16".parse().unwrap();
+    let open = Course::request_response(size, Some(2_000.0), 0.25, 0, 200);
+    let report = over(a, b, &open).unwrap();
+    let round = latency(&report, Statistic::RoundTripFromIntended);
+    assert_eq!(round.count.unwrap() + round.lost, 500);
+    assert!(round.count.unwrap() > 300 && round.lost > 0, "{round:?}");
+}
+
+#[test]
+fn an_injected_delay_is_in_every_sample() {
+    let delay = Duration::from_micros(300);
+    let (a, b) = sim::pair(Mishaps::default(), 0);
+    let report = over(a, Delayed::new(b, delay), &impatient(50)).unwrap();
+    let round = latency(&report, Statistic::HalfRoundTrip);
+    assert!(round.min_ns.unwrap() >= delay.as_nanos() as f64 / 2.0, "{round:?}");
+}
+
+#[test]
+fn a_peer_that_never_answers_is_a_failure() {
+    let (a, _b) = sim::pair(Mishaps { loss: 1.0, ..Mishaps::default() }, 0);
+    let mut a = a;
+    let failure =
+        course::client(&mut a, &impatient(10), &seat(Side::Client), false, &Control::new());
+    let failure = failure.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Peer);
+    assert!(failure.message.contains("no answer at all"), "{failure}");
+}
+
+#[test]
+fn nobody_there_is_a_sentence() {
+    for stack in ["tcp-spin", "udp-spin", "unix-blocking"] {
+        let work = pingpong(64, 10);
+        // An address that was just given back.
+        let listener =
+            Endpoint::listen(Side::Server, &task(stack, Side::Server, &work), "127.0.0.1");
+        let addresses = listener.unwrap().addresses().to_vec();
+        let mut client =
+            Endpoint::listen(Side::Client, &task(stack, Side::Client, &work), "127.0.0.1").unwrap();
+        let failed =
+            client.connect(&addresses).and_then(|()| client.run(&Control::new()).map(|_| ()));
+        let failure = failed.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Peer, "{stack}: {failure}");
+        assert!(failure.message.contains("nobody listens there"), "{stack}: {failure}");
+        assert!(failure.message.contains(&addresses[0]), "{stack}: {failure}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_a_sentence() {
+    for stack in ["tcp-spin", "udp-spin"] {
+        let task = task(stack, Side::Server, &pingpong(64, 10));
+        let first = Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap();
+        let failure = Endpoint::listen(Side::Server, &task, &first.addresses()[0]).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::AddressInUse, "{stack}");
+        assert!(failure.message.contains(&first.addresses()[0]), "{failure}");
+    }
+}
+
+#[test]
+fn a_foreign_address_and_a_wrong_count_are_sentences() {
+    let work = pingpong(64, 10);
+    let listen = |address| {
+        Endpoint::listen(Side::Client, &task("tcp-spin", Side::Server, &work), address).map(drop)
+    };
+    assert!(listen("127.0.0.1").is_ok());
+    let server = task("tcp-spin", Side::Server, &work);
+    for address in ["192.0.2.1", "localhost"] {
+        let failure = Endpoint::listen(Side::Server, &server, address).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::BadRequest, "{failure}");
+    }
+    let mut client =
+        Endpoint::listen(Side::Client, &task("tcp-spin", Side::Client, &work), "127.0.0.1")
+            .unwrap();
+    assert_eq!(client.connect(&[]).unwrap_err().kind, FailureKind::BadRequest);
+    assert_eq!(client.run(&Control::new()).unwrap_err().kind, FailureKind::BadRequest);
+}
+
+#[test]
+fn cancelling_ends_both_ends_in_every_mode() {
+    let _alone = alone();
+    for protocol in ["tcp", "udp", "unix", "mcast"] {
+        for mode in Mode::ALL.iter().filter(|mode| **mode != Mode::BusyPoll) {
+            let stack = format!("{protocol}-{mode}");
+            let (client, server) = connected(&stack, &pingpong(64, LONG), "127.0.0.1").unwrap();
+            let (control, server_control) = (Control::new(), Control::new());
+            thread::scope(|scope| {
+                let serving = scope.spawn(|| server.run(&server_control));
+                let pinging = scope.spawn(|| client.run(&control));
+                thread::sleep(Duration::from_millis(20));
+                let cancelled = Moment::now();
+                // The server first: its client must not hang on the silence that follows.
+                server_control.cancel();
+                serving.join().unwrap().unwrap();
+                control.cancel();
+                let failure = pinging.join().unwrap().unwrap_err();
+                assert!(cancelled.elapsed() < SECONDS, "{stack}");
+                // It may have seen the server go before it was told.
+                let kinds = [FailureKind::Cancelled, FailureKind::Peer];
+                assert!(kinds.contains(&failure.kind), "{stack}: {failure}");
+            });
+        }
+    }
+}
+
+#[test]
+fn cancelling_before_the_peer_comes_ends_the_wait() {
+    for stack in ["tcp-spin", "udp-blocking", "mcast-spin", "unix-epoll"] {
+        let task = task(stack, Side::Server, &pingpong(64, 10));
+        let server = Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap();
+        let control = Control::new();
+        control.cancel();
+        assert_eq!(server.run(&control).unwrap_err().kind, FailureKind::Cancelled, "{stack}");
+    }
+}
+
+/// Ends one side in the middle, as if its process had been killed: its sockets close, and it says
+/// nothing. A panic in the transport's place would do more than a killed process does.
+fn kill_one(stack: &str, kill: Side, work: &nm_model::agent::Work) {
+    let (client, server) = connected(stack, work, "127.0.0.1").unwrap();
+    let (control, server_control) = (Control::new(), Control::new());
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| server.run(&server_control));
+        let pinging = scope.spawn(|| {
+            let result = client.run(&control);
+            ended.store(true, Ordering::Relaxed);
+            result
+        });
+        thread::sleep(Duration::from_millis(100));
+        let killed = Moment::now();
+        if kill == Side::Server {
+            server_control.cancel();
+            let _ = serving.join().unwrap();
+            let failure = pinging.join().unwrap().unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Peer, "{stack}: {failure}");
+        } else {
+            control.cancel();
+            assert!(pinging.join().unwrap().is_err(), "{stack}");
+            assert!(serving.join().unwrap().is_ok(), "{stack}");
+        }
+        assert!(killed.elapsed() < SECONDS, "{stack}");
+    });
+}
+
+#[test]
+fn a_lost_peer_is_seen_by_the_other_end() {
+    let _alone = alone();
+    for stack in ["tcp-blocking", "tcp-spin", "tcp-epoll", "udp-blocking", "udp-spin", "unix-spin"]
+    {
+        for kill in [Side::Client, Side::Server] {
+            kill_one(stack, kill, &pingpong(64, LONG));
+            kill_one(stack, kill, &request_response("64", Some(500.0), 60.0));
+        }
+    }
+}

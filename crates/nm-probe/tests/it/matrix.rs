@@ -1,0 +1,202 @@
+//! Every protocol with every way of waiting.
+
+use nm_model::agent::{TaskReport, Work};
+use nm_model::doubt::DoubtKind;
+use nm_model::result::Statistic;
+use nm_model::stack::{Mode, Protocol};
+use nm_model::{FailureKind, Side, Stack};
+use nm_probe::Endpoint;
+use nm_sys::{cpu, socket};
+
+use crate::pair::{Ended, latency, pingpong, request_response, run, task};
+
+const PROTOCOLS: [Protocol; 4] =
+    [Protocol::Tcp, Protocol::Udp, Protocol::Multicast, Protocol::Unix];
+
+/// `SO_BUSY_POLL` needs a privilege that the one who runs the tests may not have.
+fn may_busy_poll() -> bool {
+    let (a, _b) = socket::unix_pair().unwrap();
+    socket::set_busy_poll(std::os::fd::AsFd::as_fd(&a), 50).is_ok()
+}
+
+/// Each stack of kernel sockets that this user may use.
+fn stacks() -> Vec<String> {
+    let modes = Mode::ALL.iter().filter(|mode| **mode != Mode::BusyPoll || may_busy_poll());
+    let modes: Vec<Mode> = modes.copied().collect();
+    PROTOCOLS
+        .iter()
+        .flat_map(|&protocol| modes.iter().map(move |&mode| Stack::new(protocol, mode).to_string()))
+        .collect()
+}
+
+fn placed(report: &TaskReport, side: Side, stack: &str) {
+    let [placement] = &report.placements[..] else { panic!("{stack}: {report:?}") };
+    assert_eq!(placement.side, side, "{stack}");
+    assert!(cpu::allowed().contains(&placement.pinned_cpu.unwrap()), "{stack}");
+    assert_eq!(placement.last_cpu, placement.pinned_cpu, "{stack}");
+}
+
+fn check_pingpong(stack: &str, samples: u64, ended: &Ended) {
+    let round = latency(&ended.client, Statistic::HalfRoundTrip);
+    assert_eq!((round.count, round.lost), (Some(samples), 0), "{stack}");
+    assert!(round.min_ns.unwrap() > 0.0 && round.rate_per_s.unwrap() > 0.0, "{stack}");
+    let (statistic, raw) = &ended.samples[0];
+    assert_eq!((*statistic, raw.len() as u64), (Statistic::HalfRoundTrip, samples), "{stack}");
+    placed(&ended.client, Side::Client, stack);
+    placed(&ended.server, Side::Server, stack);
+}
+
+#[test]
+fn pingpong_works_over_every_stack() {
+    for stack in stacks() {
+        let ended = run(&stack, &pingpong(64, 200), "127.0.0.1").unwrap();
+        check_pingpong(&stack, 200, &ended);
+    }
+}
+
+#[test]
+fn pingpong_works_over_ipv6() {
+    if std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|text| text.contains(" lo")) {
+        for stack in ["tcp-blocking", "tcp-spin", "udp-blocking", "udp-spin"] {
+            let ended = run(stack, &pingpong(64, 100), "::1").unwrap();
+            check_pingpong(stack, 100, &ended);
+        }
+    } else {
+        // Without IPv6 the address is refused in a sentence.
+        let task = task("tcp-spin", Side::Server, &pingpong(64, 1));
+        let failure = Endpoint::listen(Side::Server, &task, "::1").unwrap_err();
+        assert!(!failure.message.is_empty());
+    }
+}
+
+/// Gives the current thread, and those that it starts, a network namespace of its own with a veth
+/// pair, because loopback does not carry IPv6 multicast. False without the privilege.
+fn enter_network_with_multicast() -> bool {
+    // SAFETY: changes the calling thread's own network namespace and nothing else.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return false;
+    }
+    for arguments in [
+        "link set lo up",
+        "link add left type veth peer name right",
+        "address add fd00::1/64 dev left nodad",
+        "link set left up",
+        "link set right up",
+    ] {
+        let status = std::process::Command::new("ip").args(arguments.split(' ')).status();
+        assert!(status.expect("this test needs iproute2 (`ip`)").success(), "ip {arguments}");
+    }
+    true
+}
+
+#[test]
+fn multicast_works_over_ipv6_where_a_link_carries_it() {
+    std::thread::spawn(|| {
+        if enter_network_with_multicast() {
+            for stack in ["mcast-blocking", "mcast-spin", "mcast-epoll"] {
+                let ended = run(stack, &pingpong(64, 100), "fd00::1").unwrap();
+                check_pingpong(stack, 100, &ended);
+            }
+        } else if let Err(failure) = run("mcast-spin", &pingpong(64, 100), "::1") {
+            // Loopback has no route for it, and that must be said.
+            assert!(failure.message.contains("has no route"), "{failure}");
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn pingpong_carries_every_size() {
+    for size in [1, 2, 7, 8, 1024, 65_536, 1_000_000] {
+        for stack in ["tcp-blocking", "tcp-spin", "unix-epoll", "tcp-poll-spin"] {
+            check_pingpong(stack, 30, &run(stack, &pingpong(size, 30), "127.0.0.1").unwrap());
+        }
+    }
+    for size in [0, 1, 3, 8, 24, 25, 32, 1472, 32_768] {
+        for stack in ["udp-blocking", "udp-spin", "mcast-select"] {
+            check_pingpong(stack, 30, &run(stack, &pingpong(size, 30), "127.0.0.1").unwrap());
+        }
+    }
+}
+
+#[test]
+fn ends_may_wait_in_different_ways() {
+    let _alone = crate::pair::alone();
+    let work = pingpong(64, 100);
+    let listen = |stack, side| Endpoint::listen(side, &task(stack, side, &work), "127.0.0.1");
+    let mut client = listen("tcp-spin", Side::Client).unwrap();
+    let server = listen("tcp-blocking", Side::Server).unwrap();
+    client.connect(server.addresses()).unwrap();
+    let (control, other) = (nm_probe::Control::new(), nm_probe::Control::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.run(&other).unwrap());
+        let report = client.run(&control).unwrap();
+        assert_eq!(latency(&report, Statistic::HalfRoundTrip).count, Some(100));
+    });
+}
+
+#[test]
+fn request_response_works_over_every_stack() {
+    for stack in stacks() {
+        let work = request_response("64,200", Some(2_000.0), 0.1);
+        let ended = run(&stack, &work, "127.0.0.1").unwrap();
+        let from_due = latency(&ended.client, Statistic::RoundTripFromIntended);
+        let service = latency(&ended.client, Statistic::RoundTrip);
+        assert_eq!((from_due.count, from_due.lost), (Some(200), 0), "{stack}");
+        assert_eq!(service.count, from_due.count, "{stack}");
+        assert!(service.min_ns.unwrap() > 0.0, "{stack}");
+        assert!(from_due.mean_ns.unwrap() >= service.mean_ns.unwrap(), "{stack}");
+        placed(&ended.client, Side::Client, &stack);
+        placed(&ended.server, Side::Server, &stack);
+    }
+}
+
+#[test]
+fn request_response_carries_every_size() {
+    for size in ["1", "1,5000", "100000,1", "100000"] {
+        for stack in ["tcp-blocking", "tcp-spin", "unix-poll"] {
+            let work = request_response(size, Some(500.0), 0.1);
+            let ended = run(stack, &work, "127.0.0.1").unwrap();
+            let round = latency(&ended.client, Statistic::RoundTrip);
+            assert_eq!((round.count, round.lost), (Some(50), 0), "{stack} {size}");
+        }
+    }
+}
+
+#[test]
+fn the_closed_loop_says_that_it_is_one() {
+    for stack in ["tcp-blocking", "udp-spin", "unix-epoll-spin"] {
+        let work = request_response("64,100", None, 0.05);
+        let ended = run(stack, &work, "127.0.0.1").unwrap();
+        let [(statistic, round)] = &ended.client.latencies[..] else { panic!("{stack}") };
+        assert_eq!(*statistic, Statistic::RoundTrip);
+        assert!(round.count.unwrap() > 0 && round.rate_per_s.unwrap() > 0.0, "{stack}");
+        let doubts = &ended.client.doubts;
+        assert!(doubts.iter().any(|doubt| doubt.kind == DoubtKind::ClosedLoop), "{stack}");
+    }
+}
+
+#[test]
+fn tasks_that_make_no_sense_are_refused() {
+    let refused = |stack: &str, work: &Work| {
+        let task = task(stack, Side::Server, work);
+        Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap_err()
+    };
+    for (stack, work) in [
+        ("udp-spin", pingpong(32_769, 1)),
+        ("tcp-spin", pingpong(0, 1)),
+        ("tcp-spin", pingpong(17_000_000, 1)),
+        ("tcp-spin", request_response("64", Some(f64::NAN), 1.0)),
+        ("tcp-spin", request_response("64", Some(0.0), 1.0)),
+        ("tcp-spin", request_response("64", Some(10.0), f64::INFINITY)),
+        ("tcp-spin", request_response("64", None, -1.0)),
+    ] {
+        let failure = refused(stack, &work);
+        assert_eq!(failure.kind, FailureKind::BadRequest, "{stack} {work:?}");
+        assert!(failure.hint.is_some());
+    }
+    for stack in ["shm-spin", "xdp-spin"] {
+        assert_eq!(refused(stack, &pingpong(64, 1)).kind, FailureKind::NotAvailable);
+    }
+}

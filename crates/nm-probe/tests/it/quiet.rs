@@ -1,0 +1,333 @@
+//! The measuring loops allocate nothing and make no system call but the transport's own.
+//!
+//! Allocations are counted by a global allocator, thread by thread. System calls are counted by the
+//! kernel: a seccomp filter on the client's thread, which its children inherit, reports every call
+//! to a supervisor (seccomp user notification, Linux 5.5), who writes its number down and lets it
+//! go on. No privilege and no other program is needed.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nm_model::result::Statistic;
+use nm_model::stack::Mode;
+use nm_probe::{Control, closed, open, serve};
+use nm_sys::clock::{Clock, Moment};
+use nm_transport::wrap::{Event, Traced};
+use nm_transport::{Connection, Transport, Visitor};
+
+use crate::pair::{alone, connected, latency, pingpong, request_response};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches only a plain cell.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Allocations and releases of the current thread so far.
+fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+const MODES: [Mode; 8] = [
+    Mode::Blocking,
+    Mode::Spin,
+    Mode::Select,
+    Mode::SelectSpin,
+    Mode::Poll,
+    Mode::PollSpin,
+    Mode::Epoll,
+    Mode::EpollSpin,
+];
+
+const SIZE: usize = 64;
+
+struct Server<'a>(&'a Control);
+
+impl Visitor for Server<'_> {
+    type Output = u64;
+
+    fn visit<T: Transport>(self, mut transport: T) -> u64 {
+        let before = allocations();
+        serve::serve(&mut transport, SIZE, SIZE, self.0).unwrap();
+        allocations() - before
+    }
+}
+
+struct ClosedClient<'a>(&'a Control);
+
+impl Visitor for ClosedClient<'_> {
+    type Output = u64;
+
+    fn visit<T: Transport>(self, mut transport: T) -> u64 {
+        let plan = closed::Plan {
+            request_bytes: SIZE,
+            response_bytes: SIZE,
+            warmup_ms: 1,
+            samples_min: 3_000,
+            samples_max: 3_000,
+            time_ms: 10_000,
+            timeout_ms: 1_000,
+            shown: Statistic::HalfRoundTrip,
+        };
+        let mut course = closed::Course::new(&plan).unwrap();
+        let clock = Clock::system();
+        let mut client = closed::Client::new(&mut transport, clock, plan, self.0);
+        client.warm_up().unwrap();
+        let before = allocations();
+        client.measure(&mut course).unwrap();
+        let counted = allocations() - before;
+        assert_eq!(course.taken.len(), 3_000);
+        counted
+    }
+}
+
+struct OpenClient<'a>(&'a Control);
+
+impl Visitor for OpenClient<'_> {
+    type Output = u64;
+
+    fn visit<T: Transport>(self, transport: T) -> u64 {
+        let plan = open::Plan {
+            request_bytes: SIZE,
+            response_bytes: SIZE,
+            rate_per_s: 5_000.0,
+            seconds: 0.3,
+            warmup_ms: 0,
+            deadline_ms: 1_000,
+        };
+        // From the first call of the transport to the last one.
+        let (mut first, mut last) = (None, 0);
+        let mut transport = Traced::new(transport, |event: Event| {
+            first.get_or_insert(allocations());
+            if event == Event::Received {
+                last = allocations();
+            }
+        });
+        let course = open::run(&mut transport, Clock::system(), &plan, self.0).unwrap();
+        assert_eq!((course.answered().count(), course.lost()), (1_500, 0));
+        drop(transport);
+        last - first.unwrap()
+    }
+}
+
+/// Allocations of a client and of its server, over a pair of sockets.
+fn counted<V: Visitor<Output = u64>>(mode: Mode, control: &Control, client: V) -> (u64, u64) {
+    let (a, b) = Connection::unix_pair(mode).unwrap();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| b.with(Server(control)).unwrap());
+        let counted = a.with(client).unwrap();
+        (counted, serving.join().unwrap())
+    })
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = allocations();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(allocations() - before, 2);
+}
+
+#[test]
+fn the_measuring_loops_allocate_nothing() {
+    let _alone = alone();
+    for mode in MODES {
+        let control = Control::new();
+        let (client, server) = counted(mode, &control, ClosedClient(&control));
+        // The server's one buffer is made and released, however many requests there are.
+        assert_eq!((client, server), (0, 2), "{mode}, closed loop");
+        let (client, server) = counted(mode, &control, OpenClient(&control));
+        assert_eq!((client, server), (0, 2), "{mode}, open loop");
+    }
+}
+
+/// System calls by thread, in order.
+type Calls = BTreeMap<u32, Vec<i64>>;
+
+/// A filter that reports every system call of the current thread and its children, and the
+/// descriptor on which the reports come.
+fn report_system_calls() -> i32 {
+    let mut instruction = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_USER_NOTIF,
+    };
+    let program = libc::sock_fprog { len: 1, filter: &mut instruction };
+    // SAFETY: plain numbers; and a live program of the length that it tells.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        ) as i32
+    }
+}
+
+/// Takes reports until the last filtered thread has ended, and lets each call go on.
+fn supervise(reports: i32) -> Calls {
+    const RECEIVE: libc::c_ulong = 0xc050_2100; // SECCOMP_IOCTL_NOTIF_RECV
+    const SEND: libc::c_ulong = 0xc018_2101; // SECCOMP_IOCTL_NOTIF_SEND
+    let mut calls = Calls::new();
+    loop {
+        let mut entry = libc::pollfd { fd: reports, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry, as told.
+        let found = unsafe { libc::poll(&mut entry, 1, 10_000) };
+        if found <= 0 || entry.revents & libc::POLLHUP != 0 {
+            break;
+        }
+        // SAFETY: all-zero structures are valid and what the kernel asks for; both requests fill or
+        // read a live structure of the size that is part of their number.
+        unsafe {
+            let mut report: libc::seccomp_notif = std::mem::zeroed();
+            if libc::ioctl(reports, RECEIVE as _, &mut report) != 0 {
+                continue; // the thread ended in between
+            }
+            calls.entry(report.pid).or_default().push(i64::from(report.data.nr));
+            let mut answer: libc::seccomp_notif_resp = std::mem::zeroed();
+            answer.id = report.id;
+            answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+            libc::ioctl(reports, SEND as _, &mut answer);
+        }
+    }
+    // SAFETY: the descriptor is ours and used no more.
+    unsafe { libc::close(reports) };
+    calls
+}
+
+/// All system calls made while `work` runs on a thread of its own.
+fn system_calls<R: Send>(work: impl FnOnce() -> R + Send) -> (R, Calls) {
+    const PENDING: i32 = i32::MIN;
+    let reports = AtomicI32::new(PENDING);
+    thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let listener = report_system_calls();
+            // From here on every call waits for the supervisor, so the number goes by memory.
+            reports.store(listener, Ordering::Release);
+            assert!(listener >= 0, "seccomp user notification is not available on this kernel");
+            work()
+        });
+        let listener = loop {
+            match reports.load(Ordering::Acquire) {
+                PENDING => thread::sleep(Duration::from_millis(1)),
+                listener => break listener,
+            }
+        };
+        let calls = if listener < 0 { Calls::new() } else { supervise(listener) };
+        (working.join().unwrap(), calls)
+    })
+}
+
+/// The calls of the thread that sends most: the measuring one.
+fn of_the_measuring_thread(calls: Calls) -> Vec<i64> {
+    let sends = |calls: &Vec<i64>| calls.iter().filter(|&&call| call == libc::SYS_sendto).count();
+    calls.into_values().max_by_key(sends).expect("no system call was reported")
+}
+
+fn transport_calls(mode: Mode) -> Vec<i64> {
+    let mut calls = vec![libc::SYS_sendto, libc::SYS_recvfrom];
+    match mode {
+        Mode::Poll | Mode::PollSpin => calls.push(libc::SYS_ppoll),
+        Mode::Select | Mode::SelectSpin => {
+            calls.push(libc::SYS_pselect6);
+            #[cfg(target_arch = "x86_64")]
+            calls.push(libc::SYS_select);
+        }
+        Mode::Epoll | Mode::EpollSpin => {
+            calls.push(libc::SYS_epoll_pwait);
+            #[cfg(target_arch = "x86_64")]
+            calls.push(libc::SYS_epoll_wait);
+        }
+        Mode::Blocking | Mode::Spin | Mode::BusyPoll => {}
+    }
+    calls
+}
+
+const SAMPLES: u64 = 300;
+
+#[test]
+fn the_closed_loop_calls_only_its_transport() {
+    let _alone = alone();
+    for protocol in ["tcp", "udp"] {
+        for mode in MODES {
+            let stack = format!("{protocol}-{mode}");
+            let work = pingpong(64, SAMPLES);
+            let (client, server) = connected(&stack, &work, "127.0.0.1").unwrap();
+            let (control, begun) = (Control::new(), Moment::now());
+            let (report, calls) = thread::scope(|scope| {
+                scope.spawn(|| server.run(&Control::new()).unwrap());
+                system_calls(|| client.run(&control).unwrap())
+            });
+            assert_eq!(latency(&report, Statistic::HalfRoundTrip).count, Some(SAMPLES));
+            let calls = of_the_measuring_thread(calls);
+            // The loop ends with the last receive and begins with the send of the first sample.
+            let end = calls.iter().rposition(|&call| call == libc::SYS_recvfrom).unwrap() + 1;
+            let begin = (0..end)
+                .rev()
+                .filter(|&idx| calls[idx] == libc::SYS_sendto)
+                .nth(SAMPLES as usize - 1)
+                .unwrap();
+            let looped = &calls[begin..end];
+            let expected = transport_calls(mode);
+            let foreign: Vec<_> = looped.iter().filter(|call| !expected.contains(call)).collect();
+            assert!(foreign.is_empty(), "{stack}: system calls {foreign:?}");
+            if mode == Mode::Blocking {
+                // One send and one receive a message; a receive is made again only where it slept
+                // through a whole slice.
+                let receives = looped.iter().filter(|&&call| call == libc::SYS_recvfrom).count();
+                let again_max = begun.elapsed().as_millis() / nm_transport::SLICE.as_millis();
+                let again = receives as u128 - u128::from(SAMPLES);
+                assert!(again <= again_max, "{stack}: {again} receives more than messages");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_open_loop_calls_only_its_transport() {
+    let _alone = alone();
+    for mode in MODES {
+        let stack = format!("tcp-{mode}");
+        let work = request_response("64", Some(500.0), 0.2);
+        let (client, server) = connected(&stack, &work, "127.0.0.1").unwrap();
+        let control = Control::new();
+        let (report, calls) = thread::scope(|scope| {
+            scope.spawn(|| server.run(&Control::new()).unwrap());
+            system_calls(|| client.run(&control).unwrap())
+        });
+        assert_eq!(latency(&report, Statistic::RoundTrip).count, Some(100), "{stack}");
+        let calls = of_the_measuring_thread(calls);
+        let begin = calls.iter().position(|&call| call == libc::SYS_sendto).unwrap();
+        let end = calls.iter().rposition(|&call| call == libc::SYS_recvfrom).unwrap();
+        let mut expected = transport_calls(mode);
+        if mode == Mode::Blocking {
+            expected.push(libc::SYS_ppoll); // a blocking receive cannot wait for the next send, too
+        }
+        let foreign: Vec<_> =
+            calls[begin..end].iter().filter(|call| !expected.contains(call)).collect();
+        assert!(foreign.is_empty(), "{stack}: system calls {foreign:?}");
+    }
+}
