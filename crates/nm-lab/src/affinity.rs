@@ -1,0 +1,203 @@
+//! Which CPUs the hot threads of both ends run on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nm_model::facts::{CpuFacts, Facts};
+use nm_model::{Failure, FailureKind};
+use nm_sys::cpu::choose_pair;
+use nm_sys::hostfiles::parse_list;
+
+/// CPUs for the hot threads of each end, in order and round again; empty leaves them free.
+///
+/// Text form: `CLIENT;SERVER`, each a list such as `1`, `0,2-3` or `any`; one list alone is for
+/// both, which makes sense for two machines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Affinity {
+    /// The client's.
+    pub client: Vec<u32>,
+    /// The server's.
+    pub server: Vec<u32>,
+}
+
+impl FromStr for Affinity {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Affinity, Failure> {
+        let list = |part: &str| match part.trim() {
+            "any" | "" => Some(vec![]),
+            part => parse_list(part),
+        };
+        let (client, server) = text.split_once(';').unwrap_or((text, text));
+        match (list(client), list(server)) {
+            (Some(client), Some(server)) if !text.trim().is_empty() => {
+                Ok(Affinity { client, server })
+            }
+            _ => Err(Failure::new(
+                FailureKind::BadRequest,
+                format!("affinity `{text}` is not `CLIENT;SERVER`"),
+            )
+            .hint("write for example --affinity '1;2', or '1-2;any'; mind the quotes")),
+        }
+    }
+}
+
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |cpus: &[u32]| match cpus {
+            [] => "any".to_string(),
+            cpus => cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+        };
+        write!(f, "{};{}", text(&self.client), text(&self.server))
+    }
+}
+
+impl Affinity {
+    /// CPUs for `threads` hot threads at each end: distinct ones as far as the machine has them, on
+    /// cores of their own as far as it has those.
+    pub fn choose(client: &Facts, server: &Facts, threads: usize) -> Affinity {
+        if one_kernel(client, server) {
+            // What both may use; agents of one environment are alike, launchers aside.
+            let order = by_preference(&client.cpu, 2 * threads);
+            return match order[..] {
+                [] => Affinity::default(),
+                [one] => Affinity { client: vec![one], server: vec![one] },
+                _ => Affinity {
+                    client: order.iter().step_by(2).copied().collect(),
+                    server: order.iter().skip(1).step_by(2).copied().collect(),
+                },
+            };
+        }
+        Affinity {
+            client: by_preference(&client.cpu, threads),
+            server: by_preference(&server.cpu, threads),
+        }
+    }
+
+    /// Checks that both ends may use their CPUs.
+    ///
+    /// # Errors
+    /// The CPU and what may be used instead.
+    pub fn check(&self, client: &Facts, server: &Facts) -> Result<(), Failure> {
+        for (end, cpus, facts) in
+            [("client", &self.client, client), ("server", &self.server, server)]
+        {
+            if let Some(cpu) = cpus.iter().find(|cpu| !facts.cpu.allowed.contains(cpu)) {
+                let message = format!("the {end} may not use CPU {cpu}");
+                return Err(Failure::new(FailureKind::BadRequest, message)
+                    .hint(format!("it may use {:?}", facts.cpu.allowed)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether both ends run under one kernel.
+pub fn one_kernel(client: &Facts, server: &Facts) -> bool {
+    client.host.boot_id.is_some() && client.host.boot_id == server.host.boot_id
+}
+
+/// Up to `count` CPUs: first one of each core, the best pair first, then the cores' other CPUs.
+fn by_preference(cpu: &CpuFacts, count: usize) -> Vec<u32> {
+    let mut left = cpu.allowed.clone();
+    let mut order: Vec<u32> = vec![];
+    while order.len() < count && !left.is_empty() {
+        let shares = |a: &u32, b: &u32| {
+            cpu.siblings.iter().any(|group| group.contains(a) && group.contains(b))
+        };
+        let fresh: Vec<u32> =
+            left.iter().copied().filter(|c| !order.iter().any(|o| shares(c, o))).collect();
+        let from = if fresh.is_empty() { left.clone() } else { fresh };
+        let pair = choose_pair(&from, &cpu.siblings);
+        if pair.is_empty() {
+            break;
+        }
+        left.retain(|cpu| !pair.contains(cpu));
+        order.extend(pair);
+    }
+    order.truncate(count);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn facts(boot: &str, allowed: &[u32], siblings: &[&[u32]]) -> Facts {
+        let mut facts = Facts::default();
+        facts.host.boot_id = Some(boot.to_string());
+        facts.cpu.allowed = allowed.to_vec();
+        facts.cpu.siblings = siblings.iter().map(|group| group.to_vec()).collect();
+        facts
+    }
+
+    #[test]
+    fn affinities_read_back() {
+        for text in ["1;2", "0,1;any", "any;any"] {
+            assert_eq!(text.parse::<Affinity>().unwrap().to_string(), text);
+        }
+        assert_eq!("0-2;3".parse::<Affinity>().unwrap().client, [0, 1, 2]);
+        assert_eq!("5".parse::<Affinity>().unwrap().to_string(), "5;5");
+        for text in ["", "1:2", "a;b", "2-1;0", "1;-2"] {
+            assert!(text.parse::<Affinity>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_ends_on_one_machine_get_cores_of_their_own() {
+        let machine = facts("a", &[0, 1, 2, 3], &[&[0, 2], &[1, 3]]);
+        let chosen = Affinity::choose(&machine, &machine, 1);
+        let (client, server) = (chosen.client[0], chosen.server[0]);
+        assert_ne!(client % 2, server % 2, "{chosen}");
+    }
+
+    #[test]
+    fn one_cpu_is_shared_and_none_is_left_free() {
+        let one = facts("a", &[5], &[]);
+        assert_eq!(Affinity::choose(&one, &one, 2).to_string(), "5;5");
+        let none = facts("a", &[], &[]);
+        assert_eq!(Affinity::choose(&none, &none, 1), Affinity::default());
+    }
+
+    #[test]
+    fn two_machines_choose_each_for_itself() {
+        let (a, b) = (facts("a", &[0, 1], &[]), facts("b", &[0, 1], &[]));
+        let chosen = Affinity::choose(&a, &b, 1);
+        assert_eq!((chosen.client.len(), chosen.server.len()), (1, 1));
+        assert_eq!(chosen.client, chosen.server);
+    }
+
+    #[test]
+    fn cpus_that_may_not_be_used_are_named() {
+        let machine = facts("a", &[0, 1], &[]);
+        let affinity: Affinity = "0;9".parse().unwrap();
+        let failure = affinity.check(&machine, &machine).unwrap_err();
+        assert_eq!(failure.to_string(), "the server may not use CPU 9; it may use [0, 1]");
+    }
+
+    proptest! {
+        #[test]
+        fn no_cpu_is_given_twice_while_there_are_others(
+            cpus in prop::collection::btree_set(0u32..32, 0..16), threads in 1usize..6
+        ) {
+            let allowed: Vec<u32> = cpus.iter().copied().collect();
+            let machine = facts("a", &allowed, &[&[0, 16], &[1, 17], &[2, 18], &[3, 19]]);
+            let chosen = Affinity::choose(&machine, &machine, threads);
+            let mut all = [chosen.client.clone(), chosen.server.clone()].concat();
+            prop_assert!(all.iter().all(|cpu| allowed.contains(cpu)));
+            if allowed.len() >= 2 {
+                let count = all.len();
+                all.sort_unstable();
+                all.dedup();
+                prop_assert_eq!(all.len(), count);
+                prop_assert!(!chosen.client.is_empty() && !chosen.server.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,30}") {
+            let _ = text.parse::<Affinity>();
+        }
+    }
+}

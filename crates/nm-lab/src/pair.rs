@@ -1,0 +1,186 @@
+//! Two agents that reach each other, whatever kind of environment they are in, and what lies
+//! between them.
+
+use std::net::IpAddr;
+
+use nm_model::facts::{Facts, LinkFacts};
+use nm_model::stack::Comparability;
+use nm_model::{Failure, Side};
+
+use crate::affinity::one_kernel;
+use crate::agent::Handle;
+use crate::netlink::link_of;
+
+/// Drivers of links that are software all through; their speed is that of the host's CPU.
+const VIRTUAL_DRIVERS: &[&str] = &["veth", "bridge", "tun", "virtio_net", "dummy"];
+
+/// Two running agents.
+pub struct Pair {
+    /// What series call the environment.
+    pub environment: String,
+    /// The end that starts.
+    pub client: Handle,
+    /// The end that answers.
+    pub server: Handle,
+    /// Where the client listens, should it have to.
+    pub client_address: IpAddr,
+    /// Where the server listens.
+    pub server_address: IpAddr,
+    /// Facts of the client's machine.
+    pub client_facts: Facts,
+    /// Facts of the server's machine.
+    pub server_facts: Facts,
+    /// Link speed, firmware and layer.
+    between: Comparability,
+}
+
+impl Pair {
+    /// Two agents on links of software: namespaces, loopback. `layer` is what lies between them.
+    ///
+    /// # Errors
+    /// If an agent does not tell its facts.
+    pub fn on_virtual_links(
+        environment: &str,
+        (client, server): (Handle, Handle),
+        addresses: (IpAddr, IpAddr),
+        layer: &str,
+    ) -> Result<Pair, Failure> {
+        let mut pair = Pair::new(environment, (client, server), addresses)?;
+        pair.between = virtual_link(layer.to_string());
+        Ok(pair)
+    }
+
+    /// A client of this host and an agent elsewhere, which `addresses` lead to. Speed and firmware
+    /// are those of the client's link.
+    ///
+    /// # Errors
+    /// If an agent does not tell its facts.
+    pub fn over_network(
+        environment: &str,
+        (client, server): (Handle, Handle),
+        addresses: (IpAddr, IpAddr),
+    ) -> Result<Pair, Failure> {
+        let mut pair = Pair::new(environment, (client, server), addresses)?;
+        let layer = layer(&pair.client_facts, &pair.server_facts);
+        let name = link_of(addresses.0).ok().flatten();
+        let link = pair.client_facts.links.iter().find(|link| Some(&link.name) == name.as_ref());
+        pair.between = match link {
+            _ if addresses.0.is_loopback() => virtual_link("loopback".to_string()),
+            Some(link) => by_link(link, layer),
+            None => Comparability { layer: Some(layer), ..Comparability::default() },
+        };
+        Ok(pair)
+    }
+
+    fn new(
+        environment: &str,
+        (mut client, mut server): (Handle, Handle),
+        (client_address, server_address): (IpAddr, IpAddr),
+    ) -> Result<Pair, Failure> {
+        Ok(Pair {
+            environment: environment.to_string(),
+            client_facts: client.describe()?,
+            server_facts: server.describe()?,
+            client,
+            server,
+            client_address,
+            server_address,
+            between: Comparability::default(),
+        })
+    }
+
+    /// The agent of one end.
+    pub fn agent(&mut self, side: Side) -> &mut Handle {
+        match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        }
+    }
+
+    /// Facts of one end.
+    pub fn facts(&self, side: Side) -> &Facts {
+        match side {
+            Side::Client => &self.client_facts,
+            Side::Server => &self.server_facts,
+        }
+    }
+
+    /// Link speed, firmware and layer, the rest empty.
+    pub fn between(&self) -> Comparability {
+        self.between.clone()
+    }
+
+    /// Ends both agents. May be called again; dropping does it too.
+    pub fn close(&mut self) {
+        self.client.close();
+        self.server.close();
+    }
+}
+
+fn virtual_link(layer: String) -> Comparability {
+    Comparability {
+        link: Some("virtual".to_string()),
+        firmware: Some("none".to_string()),
+        layer: Some(layer),
+        ..Comparability::default()
+    }
+}
+
+fn by_link(link: &LinkFacts, layer: String) -> Comparability {
+    let driver = link.driver.as_deref();
+    if link.name == "lo" || driver.is_some_and(|driver| VIRTUAL_DRIVERS.contains(&driver)) {
+        return virtual_link(layer);
+    }
+    Comparability {
+        link: link.speed_mbps.map(|mbps| format!("{} Gb/s", f64::from(mbps) / 1e3)),
+        firmware: link.firmware.clone(),
+        layer: Some(layer),
+        ..Comparability::default()
+    }
+}
+
+/// What lies between two hosts, as far as they know.
+fn layer(client: &Facts, server: &Facts) -> String {
+    let of = |facts: &Facts| match &facts.virtualization.hypervisor {
+        Some(name) => format!("{name} guest"),
+        None => "bare metal".to_string(),
+    };
+    let (a, b) = (of(client), of(server));
+    match (one_kernel(client, server), a == b) {
+        (true, _) => format!("one host, {a}"),
+        (false, true) => a,
+        (false, false) => format!("{a} to {b}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_has_a_speed_and_a_virtual_link_has_none() {
+        let card = LinkFacts {
+            name: "eth0".into(),
+            driver: Some("sfc".into()),
+            speed_mbps: Some(10_000),
+            firmware: Some("8.0".into()),
+            ..LinkFacts::default()
+        };
+        let between = by_link(&card, "bare metal".into());
+        assert_eq!(between.link.as_deref(), Some("10 Gb/s"));
+        assert_eq!(between.firmware.as_deref(), Some("8.0"));
+        let slow = LinkFacts { speed_mbps: Some(2_500), firmware: None, ..card.clone() };
+        let between = by_link(&slow, String::new());
+        assert_eq!((between.link.as_deref(), between.firmware), (Some("2.5 Gb/s"), None));
+        let veth = LinkFacts { driver: Some("veth".into()), ..card };
+        assert_eq!(by_link(&veth, String::new()).link.as_deref(), Some("virtual"));
+    }
+
+    #[test]
+    fn the_layer_tells_both_ends() {
+        let mut guest = Facts::default();
+        guest.virtualization.hypervisor = Some("KVM".into());
+        assert_eq!(layer(&guest, &guest), "KVM guest");
+        assert_eq!(layer(&Facts::default(), &guest), "bare metal to KVM guest");
+    }
+}

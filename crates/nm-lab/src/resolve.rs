@@ -1,0 +1,112 @@
+//! What of a plan can run on this machine with this version, and why the rest cannot.
+
+use nm_model::plan::EnvironmentKind;
+use nm_model::{Mode, ProbeKind, Protocol, Stack, StackPair};
+
+use crate::{environment, launcher};
+
+/// Why a row of a plan cannot run here, as a clause that follows `not available: `; none if it can.
+pub fn obstacle(
+    environment: EnvironmentKind,
+    stacks: &StackPair,
+    probe: ProbeKind,
+) -> Option<String> {
+    environment_obstacle(environment)
+        .or_else(|| probe_obstacle(probe))
+        .or_else(|| stack_obstacle(&stacks.client))
+        .or_else(|| stack_obstacle(&stacks.server))
+        .or_else(|| passage_obstacle(environment, stacks.protocol()))
+}
+
+/// Why an environment cannot be made here.
+pub fn environment_obstacle(environment: EnvironmentKind) -> Option<String> {
+    match environment {
+        EnvironmentKind::Loopback => None,
+        EnvironmentKind::Netns | EnvironmentKind::Bridge => environment::namespaces_obstacle(),
+        EnvironmentKind::Vm => Some(
+            "not in this version: start `nearmetal pingpong server` in one virtual machine and \
+             the client in the other"
+                .to_string(),
+        ),
+        EnvironmentKind::Ssh => Some(
+            "not in this version: start `nearmetal pingpong server` on one host and the client on \
+             the other"
+                .to_string(),
+        ),
+    }
+}
+
+fn probe_obstacle(probe: ProbeKind) -> Option<String> {
+    match probe {
+        ProbeKind::Pingpong | ProbeKind::Stream | ProbeKind::Rr => None,
+        ProbeKind::Compute | ProbeKind::Jitter | ProbeKind::Exchange => {
+            Some(format!("not in this version: the probe {probe} is planned"))
+        }
+    }
+}
+
+/// Why one end's stack cannot be used here.
+pub fn stack_obstacle(stack: &Stack) -> Option<String> {
+    match stack.protocol {
+        Protocol::Shm => {
+            return Some("not in this version: rings in shared memory are planned".to_string());
+        }
+        Protocol::Xdp => return Some("not in this version: AF_XDP is planned".to_string()),
+        Protocol::Unix if stack.mode == Mode::BusyPoll => {
+            return Some(
+                "a Unix socket has no device to busy-poll; use unix-spin or unix-blocking"
+                    .to_string(),
+            );
+        }
+        Protocol::Unix if stack.launcher.is_some() => {
+            return Some("launchers replace IP sockets, not Unix sockets".to_string());
+        }
+        Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix => {}
+    }
+    stack.launcher.and_then(launcher::obstacle)
+}
+
+/// Why a protocol does not pass through an environment.
+fn passage_obstacle(environment: EnvironmentKind, protocol: Protocol) -> Option<String> {
+    let local = environment == EnvironmentKind::Loopback;
+    (protocol == Protocol::Unix && !local).then(|| {
+        format!("a Unix socket does not pass through the links of {environment}; use loopback")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(environment: EnvironmentKind, stacks: &str, probe: ProbeKind) -> Option<String> {
+        obstacle(environment, &stacks.parse().unwrap(), probe)
+    }
+
+    #[test]
+    fn kernel_sockets_over_loopback_run_everywhere() {
+        for stacks in ["tcp-spin", "udp-blocking", "unix-epoll", "tcp-spin:tcp-blocking"] {
+            assert_eq!(reason(EnvironmentKind::Loopback, stacks, ProbeKind::Pingpong), None);
+        }
+        assert_eq!(reason(EnvironmentKind::Loopback, "tcp-blocking", ProbeKind::Stream), None);
+    }
+
+    #[test]
+    fn what_cannot_run_says_why() {
+        use EnvironmentKind::{Loopback, Ssh, Vm};
+        for (environment, stacks, probe, word) in [
+            (Vm, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
+            (Ssh, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
+            (Loopback, "shm-spin", ProbeKind::Pingpong, "shared memory"),
+            (Loopback, "xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
+            (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
+            (Loopback, "tcp-spin", ProbeKind::Jitter, "jitter"),
+            (Loopback, "tcp-spin", ProbeKind::Exchange, "exchange"),
+            (Loopback, "accel+tcp-spin:tcp-spin", ProbeKind::Pingpong, "not in this version"),
+            (Loopback, "onload+unix-spin", ProbeKind::Pingpong, "Unix"),
+            (Loopback, "unix-busy-poll", ProbeKind::Pingpong, "busy-poll"),
+        ] {
+            let text = reason(environment, stacks, probe).expect(stacks);
+            assert!(text.contains(word), "{stacks}: {text}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Environments: start, reach, take down, and what is left after violence.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nm_lab::environment::{self, Environment, Setup};
+use nm_model::plan::EnvironmentKind;
+use nm_model::{FailureKind, Launcher};
+
+use crate::agents::kill;
+use crate::{Test, machine};
+
+pub const TESTS: &[Test] = &[
+    ("environments::loopback_starts_and_leaves_nothing", || comes_and_goes("loopback")),
+    ("environments::netns_starts_and_leaves_nothing", || comes_and_goes("netns")),
+    ("environments::bridge_starts_and_leaves_nothing", || comes_and_goes("bridge")),
+    ("environments::an_ordinary_user_gets_netns", || ordinary_user("netns")),
+    ("environments::an_ordinary_user_gets_bridge", || ordinary_user("bridge")),
+    ("environments::a_killed_agent_is_one_sentence", agent_killed),
+    ("environments::a_killed_controller_leaves_nothing", controller_killed),
+    ("environments::a_stopped_agent_dies_with_its_controller", stopped_agent),
+    ("environments::what_is_not_there_is_said_so", not_there),
+];
+
+/// Starts an environment; none if the kernel forbids it, which must then be said with a remedy.
+pub fn start(kind: &str) -> Option<Environment> {
+    match environment::start(kind.parse().unwrap(), &Setup::default()) {
+        Ok(environment) => Some(environment),
+        Err(failure) => {
+            assert_eq!(failure.kind, FailureKind::Permission, "{failure}");
+            assert!(failure.hint.is_some(), "{failure}");
+            None
+        }
+    }
+}
+
+fn comes_and_goes(kind: &str) {
+    let before = machine::now();
+    let Some(mut environment) = start(kind) else { return };
+    let client = environment.pair.client.describe().unwrap();
+    let server = environment.pair.server.describe().unwrap();
+    assert_eq!(client.host.boot_id, server.host.boot_id);
+    let up = |facts: &nm_model::Facts, name: &str| {
+        facts.links.iter().any(|link| link.name == name && link.up)
+    };
+    assert!(up(&client, "lo") && up(&server, "lo"));
+    if kind != "loopback" {
+        assert!(up(&client, "nm-client") && up(&server, "nm-server"));
+        assert_eq!((client.links.len(), server.links.len()), (2, 2), "no other links are seen");
+    }
+    let during = machine::now();
+    assert!(during.processes.len() >= before.processes.len() + 2);
+    assert_eq!(during.links, before.links, "no link in this namespace");
+    assert_eq!(during.named, before.named, "no name of a namespace");
+    let made = during.namespaces.difference(&before.namespaces).count();
+    assert!(
+        made >= match kind {
+            "loopback" => 0,
+            "netns" => 2,
+            _ => 3,
+        },
+        "{made} namespaces"
+    );
+    environment.close();
+    machine::is_as(&before, &during);
+    environment.close();
+}
+
+fn ordinary_user(kind: &str) {
+    if !rustix::process::geteuid().is_root() {
+        // Every other test of this file then runs as an ordinary user already.
+        assert!(start(kind).is_none_or(|environment| environment.kind.name() == kind));
+        return;
+    }
+    // The program must be where anybody may read it.
+    let program = std::env::temp_dir().join(format!("nm-lab-it-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let before = machine::now();
+    let output = Command::new(&program)
+        .args(["ordinary-user", kind])
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    std::fs::remove_file(&program).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    match text.trim() {
+        "started lo,nm-client lo,nm-server" => {}
+        refused => {
+            assert!(refused.starts_with("refused ") && refused.contains("run as root"), "{refused}")
+        }
+    }
+    machine::is_as(&before, &machine::now());
+}
+
+fn agent_killed() {
+    let Some(mut environment) = start("netns") else { return };
+    kill(environment.pair.server.pid());
+    let failure = environment.pair.server.describe().unwrap_err();
+    assert_eq!(failure.to_string(), "agent `server` of netns ended by signal 9");
+    assert_eq!(failure.kind, FailureKind::Peer);
+}
+
+/// A controller in a process of its own, with the ids of its agents.
+fn controller(kind: &str) -> (std::process::Child, Vec<u32>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["controller", kind])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.split_whitespace().map(|pid| pid.parse().unwrap()).collect())
+}
+
+fn controller_killed() {
+    for kind in ["loopback", "netns", "bridge"] {
+        if start(kind).is_none() {
+            continue;
+        }
+        let before = machine::now();
+        let (mut child, agents) = controller(kind);
+        assert_eq!(agents.len(), 2);
+        let during = machine::now();
+        assert!(agents.iter().all(|pid| during.processes.contains(&pid.to_string())), "{kind}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        machine::is_as(&before, &during);
+    }
+}
+
+fn stopped_agent() {
+    let before = machine::now();
+    let (mut child, agents) = controller("loopback");
+    let during = machine::now();
+    for pid in agents {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    machine::is_as(&before, &during);
+}
+
+fn not_there() {
+    for kind in [EnvironmentKind::Vm, EnvironmentKind::Ssh] {
+        let failure = environment::start(kind, &Setup::default()).err().unwrap();
+        assert_eq!(failure.kind, FailureKind::NotAvailable);
+        assert!(failure.message.contains("not in this version"), "{failure}");
+    }
+    let setup = Setup { client_launcher: Some(Launcher::Accel), ..Setup::default() };
+    let failure = environment::start(EnvironmentKind::Loopback, &setup).err().unwrap();
+    assert_eq!(failure.kind, FailureKind::NotAvailable);
+}

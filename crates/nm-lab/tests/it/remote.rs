@@ -1,0 +1,142 @@
+//! The agent as a server on a TCP port.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use nm_lab::agent::{Handle, Notice, listen};
+use nm_model::{Failure, FailureKind};
+
+use crate::Test;
+
+pub const TESTS: &[Test] = &[
+    ("remote::a_server_serves_one_controller_after_another", serves),
+    ("remote::a_second_controller_is_told_that_it_is_busy", busy),
+    ("remote::once_ends_with_the_first_controller", once),
+    ("remote::a_taken_port_is_one_sentence", taken),
+    ("remote::nobody_there_is_one_sentence", nobody),
+    ("remote::another_version_is_one_sentence", other_version),
+    ("remote::garbage_gets_an_answer_and_does_no_harm", garbage),
+];
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Server {
+    address: SocketAddr,
+    notices: Receiver<Notice>,
+    thread: thread::JoinHandle<Result<(), Failure>>,
+}
+
+impl Server {
+    /// A server on a free port of loopback.
+    fn start(once: bool) -> Server {
+        let (sender, notices) = channel();
+        let sender = std::sync::Mutex::new(sender);
+        let thread = thread::spawn(move || {
+            listen("127.0.0.1:0".parse().unwrap(), once, move |notice| {
+                // The test may have ended.
+                let _ = sender.lock().unwrap().send(notice);
+            })
+        });
+        match notices.recv_timeout(PATIENCE).unwrap() {
+            Notice::Listening(address) => Server { address, notices, thread },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn connect(&self) -> Result<Handle, Failure> {
+        Handle::connect("server", self.address)
+    }
+
+    /// Waits until a controller's end was noticed.
+    fn ended(&self) -> Result<(), Failure> {
+        loop {
+            if let Notice::Ended(_, result) = self.notices.recv_timeout(PATIENCE).unwrap() {
+                return result;
+            }
+        }
+    }
+}
+
+fn serves() {
+    let server = Server::start(false);
+    for _ in 0..2 {
+        let mut handle = server.connect().unwrap();
+        assert!(handle.describe().unwrap().cpu.online >= 1);
+        assert_eq!(handle.connection().unwrap().1, server.address);
+        handle.close();
+        assert_eq!(server.ended(), Ok(()));
+    }
+    // One that goes without a word frees the server too.
+    drop(TcpStream::connect(server.address).unwrap());
+    let _ = server.ended();
+    assert!(server.connect().is_ok());
+}
+
+fn busy() {
+    let server = Server::start(false);
+    let first = server.connect().unwrap();
+    let failure = server.connect().err().unwrap();
+    assert_eq!(failure.kind, FailureKind::NotAvailable);
+    assert_eq!(failure.message, "the server is busy with another controller");
+    drop(first);
+    assert_eq!(server.ended(), Ok(()));
+    assert!(server.connect().is_ok());
+}
+
+fn once() {
+    let server = Server::start(true);
+    drop(server.connect().unwrap());
+    assert_eq!(server.thread.join().unwrap(), Ok(()));
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+fn taken() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let failure = listen(address, true, |_| {}).unwrap_err();
+    assert_eq!(failure.kind, FailureKind::AddressInUse);
+    assert_eq!(failure.message, format!("{address} is in use already"));
+}
+
+fn nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let failure = Handle::connect("server", address).err().unwrap();
+    assert_eq!(failure.kind, FailureKind::Peer);
+    assert!(failure.message.starts_with(&format!("cannot reach server at {address}: ")));
+    assert!(failure.hint.is_some());
+}
+
+fn other_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        writeln!(stream, r#"{{"answer":"hello","protocol":2,"version":"2.0.0","pid":1}}"#).unwrap();
+        // Until the other end has seen enough.
+        let _ = stream.read(&mut [0; 64]);
+    });
+    let failure = Handle::connect("server", address).err().unwrap();
+    thread.join().unwrap();
+    assert!(failure.message.contains("nearmetal 2.0.0 with protocol 2"), "{failure}");
+}
+
+fn garbage() {
+    let server = Server::start(false);
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n\0\xff\xfe\r\n{}\n[]\n\"do\"\n").unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("hello"));
+    for _ in 0..5 {
+        let line = lines.next().unwrap().unwrap();
+        assert!(line.contains("bad-request"), "{line}");
+    }
+    drop((stream, lines));
+    assert_eq!(server.ended(), Ok(()));
+    assert!(server.connect().is_ok());
+}
