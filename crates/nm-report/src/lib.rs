@@ -1,1 +1,25 @@
 //! One result, many faces; and other tools' output read into a result.
+//!
+//! Every face is a pure function of a [`nm_model::RunResult`]: the same result gives the same
+//! bytes, now and on another machine. Nothing here reads a clock or prints.
+
+#![forbid(unsafe_code)]
+
+pub mod csv;
+mod distribution;
+mod facts;
+pub mod folder;
+pub mod hlog;
+pub mod html;
+pub mod import;
+pub mod junit;
+pub mod markdown;
+pub mod openmetrics;
+pub mod reference;
+pub mod schema;
+pub mod sfnt;
+pub mod svg;
+pub mod table;
+pub mod terminal;
+pub mod units;
+pub mod view;

@@ -1,0 +1,472 @@
+//! A result against the targets of its plan.
+//!
+//! The value of a series is its estimate over rounds. A series passes only if the whole 95 %
+//! interval lies on the right side of the limit, fails only if the whole interval lies on the wrong
+//! side, and is inconclusive otherwise: fewer than five rounds, a percentile without enough
+//! samples, figures of another tool or of a published run, or a doubt that could turn the pass (see
+//! `strength`).
+//!
+//! [`Scope::Every`]: each covered series must pass, and each row that the plan asked for must be
+//! there; a missing one makes the target inconclusive. [`Scope::Any`]: for each case one passing
+//! series is enough. A row that cannot run on this machine cannot be that one and is left out; a
+//! row that was tried and has no figure might have been and counts as inconclusive.
+
+use std::collections::BTreeMap;
+
+use nm_model::metric::{Metric, Quantity};
+use nm_model::plan::{Plan, PlanTarget, Scope};
+use nm_model::result::{Estimate, RunResult, RunState, Series, SeriesKey, Source, Statistic};
+use nm_model::stack::{Launcher, Mode, Protocol, Stack, StackPair};
+use nm_model::target::Target;
+use nm_model::verdict::{Evidence, Outcome, Verdict};
+
+use crate::compare::compare_parts;
+use crate::select::{Selector, places};
+use crate::strength::{excuse, weakness};
+use crate::wording::{at_case, count, figure, interval, list, subject};
+
+/// Most places that a reason names.
+const NAMED_MAX: usize = 8;
+
+/// Judges every target of the result's plan, makes the comparisons that it asks for, and sets the
+/// outcome, which is that of all targets together: inconclusive if there are none. A run that did
+/// not come to its end passes nothing.
+///
+/// `references` finds a published run by name, for comparisons with `reference:NAME`.
+pub fn judge(result: &mut RunResult, references: &dyn Fn(&str) -> Option<RunResult>) {
+    for series in &mut result.series {
+        if series.estimates.is_empty() {
+            nm_stats::rounds::estimate(series);
+        }
+    }
+    let targets = result.plan.as_ref().map(|plan| plan.targets.clone()).unwrap_or_default();
+    result.verdicts = targets.iter().map(|target| judge_target(result, target)).collect();
+    result.outcome = Outcome::all(result.verdicts.iter().map(|verdict| verdict.outcome));
+    if result.state != RunState::Complete && result.outcome == Outcome::Pass {
+        result.outcome = Outcome::Inconclusive;
+    }
+    let asked = result.plan.as_ref().map(|plan| plan.comparisons.clone()).unwrap_or_default();
+    result.comparisons =
+        asked.iter().map(|asked| compare_parts(result, asked, references)).collect();
+}
+
+/// One series or missing row under a target.
+struct Finding {
+    key: SeriesKey,
+    evidence: Evidence,
+    /// How far the value is from the limit, as the factor by which it may still grow worse; below 1
+    /// on the wrong side.
+    room: Option<f64>,
+    is_missing: bool,
+}
+
+fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
+    let selector = Selector::new(&wanted.on);
+    let mut findings: Vec<Finding> = result
+        .series
+        .iter()
+        .filter(|series| covers(wanted, &selector, &series.key))
+        .map(|series| judge_series(&wanted.require, series, &result.source))
+        .collect();
+    findings.extend(missing(result, wanted, &selector));
+    if findings.is_empty() {
+        return nothing_covered(result, wanted);
+    }
+    let (mut outcome, mut reason) = match wanted.scope {
+        Scope::Every => every(wanted, &findings),
+        Scope::Any => any(wanted, &findings),
+    };
+    if outcome == Outcome::Pass && result.state != RunState::Complete {
+        outcome = Outcome::Inconclusive;
+        reason = format!("the run did not come to its end; so far {reason}");
+    }
+    Verdict {
+        target: target_text(wanted),
+        outcome,
+        reason: format!("{outcome}: {reason}"),
+        evidence: findings.into_iter().map(|finding| finding.evidence).collect(),
+    }
+}
+
+/// The target in the words of the plan, with what it is on.
+fn target_text(wanted: &PlanTarget) -> String {
+    let mut text = wanted.require.text.clone();
+    if !Selector::new(&wanted.on).is_any() {
+        text.push_str(&format!(" on {}", wanted.on));
+    }
+    if let Some(probe) = wanted.probe {
+        text.push_str(&format!(", {probe}"));
+    }
+    if wanted.scope == Scope::Any {
+        text.push_str(", any stack");
+    }
+    text
+}
+
+fn covers(wanted: &PlanTarget, selector: &Selector, key: &SeriesKey) -> bool {
+    let streams = key.statistic == Statistic::Throughput;
+    let speaks = match wanted.require.metric.quantity() {
+        Quantity::Throughput => streams,
+        Quantity::Latency | Quantity::Ratio | Quantity::Rate => !streams,
+    };
+    speaks
+        && selector.takes_key(key)
+        && wanted.probe.is_none_or(|probe| probe == key.probe)
+        && wanted.require.covers(&key.case)
+}
+
+fn judge_series(target: &Target, series: &Series, source: &Source) -> Finding {
+    let estimate = series.estimate(target.metric);
+    let (outcome, reason) = match estimate {
+        Some(estimate) => weigh(target, series, estimate, source),
+        None => (Outcome::Inconclusive, absent(target.metric, series)),
+    };
+    Finding {
+        key: series.key.clone(),
+        room: estimate.and_then(|estimate| room(target, estimate.value)),
+        is_missing: false,
+        evidence: Evidence {
+            series: series.key.to_string(),
+            outcome,
+            value: estimate.map(|estimate| estimate.value),
+            interval: estimate.and_then(|estimate| estimate.interval),
+            reason,
+        },
+    }
+}
+
+fn room(target: &Target, value: f64) -> Option<f64> {
+    let room = if target.op.is_upper_bound() { target.limit / value } else { value / target.limit };
+    (!room.is_nan()).then_some(room)
+}
+
+fn absent(metric: Metric, series: &Series) -> String {
+    let rounds = count(series.rounds.len(), "round", "rounds");
+    match metric {
+        Metric::Percentile(_) if !series.rounds.is_empty() => {
+            format!("{metric} is n/a in {rounds}: too few samples, or not asked for")
+        }
+        _ => format!("no {metric} was recorded in {rounds}"),
+    }
+}
+
+fn weigh(
+    target: &Target,
+    series: &Series,
+    estimate: &Estimate,
+    source: &Source,
+) -> (Outcome, String) {
+    let metric = target.metric;
+    let value = figure(metric, estimate.value);
+    let limit = figure(metric, target.limit);
+    let side = if target.op.holds(estimate.value, target.limit) { "right" } else { "wrong" };
+    match source {
+        Source::Measured { .. } => {}
+        Source::Reference { .. } => {
+            let reason = format!(
+                "{value} in a single published run, on the {side} side of the limit {limit}, but \
+                 without rounds nothing is shown"
+            );
+            return (Outcome::Inconclusive, reason);
+        }
+        Source::Imported { tool } => {
+            let reason = format!(
+                "{value} by {tool}, on the {side} side of the limit {limit}, but another tool's \
+                 output shows neither its samples nor its doubts"
+            );
+            return (Outcome::Inconclusive, reason);
+        }
+    }
+    let rounds = count(estimate.rounds as usize, "round", "rounds");
+    let (Some(ends), true) = (estimate.interval, estimate.rounds >= Plan::ROUNDS_MIN) else {
+        let reason = format!(
+            "{value} over {rounds}, on the {side} side of the limit {limit}, but fewer than {} \
+             rounds support no verdict",
+            Plan::ROUNDS_MIN
+        );
+        return (Outcome::Inconclusive, reason);
+    };
+    let shown = format!(
+        "{value} ({:.0} % interval {} over {rounds}), limit {limit}",
+        ends.level * 100.0,
+        interval(metric, ends)
+    );
+    let holds = |value: f64| target.op.holds(value, target.limit);
+    match (holds(ends.low), holds(ends.high)) {
+        (true, true) => match weakness(target, series) {
+            None => (Outcome::Pass, shown),
+            Some(weakness) => (Outcome::Inconclusive, format!("{shown}; but {weakness}")),
+        },
+        (false, false) => match excuse(series) {
+            None => (Outcome::Fail, shown),
+            Some(excuse) => (Outcome::Fail, format!("{shown}; {excuse}")),
+        },
+        _ => (Outcome::Inconclusive, format!("{shown}: the limit lies inside the interval")),
+    }
+}
+
+/// The rows that the plan asked for under this target and that have no series.
+fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<Finding> {
+    let Some(plan) = &result.plan else { return vec![] };
+    let mut found: BTreeMap<String, Finding> = BTreeMap::new();
+    for block in &plan.trials {
+        for environment in &block.environments {
+            for stack in &block.stacks {
+                for case in block.probe.cases() {
+                    let statistic = planned_statistic(wanted.require.metric, block.probe.kind());
+                    let key = SeriesKey {
+                        environment: environment.to_string(),
+                        stack: stack.to_string(),
+                        probe: block.probe.kind(),
+                        case,
+                        statistic,
+                    };
+                    let measured = result.series.iter().any(|series| {
+                        let known = &series.key;
+                        known.place() == key.place()
+                            && known.probe == key.probe
+                            && known.case == key.case
+                            && !series.rounds.is_empty()
+                    });
+                    if measured || !covers(wanted, selector, &key) {
+                        continue;
+                    }
+                    let obstacle = result.not_available.iter().find(|row| {
+                        row.environment == *environment
+                            && row.stack == *stack
+                            && row.probe == key.probe
+                    });
+                    if obstacle.is_some() && wanted.scope == Scope::Any {
+                        continue;
+                    }
+                    let reason = match obstacle {
+                        Some(row) => format!("not available: {}", row.reason),
+                        None => not_measured(result, &key),
+                    };
+                    found.entry(key.to_string()).or_insert_with(|| unknown(key, reason));
+                }
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+fn planned_statistic(metric: Metric, probe: nm_model::ProbeKind) -> Statistic {
+    use nm_model::ProbeKind::{Pingpong, Stream};
+    match (probe, metric) {
+        (Stream, _) => Statistic::Throughput,
+        (Pingpong, _) => Statistic::HalfRoundTrip,
+        _ => Statistic::RoundTripFromIntended,
+    }
+}
+
+fn not_measured(result: &RunResult, key: &SeriesKey) -> String {
+    let place = key.place();
+    match result.failures.iter().find(|failure| failure.contains(&place)) {
+        Some(failure) => format!("not measured: {failure}"),
+        None if result.state != RunState::Complete => {
+            "not measured before the run ended".to_string()
+        }
+        None => "not measured".to_string(),
+    }
+}
+
+fn unknown(key: SeriesKey, reason: String) -> Finding {
+    Finding {
+        evidence: Evidence {
+            series: key.to_string(),
+            outcome: Outcome::Inconclusive,
+            value: None,
+            interval: None,
+            reason,
+        },
+        key,
+        room: None,
+        is_missing: true,
+    }
+}
+
+fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
+    let selector = Selector::new(&wanted.on);
+    let existing = places(&result.series);
+    let unavailable = result
+        .not_available
+        .iter()
+        .find(|row| selector.takes(row.environment.name(), &row.stack.to_string()));
+    let reason = if let Some(row) = unavailable {
+        format!("{}/{} is not available: {}", row.environment, row.stack, row.reason)
+    } else if existing.is_empty() {
+        "nothing was measured".to_string()
+    } else if result.series.iter().any(|series| selector.takes_key(&series.key)) {
+        format!(
+            "no series of `{}` has {} for what the target asks",
+            wanted.on, wanted.require.metric
+        )
+    } else {
+        format!(
+            "nothing measured matches `{}`; measured were {}",
+            wanted.on,
+            list(&existing, NAMED_MAX)
+        )
+    };
+    Verdict {
+        target: target_text(wanted),
+        outcome: Outcome::Inconclusive,
+        reason: format!("{}: {reason}", Outcome::Inconclusive),
+        evidence: vec![],
+    }
+}
+
+/// `median half round trip over netns/tcp-spin at 64 B`.
+fn what(wanted: &PlanTarget, key: &SeriesKey) -> String {
+    let subject = subject(wanted.require.metric, key.statistic);
+    format!("{subject} over {} {}", key.place(), at_case(key))
+}
+
+/// The finding nearest to the limit, or furthest beyond it.
+fn tightest<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Option<&'a Finding> {
+    findings.into_iter().min_by(|a, b| {
+        let room = |finding: &Finding| finding.room.unwrap_or(f64::INFINITY);
+        room(a).total_cmp(&room(b))
+    })
+}
+
+fn every(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
+    let outcome = Outcome::all(findings.iter().map(|finding| finding.evidence.outcome));
+    let decisive: Vec<&Finding> =
+        findings.iter().filter(|finding| finding.evidence.outcome == outcome).collect();
+    let Some(first) = tightest(decisive.iter().copied()) else {
+        return (Outcome::Inconclusive, "nothing was judged".to_string());
+    };
+    let sentence = format!("{} is {}", what(wanted, &first.key), first.evidence.reason);
+    let sentence = match first.is_missing {
+        true => format!("{} has no figure: {}", what(wanted, &first.key), first.evidence.reason),
+        false if first.evidence.value.is_none() => {
+            format!("{}: {}", what(wanted, &first.key), first.evidence.reason)
+        }
+        false => sentence,
+    };
+    let all = count(findings.len(), "series", "series");
+    let reason = match (outcome, decisive.len()) {
+        (_, 1) if findings.len() == 1 => sentence,
+        (Outcome::Pass, _) => format!("all {all} meet it; the nearest: {sentence}"),
+        (_, 1) => sentence,
+        (Outcome::Fail, n) => format!("{sentence}; {n} of {all} fail"),
+        (Outcome::Inconclusive, n) => format!("{sentence}; {n} of {all} show nothing"),
+    };
+    (outcome, reason)
+}
+
+/// What a stack asks of a machine, in order: no bypass before bypass, sleeping before spinning.
+fn cost(stack: &str) -> (u32, u32, String) {
+    let end = |stack: &Stack| {
+        let bypass = match (stack.launcher, stack.protocol) {
+            (None, Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix) => 0,
+            (Some(Launcher::Accel), _) | (None, Protocol::Shm) => 1,
+            (None, Protocol::Xdp) => 2,
+            (Some(_), _) => 3,
+        };
+        let waiting = match stack.mode {
+            Mode::Blocking => 0,
+            Mode::Poll | Mode::Select | Mode::Epoll => 1,
+            Mode::BusyPoll => 2,
+            _ => 3,
+        };
+        (bypass, waiting)
+    };
+    match stack.parse::<StackPair>() {
+        Ok(pair) => {
+            let (client, server) = (end(&pair.client), end(&pair.server));
+            (client.0 + server.0, client.1 + server.1, stack.to_string())
+        }
+        Err(_) => (u32::MAX, u32::MAX, stack.to_string()),
+    }
+}
+
+fn any(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
+    // A case is a question; the statistics of one case (service time, from intended send) are two.
+    let mut cases: Vec<(String, Vec<&Finding>)> = vec![];
+    for finding in findings {
+        let key = &finding.key;
+        let case = format!("{} {} {}", key.probe, key.case, key.statistic);
+        match cases.iter_mut().find(|(known, _)| *known == case) {
+            Some((_, of_case)) => of_case.push(finding),
+            None => cases.push((case, vec![finding])),
+        }
+    }
+    let outcome_of =
+        |of_case: &[&Finding]| Outcome::any(of_case.iter().map(|finding| finding.evidence.outcome));
+    let outcome = Outcome::all(cases.iter().map(|(_, of_case)| outcome_of(of_case)));
+    if outcome == Outcome::Pass {
+        return (outcome, cheapest(wanted, &cases));
+    }
+    let best = cases.iter().filter(|(_, of_case)| outcome_of(of_case) == outcome).filter_map(
+        |(_, of_case)| {
+            let decided = of_case.iter().filter(|finding| finding.evidence.outcome == outcome);
+            decided.max_by(|a, b| {
+                let room = |finding: &Finding| finding.room.unwrap_or(0.0);
+                room(a).total_cmp(&room(b))
+            })
+        },
+    );
+    let Some(worst) = tightest(best.copied()) else {
+        return (Outcome::Inconclusive, "nothing was judged".to_string());
+    };
+    let reason = match outcome {
+        Outcome::Fail => format!(
+            "no stack of `{}` meets it {}; the best: {} is {}",
+            wanted.on,
+            at_case(&worst.key),
+            what(wanted, &worst.key),
+            worst.evidence.reason
+        ),
+        _ => format!(
+            "no stack of `{}` is shown to meet it {}; {}: {}",
+            wanted.on,
+            at_case(&worst.key),
+            what(wanted, &worst.key),
+            worst.evidence.reason
+        ),
+    };
+    (outcome, reason)
+}
+
+/// Which stack meets a target at least cost: one for all cases if there is one, else one for each.
+fn cheapest(wanted: &PlanTarget, cases: &[(String, Vec<&Finding>)]) -> String {
+    let passing = |of_case: &[&Finding], place: &str| {
+        of_case.iter().any(|finding| {
+            finding.key.place() == place && finding.evidence.outcome == Outcome::Pass
+        })
+    };
+    let mut candidates: Vec<&SeriesKey> = cases
+        .iter()
+        .flat_map(|(_, of_case)| of_case)
+        .filter(|finding| finding.evidence.outcome == Outcome::Pass)
+        .map(|finding| &finding.key)
+        .collect();
+    candidates.sort_by_key(|key| cost(&key.stack));
+    let for_all = candidates
+        .iter()
+        .find(|key| cases.iter().all(|(_, of_case)| passing(of_case, &key.place())));
+    let Some(winner) = for_all else {
+        let each: Vec<String> = cases
+            .iter()
+            .filter_map(|(_, of_case)| {
+                let key = candidates.iter().find(|key| {
+                    key.case == of_case[0].key.case && passing(of_case, &key.place())
+                })?;
+                Some(format!("{} {}", key.place(), at_case(key)))
+            })
+            .collect();
+        return format!("each case has a stack that meets it: {}", list(&each, NAMED_MAX));
+    };
+    let place = winner.place();
+    let of_winner = cases
+        .iter()
+        .flat_map(|(_, of_case)| of_case.iter().copied())
+        .filter(|finding| finding.key.place() == place);
+    let nearest = tightest(of_winner).map_or_else(String::new, |finding| {
+        format!(": {} is {}", what(wanted, &finding.key), finding.evidence.reason)
+    });
+    format!("{place} is the cheapest stack that meets it{nearest}")
+}

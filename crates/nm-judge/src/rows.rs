@@ -1,0 +1,341 @@
+//! The rows of a comparison: one figure of one case, and one figure over all cases together.
+//!
+//! With five rounds a side or more, a row is found by `nm_stats::compare` over the rounds' values;
+//! over several cases the value of a round is the geometric mean of its cases. With fewer rounds,
+//! as in published and imported runs, single cases claim nothing; over several cases the ratio is the
+//! middle of the cases' ratios, and the cases are the blocks of a sign test. That shows whether the
+//! two *runs* differ, not whether two *machines* do, and each such row says so.
+//!
+//! Probabilities are corrected by Holm within three families: the figures that count over all
+//! cases, the other figures over all cases, and the single cases.
+
+use nm_model::metric::Metric;
+use nm_model::plan::Plan;
+use nm_model::probe::Case;
+use nm_model::result::{Series, Statistic};
+use nm_model::verdict::{ComparisonRow, Interval, Relation};
+use nm_stats::compare::{Found, compare as compare_rounds, holm};
+
+use crate::compare::{CLOSE_PERCENT, CompareOptions};
+use crate::pairing::Pair;
+use crate::wording::count;
+
+/// Largest chance that a claim of difference is wrong.
+const ALPHA: f64 = 0.05;
+
+/// Largest message that takes part in the rows over all sizes: beyond it the link's speed rules.
+pub(crate) const SIZE_BYTES_MAX: u32 = 1024;
+
+const LATENCY_METRICS: [Metric; 7] = [
+    Metric::Median,
+    Metric::Percentile(99.0),
+    Metric::Percentile(99.9),
+    Metric::Mean,
+    Metric::Es10,
+    Metric::Stddev,
+    Metric::Max,
+];
+
+/// A row before its probability is corrected.
+pub(crate) struct Draft {
+    pub row: ComparisonRow,
+    /// What the rounds showed, and the interval that it rests on; nothing where they are too few.
+    found: Option<(Found, Option<Interval>)>,
+}
+
+impl Draft {
+    /// Whether the row rests on rounds.
+    pub fn has_rounds(&self) -> bool {
+        self.found.is_some()
+    }
+}
+
+/// The figures that are compared for a series.
+pub(crate) fn metrics(statistic: Statistic, options: &CompareOptions) -> Vec<Metric> {
+    let mut metrics = match statistic {
+        Statistic::Throughput => vec![Metric::Throughput],
+        _ => LATENCY_METRICS.to_vec(),
+    };
+    for &metric in &options.fail_on {
+        let is_of_flows = metric == Metric::Throughput;
+        if is_of_flows == (statistic == Statistic::Throughput) && !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}
+
+fn values(series: &Series, metric: Metric) -> Vec<f64> {
+    let values = series.rounds.iter().filter_map(|round| round.value(metric));
+    values.filter(|value| value.is_finite() && *value >= 0.0).collect()
+}
+
+/// The median; nothing of nothing.
+fn middle(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    match n {
+        0 => None,
+        _ if n % 2 == 1 => Some(sorted[n / 2]),
+        _ => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
+    }
+}
+
+/// One figure of one pair; nothing if a side has no such figure.
+pub(crate) fn single(pair: &Pair, metric: Metric, options: &CompareOptions) -> Option<Draft> {
+    let (a, b) = (values(pair.a, metric), values(pair.b, metric));
+    let case = match pair.place.as_str() {
+        "" => pair.a.key.case.to_string(),
+        place => format!("{place} {}", pair.a.key.case),
+    };
+    draft(case, metric, &a, &b, options)
+}
+
+fn draft(
+    case: String,
+    metric: Metric,
+    a: &[f64],
+    b: &[f64],
+    options: &CompareOptions,
+) -> Option<Draft> {
+    let (middle_a, middle_b) = (middle(a)?, middle(b)?);
+    let mut row = ComparisonRow {
+        case,
+        metric,
+        a: Some(middle_a),
+        b: Some(middle_b),
+        ratio: (middle_a > 0.0).then(|| middle_b / middle_a),
+        interval: None,
+        p_value: None,
+        relation: Relation::Unclear,
+        basis: String::new(),
+    };
+    let rounds_min = Plan::ROUNDS_MIN as usize;
+    if a.len().min(b.len()) < rounds_min {
+        row.basis = few(a.len(), b.len());
+        return Some(Draft { row, found: None });
+    }
+    let ratio = compare_rounds(a, b, options.margin_percent / 100.0, options.seed);
+    row.interval = ratio.interval;
+    row.p_value = ratio.p_value;
+    row.basis = ratio.note.clone();
+    let (_, interval) = ratio.decisive();
+    Some(Draft { row, found: Some((ratio.verdict, interval)) })
+}
+
+fn few(a: usize, b: usize) -> String {
+    match (a, b) {
+        (1, 1) => "a single run a side: no interval over rounds".to_string(),
+        _ => format!(
+            "{} of A and {} of B: below {} a side nothing is claimed",
+            count(a, "round", "rounds"),
+            b,
+            Plan::ROUNDS_MIN
+        ),
+    }
+}
+
+/// One figure over all cases of a group of pairs that share place, probe and statistic.
+pub(crate) fn together(pairs: &[&Pair], metric: Metric, options: &CompareOptions) -> Option<Draft> {
+    let cases: Vec<(&&Pair, Vec<f64>, Vec<f64>)> = pairs
+        .iter()
+        .filter(|pair| pair.a.key.case.size_bytes().is_none_or(|size| size <= SIZE_BYTES_MAX))
+        .map(|pair| (pair, values(pair.a, metric), values(pair.b, metric)))
+        .filter(|(_, a, b)| !a.is_empty() && !b.is_empty())
+        .collect();
+    let label = range(cases.iter().map(|(pair, ..)| **pair));
+    if let [(pair, ..)] = cases[..] {
+        return single(pair, metric, options);
+    }
+    let sides = |side: for<'p> fn(&'p Pair<'_>) -> &'p Series| {
+        let series: Vec<&Series> = cases.iter().map(|(pair, ..)| side(pair)).collect();
+        round_means(&series, metric)
+    };
+    let (a, b) = (sides(|pair| pair.a), sides(|pair| pair.b));
+    if a.len().min(b.len()) >= Plan::ROUNDS_MIN as usize {
+        return draft(label, metric, &a, &b, options);
+    }
+    blocks(label, metric, &cases.iter().map(|(_, a, b)| (a, b)).collect::<Vec<_>>())
+}
+
+/// The geometric mean over cases of each round in which every case has the figure.
+fn round_means(series: &[&Series], metric: Metric) -> Vec<f64> {
+    let Some(first) = series.first() else { return vec![] };
+    let numbers = first.rounds.iter().map(|round| round.round);
+    numbers
+        .filter_map(|number| {
+            let logs: Option<Vec<f64>> = series
+                .iter()
+                .map(|series| {
+                    let round = series.rounds.iter().find(|round| round.round == number)?;
+                    let value = round.value(metric)?;
+                    (value.is_finite() && value > 0.0).then(|| value.ln())
+                })
+                .collect();
+            let logs = logs?;
+            Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
+        })
+        .collect()
+}
+
+/// The middle ratio over cases with a sign test, for runs that have too few rounds.
+fn blocks(label: String, metric: Metric, cases: &[(&Vec<f64>, &Vec<f64>)]) -> Option<Draft> {
+    let middles: Vec<(f64, f64)> = cases
+        .iter()
+        .filter_map(|(a, b)| Some((middle(a)?, middle(b)?)))
+        .filter(|(a, b)| *a > 0.0 && *b > 0.0)
+        .collect();
+    let ratios: Vec<f64> = middles.iter().map(|(a, b)| b / a).collect();
+    let ratio = middle(&ratios)?;
+    let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
+    let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
+    let single_runs = cases.iter().all(|(a, b)| a.len() == 1 && b.len() == 1);
+    let runs = if single_runs { "a single run a side" } else { "too few rounds a side" };
+    let row = ComparisonRow {
+        case: label,
+        metric,
+        a: middle(&middles.iter().map(|(a, _)| *a).collect::<Vec<_>>()),
+        b: middle(&middles.iter().map(|(_, b)| *b).collect::<Vec<_>>()),
+        ratio: Some(ratio),
+        interval: None,
+        p_value: Some(sign_test(above, below)),
+        relation: Relation::Unclear,
+        basis: format!(
+            "{runs}, so no interval over rounds: sign test over {}, B larger in {above}",
+            count(ratios.len(), "case", "cases")
+        ),
+    };
+    Some(Draft { row, found: None })
+}
+
+/// Two-sided probability of so uneven a split of `above + below` even chances. Ties do not count.
+pub(crate) fn sign_test(above: usize, below: usize) -> f64 {
+    // Beyond a thousand the powers of two leave f64; nobody has so many cases.
+    let n = (above + below).min(1000);
+    let fewer = above.min(below).min(n / 2);
+    let mut term = 0.5f64.powi(i32::try_from(n).unwrap_or(1000));
+    let mut sum = term;
+    for k in 0..fewer {
+        term *= (n - k) as f64 / (k + 1) as f64;
+        sum += term;
+    }
+    (2.0 * sum).min(1.0)
+}
+
+/// The cases that a row puts together: `1..1024 B`, `all 4 cases`.
+fn range<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> String {
+    let pairs: Vec<&Pair> = pairs.collect();
+    let sizes: Option<Vec<u32>> = pairs
+        .iter()
+        .map(|pair| match pair.a.key.case {
+            Case::Message { size_bytes } => Some(size_bytes),
+            _ => None,
+        })
+        .collect();
+    let cases = match sizes.as_deref() {
+        Some([first, rest @ ..]) => {
+            let low = rest.iter().fold(*first, |low, size| low.min(*size));
+            let high = rest.iter().fold(*first, |high, size| high.max(*size));
+            format!("{low}..{high} B")
+        }
+        _ => format!("all {} cases", pairs.len()),
+    };
+    match pairs.first().map(|pair| pair.place.as_str()) {
+        None | Some("") => cases,
+        Some(place) => format!("{place} {cases}"),
+    }
+}
+
+/// Corrects the probabilities of one family and decides how B stands to A in each row.
+pub(crate) fn decide<'a>(
+    family: impl IntoIterator<Item = &'a mut Draft>,
+    options: &CompareOptions,
+) {
+    let mut family: Vec<&mut Draft> = family.into_iter().collect();
+    let known: Vec<usize> = (0..family.len())
+        .filter(|&at| family[at].row.p_value.is_some_and(|p| p.is_finite()))
+        .collect();
+    let raw: Vec<f64> = known.iter().filter_map(|&at| family[at].row.p_value).collect();
+    for (&at, corrected) in known.iter().zip(holm(&raw)) {
+        family[at].row.p_value = Some(corrected);
+    }
+    for draft in &mut family {
+        draft.row.relation = match draft.found {
+            Some((found, interval)) => by_rounds(&draft.row, found, interval, options),
+            None => by_cases(&draft.row, options),
+        };
+    }
+}
+
+/// `ratio` beyond the margin as a relation; nothing inside it.
+fn beyond(metric: Metric, low: f64, high: f64, options: &CompareOptions) -> Option<Relation> {
+    let margin = options.margin_percent / 100.0;
+    let larger_is = if metric.more_is_better() { Relation::Better } else { Relation::Worse };
+    let smaller_is = if metric.more_is_better() { Relation::Worse } else { Relation::Better };
+    if low > 1.0 + margin {
+        Some(larger_is)
+    } else if high < 1.0 - margin {
+        Some(smaller_is)
+    } else {
+        None
+    }
+}
+
+fn by_rounds(
+    row: &ComparisonRow,
+    found: Found,
+    interval: Option<Interval>,
+    options: &CompareOptions,
+) -> Relation {
+    match (found, row.p_value) {
+        (Found::Equivalent, _) => Relation::Equivalent,
+        (Found::Difference, Some(p)) if p <= ALPHA => {
+            // Zeros have an order but no ratio and so no interval; their middles must do.
+            let middles = row.b.unwrap_or_default() / row.a.unwrap_or_default();
+            let (low, high) = interval.map_or((middles, middles), |ends| (ends.low, ends.high));
+            beyond(row.metric, low, high, options).unwrap_or(Relation::Differs)
+        }
+        _ => Relation::Unclear,
+    }
+}
+
+fn by_cases(row: &ComparisonRow, options: &CompareOptions) -> Relation {
+    let (Some(ratio), Some(p)) = (row.ratio, row.p_value) else { return Relation::Unclear };
+    match beyond(row.metric, ratio, ratio, options) {
+        Some(relation) if p < ALPHA => relation,
+        _ if is_close(ratio) => Relation::Equivalent,
+        _ => Relation::Unclear,
+    }
+}
+
+/// Whether a ratio of two single runs is called close.
+pub(crate) fn is_close(ratio: f64) -> bool {
+    let edge = 1.0 + CLOSE_PERCENT / 100.0;
+    (1.0 / edge..=edge).contains(&ratio)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_sign_test_has_its_textbook_values() {
+        // 2 * C(11,0) / 2^11 and 2 * (C(11,0)+C(11,1)+C(11,2)) / 2^11.
+        assert!((sign_test(11, 0) - 2.0 / 2048.0).abs() < 1e-12);
+        assert!((sign_test(9, 2) - 2.0 * 67.0 / 2048.0).abs() < 1e-12);
+        assert_eq!(sign_test(0, 0), 1.0);
+        assert_eq!(sign_test(3, 3), 1.0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_sign_test_is_a_symmetric_probability(above in 0usize..2000, below in 0usize..2000) {
+            let p = sign_test(above, below);
+            prop_assert!((0.0..=1.0).contains(&p));
+            prop_assert_eq!(p, sign_test(below, above));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Targets: three values, each with its reason.
+
+use nm_judge::judge;
+use nm_model::campaign::NotAvailable;
+use nm_model::doubt::{Doubt, DoubtKind};
+use nm_model::plan::EnvironmentKind;
+use nm_model::probe::ProbeKind;
+use nm_model::result::{RoundData, RunResult, RunState, Series, Source};
+use nm_model::verdict::{Outcome, Verdict};
+use proptest::prelude::*;
+
+use crate::make::{pingpong, result, steady, stream};
+
+/// A plan over two environments and two stacks with these targets.
+fn plan(targets: &str) -> String {
+    format!(
+        "name = 'p'\n[[trials]]\nenvironments = ['netns']\nstacks = ['tcp-spin', 'tcp-blocking']\n\
+         probe = 'pingpong'\nsizes = [64]\n{targets}"
+    )
+}
+
+fn target(require: &str, rest: &str) -> String {
+    format!("[[targets]]\nrequire = '{require}'\n{rest}\n")
+}
+
+fn judged(mut run: RunResult) -> RunResult {
+    judge(&mut run, &|_| None);
+    run
+}
+
+/// The only verdict on netns/tcp-spin with these medians.
+fn verdict(require: &str, medians: &[f64], change: impl FnOnce(&mut Series)) -> Verdict {
+    let mut run = result(Some(&plan(&target(require, "on = 'netns/tcp-spin'"))));
+    let mut series = pingpong("netns", "tcp-spin", 64, medians);
+    change(&mut series);
+    run.series.push(series);
+    judged(run).verdicts.remove(0)
+}
+
+fn keep(_: &mut Series) {}
+
+#[test]
+fn the_whole_interval_must_lie_on_one_side() {
+    let pass = verdict("median < 2us", &steady(1500.0, 5), keep);
+    assert_eq!(pass.outcome, Outcome::Pass, "{}", pass.reason);
+    let fail = verdict("median < 2us", &steady(4050.0, 5), keep);
+    assert_eq!(fail.outcome, Outcome::Fail);
+    assert!(
+        fail.reason.starts_with(
+            "fail: median half round trip over netns/tcp-spin at 64 B is 4.05 us (95 % interval "
+        ) && fail.reason.ends_with(" over 5 rounds), limit 2 us"),
+        "{}",
+        fail.reason
+    );
+    let between = verdict("median < 2us", &[1900.0, 1950.0, 2000.0, 2050.0, 2100.0], keep);
+    assert_eq!(between.outcome, Outcome::Inconclusive);
+    assert!(between.reason.contains("the limit lies inside the interval"), "{}", between.reason);
+}
+
+#[test]
+fn missing_evidence_is_never_a_pass() {
+    let few = verdict("median < 2us", &steady(1500.0, 4), keep);
+    assert_eq!(few.outcome, Outcome::Inconclusive);
+    assert!(few.reason.contains("fewer than 5 rounds"), "{}", few.reason);
+    let absent = verdict("p99.999 < 2us", &steady(1500.0, 5), keep);
+    assert_eq!(absent.outcome, Outcome::Inconclusive);
+    assert!(absent.reason.contains("p99.999 is n/a"), "{}", absent.reason);
+    assert_eq!(judged(result(None)).outcome, Outcome::Inconclusive);
+}
+
+#[test]
+fn a_pattern_that_fits_nothing_names_what_exists() {
+    let mut run = result(Some(&plan(&target("median < 2us", "on = 'netnss/*'"))));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
+    let verdict = judged(run).verdicts.remove(0);
+    assert_eq!(verdict.outcome, Outcome::Inconclusive);
+    assert_eq!(
+        verdict.reason,
+        "inconclusive: nothing measured matches `netnss/*`; measured were netns/tcp-spin"
+    );
+}
+
+#[test]
+fn other_peoples_figures_pass_nothing() {
+    let sources = [
+        (Source::Imported { tool: "sockperf".into() }, "by sockperf"),
+        (Source::Reference { study: "s".into(), tool: "t".into() }, "single published run"),
+    ];
+    for (source, words) in sources {
+        let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/tcp-spin'"))));
+        run.source = source;
+        run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 9)));
+        let verdict = judged(run).verdicts.remove(0);
+        assert_eq!(verdict.outcome, Outcome::Inconclusive);
+        assert!(verdict.reason.contains(words), "{}", verdict.reason);
+    }
+}
+
+#[test]
+fn doubts_turn_a_pass_only_where_they_could_change_it() {
+    let doubt = |kind| move |series: &mut Series| series.doubts.push(Doubt::new(kind, "x"));
+    let fast = steady(1500.0, 5);
+    let outcome = |kind| verdict("median < 2us", &fast, doubt(kind)).outcome;
+    assert_eq!(outcome(DoubtKind::SharedCpu), Outcome::Inconclusive);
+    assert_eq!(outcome(DoubtKind::Steal), Outcome::Pass);
+    // Scatter counts only if a round lies beyond the limit.
+    assert_eq!(outcome(DoubtKind::Bimodal), Outcome::Pass);
+    let one_out = [1500.0, 1501.0, 1502.0, 1503.0, 1499.0, 1500.0, 1498.0, 1501.0, 2600.0];
+    let scattered = verdict("median < 2us", &one_out, doubt(DoubtKind::Outliers));
+    assert_eq!(scattered.outcome, Outcome::Inconclusive, "{}", scattered.reason);
+    assert!(scattered.reason.contains("1 of 9 rounds lies on the wrong side"));
+    // A failure names what may have made it worse.
+    let slow = verdict("median < 2us", &steady(4000.0, 5), doubt(DoubtKind::Steal));
+    assert!(slow.reason.ends_with("; doubts: stolen time"), "{}", slow.reason);
+}
+
+#[test]
+fn loss_flatters_the_tail_before_the_median() {
+    let lose = |lost: u64| {
+        move |series: &mut Series| {
+            for round in &mut series.rounds {
+                let RoundData::Latency(data) = &mut round.data else { panic!("latency") };
+                data.lost = lost;
+            }
+        }
+    };
+    let fast = steady(1500.0, 5);
+    assert_eq!(verdict("median < 2us", &fast, lose(500)).outcome, Outcome::Pass);
+    assert_eq!(verdict("p99 < 20us", &fast, lose(500)).outcome, Outcome::Inconclusive);
+    assert_eq!(verdict("p99 < 20us", &fast, lose(10)).outcome, Outcome::Pass);
+    assert_eq!(verdict("max < 20ms", &fast, lose(1)).outcome, Outcome::Inconclusive);
+}
+
+#[test]
+fn a_missing_row_leaves_every_open_and_does_not_matter_to_any() {
+    let run = |scope: &str| {
+        let rest = format!("on = 'netns/*'\nscope = '{scope}'");
+        let mut run = result(Some(&plan(&target("median < 2us", &rest))));
+        run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
+        run.not_available.push(NotAvailable {
+            environment: EnvironmentKind::Netns,
+            stack: "tcp-blocking".parse().unwrap(),
+            probe: ProbeKind::Pingpong,
+            reason: "no such thing here".to_string(),
+        });
+        judged(run).verdicts.remove(0)
+    };
+    let every = run("every");
+    assert_eq!(every.outcome, Outcome::Inconclusive);
+    assert!(every.reason.contains("no such thing here"), "{}", every.reason);
+    assert_eq!(every.evidence.len(), 2);
+    assert_eq!(run("any").outcome, Outcome::Pass);
+}
+
+#[test]
+fn a_row_that_failed_is_missing_evidence_for_both_scopes() {
+    for scope in ["every", "any"] {
+        let rest = format!("on = 'netns/*'\nscope = '{scope}'");
+        let mut run = result(Some(&plan(&target("median < 2us", &rest))));
+        run.series.push(pingpong("netns", "tcp-spin", 64, &steady(4000.0, 5)));
+        run.failures.push("netns/tcp-blocking pingpong: the peer has gone".to_string());
+        let verdict = judged(run).verdicts.remove(0);
+        let expected = if scope == "every" { Outcome::Fail } else { Outcome::Inconclusive };
+        assert_eq!(verdict.outcome, expected, "{}", verdict.reason);
+        assert!(verdict.evidence[1].reason.contains("the peer has gone"));
+    }
+}
+
+#[test]
+fn any_names_the_cheapest_stack_that_meets_it() {
+    let mut run = result(Some(&plan(&target("median < 2us", "on='netns/*'\nscope='any'"))));
+    for stack in ["tcp-spin", "tcp-blocking"] {
+        run.series.push(pingpong("netns", stack, 64, &steady(1500.0, 5)));
+    }
+    let verdict = judged(run).verdicts.remove(0);
+    assert_eq!(verdict.outcome, Outcome::Pass);
+    let start = "pass: netns/tcp-blocking is the cheapest stack that meets it: median";
+    assert!(verdict.reason.starts_with(start), "{}", verdict.reason);
+}
+
+#[test]
+fn any_that_fails_names_the_best() {
+    let mut run = result(Some(&plan(&target("median < 2us", "on='netns/*'\nscope='any'"))));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(4000.0, 5)));
+    run.series.push(pingpong("netns", "tcp-blocking", 64, &steady(24_000.0, 5)));
+    let verdict = judged(run).verdicts.remove(0);
+    assert_eq!(verdict.outcome, Outcome::Fail);
+    assert!(
+        verdict.reason.starts_with(
+            "fail: no stack of `netns/*` meets it at 64 B; the best: median half round trip over \
+             netns/tcp-spin at 64 B is 4 us"
+        ),
+        "{}",
+        verdict.reason
+    );
+}
+
+#[test]
+fn an_interrupted_run_passes_nothing() {
+    let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/tcp-spin'"))));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
+    run.state = RunState::Interrupted;
+    let run = judged(run);
+    assert_eq!(run.outcome, Outcome::Inconclusive);
+    assert!(run.verdicts[0].reason.contains("did not come to its end"));
+}
+
+#[test]
+fn throughput_targets_look_at_streams_only() {
+    let mut run = result(Some(&plan(&target("throughput >= 9 Gb/s", ""))));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
+    run.series.push(stream("netns", "tcp-blocking", &steady(18.0, 5)));
+    let run = judged(run);
+    assert_eq!(run.outcome, Outcome::Pass, "{}", run.verdicts[0].reason);
+    assert_eq!(run.verdicts[0].evidence.len(), 1);
+}
+
+#[test]
+fn judging_twice_is_judging_once() {
+    let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/*'"))));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
+    let once = judged(run);
+    assert_eq!(judged(once.clone()), once);
+}
+
+proptest! {
+    #[test]
+    fn a_pass_has_every_round_of_a_steady_series_on_the_right_side(
+        middle in 500.0..4000.0f64, n in 0usize..12,
+    ) {
+        let medians = steady(middle, n);
+        let verdict = verdict("median < 2us", &medians, keep);
+        let all = |right: bool| medians.iter().all(|median| (*median < 2000.0) == right);
+        match verdict.outcome {
+            Outcome::Pass => prop_assert!(n >= 5 && medians.iter().any(|m| *m < 2000.0)),
+            Outcome::Fail => prop_assert!(n >= 5 && medians.iter().any(|m| *m >= 2000.0)),
+            Outcome::Inconclusive => {
+                prop_assert!(n < 5 || !(all(true) || all(false)), "{}", verdict.reason);
+            }
+        }
+    }
+}

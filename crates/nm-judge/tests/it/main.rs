@@ -1,0 +1,5 @@
+//! Judging and comparing whole results, made by hand.
+
+mod compare;
+mod judge;
+mod make;

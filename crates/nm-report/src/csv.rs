@@ -1,0 +1,140 @@
+//! Comma-separated tables: one of every figure of every round, and sweeps in the columns of the
+//! published runs (`size,mean,min,median,max,p99,stddev,iter`, ns), so that both can be laid side
+//! by side with `cut` and `diff`.
+
+use nm_model::RunResult;
+use nm_model::metric::{Metric, Quantity};
+use nm_model::result::{Round, RoundData, Series};
+
+use crate::sfnt;
+use crate::units;
+use crate::view;
+
+/// Every figure of every round, and the figures over all rounds (round `all`), one a line.
+pub fn long(result: &RunResult) -> String {
+    let mut text = String::from("environment,stack,probe,case,statistic,round,figure,value,unit\n");
+    for series in &result.series {
+        for round in &series.rounds {
+            let number = round.round.to_string();
+            for (figure, value, unit) in figures(round) {
+                text += &line(series, &number, &figure, value, unit);
+            }
+        }
+        for estimate in &series.estimates {
+            let figure = estimate.metric.to_string();
+            text += &line(series, "all", &figure, estimate.value, unit(estimate.metric));
+            if let Some(interval) = estimate.interval {
+                let unit = unit(estimate.metric);
+                text += &line(series, "all", &format!("{figure} low"), interval.low, unit);
+                text += &line(series, "all", &format!("{figure} high"), interval.high, unit);
+            }
+        }
+    }
+    text
+}
+
+/// A sweep's table as the published runs have it, ns in whole numbers; an empty cell is n/a.
+pub fn sweep(sweep: &sfnt::Sweep<'_>) -> String {
+    let mut text = String::from("size,mean,min,median,max,p99,stddev,iter\n");
+    for row in sweep.rows() {
+        let cells: Vec<String> =
+            row.cells.iter().map(|c| c.map_or(String::new(), |v| format!("{v:.0}"))).collect();
+        text += &format!("{},{}\n", row.size_bytes, cells.join(","));
+    }
+    text
+}
+
+fn line(series: &Series, round: &str, figure: &str, value: f64, unit: &str) -> String {
+    let key = &series.key;
+    let value = units::plain(value);
+    let cells = [
+        &key.environment,
+        &key.stack,
+        key.probe.name(),
+        &key.case.to_string(),
+        key.statistic.name(),
+        round,
+        figure,
+        &value,
+        unit,
+    ];
+    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+    format!("{}\n", cells.join(","))
+}
+
+/// A cell, in quotes where it needs them (RFC 4180).
+fn quoted(cell: &str) -> String {
+    match cell.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_string(),
+    }
+}
+
+fn unit(metric: Metric) -> &'static str {
+    match metric.quantity() {
+        Quantity::Latency => "ns",
+        Quantity::Ratio => "1",
+        Quantity::Throughput => "Gb/s",
+        Quantity::Rate => "1/s",
+    }
+}
+
+/// The figures of one round that exist: name, value, unit.
+fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
+    let mut figures: Vec<(String, Option<f64>, &'static str)> = vec![];
+    match &round.data {
+        RoundData::Latency(data) => {
+            figures.push(("count".into(), data.count.map(|v| v as f64), "1"));
+            figures.push(("lost".into(), Some(data.lost as f64), "1"));
+            let before = [Metric::Mean, Metric::Min];
+            let percentiles = data.percentiles.iter().map(|p| match p.percentile {
+                50.0 => Metric::Median,
+                other => Metric::Percentile(other),
+            });
+            let after = [Metric::Max, Metric::Es10, Metric::Stddev, Metric::Rate];
+            for metric in before.into_iter().chain(percentiles).chain(after) {
+                figures.push((metric.to_string(), data.value(metric), unit(metric)));
+            }
+        }
+        RoundData::Throughput(data) => {
+            figures.push(("throughput".into(), Some(data.total_gbps), "Gb/s"));
+            for flow in &data.flows {
+                figures.push((format!("flow {}", flow.index), Some(flow.gbps), "Gb/s"));
+                let retransmits = flow.retransmits.map(|v| v as f64);
+                figures.push((format!("flow {} retransmits", flow.index), retransmits, "1"));
+            }
+            figures.push(("client cpu".into(), data.client_cpu, "s/s"));
+            figures.push(("server cpu".into(), data.server_cpu, "s/s"));
+        }
+    }
+    let is_there = |value: &f64| value.is_finite();
+    figures
+        .into_iter()
+        .filter_map(|(name, value, unit)| Some((name, value.filter(is_there)?, unit)))
+        .collect()
+}
+
+/// Figures of a sweep's row in the order of the columns.
+pub(crate) fn sweep_cells(series: &Series) -> [Option<f64>; 7] {
+    let value = |metric| view::value(series, metric);
+    [
+        value(Metric::Mean),
+        value(Metric::Min),
+        value(Metric::Median),
+        value(Metric::Max),
+        value(Metric::Percentile(99.0)),
+        value(Metric::Stddev),
+        view::samples(series).map(|n| n as f64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cells_that_need_quotes_get_them() {
+        assert_eq!(quoted("64 B"), "64 B");
+        assert_eq!(quoted("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+}

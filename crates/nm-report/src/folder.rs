@@ -1,0 +1,300 @@
+//! The folder of one run: `result.json` after every trial, all faces at the end.
+//!
+//! Files appear whole or not at all: each is written beside its place and then renamed. A crash in
+//! the middle loses what was not saved yet and damages nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use nm_model::result::SCHEMA_VERSION;
+use nm_model::{Failure, FailureKind, RunResult};
+
+use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
+
+/// Name of the result in a folder.
+pub const RESULT: &str = "result.json";
+
+/// Name of the reference runs that the report draws, kept so that it can be made again.
+pub const REFERENCES: &str = "references.json";
+
+/// Name of the report in a folder.
+pub const REPORT: &str = "report.html";
+
+/// A folder that holds, or will hold, one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultFolder {
+    path: PathBuf,
+}
+
+impl ResultFolder {
+    /// Makes the folder `name` in `out` and tries whether it can be written to, so that a bad
+    /// place is known before anything is measured.
+    ///
+    /// # Errors
+    /// If it cannot be made or written to, or if it already holds a result.
+    pub fn create(out: &Path, name: &str) -> Result<ResultFolder, Failure> {
+        ResultFolder::at(&out.join(file_name(name)))
+    }
+
+    /// Takes `path` as the folder, makes it where it is missing, and tries whether it can be
+    /// written to.
+    ///
+    /// # Errors
+    /// If it cannot be made or written to, or if it already holds a result.
+    pub fn at(path: &Path) -> Result<ResultFolder, Failure> {
+        fs::create_dir_all(path).map_err(|error| failure("make the folder", path, &error))?;
+        if path.join(RESULT).exists() {
+            let holder = load(path).map(|run| format!(" of `{}`", run.name)).unwrap_or_default();
+            return Err(Failure::new(
+                FailureKind::BadRequest,
+                format!("{} already holds the result{holder}", path.display()),
+            )
+            .hint("name another folder with --out, or move that one away"));
+        }
+        let folder = ResultFolder { path: path.to_path_buf() };
+        let probe = path.join(".try");
+        fs::write(&probe, b"").map_err(|error| failure("write into", path, &error))?;
+        fs::remove_file(&probe).map_err(|error| failure("write into", path, &error))?;
+        Ok(folder)
+    }
+
+    /// Where the folder is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the report is, or will be.
+    pub fn report(&self) -> PathBuf {
+        self.path.join(REPORT)
+    }
+
+    /// Writes the result as it stands; to be called after every trial.
+    ///
+    /// # Errors
+    /// If it cannot be written. The result saved before stays whole.
+    pub fn save(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
+        write_whole(&self.path.join(RESULT), &json(result)?)?;
+        match references.is_empty() {
+            true => Ok(()),
+            false => write_whole(&self.path.join(REFERENCES), &json(&references)?),
+        }
+    }
+
+    /// Writes the result and every face of it.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn finish(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
+        self.save(result, references)?;
+        for (name, text) in faces(result, references) {
+            let path = self.path.join(name);
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)
+                    .map_err(|error| failure("make the folder", parent, &error))?;
+            }
+            write_whole(&path, &text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Every face as a file: name in the folder, content.
+pub fn faces(result: &RunResult, references: &[RunResult]) -> Vec<(String, String)> {
+    let mut faces = vec![
+        (REPORT.to_string(), html::report(result, references)),
+        ("report.md".to_string(), markdown::report(result)),
+        ("series.csv".to_string(), csv::long(result)),
+        ("junit.xml".to_string(), junit::report(result)),
+        ("metrics.prom".to_string(), openmetrics::text(result)),
+    ];
+    let mut taken = BTreeSet::new();
+    for sweep in sfnt::sweeps(result) {
+        let stem = unique(&mut taken, &format!("{}-{}", sweep.environment, sweep.stack));
+        faces.push((format!("sfnt/{stem}.csv"), csv::sweep(&sweep)));
+    }
+    taken.clear();
+    for series in &result.series {
+        if let Some(log) = hlog::log(result, series) {
+            let key = &series.key;
+            let text = format!(
+                "{}-{}-{}-{}-{}",
+                key.environment, key.stack, key.probe, key.case, key.statistic
+            );
+            faces.push((format!("samples/{}.hlog", unique(&mut taken, &text)), log));
+        }
+    }
+    faces
+}
+
+/// `text` as a file name: letters, digits and `-_.+` stay, all else becomes `_`; never empty,
+/// hidden or long.
+pub fn file_name(text: &str) -> String {
+    const LENGTH_MAX: usize = 120;
+    let keep = |c: char| if c.is_ascii_alphanumeric() || "-_.+".contains(c) { c } else { '_' };
+    let name: String = text.chars().map(keep).take(LENGTH_MAX).collect();
+    match name.starts_with('.') || name.is_empty() {
+        true => format!("_{name}"),
+        false => name,
+    }
+}
+
+/// A file name that is not yet in `taken`, ignoring case.
+fn unique(taken: &mut BTreeSet<String>, text: &str) -> String {
+    let stem = file_name(text);
+    let mut name = stem.clone();
+    let mut number = 2;
+    while !taken.insert(name.to_lowercase()) {
+        name = format!("{stem}-{number}");
+        number += 1;
+    }
+    name
+}
+
+/// Reads a result: a folder, a `result.json`, or a `report.html` that holds one.
+///
+/// # Errors
+/// If it cannot be read, is damaged (with the line) or has a newer format.
+pub fn load(path: &Path) -> Result<RunResult, Failure> {
+    let file = if path.is_dir() { path.join(RESULT) } else { path.to_path_buf() };
+    let text = fs::read_to_string(&file).map_err(|error| {
+        let failure = failure("read", &file, &error);
+        match error.kind() {
+            ErrorKind::NotFound => failure.hint("give a result folder, result.json or report.html"),
+            _ => failure,
+        }
+    })?;
+    let json = match file.extension().is_some_and(|e| e == "html") {
+        true => html::embedded(&text).ok_or_else(|| {
+            Failure::new(
+                FailureKind::BadRequest,
+                format!("{} holds no nearmetal result", file.display()),
+            )
+        })?,
+        false => &text,
+    };
+    parse(json, &file.display().to_string())
+}
+
+/// The one field that every version of the format has.
+#[derive(serde::Deserialize)]
+struct Version {
+    schema: u32,
+}
+
+/// Reads the JSON of a result; `name` is what an error calls it.
+///
+/// # Errors
+/// If it is damaged (with the line) or has a newer format.
+pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
+    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+    let damaged = |error: serde_json::Error| match error.is_eof() {
+        true => bad(format!("{name} ends too early, at line {}", error.line()))
+            .hint("it was cut off; copy it again or repeat the run"),
+        false => bad(format!("{name} is not a nearmetal result: {error}")),
+    };
+    let version: Version = serde_json::from_str(json).map_err(damaged)?;
+    if version.schema > SCHEMA_VERSION {
+        return Err(bad(format!(
+            "{name} has format version {}, this nearmetal reads versions up to {SCHEMA_VERSION}",
+            version.schema
+        ))
+        .hint("use a newer nearmetal"));
+    }
+    serde_json::from_str(json).map_err(damaged)
+}
+
+/// Makes every face of the folder again from its result, byte for byte as at first.
+///
+/// # Errors
+/// If the result or the references cannot be read, or a file cannot be written.
+pub fn rebuild(path: &Path) -> Result<RunResult, Failure> {
+    let path = match path.is_file() {
+        true => path.parent().unwrap_or(Path::new(".")),
+        false => path,
+    };
+    let result = load(path)?;
+    let references = load_references(path)?;
+    ResultFolder { path: path.to_path_buf() }.finish(&result, &references)?;
+    Ok(result)
+}
+
+/// The reference runs kept in a folder; none if there is no such file.
+///
+/// # Errors
+/// If the file cannot be read or is damaged.
+pub fn load_references(path: &Path) -> Result<Vec<RunResult>, Failure> {
+    let file = path.join(REFERENCES);
+    match fs::read_to_string(&file) {
+        Ok(text) => serde_json::from_str(&text).map_err(|error| {
+            let message = format!("{} is damaged: {error}", file.display());
+            Failure::new(FailureKind::BadRequest, message)
+                .hint("delete it; the report is then made without reference runs")
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(vec![]),
+        Err(error) => Err(failure("read", &file, &error)),
+    }
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| {
+        Failure::new(FailureKind::System, format!("the result cannot be written as JSON: {error}"))
+    })
+}
+
+/// Writes `text` beside `path` and renames it into place.
+fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let beside = path.with_file_name(format!(".{name}.tmp"));
+    fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).map_err(|error| {
+        // Half a file is of no use to anyone; failing to remove it changes nothing.
+        let _ = fs::remove_file(&beside);
+        failure("write", path, &error)
+    })
+}
+
+fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {
+    let kind = match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => FailureKind::Permission,
+        ErrorKind::NotFound | ErrorKind::NotADirectory => FailureKind::BadRequest,
+        _ => FailureKind::System,
+    };
+    let failure = Failure::new(kind, format!("cannot {what} {}: {error}", path.display()));
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded => {
+            failure.hint("make room there, or choose another place with --out")
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            failure.hint("choose a place that you may write to with --out")
+        }
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_of_two_series_never_meet() {
+        let mut taken = BTreeSet::new();
+        assert_eq!(unique(&mut taken, "netns/tcp 64 B"), "netns_tcp_64_B");
+        assert_eq!(unique(&mut taken, "netns_TCP_64 B"), "netns_TCP_64_B-2");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_a_safe_file_name(text in "\\PC{0,200}") {
+            let name = file_name(&text);
+            prop_assert!(!name.is_empty() && name.len() <= 121);
+            prop_assert!(!name.starts_with('.') && !name.contains('/'));
+        }
+
+        #[test]
+        fn any_text_is_read_as_a_result_or_refused(text in "\\PC{0,200}") {
+            prop_assert!(parse(&text, "it").is_err());
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! sfnt-pingpong's output: `# ` lines about the client's machine, then one line a message size, ns.
+//! Values are half round trips unless the header says `reporting: RTT`.
+
+use nm_model::doubt::DoubtKind;
+use nm_model::probe::{Case, ProbeKind};
+use nm_model::result::{LatencyRound, RoundData, Statistic};
+use nm_model::stack::Comparability;
+
+use super::{Fault, Found, Import, fault, in_order, number, percentile, whole};
+
+const COLUMNS: [&str; 8] = ["size", "mean", "min", "median", "max", "%ile", "stddev", "iter"];
+
+/// What the header said.
+struct Header {
+    statistic: Statistic,
+    percentile: f64,
+    stack: String,
+    comparability: Comparability,
+}
+
+impl Header {
+    fn new() -> Header {
+        Header {
+            statistic: Statistic::HalfRoundTrip,
+            percentile: 99.0,
+            stack: "sfnt".to_string(),
+            comparability: Comparability::default(),
+        }
+    }
+}
+
+/// The line of column names, counted from 1. Copied output has spaces where the tool put tabs.
+pub(super) fn header_line(text: &str) -> Option<usize> {
+    let is_header = |line: &str| {
+        line.starts_with('#') && line[1..].split_whitespace().eq(COLUMNS.iter().copied())
+    };
+    text.lines().position(is_header).map(|at| at + 1)
+}
+
+pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
+    import.tool("sfnt-pingpong");
+    if header_line(text).is_none() {
+        return fault(1, format!("no line of columns; expected `# {}`", COLUMNS.join(" ")));
+    }
+    let mut header = Header::new();
+    for (at, line) in text.lines().enumerate() {
+        if let Some(fact) = line.strip_prefix('#') {
+            // A second run begins with its command line.
+            if fact.trim_start().starts_with("cmdline:") {
+                header = Header::new();
+            }
+            about(at + 1, fact.trim(), &mut header, import)?;
+        } else if line.starts_with(|c: char| c.is_whitespace() || c.is_ascii_digit())
+            && !line.trim().is_empty()
+        {
+            row(at + 1, line, &header, import)?;
+        }
+    }
+    Ok(())
+}
+
+/// `name: text` or `NAME=text`.
+fn about(at: usize, fact: &str, header: &mut Header, import: &mut Import) -> Result<(), Fault> {
+    let Some(split) = fact.find([':', '=']) else { return Ok(()) };
+    let (name, text) = (fact[..split].trim(), fact[split + 1..].trim());
+    match name {
+        "percentile" => {
+            let percent = number(at, "the percentile", text)?;
+            if percent > 100.0 {
+                return fault(at, format!("percentile {percent} is above 100"));
+            }
+            header.percentile = percent;
+        }
+        "reporting" => {
+            header.statistic = match text {
+                "RTT" => Statistic::RoundTrip,
+                "1/2 RTT" | "RTT/2" => Statistic::HalfRoundTrip,
+                other => {
+                    return fault(at, format!("reporting is `{other}`, not `RTT` or `1/2 RTT`"));
+                }
+            };
+        }
+        "cmdline" => command(text, header),
+        "version" => {
+            import.tool(format!("sfnt-pingpong {}", text.trim_start_matches("sfnettest-")))
+        }
+        "LD_PRELOAD" if text.contains("onload") => {
+            header.comparability.bypass = Some("onload".to_string());
+            header.stack = format!("onload+{}", header.stack);
+        }
+        // Onload then spins inside the receive call, whatever the program asks for.
+        "EF_POLL_USEC" if text.parse::<u64>().is_ok_and(|us| us > 0) => {
+            header.comparability.mode = Some("spin".to_string());
+            header.stack = header.stack.replace("-blocking", "-spin");
+        }
+        _ => {}
+    }
+    // Lines about one of several devices: `lspci: ADDRESS TEXT`, `INTERFACE: driver: NAME`.
+    let name = match text.split_once(": ") {
+        _ if name == "lspci" => format!("lspci.{}", text.split(' ').next().unwrap_or_default()),
+        Some((fact @ ("driver" | "version" | "bus-info"), value)) => {
+            import.note(&format!("{name}.{fact}"), value);
+            return Ok(());
+        }
+        _ => name.to_string(),
+    };
+    import.note(&name, text);
+    Ok(())
+}
+
+/// Protocol, way of waiting and statistic from the tool's own command line.
+fn command(text: &str, header: &mut Header) {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let protocol = words.iter().find_map(|word| match *word {
+        "tcp" => Some("tcp"),
+        "udp" => Some("udp"),
+        "unix_stream" => Some("unix"),
+        "unix_datagram" => Some("unix-datagram"),
+        "pipe" => Some("pipe"),
+        _ => None,
+    });
+    let muxer = words.iter().find_map(|word| word.strip_prefix("--muxer="));
+    let mode = match (muxer, words.contains(&"--spin")) {
+        (Some(muxer), true) if muxer != "none" => format!("{muxer}-spin"),
+        (Some(muxer), false) if muxer != "none" => muxer.to_string(),
+        (_, true) => "spin".to_string(),
+        _ => "blocking".to_string(),
+    };
+    if words.contains(&"--rtt") {
+        header.statistic = Statistic::RoundTrip;
+    }
+    if let Some(protocol) = protocol {
+        header.stack = format!("{protocol}-{mode}");
+        header.comparability.protocol = Some(protocol.to_string());
+        header.comparability.mode = Some(mode);
+        header.comparability.bypass = Some("none".to_string());
+    }
+}
+
+fn row(at: usize, line: &str, header: &Header, import: &mut Import) -> Result<(), Fault> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [size, mean, min, median, max, tail, stddev, count] = fields[..] else {
+        return fault(
+            at,
+            format!("{} fields instead of {}: {}", fields.len(), COLUMNS.len(), COLUMNS.join(" ")),
+        );
+    };
+    let ns = |what: &str, text: &str| number(at, what, text);
+    let count: u64 = whole(at, "iter", count)?;
+    let (min_ns, max_ns) = (ns("min", min)?, ns("max", max)?);
+    if min_ns > max_ns {
+        return fault(at, format!("min {min} is above max {max}"));
+    }
+    if header.percentile == 100.0 {
+        import.doubt(
+            DoubtKind::Inferred,
+            "sfnt-pingpong reads beyond its samples for percentile 100; max is right",
+        );
+    }
+    let percentiles = vec![
+        percentile(50.0, ns("median", median)?, None),
+        percentile(header.percentile, ns("%ile", tail)?, Some(count)),
+    ];
+    import.push(Found {
+        stack: header.stack.clone(),
+        probe: ProbeKind::Pingpong,
+        case: Case::Message { size_bytes: whole(at, "size", size)? },
+        statistic: header.statistic,
+        comparability: header.comparability.clone(),
+        settings: vec![],
+        data: RoundData::Latency(LatencyRound {
+            count: Some(count),
+            mean_ns: Some(ns("mean", mean)?),
+            min_ns: Some(min_ns),
+            max_ns: Some(max_ns),
+            stddev_ns: Some(ns("stddev", stddev)?),
+            percentiles: in_order(percentiles),
+            ..Default::default()
+        }),
+        doubts: vec![],
+    })
+}

@@ -1,0 +1,132 @@
+//! Verdicts as JUnit XML: a suite for each target with a case for each series judged, a suite for
+//! the comparisons, one for trials. What is inconclusive or not available is skipped, with the
+//! reason; it never counts as passed.
+
+use nm_model::verdict::Verdict;
+use nm_model::{Outcome, RunResult};
+use quick_xml::escape::escape;
+
+/// How one case ended.
+enum End {
+    Passed,
+    Failed(String),
+    Skipped(String),
+    Broken(String),
+}
+
+struct TestCase {
+    name: String,
+    end: End,
+}
+
+struct Suite {
+    name: String,
+    cases: Vec<TestCase>,
+}
+
+/// The XML document.
+pub fn report(result: &RunResult) -> String {
+    let mut suites: Vec<Suite> = result.verdicts.iter().map(target).collect();
+    let comparisons = result.comparisons.iter().map(|c| TestCase {
+        name: format!("{} against {}", c.b, c.a),
+        end: end(c.outcome, c.reasons.join("; ")),
+    });
+    suites.push(Suite { name: "comparisons".to_string(), cases: comparisons.collect() });
+    let failures = result.failures.iter().enumerate().map(|(index, failure)| TestCase {
+        name: format!("failed trial {}", index + 1),
+        end: End::Broken(failure.clone()),
+    });
+    let missing = result.not_available.iter().map(|row| TestCase {
+        name: format!("{}/{} {}", row.environment, row.stack, row.probe),
+        end: End::Skipped(format!("not available: {}", row.reason)),
+    });
+    suites.push(Suite { name: "trials".to_string(), cases: failures.chain(missing).collect() });
+    suites.retain(|suite| !suite.cases.is_empty());
+
+    let all = || suites.iter().flat_map(|suite| &suite.cases);
+    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    text += &format!("<testsuites name=\"{}\" {}>\n", xml(&result.name), counts(all()));
+    suites.iter().for_each(|suite| text += &suite_text(suite, result));
+    text += "</testsuites>\n";
+    text
+}
+
+fn end(outcome: Outcome, reason: String) -> End {
+    match outcome {
+        Outcome::Pass => End::Passed,
+        Outcome::Fail => End::Failed(reason),
+        Outcome::Inconclusive => End::Skipped(reason),
+    }
+}
+
+/// The suite of one target. Where the target is met although a series missed it (one was enough),
+/// that series is skipped, so that the document fails only where the verdict does.
+fn target(verdict: &Verdict) -> Suite {
+    let case = |evidence: &nm_model::verdict::Evidence| {
+        let end = match (evidence.outcome, verdict.outcome) {
+            (Outcome::Fail, Outcome::Fail) | (Outcome::Pass | Outcome::Inconclusive, _) => {
+                end(evidence.outcome, evidence.reason.clone())
+            }
+            (Outcome::Fail, _) => End::Skipped(format!(
+                "this series missed the target, but it does not decide it: {}",
+                evidence.reason
+            )),
+        };
+        TestCase { name: evidence.series.clone(), end }
+    };
+    let mut cases = vec![TestCase {
+        name: "verdict".to_string(),
+        end: end(verdict.outcome, verdict.reason.clone()),
+    }];
+    cases.extend(verdict.evidence.iter().map(case));
+    Suite { name: verdict.target.clone(), cases }
+}
+
+fn counts<'a>(cases: impl Iterator<Item = &'a TestCase>) -> String {
+    let (mut n_tests, mut n_failed, mut n_broken, mut n_skipped) = (0, 0, 0, 0);
+    for case in cases {
+        n_tests += 1;
+        match case.end {
+            End::Passed => {}
+            End::Failed(_) => n_failed += 1,
+            End::Broken(_) => n_broken += 1,
+            End::Skipped(_) => n_skipped += 1,
+        }
+    }
+    format!(
+        "tests=\"{n_tests}\" failures=\"{n_failed}\" errors=\"{n_broken}\" skipped=\"{n_skipped}\""
+    )
+}
+
+fn suite_text(suite: &Suite, result: &RunResult) -> String {
+    let started = result.started.as_ref();
+    let started = started.map_or(String::new(), |s| format!(" timestamp=\"{}\"", xml(s)));
+    let name = xml(&suite.name);
+    let mut text =
+        format!("  <testsuite name=\"{name}\" {}{started}>\n", counts(suite.cases.iter()));
+    for case in &suite.cases {
+        let head = format!("    <testcase classname=\"{name}\" name=\"{}\"", xml(&case.name));
+        text += &match &case.end {
+            End::Passed => format!("{head}/>\n"),
+            End::Failed(reason) => format!("{head}>{}</testcase>\n", inner("failure", reason)),
+            End::Broken(reason) => format!("{head}>{}</testcase>\n", inner("error", reason)),
+            End::Skipped(reason) => format!("{head}>{}</testcase>\n", inner("skipped", reason)),
+        };
+    }
+    text + "  </testsuite>\n"
+}
+
+fn inner(element: &str, reason: &str) -> String {
+    format!("<{element} message=\"{}\"/>", xml(reason))
+}
+
+/// `text` for an attribute: escaped, characters that XML 1.0 does not allow replaced.
+fn xml(text: &str) -> String {
+    let is_allowed = |c: char| c >= '\u{20}' && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    let clean: String = text
+        .chars()
+        .map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c })
+        .map(|c| if is_allowed(c) { c } else { '\u{fffd}' })
+        .collect();
+    escape(clean.as_str()).into_owned()
+}

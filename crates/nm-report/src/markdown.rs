@@ -1,0 +1,136 @@
+//! The report as Markdown, for a merge request or a job summary: the same tables, no charts.
+
+use nm_model::RunResult;
+use nm_model::verdict::{Comparison, Verdict};
+
+use crate::facts;
+use crate::table::{Table, Tone, markdown_text};
+use crate::view::{self, Detail, Notes};
+
+/// The report of `result`.
+pub fn report(result: &RunResult) -> String {
+    let notes = Notes::collect(result);
+    let headline = view::headline(result);
+    let mut text = format!("# {}: {}\n\n", headline.word, markdown_text(&result.name));
+    text += &format!("{}\n", markdown_text(&headline.sentence));
+    if !result.verdicts.is_empty() {
+        text += "\n## Why\n";
+        result.verdicts.iter().for_each(|verdict| text += &target(verdict));
+    }
+    if !result.comparisons.is_empty() {
+        text += "\n## What was compared\n";
+        result.comparisons.iter().for_each(|comparison| text += &compared(comparison));
+    }
+    if !result.series.is_empty() {
+        text += "\n## Figures\n";
+        for group in view::groups(result) {
+            text += &format!("\n{}", view::group_table(&group, &notes, Detail::Full).to_markdown());
+        }
+    }
+    text += &doubts(&notes);
+    text += &endpoints(result);
+    if !result.not_available.is_empty() {
+        let table = view::not_available_table(result);
+        text += &format!("\n## Not available\n\n{}", table.to_markdown());
+    }
+    text += &bullets("Failed trials", &result.failures);
+    text += &bullets("Method", &view::method_notes(result));
+    text += &format!("\nMade by {}.\n", markdown_text(&view::source_text(&result.source)));
+    text
+}
+
+fn bullets(title: &str, lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let lines: String = lines.iter().map(|line| format!("- {}\n", markdown_text(line))).collect();
+    format!("\n## {title}\n\n{lines}")
+}
+
+fn target(verdict: &Verdict) -> String {
+    let mut text = format!(
+        "\n### {}: {}\n\n{}\n",
+        verdict.outcome,
+        markdown_text(&verdict.target),
+        markdown_text(&verdict.reason)
+    );
+    let evidence = view::evidence_table(verdict);
+    if !evidence.rows.is_empty() {
+        text += &format!("\n{}", evidence.to_markdown());
+    }
+    text
+}
+
+fn compared(comparison: &Comparison) -> String {
+    let mut text = format!(
+        "\n### {}: {} against {}\n\n",
+        comparison.outcome,
+        markdown_text(&comparison.b),
+        markdown_text(&comparison.a)
+    );
+    for reason in &comparison.reasons {
+        text += &format!("- {}\n", markdown_text(reason));
+    }
+    if !comparison.differences.is_empty() {
+        let mut table = Table::new("Not like for like", &["field", "A", "B"]);
+        for row in &comparison.differences {
+            table.push(Tone::Differs, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
+        }
+        text += &format!("\n{}", table.to_markdown());
+    }
+    let rows = view::comparison_table(comparison);
+    if !rows.rows.is_empty() {
+        text += &format!("\n{}", rows.to_markdown());
+    }
+    text += &comparison
+        .unmatched
+        .iter()
+        .map(|line| format!("\n{}\n", markdown_text(line)))
+        .collect::<String>();
+    text
+}
+
+fn doubts(notes: &Notes) -> String {
+    if notes.notes.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new("", &["no.", "doubt", "where", "cause", "remedy"]);
+    for (index, note) in notes.notes.iter().enumerate() {
+        let (place, detail) = &note.places[0];
+        let more = match note.places.len() - 1 {
+            0 => String::new(),
+            n => format!(" (and {})", crate::units::plural(n, "more place", "more places")),
+        };
+        let place = place.as_ref().map_or(String::new(), |place| format!("{place}: "));
+        table.push(
+            Tone::Plain,
+            vec![
+                format!("[{}]", index + 1),
+                note.kind.title().to_string(),
+                format!("{place}{detail}{more}"),
+                note.kind.cause().to_string(),
+                note.kind.remedy().to_string(),
+            ],
+        );
+    }
+    format!("\n## Doubts\n\n{}", table.to_markdown())
+}
+
+fn endpoints(result: &RunResult) -> String {
+    if result.facts.is_empty() {
+        return String::new();
+    }
+    let mut titles = vec!["fact", "differs"];
+    titles.extend(facts::endpoints(result));
+    // A column's title is a name from outside: the sign for figures must not be taken from it.
+    let titles: Vec<String> = titles.iter().map(|t| t.replace('#', "")).collect();
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let mut table = Table::new("", &titles);
+    for row in facts::rows(result) {
+        let differs = if row.is_equal() { "" } else { "≠" };
+        let mut cells = vec![row.name, differs.to_string()];
+        cells.extend(row.values);
+        table.push(Tone::Plain, cells);
+    }
+    format!("\n## Endpoints\n\n{}", table.to_markdown())
+}

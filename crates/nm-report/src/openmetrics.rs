@@ -1,0 +1,212 @@
+//! The figures as OpenMetrics text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), for
+//! a textfile collector: gauges only, base units, no time stamps.
+
+use nm_model::metric::Metric;
+use nm_model::result::{Series, Statistic};
+use nm_model::{Outcome, RunResult};
+
+use crate::view;
+
+/// Labels of one sample.
+type Labels<'a> = Vec<(&'a str, String)>;
+
+/// One metric family.
+struct Family<'a> {
+    name: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    samples: Vec<(Labels<'a>, f64)>,
+}
+
+/// The text, closed by `# EOF`.
+pub fn text(result: &RunResult) -> String {
+    let families = [
+        run(result),
+        verdicts(result),
+        latency(result),
+        latency_figure(
+            result,
+            "nearmetal_latency_mean_seconds",
+            "Arithmetic mean of the latency.",
+            Metric::Mean,
+        ),
+        latency_figure(
+            result,
+            "nearmetal_latency_stddev_seconds",
+            "Standard deviation of the latency inside a round.",
+            Metric::Stddev,
+        ),
+        latency_figure(
+            result,
+            "nearmetal_latency_es10_seconds",
+            "Mean of the slowest 10 % of the samples.",
+            Metric::Es10,
+        ),
+        counts(result, "nearmetal_samples", "Samples of all rounds together.", view::samples),
+        counts(result, "nearmetal_lost", "Messages that never came back.", |series| {
+            Some(view::lost(series))
+        }),
+        throughput(result),
+    ];
+    let mut text = String::new();
+    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+        text += &format!("# TYPE {} gauge\n", family.name);
+        if !family.unit.is_empty() {
+            text += &format!("# UNIT {} {}\n", family.name, family.unit);
+        }
+        text += &format!("# HELP {} {}\n", family.name, family.help);
+        for (labels, value) in &family.samples {
+            text += &format!("{}{} {}\n", family.name, braces(labels), number(*value));
+        }
+    }
+    text + "# EOF\n"
+}
+
+fn braces(labels: &Labels<'_>) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let pairs: Vec<String> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn number(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_string()
+    } else if value.is_infinite() {
+        if value > 0.0 { "+Inf" } else { "-Inf" }.to_string()
+    } else {
+        format!("{value:?}")
+    }
+}
+
+fn labels(series: &Series) -> Labels<'static> {
+    let key = &series.key;
+    vec![
+        ("environment", key.environment.clone()),
+        ("stack", key.stack.clone()),
+        ("probe", key.probe.to_string()),
+        ("case", key.case.to_string()),
+        ("statistic", key.statistic.to_string()),
+    ]
+}
+
+fn run(result: &RunResult) -> Family<'_> {
+    let labels = vec![
+        ("name", result.name.clone()),
+        ("source", view::source_text(&result.source)),
+        ("started", result.started.clone().unwrap_or_default()),
+        ("state", result.state.to_string()),
+        ("outcome", result.outcome.to_string()),
+    ];
+    Family {
+        name: "nearmetal_run",
+        unit: "",
+        help: "The run that all other samples are of; always 1.",
+        samples: vec![(labels, 1.0)],
+    }
+}
+
+fn verdicts(result: &RunResult) -> Family<'_> {
+    let mut samples = vec![];
+    for (index, verdict) in result.verdicts.iter().enumerate() {
+        for outcome in Outcome::ALL {
+            let labels = vec![
+                ("target", verdict.target.clone()),
+                // Two targets of a plan may have the same words.
+                ("index", index.to_string()),
+                ("outcome", outcome.to_string()),
+            ];
+            samples.push((labels, f64::from(u8::from(verdict.outcome == *outcome))));
+        }
+    }
+    Family {
+        name: "nearmetal_verdict",
+        unit: "",
+        help: "1 for the outcome that the judgement of the target came to, else 0.",
+        samples,
+    }
+}
+
+fn is_latency(series: &&Series) -> bool {
+    series.key.statistic != Statistic::Throughput
+}
+
+fn latency(result: &RunResult) -> Family<'_> {
+    let quantiles = [
+        ("0", Metric::Min),
+        ("0.5", Metric::Median),
+        ("0.9", Metric::Percentile(90.0)),
+        ("0.99", Metric::Percentile(99.0)),
+        ("0.999", Metric::Percentile(99.9)),
+        ("0.9999", Metric::Percentile(99.99)),
+        ("1", Metric::Max),
+    ];
+    let mut samples = vec![];
+    for series in result.series.iter().filter(is_latency) {
+        for (quantile, metric) in quantiles {
+            if let Some(ns) = view::value(series, metric) {
+                let mut labels = labels(series);
+                labels.push(("quantile", quantile.to_string()));
+                samples.push((labels, ns / 1e9));
+            }
+        }
+    }
+    Family {
+        name: "nearmetal_latency_seconds",
+        unit: "seconds",
+        help: "Latency by quantile; the label statistic says half or full round trip.",
+        samples,
+    }
+}
+
+fn latency_figure<'a>(
+    result: &'a RunResult,
+    name: &'static str,
+    help: &'static str,
+    metric: Metric,
+) -> Family<'a> {
+    let sample = |series: &Series| Some((labels(series), view::value(series, metric)? / 1e9));
+    let samples = result.series.iter().filter(is_latency).filter_map(sample).collect();
+    Family { name, unit: "seconds", help, samples }
+}
+
+fn counts<'a>(
+    result: &'a RunResult,
+    name: &'static str,
+    help: &'static str,
+    count: impl Fn(&Series) -> Option<u64>,
+) -> Family<'a> {
+    let sample = |series: &Series| Some((labels(series), count(series)? as f64));
+    let samples = result.series.iter().filter(is_latency).filter_map(sample).collect();
+    Family { name, unit: "", help, samples }
+}
+
+fn throughput(result: &RunResult) -> Family<'_> {
+    let sample =
+        |series: &Series| Some((labels(series), view::value(series, Metric::Throughput)? * 1e9));
+    Family {
+        name: "nearmetal_throughput_bits_per_second",
+        unit: "bits_per_second",
+        help: "Sum of all flows, counted by the receivers.",
+        samples: result.series.iter().filter_map(sample).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_are_escaped_as_the_format_wants() {
+        let labels = vec![("a", "x\\y\"z\nw".to_string())];
+        assert_eq!(braces(&labels), "{a=\"x\\\\y\\\"z\\nw\"}");
+        assert_eq!(number(1.5e-6), "1.5e-6");
+        assert_eq!(number(1.0), "1.0");
+    }
+}

@@ -1,0 +1,25 @@
+//! JSON Schemas of what nearmetal writes and reads, made from the types themselves. The committed
+//! copies lie in `schema/`; a test compares.
+
+use nm_model::{Plan, RunResult};
+use schemars::{Schema, schema_for};
+
+/// Schema of `result.json`.
+pub fn result() -> serde_json::Value {
+    titled(schema_for!(RunResult), "nearmetal result")
+}
+
+/// Schema of a plan, as JSON; a TOML plan has the same shape.
+pub fn plan() -> serde_json::Value {
+    titled(schema_for!(Plan), "nearmetal plan")
+}
+
+fn titled(mut schema: Schema, title: &str) -> serde_json::Value {
+    schema.insert("title".to_string(), title.into());
+    schema.to_value()
+}
+
+/// A schema as it lies in `schema/`.
+pub fn text(schema: &serde_json::Value) -> String {
+    format!("{schema:#}\n")
+}

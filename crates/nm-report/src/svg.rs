@@ -1,0 +1,615 @@
+//! A small chart library: one chart is one `<svg>`, drawn from numbers alone.
+//!
+//! Colours, dashes and text styles are classes (`k0`… colour, `d0`… dash) that the page's style
+//! sheet defines, so light, dark and print need no second drawing. The legend stands below the
+//! plot, never in it; labels that would overlap are left out. Widths of text are estimated, on the
+//! safe side.
+
+use maud::{Markup, html};
+
+/// Width of every chart in its own units, px at full size.
+pub const WIDTH: f64 = 860.0;
+
+const LETTER_WIDTH: f64 = 6.9;
+const LINE_HEIGHT: f64 = 16.0;
+const N_COLOURS: usize = 7;
+const N_DASHES: usize = 6;
+const N_SHAPES: usize = 6;
+
+/// How values become places on an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Equal steps.
+    Linear,
+    /// Equal factors; values must be above zero.
+    Log,
+}
+
+/// A label on an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tick {
+    /// Where.
+    pub at: f64,
+    /// Label; empty for a line only.
+    pub label: String,
+}
+
+/// An axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// What it shows, with its unit.
+    pub label: String,
+    /// How values become places.
+    pub scale: Scale,
+    /// Value at the left or the bottom.
+    pub low: f64,
+    /// Value at the right or the top.
+    pub high: f64,
+    /// Labels.
+    pub ticks: Vec<Tick>,
+}
+
+/// How marks of one entry look: colour and dash by number, faint for figures of other runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Number of the entry in the chart.
+    pub index: usize,
+    /// Whether it stands in the background.
+    pub is_faint: bool,
+}
+
+/// Something that is drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mark {
+    /// A line through points.
+    Line(Look, Vec<(f64, f64)>),
+    /// A thin dotted line through points: what a line continues with when less is known.
+    Dotted(Look, Vec<(f64, f64)>),
+    /// An area between two values at each x.
+    Band(Look, Vec<(f64, f64, f64)>),
+    /// Filled points in the entry's shape.
+    Points(Look, Vec<(f64, f64)>),
+    /// Open points in the entry's shape.
+    Open(Look, Vec<(f64, f64)>),
+    /// Short strokes across, such as maxima.
+    Strokes(Look, Vec<(f64, f64)>),
+    /// A bar lying at `y` with its thickness.
+    Bar {
+        /// Entry.
+        look: Look,
+        /// Middle and thickness on the y axis.
+        y: (f64, f64),
+        /// From and to on the x axis.
+        x: (f64, f64),
+    },
+    /// A text to the right of a place.
+    Label((f64, f64), String),
+    /// A range: an area behind all else, from and to on both axes.
+    Range {
+        /// From and to on the x axis.
+        x: (f64, f64),
+        /// From and to on the y axis.
+        y: (f64, f64),
+    },
+    /// A limit: an upright line at `x` between two places of the y axis.
+    Limit {
+        /// Where on the x axis.
+        x: f64,
+        /// From and to on the y axis.
+        y: (f64, f64),
+        /// Short text at its head.
+        text: String,
+    },
+    /// An interval lying at `y`.
+    Interval(Look, f64, (f64, f64)),
+}
+
+/// What stands before an entry of the legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swatch {
+    /// A line with the entry's shape on it.
+    Line,
+    /// The shape alone, filled.
+    Filled,
+    /// The shape alone, open.
+    Open,
+}
+
+/// A line of the legend.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// What stands before it.
+    pub swatch: Swatch,
+    /// Look of its marks.
+    pub look: Look,
+    /// Name.
+    pub label: String,
+}
+
+/// A chart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// Unique in the page; ids of title and description start with it.
+    pub id: String,
+    /// What it shows, in one line.
+    pub title: String,
+    /// What it shows, in sentences, for those who do not see it.
+    pub description: String,
+    /// Axis from left to right.
+    pub x: Axis,
+    /// Axis from bottom to top.
+    pub y: Axis,
+    /// Height of the plot area.
+    pub plot_height: f64,
+    /// What is drawn, in order.
+    pub marks: Vec<Mark>,
+    /// Legend; empty for none.
+    pub legend: Vec<Entry>,
+    /// What stands for what beside the entries: `line: median`, …
+    pub key: String,
+}
+
+/// The place of the plot area.
+struct Frame {
+    left: f64,
+    top: f64,
+    right: f64,
+    bottom: f64,
+}
+
+impl Axis {
+    /// Share of the way from low to high, 0 to 1 inside the axis.
+    fn share(&self, value: f64) -> f64 {
+        let (value, low, high) = match self.scale {
+            Scale::Linear => (value, self.low, self.high),
+            Scale::Log => (value.log10(), self.low.log10(), self.high.log10()),
+        };
+        let share = (value - low) / (high - low);
+        if share.is_finite() { share.clamp(-0.02, 1.02) } else { 0.0 }
+    }
+
+    /// A logarithmic axis over `values`, with ticks at 1, 2 and 5 of each decade, or at the decades
+    /// alone where there are many. `label_of` names a tick.
+    pub fn log(label: &str, values: &[f64], label_of: impl Fn(f64) -> String) -> Axis {
+        let is_usable = |v: &&f64| v.is_finite() && **v > 0.0;
+        let low = values.iter().filter(is_usable).copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().filter(is_usable).copied().fold(0.0, f64::max);
+        let (low, high) = if high > 0.0 { (low / 1.04, high * 1.04) } else { (1.0, 10.0) };
+        let first = low.log10().floor() as i32;
+        let last = high.log10().ceil() as i32;
+        let steps: Vec<f64> = (first..=last)
+            .flat_map(|decade| [1.0, 2.0, 5.0].map(|m| m * 10f64.powi(decade)))
+            .collect();
+        let below = steps.iter().copied().filter(|s| *s <= low).fold(steps[0], f64::max);
+        let above = steps.iter().copied().find(|s| *s >= high).unwrap_or(high);
+        let n_decades = (above / below).log10();
+        let is_labelled = |step: f64| {
+            let is_decade = (step.log10() - step.log10().round()).abs() < 1e-9;
+            is_decade || n_decades <= 3.0
+        };
+        let ticks = steps
+            .into_iter()
+            .filter(|s| *s >= below * 0.999 && *s <= above * 1.001)
+            .map(|at| Tick {
+                at,
+                label: if is_labelled(at) { label_of(at) } else { String::new() },
+            })
+            .collect();
+        Axis { label: label.to_string(), scale: Scale::Log, low: below, high: above, ticks }
+    }
+
+    /// A linear axis from `low` to at least `high`, with about `n_ticks` ticks at 1, 2 or 5 times
+    /// a power of ten.
+    pub fn linear(
+        label: &str,
+        low: f64,
+        high: f64,
+        n_ticks: usize,
+        label_of: impl Fn(f64) -> String,
+    ) -> Axis {
+        let high = if high.is_finite() && high > low { high } else { low + 1.0 };
+        let rough = (high - low) / n_ticks.max(1) as f64;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power);
+        let step = step.into_iter().find(|s| *s >= rough).unwrap_or(rough);
+        let first = (low / step).floor() as i64;
+        let last = (high / step).ceil() as i64;
+        let ticks: Vec<Tick> = (first..=last)
+            .map(|i| i as f64 * step)
+            .map(|at| Tick { at, label: label_of(at) })
+            .collect();
+        let (low, high) = (first as f64 * step, last as f64 * step);
+        Axis { label: label.to_string(), scale: Scale::Linear, low, high, ticks }
+    }
+
+    /// An axis of rows, the first at the top: row `i` lies at `-i`.
+    pub fn rows(label: &str, names: &[String]) -> Axis {
+        let ticks = names
+            .iter()
+            .enumerate()
+            .map(|(i, name)| Tick { at: -(i as f64), label: name.clone() })
+            .collect();
+        let low = 0.5 - names.len().max(1) as f64;
+        Axis { label: label.to_string(), scale: Scale::Linear, low, high: 0.5, ticks }
+    }
+}
+
+impl Look {
+    /// An entry of this run.
+    pub fn of(index: usize) -> Look {
+        Look { index, is_faint: false }
+    }
+
+    /// An entry of another run, behind the others.
+    pub fn faint(index: usize) -> Look {
+        Look { index, is_faint: true }
+    }
+
+    fn class(self) -> String {
+        let dash = (self.index + self.index / N_COLOURS) % N_DASHES;
+        match self.is_faint {
+            true => format!("kf d{}", self.index % N_DASHES),
+            false => format!("k{} d{dash}", self.index % N_COLOURS),
+        }
+    }
+
+    /// Path of the entry's shape around a place.
+    fn shape(self, x: f64, y: f64, size: f64) -> String {
+        let (x, y, s) = (x, y, size);
+        let at = |dx: f64, dy: f64| format!("{} {}", n(x + dx), n(y + dy));
+        match self.index % N_SHAPES {
+            0 => format!(
+                "M{}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z",
+                at(-s, 0.0),
+                r = n(s),
+                d = n(2.0 * s)
+            ),
+            1 => format!("M{}h{w}v{w}h-{w}z", at(-s * 0.9, -s * 0.9), w = n(s * 1.8)),
+            2 => format!(
+                "M{}L{}L{}z",
+                at(0.0, -s * 1.1),
+                at(s * 1.1, s * 0.9),
+                at(-s * 1.1, s * 0.9)
+            ),
+            3 => format!(
+                "M{}L{}L{}L{}z",
+                at(0.0, -s * 1.3),
+                at(s * 1.3, 0.0),
+                at(0.0, s * 1.3),
+                at(-s * 1.3, 0.0)
+            ),
+            4 => format!(
+                "M{}L{}L{}z",
+                at(0.0, s * 1.1),
+                at(s * 1.1, -s * 0.9),
+                at(-s * 1.1, -s * 0.9)
+            ),
+            _ => format!(
+                "M{}h{w}v{a}h{a}v{w}h-{a}v{a}h-{w}v-{a}h-{a}v-{w}h{a}z",
+                at(-s * 0.4, -s * 1.2),
+                w = n(s * 0.8),
+                a = n(s * 0.8)
+            ),
+        }
+    }
+}
+
+/// A coordinate with at most one decimal.
+fn n(value: f64) -> String {
+    let text = format!("{value:.1}");
+    match text.strip_suffix(".0") {
+        Some("-0") => "0".to_string(),
+        Some(whole) => whole.to_string(),
+        None => text,
+    }
+}
+
+fn text_width(text: &str) -> f64 {
+    text.chars().count() as f64 * LETTER_WIDTH
+}
+
+/// `text`, shortened in the middle to at most `width`, so that both ends can be told apart.
+fn shortened(text: &str, width: f64) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    let room = ((width / LETTER_WIDTH) as usize).max(3);
+    if letters.len() <= room {
+        return text.to_string();
+    }
+    let head = room.saturating_sub(1).div_ceil(2);
+    let tail = room - 1 - head;
+    let tail = &letters[letters.len() - tail..];
+    format!("{}…{}", String::from_iter(&letters[..head]), String::from_iter(tail))
+}
+
+impl Chart {
+    /// The chart as an `<svg>` element.
+    pub fn draw(&self) -> Markup {
+        let left = self.left_margin();
+        let frame = Frame {
+            left,
+            top: 26.0,
+            right: WIDTH - 30.0 - self.right_margin(),
+            bottom: 26.0 + self.plot_height,
+        };
+        let legend_top = frame.bottom + 44.0;
+        let (legend, legend_height) = self.draw_legend(legend_top);
+        let height = legend_top + legend_height + 6.0;
+        let (title_id, description_id) = (format!("{}-t", self.id), format!("{}-d", self.id));
+        html! {
+            svg id=(self.id) class="chart" role="img"
+                aria-labelledby=(format!("{title_id} {description_id}"))
+                viewBox=(format!("0 0 {} {}", n(WIDTH), n(height)))
+                width=(n(WIDTH)) height=(n(height)) xmlns="http://www.w3.org/2000/svg" {
+                title id=(title_id) { (self.title) }
+                desc id=(description_id) { (self.description) }
+                (self.draw_axes(&frame))
+                @for mark in &self.marks { (self.draw_mark(&frame, mark)) }
+                (legend)
+            }
+        }
+    }
+
+    fn left_margin(&self) -> f64 {
+        let widest = self.y.ticks.iter().map(|t| text_width(&t.label)).fold(0.0, f64::max);
+        (widest + 14.0).clamp(40.0, 340.0)
+    }
+
+    /// Room for the texts behind bars, which would leave the plot area otherwise.
+    fn right_margin(&self) -> f64 {
+        let width = |mark: &Mark| match mark {
+            Mark::Label(_, text) => text_width(text),
+            _ => 0.0,
+        };
+        self.marks.iter().map(width).fold(0.0, f64::max)
+    }
+
+    fn place(&self, frame: &Frame, x: f64, y: f64) -> (f64, f64) {
+        (
+            frame.left + self.x.share(x) * (frame.right - frame.left),
+            frame.bottom - self.y.share(y) * (frame.bottom - frame.top),
+        )
+    }
+
+    /// Labels of the x axis with their places; those that would overlap are left out, but never
+    /// the last.
+    fn x_labels(&self, frame: &Frame) -> Vec<(f64, String)> {
+        let ticks = self.x.ticks.iter().filter(|tick| !tick.label.is_empty());
+        let all: Vec<(f64, String)> = ticks
+            .map(|tick| (self.place(frame, tick.at, self.y.low).0, tick.label.clone()))
+            .collect();
+        let edges = |(x, label): &(f64, String)| {
+            let half = text_width(label) / 2.0;
+            (x - half, x + half)
+        };
+        let Some((last, rest)) = all.split_last() else { return vec![] };
+        let mut labels: Vec<(f64, String)> = vec![];
+        for label in rest {
+            let is_after = labels.last().is_none_or(|l| edges(l).1 + 6.0 < edges(label).0);
+            if is_after && edges(label).1 + 6.0 < edges(last).0 {
+                labels.push(label.clone());
+            }
+        }
+        labels.push(last.clone());
+        labels
+    }
+
+    fn draw_axes(&self, frame: &Frame) -> Markup {
+        let x_labels = self.x_labels(frame);
+        let mut last_y = f64::INFINITY;
+        let is_rows = self.y.high == 0.5;
+        let mut y_ticks: Vec<(f64, &Tick)> =
+            self.y.ticks.iter().map(|t| (self.place(frame, self.x.low, t.at).1, t)).collect();
+        y_ticks.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let y_labels: Vec<(f64, String)> = y_ticks
+            .iter()
+            .filter(|(y, tick)| {
+                let fits = !tick.label.is_empty() && last_y - y > 13.0;
+                if fits {
+                    last_y = *y;
+                }
+                fits
+            })
+            .map(|(y, tick)| (*y, shortened(&tick.label, frame.left - 14.0)))
+            .collect();
+        let grid_x: String = self
+            .x
+            .ticks
+            .iter()
+            .map(|t| self.place(frame, t.at, self.y.low).0)
+            .map(|x| format!("M{} {}V{}", n(x), n(frame.top), n(frame.bottom)))
+            .collect();
+        let grid_y: String = y_ticks
+            .iter()
+            .map(|(y, _)| format!("M{} {}H{}", n(frame.left), n(*y), n(frame.right)))
+            .collect();
+        let (left, right) = (n(frame.left), n(frame.right));
+        let corner = format!("M{left} {}V{}H{right}", n(frame.top), n(frame.bottom));
+        html! {
+            path class="grid" d=(grid_x) {}
+            @if !is_rows { path class="grid" d=(grid_y) {} }
+            path class="axis" d=(corner) {}
+            @for (x, label) in &x_labels {
+                text x=(n(*x)) y=(n(frame.bottom + 16.0)) text-anchor="middle" { (label) }
+            }
+            @for (y, label) in &y_labels {
+                text x=(n(frame.left - 7.0)) y=(n(y + 4.0)) text-anchor="end" { (label) }
+            }
+            text class="al" x=(n((frame.left + frame.right) / 2.0)) y=(n(frame.bottom + 33.0))
+                text-anchor="middle" { (self.x.label) }
+            text class="al" x="2" y="14" { (self.y.label) }
+        }
+    }
+
+    fn path(&self, frame: &Frame, points: &[(f64, f64)]) -> String {
+        let mut path = String::new();
+        for (index, &(x, y)) in points.iter().enumerate() {
+            let (x, y) = self.place(frame, x, y);
+            let sign = if index == 0 { "M" } else { "L" };
+            path += &format!("{sign}{} {}", n(x), n(y));
+        }
+        path
+    }
+
+    fn draw_mark(&self, frame: &Frame, mark: &Mark) -> Markup {
+        match mark {
+            Mark::Line(look, points) => html! {
+                path class=(format!("line {}", look.class())) d=(self.path(frame, points)) {}
+            },
+            Mark::Dotted(look, points) => html! {
+                path class=(format!("dotted {}", look.class())) d=(self.path(frame, points)) {}
+            },
+            Mark::Band(look, points) => {
+                let upper = points.iter().map(|&(x, _, high)| (x, high));
+                let lower = points.iter().rev().map(|&(x, low, _)| (x, low));
+                let outline: Vec<(f64, f64)> = upper.chain(lower).collect();
+                html! {
+                    path class=(format!("band {}", look.class()))
+                        d=(self.path(frame, &outline) + "z") {}
+                }
+            }
+            Mark::Points(look, points) => self.draw_points(frame, "point", *look, points),
+            Mark::Open(look, points) => self.draw_points(frame, "open", *look, points),
+            Mark::Strokes(look, points) => {
+                let strokes: String = points
+                    .iter()
+                    .map(|&(x, y)| self.place(frame, x, y))
+                    .map(|(x, y)| format!("M{} {}h8", n(x - 4.0), n(y)))
+                    .collect();
+                html! { path class=(format!("stroke {}", look.class())) d=(strokes) {} }
+            }
+            Mark::Bar { look, y, x } => {
+                let class = format!("bar {}", look.class());
+                self.draw_box(frame, &class, (y.0 - y.1 / 2.0, y.0 + y.1 / 2.0), *x)
+            }
+            Mark::Range { x, y } => self.draw_box(frame, "range", *y, *x),
+            Mark::Label((x, y), text) => {
+                let (x, y) = self.place(frame, *x, *y);
+                html! { text x=(n(x + 9.0)) y=(n(y + 4.0)) { (text) } }
+            }
+            Mark::Limit { x, y, text } => {
+                let (left, top) = self.place(frame, *x, y.1);
+                let (_, bottom) = self.place(frame, *x, y.0);
+                let is_late = left + text_width(text) > WIDTH - 8.0;
+                html! {
+                    path class="limit" d=(format!("M{} {}V{}", n(left), n(top), n(bottom))) {}
+                    text class="lt" x=(n(if is_late { left - 4.0 } else { left + 4.0 }))
+                        y=(n(top + 2.0)) text-anchor=(if is_late { "end" } else { "start" })
+                        { (text) }
+                }
+            }
+            Mark::Interval(look, y, (low, high)) => {
+                let (left, at) = self.place(frame, *low, *y);
+                let (right, _) = self.place(frame, *high, *y);
+                let path = format!(
+                    "M{} {}H{}M{} {top}v8M{} {top}v8",
+                    n(left),
+                    n(at),
+                    n(right),
+                    n(left),
+                    n(right),
+                    top = n(at - 4.0)
+                );
+                html! { path class=(format!("stroke {}", look.class())) d=(path) {} }
+            }
+        }
+    }
+
+    fn draw_points(&self, frame: &Frame, class: &str, look: Look, points: &[(f64, f64)]) -> Markup {
+        let path: String = points
+            .iter()
+            .map(|&(x, y)| self.place(frame, x, y))
+            .map(|(x, y)| look.shape(x, y, 3.6))
+            .collect();
+        html! { path class=(format!("{class} {}", look.class())) d=(path) {} }
+    }
+
+    fn draw_box(&self, frame: &Frame, class: &str, y: (f64, f64), x: (f64, f64)) -> Markup {
+        let (left, top) = self.place(frame, x.0, y.1);
+        let (right, bottom) = self.place(frame, x.1, y.0);
+        html! {
+            rect class=(class) x=(n(left)) y=(n(top))
+                width=(n((right - left).max(0.5))) height=(n((bottom - top).max(0.5))) {}
+        }
+    }
+
+    /// The legend and its height.
+    fn draw_legend(&self, top: f64) -> (Markup, f64) {
+        const SWATCH: f64 = 38.0;
+        let widest = self.legend.iter().map(|e| text_width(&e.label)).fold(0.0, f64::max);
+        let column = (widest + SWATCH + 18.0).clamp(120.0, WIDTH - 8.0);
+        let n_columns = ((WIDTH - 8.0) / column).floor().max(1.0) as usize;
+        let n_rows = self.legend.len().div_ceil(n_columns);
+        let key_height = if self.key.is_empty() { 0.0 } else { LINE_HEIGHT };
+        let markup = html! {
+            @if !self.key.is_empty() {
+                text class="key" x="4" y=(n(top + 11.0)) { (self.key) }
+            }
+            @for (index, entry) in self.legend.iter().enumerate() {
+                @let x = 4.0 + (index % n_columns) as f64 * column;
+                @let y = top + key_height + (index / n_columns) as f64 * LINE_HEIGHT + 7.0;
+                @let class = entry.look.class();
+                @if entry.swatch == Swatch::Line {
+                    path class=(format!("line {class}")) d=(format!("M{} {}h30", n(x), n(y))) {}
+                }
+                @let point = if entry.swatch == Swatch::Open { "open" } else { "point" };
+                path class=(format!("{point} {class}")) d=(entry.look.shape(x + 15.0, y, 3.6)) {}
+                text x=(n(x + SWATCH)) y=(n(y + 4.0)) {
+                    (shortened(&entry.label, column - SWATCH - 6.0))
+                }
+            }
+        };
+        (markup, key_height + n_rows as f64 * LINE_HEIGHT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn logarithmic_ticks_are_round_and_hold_the_values() {
+        let axis = Axis::log("t", &[1420.0, 39_777.0], |v| v.to_string());
+        assert_eq!((axis.low, axis.high), (1000.0, 50_000.0));
+        let labels: Vec<&str> = axis.ticks.iter().map(|t| t.label.as_str()).collect();
+        assert_eq!(labels, ["1000", "2000", "5000", "10000", "20000", "50000"]);
+    }
+
+    #[test]
+    fn a_long_label_keeps_both_ends() {
+        assert_eq!(shortened("abcdefghij", 5.0 * LETTER_WIDTH), "ab…ij");
+        assert_eq!(shortened("abc", 100.0), "abc");
+    }
+
+    proptest! {
+        #[test]
+        fn any_values_make_an_axis_that_holds_them(
+            values in prop::collection::vec(1e-3f64..1e12, 0..20),
+        ) {
+            let axis = Axis::log("t", &values, |v| v.to_string());
+            prop_assert!(axis.low < axis.high);
+            prop_assert!(values.iter().all(|v| axis.low <= *v && *v <= axis.high));
+            prop_assert!(axis.ticks.len() < 80);
+        }
+
+        #[test]
+        fn any_numbers_are_drawn_inside_the_chart(
+            points in prop::collection::vec((any::<f64>(), any::<f64>()), 0..9),
+        ) {
+            let ys: Vec<f64> = points.iter().map(|p| p.1).collect();
+            let chart = Chart {
+                id: "c".into(),
+                title: "t".into(),
+                description: "d".into(),
+                x: Axis::linear("x", 0.0, 10.0, 5, |v| v.to_string()),
+                y: Axis::log("y", &ys, |v| v.to_string()),
+                plot_height: 100.0,
+                marks: vec![Mark::Line(Look::of(0), points)],
+                legend: vec![],
+                key: String::new(),
+            };
+            let text = chart.draw().into_string();
+            prop_assert!(!text.contains("NaN") && !text.contains("inf"));
+        }
+    }
+}

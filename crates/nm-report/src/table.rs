@@ -1,0 +1,278 @@
+//! A table as data, and its two plain-text forms: aligned columns for a terminal, pipes for
+//! Markdown. The HTML form is in `html`.
+
+use nm_model::Outcome;
+
+use crate::terminal::{Style, clean};
+
+/// What a row or word stands for; decides its colour, never its meaning alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tone {
+    /// Nothing special.
+    #[default]
+    Plain,
+    /// A target that is met, a figure that is better.
+    Good,
+    /// A target that is missed, a figure that is worse.
+    Bad,
+    /// Neither shown.
+    Unsure,
+    /// Beside the point: reference figures.
+    Faint,
+    /// Values of a row differ where one would expect them equal.
+    Differs,
+}
+
+impl From<Outcome> for Tone {
+    fn from(outcome: Outcome) -> Tone {
+        match outcome {
+            Outcome::Pass => Tone::Good,
+            Outcome::Fail => Tone::Bad,
+            Outcome::Inconclusive => Tone::Unsure,
+        }
+    }
+}
+
+/// A column's heading and side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Heading.
+    pub title: String,
+    /// Whether it holds figures, which stand at the right.
+    pub is_figure: bool,
+}
+
+/// A row of as many cells as there are columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Cells.
+    pub cells: Vec<String>,
+    /// What the row stands for.
+    pub tone: Tone,
+}
+
+/// A table with a caption that names statistic and unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Caption.
+    pub caption: String,
+    /// Columns.
+    pub columns: Vec<Column>,
+    /// Rows.
+    pub rows: Vec<Row>,
+}
+
+impl Table {
+    /// An empty table. Columns whose title starts with `#` hold figures; the sign is taken off.
+    pub fn new(caption: impl Into<String>, titles: &[&str]) -> Table {
+        let column = |title: &&str| match title.strip_prefix('#') {
+            Some(title) => Column { title: title.to_string(), is_figure: true },
+            None => Column { title: title.to_string(), is_figure: false },
+        };
+        Table {
+            caption: caption.into(),
+            columns: titles.iter().map(column).collect(),
+            rows: vec![],
+        }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, tone: Tone, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row has one cell for each column");
+        self.rows.push(Row { cells, tone });
+    }
+
+    /// Takes out the columns, named by title, that hold nothing at all.
+    pub fn drop_empty(&mut self, titles: &[&str]) {
+        for title in titles {
+            let Some(index) = self.columns.iter().position(|c| c.title == *title) else { continue };
+            let is_empty = |row: &Row| matches!(row.cells[index].as_str(), "" | "n/a" | "0");
+            if self.rows.iter().all(is_empty) {
+                self.columns.remove(index);
+                for row in &mut self.rows {
+                    row.cells.remove(index);
+                }
+            }
+        }
+    }
+
+    /// Aligned columns, two spaces apart, in at most `style.width` characters where words allow it.
+    /// Words wrap in columns of text, figures never do.
+    pub fn to_text(&self, style: &Style) -> String {
+        let widths = self.fit(style.width);
+        let titles: Vec<String> = self.columns.iter().map(|c| c.title.clone()).collect();
+        let mut text = String::new();
+        for line in self.lines(&titles, &widths) {
+            text += &style.faint(&line);
+            text.push('\n');
+        }
+        for row in &self.rows {
+            for line in self.lines(&row.cells, &widths) {
+                text += &style.tone(row.tone, &line);
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Column widths: the widest cell, columns of text narrowed from the widest down until the row
+    /// fits, but none below twelve characters.
+    fn fit(&self, width: usize) -> Vec<usize> {
+        const NARROWEST: usize = 12;
+        let cell_width = |cell: &String| cell.chars().count();
+        let mut widths: Vec<usize> = (0..self.columns.len())
+            .map(|i| {
+                let widest = self.rows.iter().map(|row| cell_width(&row.cells[i])).max();
+                widest.unwrap_or(0).max(cell_width(&self.columns[i].title))
+            })
+            .collect();
+        loop {
+            let total: usize = widths.iter().map(|w| w + 2).sum();
+            if total <= width {
+                return widths;
+            }
+            let widest = (0..widths.len())
+                .filter(|&i| !self.columns[i].is_figure && widths[i] > NARROWEST)
+                .max_by_key(|&i| widths[i]);
+            match widest {
+                Some(i) => widths[i] -= (total - width).min(widths[i] - NARROWEST).min(4),
+                None => return widths,
+            }
+        }
+    }
+
+    fn lines(&self, cells: &[String], widths: &[usize]) -> Vec<String> {
+        let wrapped: Vec<Vec<String>> =
+            cells.iter().zip(widths).map(|(cell, &width)| wrap(&clean(cell), width)).collect();
+        let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
+        (0..height)
+            .map(|at| {
+                let mut line = String::new();
+                for ((column, parts), &width) in self.columns.iter().zip(&wrapped).zip(widths) {
+                    let part = parts.get(at).map_or("", String::as_str);
+                    let gap = " ".repeat(width.saturating_sub(part.chars().count()));
+                    line += "  ";
+                    match column.is_figure {
+                        true => line += &(gap + part),
+                        false => line += &(part.to_string() + &gap),
+                    }
+                }
+                line.trim_end().to_string()
+            })
+            .collect()
+    }
+
+    /// A Markdown table with its caption in bold above.
+    pub fn to_markdown(&self) -> String {
+        let mut text = String::new();
+        if !self.caption.is_empty() {
+            text += &format!("**{}**\n\n", markdown_text(&self.caption));
+        }
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        text += &line(self.columns.iter().map(|c| markdown_text(&c.title)).collect());
+        let rule = |c: &Column| if c.is_figure { "---:" } else { "---" }.to_string();
+        text += &line(self.columns.iter().map(rule).collect());
+        for row in &self.rows {
+            text += &line(row.cells.iter().map(|cell| markdown_text(cell)).collect());
+        }
+        text
+    }
+}
+
+/// Breaks `text` into lines of at most `width` characters, between words where it can.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![];
+    let mut line = String::new();
+    let mut line_width = 0;
+    for word in text.split(' ') {
+        let word: Vec<char> = word.chars().collect();
+        if line_width > 0 && line_width + 1 + word.len() > width {
+            lines.push(std::mem::take(&mut line));
+            line_width = 0;
+        }
+        if line_width > 0 {
+            line.push(' ');
+            line_width += 1;
+        }
+        for letter in word {
+            if line_width >= width.max(1) {
+                lines.push(std::mem::take(&mut line));
+                line_width = 0;
+            }
+            line.push(letter);
+            line_width += 1;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// Text in which nothing is taken for Markdown or HTML, on one line.
+pub fn markdown_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '&' => out += "&amp;",
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '~' => {
+                out.push('\\');
+                out.push(letter);
+            }
+            letter if letter.is_control() => out.push(' '),
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> Table {
+        let mut table = Table::new("times", &["stack", "#median", "note"]);
+        table.push(Tone::Plain, vec!["tcp-spin".into(), "1.421".into(), "[1]".into()]);
+        table.push(Tone::Plain, vec!["udp".into(), "12.3".into(), "a longer note in words".into()]);
+        table
+    }
+
+    #[test]
+    fn figures_stand_at_the_right_and_words_wrap() {
+        let text = example().to_text(&Style { colour: false, width: 34 });
+        assert_eq!(
+            text,
+            "  stack     median  note\n\
+             \x20 tcp-spin   1.421  [1]\n\
+             \x20 udp         12.3  a longer note\n\
+             \x20                   in words\n"
+        );
+    }
+
+    #[test]
+    fn markdown_cells_cannot_break_out() {
+        let mut table = Table::new("", &["a"]);
+        table.push(Tone::Plain, vec!["x | <b> `y`\nz".into()]);
+        assert_eq!(table.to_markdown(), "| a |\n| --- |\n| x \\| &lt;b&gt; \\`y\\` z |\n");
+    }
+
+    #[test]
+    fn empty_columns_go_only_if_named() {
+        let mut table = Table::new("", &["a", "#lost", "#n"]);
+        table.push(Tone::Plain, vec!["x".into(), "0".into(), "0".into()]);
+        table.drop_empty(&["lost", "missing"]);
+        assert_eq!(table.columns.len(), 2);
+        assert_eq!(table.rows[0].cells, ["x", "0"]);
+    }
+
+    proptest! {
+        #[test]
+        fn wrapping_keeps_every_letter_and_the_width(text in "[a-zé ]{0,80}", width in 1usize..20) {
+            let lines = wrap(&text, width);
+            let letters = |t: &str| t.chars().filter(|c| *c != ' ').collect::<String>();
+            prop_assert_eq!(letters(&lines.concat()), letters(&text));
+            prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The summary at the end of a run, for a terminal: verdict first and in words, then the figures.
+//!
+//! Colour only underlines what words say; without it nothing is lost.
+
+use nm_model::verdict::Comparison;
+use nm_model::{Outcome, RunResult};
+
+use crate::table::{Tone, wrap};
+use crate::units;
+use crate::view::{self, Detail, Notes};
+
+/// How to write for the terminal at hand; the binary decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Whether to colour.
+    pub colour: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+impl Style {
+    /// `text` in the colour of `tone`.
+    pub fn tone(&self, tone: Tone, text: &str) -> String {
+        match tone {
+            Tone::Plain => text.to_string(),
+            Tone::Good => self.paint("32", text),
+            Tone::Bad => self.paint("31", text),
+            Tone::Unsure | Tone::Differs => self.paint("33", text),
+            Tone::Faint => self.faint(text),
+        }
+    }
+
+    /// `text` less bright.
+    pub fn faint(&self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    /// `text` as a heading.
+    pub fn bold(&self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        match self.colour && !text.is_empty() {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_string(),
+        }
+    }
+}
+
+/// The summary of `result`; `report` is where the whole report lies.
+pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> String {
+    let notes = Notes::collect(result);
+    let mut text = String::new();
+    let headline = view::headline(result);
+    text += &style.bold(&style.tone(headline.tone, headline.word));
+    text += &paragraph(&format!(": {}", headline.sentence), style, headline.word.len(), 2);
+    text += &targets(result, style);
+    text += &comparisons(result, style);
+    for group in view::groups(result) {
+        let table = view::group_table(&group, &notes, Detail::Brief);
+        text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
+    }
+    text += &doubts(&notes, style);
+    if !result.not_available.is_empty() {
+        text += &format!("\n{}\n", style.bold("not available"));
+        text += &view::not_available_table(result).to_text(style);
+    }
+    if !result.failures.is_empty() {
+        text += &format!("\n{}\n", style.bold("failed trials"));
+        for failure in &result.failures {
+            text += &format!("  {}", paragraph(failure, style, 2, 4));
+        }
+    }
+    if let Some(report) = report {
+        text += &format!("\nreport: {report}\n");
+    }
+    text
+}
+
+/// One comparison in full: what it came to and why, what differs, and every row.
+pub fn comparison(comparison: &Comparison, style: &Style) -> String {
+    let mut text = String::new();
+    let word = comparison.outcome.name().to_uppercase();
+    text += &style.bold(&style.tone(comparison.outcome.into(), &word));
+    let line = format!(": {} against {}", comparison.b, comparison.a);
+    text += &paragraph(&line, style, word.len(), 2);
+    for reason in &comparison.reasons {
+        text += &format!("  {}", paragraph(reason, style, 2, 4));
+    }
+    if !comparison.differences.is_empty() {
+        text += &format!("\n{}\n", style.bold("not like for like"));
+        for difference in &comparison.differences {
+            let line = format!("{}: {} (A), {} (B)", difference.field, difference.a, difference.b);
+            text += &format!("  {}", paragraph(&line, style, 2, 4));
+        }
+    }
+    let table = view::comparison_table(comparison);
+    text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
+    if !comparison.facts.is_empty() {
+        text += &format!("\n{}\n", style.bold("facts that differ"));
+        for fact in &comparison.facts {
+            let line = format!("{}: {} (A), {} (B)", fact.field, fact.a, fact.b);
+            text += &format!("  {}", paragraph(&line, style, 2, 4));
+        }
+    }
+    for unmatched in &comparison.unmatched {
+        text += &format!("  {}", paragraph(unmatched, style, 2, 4));
+    }
+    text
+}
+
+/// `text` cleaned and wrapped. `taken` columns of its first line are already written; the lines
+/// after it stand at column `hang`.
+fn paragraph(text: &str, style: &Style, taken: usize, hang: usize) -> String {
+    // The part already written counts as letters of the first word.
+    let whole = format!("{}{}", "x".repeat(taken - hang.min(taken)), clean(text));
+    let lines = wrap(&whole, style.width.saturating_sub(hang).max(20));
+    let skip = whole.len() - clean(text).len();
+    let mut out = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        match index {
+            0 => out += &line[skip.min(line.len())..],
+            _ => out += &format!("{}{line}", " ".repeat(hang)),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Columns before the words of a target or comparison: margin and outcome.
+const OUTCOME_WIDTH: usize = 16;
+
+/// The outcome in its colour, padded to [`OUTCOME_WIDTH`].
+fn outcome_cell(outcome: Outcome, style: &Style) -> String {
+    let gap = " ".repeat(OUTCOME_WIDTH - 2 - outcome.name().len());
+    format!("  {}{gap}", style.tone(outcome.into(), outcome.name()))
+}
+
+fn targets(result: &RunResult, style: &Style) -> String {
+    let mut text = String::new();
+    for verdict in &result.verdicts {
+        let line = format!("{}: {}", verdict.target, verdict.reason);
+        text += &outcome_cell(verdict.outcome, style);
+        text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
+    }
+    if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("targets")) }
+}
+
+fn comparisons(result: &RunResult, style: &Style) -> String {
+    let mut text = String::new();
+    for comparison in &result.comparisons {
+        let reason = comparison.reasons.first().map_or("", String::as_str);
+        let line = format!("{} against {}: {reason}", comparison.b, comparison.a);
+        text += &outcome_cell(comparison.outcome, style);
+        text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
+        if !comparison.differences.is_empty() {
+            let fields: Vec<&str> =
+                comparison.differences.iter().map(|d| d.field.as_str()).collect();
+            let line = format!("not like for like in {}", fields.join(", "));
+            text += &" ".repeat(OUTCOME_WIDTH);
+            text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
+        }
+    }
+    if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("comparisons")) }
+}
+
+fn doubts(notes: &Notes, style: &Style) -> String {
+    let mut text = String::new();
+    for (index, note) in notes.notes.iter().enumerate() {
+        let (place, detail) = &note.places[0];
+        let place = place.as_ref().map_or(String::new(), |place| format!(" ({place})"));
+        let more = match note.places.len() - 1 {
+            0 => String::new(),
+            n => format!(" and {}", units::plural(n, "more place", "more places")),
+        };
+        let line = format!(
+            "[{}] {}: {detail}{place}{more}; {}",
+            index + 1,
+            note.kind.title(),
+            note.kind.remedy()
+        );
+        text += &format!("  {}", paragraph(&line, style, 2, 6));
+    }
+    if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("doubts")) }
+}
+
+/// `text` without anything that a terminal would take for a command, or that turns the direction
+/// of reading.
+pub fn clean(text: &str) -> String {
+    let turns_direction = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_command = |c: char| c.is_control() || turns_direction(c);
+    text.chars().map(|c| if is_command(c) { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_is_only_added_when_asked_for() {
+        let plain = Style { colour: false, width: 80 };
+        let colour = Style { colour: true, width: 80 };
+        assert_eq!(plain.tone(Tone::Bad, "FAIL"), "FAIL");
+        assert_eq!(colour.tone(Tone::Bad, "FAIL"), "\x1b[31mFAIL\x1b[0m");
+    }
+
+    #[test]
+    fn commands_to_the_terminal_are_taken_out() {
+        assert_eq!(clean("a\x1b[31mb\u{202e}c"), "a\u{fffd}[31mb\u{fffd}c");
+    }
+}

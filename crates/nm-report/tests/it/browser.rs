@@ -1,0 +1,415 @@
+//! The report in a real browser: headless Chromium, driven over its debugging pipe.
+//!
+//! `SCREENSHOTS=DIR` keeps pictures of the report in light, dark, narrow and print.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use base64::Engine;
+use serde_json::{Value, json};
+
+use crate::fixture::{self, LARGE, SMALL};
+
+const CHROMIUM: &str = "/usr/bin/chromium";
+
+/// Longest wait for any answer of the browser.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A browser with one page.
+struct Browser {
+    child: Child,
+    requests: ChildStdin,
+    answers: Receiver<Value>,
+    session: String,
+    next_id: u64,
+    events: Vec<Value>,
+    profile: PathBuf,
+}
+
+impl Browser {
+    fn start(name: &str) -> Browser {
+        assert!(
+            Path::new(CHROMIUM).exists(),
+            "{CHROMIUM} is missing: install the package `chromium` (apt-get install chromium)"
+        );
+        let profile =
+            std::env::temp_dir().join(format!("nm-browser-{}-{name}", std::process::id()));
+        // The browser speaks on descriptors 3 and 4; the shell lays our pipes there.
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg("exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null")
+            .arg(CHROMIUM)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--disable-background-networking", "--disable-component-update"])
+            .args(["--disable-sync", "--no-first-run", "--remote-debugging-pipe"])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg("about:blank")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let requests = child.stdin.take().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            let mut message = vec![];
+            while lines.read_until(0, &mut message).is_ok_and(|n| n > 0) {
+                message.pop();
+                if let Ok(value) = serde_json::from_slice(&message)
+                    && sender.send(value).is_err()
+                {
+                    return;
+                }
+                message.clear();
+            }
+        });
+        let (session, next_id, events) = (String::new(), 0, vec![]);
+        let mut browser = Browser { child, requests, answers, session, next_id, events, profile };
+        let target = browser.ask("Target.createTarget", json!({"url": "about:blank"}));
+        let id = &target["targetId"];
+        let attached =
+            browser.ask("Target.attachToTarget", json!({"targetId": id, "flatten": true}));
+        browser.session = attached["sessionId"].as_str().unwrap().to_string();
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.ask(&format!("{domain}.enable"), json!({}));
+        }
+        browser
+    }
+
+    /// Sends a command and waits for its answer; events are kept.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.next_id += 1;
+        let id = self.next_id;
+        let mut request = json!({"id": id, "method": method, "params": params});
+        if !self.session.is_empty() {
+            request["sessionId"] = json!(self.session);
+        }
+        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        loop {
+            let message = self
+                .answers
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("no answer to {method}: {error}"));
+            if message["id"] == id {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].clone();
+            }
+            self.events.push(message);
+        }
+    }
+
+    /// Opens a file and waits until it is loaded.
+    fn open(&mut self, file: &Path) {
+        self.events.clear();
+        self.ask("Page.navigate", json!({"url": format!("file://{}", file.display())}));
+        while !self.events.iter().any(|e| e["method"] == "Page.loadEventFired") {
+            let event = self.answers.recv_timeout(PATIENCE).expect("the page loads");
+            self.events.push(event);
+        }
+    }
+
+    /// The value of an expression in the page.
+    fn value(&mut self, expression: &str) -> Value {
+        let params = json!({"expression": expression, "returnByValue": true});
+        let answer = self.ask("Runtime.evaluate", params);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
+    fn width(&mut self, width: u32) {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    fn media(&mut self, media: &str, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.ask("Emulation.setEmulatedMedia", json!({"media": media, "features": features}));
+    }
+
+    fn tab(&mut self) {
+        for kind in ["keyDown", "keyUp"] {
+            let key =
+                json!({"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9});
+            self.ask("Input.dispatchKeyEvent", key);
+        }
+    }
+
+    /// Keeps pictures of the whole page, screen by screen, where they are wanted.
+    fn picture(&mut self, name: &str) {
+        const HEIGHT: u64 = 1500;
+        let Some(folder) = std::env::var_os("SCREENSHOTS") else { return };
+        let size = self
+            .value("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]");
+        let (width, height) = (size[0].as_u64().unwrap(), size[1].as_u64().unwrap());
+        for screen in 0..height.div_ceil(HEIGHT) {
+            let clip = json!({
+                "x": 0, "y": screen * HEIGHT, "width": width, "height": HEIGHT, "scale": 1,
+            });
+            let file = Path::new(&folder).join(format!("{name}-{screen:02}.png"));
+            let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+            self.keep("Page.captureScreenshot", params, &file);
+        }
+    }
+
+    fn keep(&mut self, method: &str, params: Value, file: &Path) {
+        let answer = self.ask(method, params);
+        let data = answer["data"].as_str().unwrap();
+        let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, bytes).unwrap();
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // Its helpers may still be writing their last files.
+        for _ in 0..20 {
+            if std::fs::remove_dir_all(&self.profile).is_ok() || !self.profile.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A report on disk, removed at the end.
+struct Page(PathBuf);
+
+impl Page {
+    fn write(name: &str, size: fixture::Size) -> Page {
+        let file = std::env::temp_dir().join(format!("nm-page-{}-{name}.html", std::process::id()));
+        let references = [fixture::reference(), fixture::round_trip_reference()];
+        let page = nm_report::html::report(&fixture::result(size), &references);
+        std::fs::write(&file, page).unwrap();
+        Page(file)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Fails if the page said anything to the console or asked for anything but itself.
+fn check_silence(browser: &Browser, file: &Path) {
+    fn of<'b>(browser: &'b Browser, method: &str) -> impl Iterator<Item = &'b Value> {
+        browser.events.iter().filter(move |e| e["method"] == method)
+    }
+    for method in ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"] {
+        let said: Vec<&Value> = of(browser, method).collect();
+        assert!(said.is_empty(), "{method}: {said:?}");
+    }
+    let asked: Vec<&str> = of(browser, "Network.requestWillBeSent")
+        .filter_map(|e| e["params"]["request"]["url"].as_str())
+        .collect();
+    assert_eq!(asked, [format!("file://{}", file.display())]);
+}
+
+/// Charts that are missing, hidden or empty.
+const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')].filter(svg => {
+    const box = svg.getBoundingClientRect();
+    const named = svg.getAttribute('aria-labelledby').split(' ')
+        .every(id => document.getElementById(id)?.textContent.length > 0);
+    const marks = [...svg.querySelectorAll('.line,.bar,.point')];
+    return !(box.width > 300 && box.height > 80 && named && svg.getAttribute('role') == 'img'
+        && marks.some(mark => mark.getBoundingClientRect().width > 0)
+        && svg.closest('figure')?.querySelector('details table tbody tr'));
+}).map(svg => svg.id))";
+
+/// How far the page reaches beyond the window, px.
+const SIDEWAYS: &str =
+    "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+
+/// Pairs of labels of one chart that lie over each other.
+const OVERLAPS: &str = "JSON.stringify([...document.querySelectorAll('svg')].flatMap(svg => {
+    const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent);
+    const boxes = texts.map(t => t.getBoundingClientRect());
+    const frame = svg.getBoundingClientRect();
+    const found = [];
+    boxes.forEach((a, i) => {
+        if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.bottom > frame.bottom + 1)
+            found.push(svg.id + ' outside: ' + texts[i].textContent);
+        boxes.slice(i + 1).forEach((b, j) => {
+            const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            const other = texts[i + 1 + j].textContent;
+            if (wide > 1 && high > 3)
+                found.push(svg.id + ': ' + texts[i].textContent + ' / ' + other);
+        });
+    });
+    return found;
+}))";
+
+#[test]
+fn the_report_shows_every_chart_and_asks_for_nothing() {
+    let page = Page::write("charts", SMALL);
+    let mut browser = Browser::start("charts");
+    browser.width(1200);
+    browser.open(&page.0);
+    check_silence(&browser, &page.0);
+    let charts = browser.value("document.querySelectorAll('figure svg').length").as_u64().unwrap();
+    assert!(charts >= 8, "{charts} charts");
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    assert_eq!(browser.value(OVERLAPS), "[]");
+    let titles =
+        browser.value("[...document.querySelectorAll('main h2')].map(h => h.textContent).join()");
+    assert_eq!(
+        titles,
+        "FAIL,Why,What was compared,Distribution,Size sweep,Throughput,Rounds,Drift over time,\
+         All figures,Doubts,Endpoints,Reference runs,Not measured,Method"
+    );
+    // Headings go down one level at a time, and every link of the contents leads somewhere.
+    assert_eq!(
+        browser.value(
+            "[...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])
+                .every((level, i, all) => level <= (all[i - 1] ?? 0) + 1)"
+        ),
+        true
+    );
+    assert_eq!(
+        browser.value(
+            "[...document.querySelectorAll('a')]
+                .every(a => document.querySelector(a.getAttribute('href')))"
+        ),
+        true
+    );
+    assert_eq!(
+        browser.value(
+            "(ids => ids.length == new Set(ids).size)
+                ([...document.querySelectorAll('[id]')].map(e => e.id))"
+        ),
+        true
+    );
+    let json = browser.value("JSON.parse(document.getElementById('result').textContent).name");
+    assert_eq!(json, fixture::result(SMALL).name);
+    browser.picture("light");
+}
+
+#[test]
+fn every_table_is_reached_by_keyboard() {
+    let page = Page::write("keyboard", SMALL);
+    let mut browser = Browser::start("keyboard");
+    browser.width(1200);
+    browser.open(&page.0);
+    const REACHABLE: &str = "'a[href], summary, [tabindex=\"0\"]'";
+    // What is inside a closed <details> is not on the way; opening it is tried below.
+    let wanted = browser.value(&format!(
+        "window.seen = new Set(); [...document.querySelectorAll({REACHABLE})]
+            .filter(e => e.tagName == 'SUMMARY' || e.checkVisibility()).length"
+    ));
+    let wanted = wanted.as_u64().unwrap();
+    assert!(wanted > 40, "{wanted}");
+    browser.tab();
+    assert_eq!(browser.value("document.activeElement.className"), "skip");
+    browser.value("seen.add(document.activeElement)");
+    for _ in 1..wanted {
+        browser.tab();
+        browser.value("seen.add(document.activeElement); 0");
+    }
+    let missed = browser.value(&format!(
+        "JSON.stringify([...document.querySelectorAll({REACHABLE})]
+            .filter(e => (e.tagName == 'SUMMARY' || e.checkVisibility()) && !seen.has(e))
+            .map(e => e.tagName + ' ' + e.textContent.slice(0, 40)))"
+    ));
+    assert_eq!(missed, "[]");
+    // Every table stands in a region that takes the focus, and has a caption and headings.
+    assert_eq!(
+        browser.value(
+            "[...document.querySelectorAll('table')].every(t =>
+                t.parentElement.matches('[tabindex=\"0\"][role=region][aria-label]')
+                && t.caption.textContent && t.querySelector('thead th[scope=col]')
+                && [...t.querySelectorAll('tbody tr')]
+                    .every(r => r.querySelector('th[scope=row]')))"
+        ),
+        true
+    );
+    // The return key opens a table, and the next tab stop is the table itself.
+    browser.value("document.querySelector('figure summary').focus()");
+    for kind in ["keyDown", "keyUp"] {
+        let key = json!({
+            "type": kind, "key": "Enter", "code": "Enter", "text": "\r",
+            "windowsVirtualKeyCode": 13,
+        });
+        browser.ask("Input.dispatchKeyEvent", key);
+    }
+    assert_eq!(browser.value("document.querySelector('figure details').open"), true);
+    browser.tab();
+    assert_eq!(browser.value("!!document.activeElement.querySelector('table')"), true);
+}
+
+#[test]
+fn the_report_works_without_scripts_in_dark_on_paper_and_when_narrow() {
+    let page = Page::write("media", SMALL);
+    let mut browser = Browser::start("media");
+    browser.ask("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.width(1200);
+    browser.open(&page.0);
+    check_silence(&browser, &page.0);
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+
+    const COLOURS: &str = "(style => [style.backgroundColor, style.color].join())
+        (getComputedStyle(document.body))";
+    let light = browser.value(COLOURS);
+    browser.media("screen", "dark");
+    let dark = browser.value(COLOURS);
+    assert_eq!(light, "rgb(244, 246, 248),rgb(22, 32, 43)");
+    assert_eq!(dark, "rgb(16, 22, 28),rgb(230, 235, 240)");
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.picture("dark");
+
+    // On paper every table is there, whether it was opened or not, and nothing scrolls.
+    browser.media("print", "light");
+    assert_eq!(
+        browser.value(
+            "[...document.querySelectorAll('details table')]
+                .every(t => t.checkVisibility() && t.getBoundingClientRect().height > 0)"
+        ),
+        true
+    );
+    if let Some(folder) = std::env::var_os("SCREENSHOTS") {
+        let file = Path::new(&folder).join("print.pdf");
+        browser.keep("Page.printToPDF", json!({"printBackground": true}), &file);
+    }
+
+    browser.width(760);
+    browser.picture("print");
+
+    browser.media("screen", "light");
+    browser.width(400);
+    assert_eq!(browser.value(SIDEWAYS), 0);
+    browser.picture("narrow");
+}
+
+#[test]
+fn a_large_report_is_as_good() {
+    let page = Page::write("large", LARGE);
+    let mut browser = Browser::start("large");
+    browser.width(1200);
+    browser.open(&page.0);
+    check_silence(&browser, &page.0);
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    assert_eq!(browser.value(OVERLAPS), "[]");
+    browser.picture("large");
+    browser.width(400);
+    assert_eq!(browser.value(SIDEWAYS), 0);
+}
+
+#[test]
+fn hostile_texts_run_nothing_in_a_browser() {
+    let attack = "</script><img src=x onerror=console.error(1)><svg onload=console.error(2)>\"'";
+    let file = std::env::temp_dir().join(format!("nm-page-{}-hostile.html", std::process::id()));
+    let page = Page(file);
+    std::fs::write(&page.0, nm_report::html::report(&fixture::hostile(attack), &[])).unwrap();
+    let mut browser = Browser::start("hostile");
+    browser.width(400);
+    browser.open(&page.0);
+    check_silence(&browser, &page.0);
+    assert_eq!(browser.value("document.querySelectorAll('img, [onload], [onerror]').length"), 0);
+    assert_eq!(browser.value(SIDEWAYS), 0);
+}

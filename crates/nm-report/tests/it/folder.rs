@@ -1,0 +1,174 @@
+//! The result folder: what is written reads back, faces are rebuilt byte for byte, and faults end
+//! in one sentence.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nm_model::FailureKind;
+use nm_report::folder::{self, ResultFolder};
+
+use crate::fixture::{self, SMALL};
+
+/// A folder of its own for each test, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nm-report-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Every file below a folder with its content.
+fn files(path: &std::path::Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = vec![];
+    for entry in fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(self::files(&path)),
+            false => files.push((path.clone(), fs::read(&path).unwrap())),
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn a_run_is_saved_and_rebuilt_byte_for_byte() {
+    let scratch = Scratch::new("rebuild");
+    let run = fixture::result(SMALL);
+    let references = [fixture::reference()];
+    let folder = ResultFolder::create(&scratch.0, &run.name).unwrap();
+    folder.save(&run, &references).unwrap();
+    assert_eq!(folder::load(folder.path()).unwrap(), run);
+    folder.finish(&run, &references).unwrap();
+    let before = files(folder.path());
+    for name in ["report.html", "report.md", "series.csv", "junit.xml", "metrics.prom"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    assert_eq!(folder::rebuild(folder.path()).unwrap(), run);
+    assert_eq!(files(folder.path()), before);
+    // The result can also be had from the page alone.
+    assert_eq!(folder::load(&folder.report()).unwrap(), run);
+    assert!(before.iter().all(|(path, _)| !path.to_string_lossy().ends_with(".tmp")));
+}
+
+#[test]
+fn a_folder_with_a_result_is_not_taken_again() {
+    let scratch = Scratch::new("taken");
+    let run = fixture::result(SMALL);
+    ResultFolder::at(&scratch.0).unwrap().save(&run, &[]).unwrap();
+    let refusal = ResultFolder::at(&scratch.0).unwrap_err();
+    assert_eq!(refusal.kind, FailureKind::BadRequest);
+    let name = run.name;
+    assert_eq!(
+        refusal.to_string(),
+        format!(
+            "{} already holds the result of `{name}`; name another folder with --out, or move that \
+             one away",
+            scratch.0.display()
+        )
+    );
+}
+
+#[test]
+fn each_damage_gets_its_sentence() {
+    let scratch = Scratch::new("damage");
+    let run = fixture::result(SMALL);
+    let folder = ResultFolder::at(&scratch.0).unwrap();
+    folder.save(&run, &[]).unwrap();
+    let file = scratch.0.join("result.json");
+    let whole = fs::read_to_string(&file).unwrap();
+    let sentence = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let failure = folder::load(&scratch.0).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::BadRequest);
+        failure.to_string().replace(&file.display().to_string(), "FILE")
+    };
+    assert_eq!(
+        sentence(&whole.replacen("\"schema\": 1", "\"schema\": 9", 1)),
+        "FILE has format version 9, this nearmetal reads versions up to 1; use a newer nearmetal"
+    );
+    let lines = whole.lines().count();
+    let half = &whole[..whole.len() / 2];
+    assert_eq!(
+        sentence(half),
+        format!(
+            "FILE ends too early, at line {}; it was cut off; copy it again or repeat the run",
+            half.lines().count()
+        )
+    );
+    assert!(lines > 100);
+    let damaged = whole.replacen("\"half-round-trip\"", "\"half-way\"", 1);
+    let line = damaged.lines().position(|l| l.contains("half-way")).unwrap() + 1;
+    let text = sentence(&damaged);
+    assert!(
+        text.starts_with("FILE is not a nearmetal result: unknown statistic `half-way`"),
+        "{text}"
+    );
+    // The reader stops behind the bad word.
+    assert!([line, line + 1].iter().any(|l| text.contains(&format!("line {l} "))), "{text}");
+    assert!(sentence("[]").starts_with("FILE is not a nearmetal result: "));
+    let missing = folder::load(&scratch.0.join("nowhere")).unwrap_err().to_string();
+    assert!(missing.ends_with("; give a result folder, result.json or report.html"), "{missing}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_named_before_anything_is_measured() {
+    let scratch = Scratch::new("unwritable");
+    let file = scratch.0.join("file");
+    fs::write(&file, "").unwrap();
+    let failure = ResultFolder::create(&file, "run").unwrap_err();
+    assert!(
+        failure.message.starts_with(&format!("cannot make the folder {}/run: ", file.display()))
+    );
+    // /proc takes no files from anyone, not even from root.
+    let failure = ResultFolder::at(std::path::Path::new("/proc")).unwrap_err();
+    assert!(failure.message.starts_with("cannot write into /proc: "), "{failure}");
+}
+
+/// Set in the child that runs with a limit on the size of files, which fails writes in the middle
+/// as a full disk does.
+const CHILD: &str = "NM_REPORT_TEST_FULL_DISK";
+
+#[test]
+fn a_full_disk_ends_in_a_sentence_and_keeps_the_last_save() {
+    if let Some(place) = std::env::var_os(CHILD) {
+        let folder = ResultFolder::create(place.as_ref(), "second").unwrap();
+        let mut first = fixture::reference();
+        first.series.truncate(1);
+        folder.save(&first, &[]).unwrap();
+        let failure = folder.save(&fixture::result(SMALL), &[]).unwrap_err();
+        assert!(failure.message.starts_with("cannot write "), "{failure}");
+        assert!(failure.message.contains("second/result.json: File too large"), "{failure}");
+        assert_eq!(
+            failure.hint.as_deref(),
+            Some("make room there, or choose another place with --out")
+        );
+        assert_eq!(folder::load(folder.path()).unwrap(), first);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        return;
+    }
+    let scratch = Scratch::new("full");
+    let child = Command::new("sh")
+        .arg("-c")
+        // The signal would end the process; ignored, the write fails instead. 64 blocks are 32 KiB
+        // by POSIX and 64 KiB in some shells.
+        .arg("trap '' XFSZ; ulimit -f 64; exec \"$0\" --exact \"$1\"")
+        .arg(std::env::current_exe().unwrap())
+        .arg("folder::a_full_disk_ends_in_a_sentence_and_keeps_the_last_save")
+        .env(CHILD, &scratch.0)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout).into_owned();
+    assert!(child.status.success() && text.contains("1 passed"), "{text}");
+}

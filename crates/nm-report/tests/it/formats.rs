@@ -1,0 +1,226 @@
+//! Formats that other programs read: they must be valid by the reader's rules.
+
+use nm_model::result::Statistic;
+use nm_report::{csv, html, junit, openmetrics, schema, sfnt};
+use proptest::prelude::*;
+use quick_xml::Reader;
+use quick_xml::events::Event;
+
+use crate::fixture::{self, SMALL};
+use crate::golden;
+
+/// Names of all elements, after checking that the text is well-formed.
+fn elements(xml: &str) -> Result<Vec<String>, String> {
+    let mut reader = Reader::from_str(xml);
+    reader.config_mut().check_end_names = true;
+    let mut names = vec![];
+    loop {
+        match reader.read_event().map_err(|e| e.to_string())? {
+            Event::Start(start) | Event::Empty(start) => {
+                for attribute in start.attributes() {
+                    attribute.map_err(|e| e.to_string())?;
+                }
+                names.push(start.name().as_ref().to_string());
+            }
+            Event::Eof => return Ok(names),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn junit_fails_where_the_verdict_fails_and_skips_what_is_open() {
+    let run = fixture::result(SMALL);
+    let text = junit::report(&run);
+    let names = elements(&text).unwrap();
+    let n_of = |name: &str| names.iter().filter(|n| *n == name).count();
+    // Target and its evidence, and the comparison.
+    assert_eq!(n_of("failure"), 3);
+    // The open target with its evidence, and the row that is not available.
+    assert_eq!(n_of("skipped"), 3);
+    assert_eq!(n_of("error"), 1);
+    assert!(text.contains("not available: this version has no virtual machines"));
+    assert!(text.contains(&format!("tests=\"{}\"", n_of("testcase"))));
+}
+
+#[test]
+fn junit_does_not_fail_for_a_series_that_was_not_needed() {
+    let mut run = fixture::result(SMALL);
+    run.verdicts.truncate(1);
+    run.verdicts[0].evidence[0].outcome = nm_model::Outcome::Fail;
+    run.comparisons.clear();
+    assert!(!elements(&junit::report(&run)).unwrap().contains(&"failure".to_string()));
+}
+
+#[test]
+fn every_chart_is_well_formed_xml() {
+    let page = html::report(&fixture::result(SMALL), &[fixture::reference()]);
+    let charts: Vec<&str> = page.split("<svg").skip(1).collect();
+    assert!(charts.len() >= 8);
+    for chart in charts {
+        let svg = format!("<svg{}</svg>", chart.split("</svg>").next().unwrap());
+        let names = elements(&svg).unwrap();
+        assert_eq!(&names[..3], ["svg", "title", "desc"]);
+    }
+}
+
+#[test]
+fn results_are_valid_against_the_schema() {
+    let schema = schema::result();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for run in [fixture::result(SMALL), fixture::reference(), fixture::hostile("<x>")] {
+        let json = serde_json::to_value(&run).unwrap();
+        let errors: Vec<String> = validator.iter_errors(&json).map(|e| e.to_string()).collect();
+        assert_eq!(errors, Vec::<String>::new());
+    }
+    let mut damaged = serde_json::to_value(fixture::reference()).unwrap();
+    damaged["series"] = serde_json::json!("none");
+    assert!(!validator.is_valid(&damaged));
+}
+
+#[test]
+fn plans_are_valid_against_the_schema() {
+    let validator = jsonschema::validator_for(&schema::plan()).unwrap();
+    let plan = serde_json::to_value(fixture::result(SMALL).plan.unwrap()).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&plan).map(|e| e.to_string()).collect();
+    assert_eq!(errors, Vec::<String>::new());
+    assert!(!validator.is_valid(&serde_json::json!({"name": "x"})));
+}
+
+#[test]
+fn committed_schemas_are_those_of_the_types() {
+    golden::check("../../schema/result.json", &schema::text(&schema::result()));
+    golden::check("../../schema/plan.json", &schema::text(&schema::plan()));
+}
+
+/// Reads OpenMetrics text by the rules of the specification that this exporter can break.
+fn check_openmetrics(text: &str) -> Result<usize, String> {
+    let body = text.strip_suffix("# EOF\n").ok_or("no EOF at the end")?;
+    let (mut family, mut unit, mut n_samples) = (String::new(), String::new(), 0);
+    let mut seen: Vec<String> = vec![];
+    let mut lines: Vec<&str> = vec![];
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.splitn(3, ' ');
+            let (kind, name) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+            let value = words.next().unwrap_or("");
+            match kind {
+                "TYPE" if value == "gauge" && !seen.contains(&name.to_string()) => {
+                    family = name.to_string();
+                    seen.push(family.clone());
+                    unit.clear();
+                }
+                "UNIT" if name == family && name.ends_with(&format!("_{value}")) => {
+                    unit = value.to_string();
+                }
+                "HELP" if name == family && !value.is_empty() => {}
+                _ => return Err(format!("bad comment: {line}")),
+            }
+            continue;
+        }
+        check_sample(line, &family)?;
+        let series = line.rsplit_once(' ').map_or("", |(series, _)| series);
+        if lines.contains(&series) {
+            return Err(format!("twice: {series}"));
+        }
+        lines.push(series);
+        n_samples += 1;
+    }
+    Ok(n_samples)
+}
+
+/// `name{label="value",…} number`, the name being the family's.
+fn check_sample(line: &str, family: &str) -> Result<(), String> {
+    let bad = || format!("bad sample: {line}");
+    let rest = line.strip_prefix(family).and_then(|r| r.strip_prefix('{')).ok_or_else(bad)?;
+    let mut letters = rest.chars();
+    loop {
+        let name: String = letters.by_ref().take_while(|c| *c != '=').collect();
+        let is_name =
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name || letters.next() != Some('"') {
+            return Err(bad());
+        }
+        loop {
+            match letters.next().ok_or_else(bad)? {
+                '\\' => {
+                    letters.next().filter(|c| "\\\"n".contains(*c)).ok_or_else(bad)?;
+                }
+                '"' => break,
+                _ => {}
+            }
+        }
+        match letters.next().ok_or_else(bad)? {
+            ',' => {}
+            '}' => break,
+            _ => return Err(bad()),
+        }
+    }
+    let number = letters.as_str().strip_prefix(' ').ok_or_else(bad)?;
+    number.parse::<f64>().map(|_| ()).map_err(|_| bad())
+}
+
+#[test]
+fn metrics_are_valid_openmetrics() {
+    let run = fixture::result(SMALL);
+    let text = openmetrics::text(&run);
+    assert!(check_openmetrics(&text).unwrap() > run.series.len());
+    for statistic in [Statistic::HalfRoundTrip, Statistic::RoundTripFromIntended] {
+        assert!(text.contains(&format!("statistic=\"{statistic}\"")));
+    }
+    assert!(check_openmetrics("x 1\n# EOF\n").is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_text_leaves_machine_formats_valid(
+        text in "[\\PC\n\t\"\\\\<>&\u{0}\u{1b}\u{fffe}]{0,24}",
+    ) {
+        let run = fixture::hostile(&text);
+        let xml = junit::report(&run);
+        prop_assert!(elements(&xml).is_ok());
+        let is_banned = |c: char| (c.is_control() && c != '\n') || c == '\u{fffe}';
+        prop_assert!(!xml.chars().any(is_banned));
+        prop_assert!(check_openmetrics(&openmetrics::text(&run)).is_ok());
+        // Each record of the long table has nine cells.
+        for record in records(&csv::long(&run)) {
+            prop_assert_eq!(record.len(), 9);
+        }
+        prop_assert!(sfnt::text(&run, 99.0).lines().all(|l| l.is_empty() || l.starts_with(['#', '\t'])));
+    }
+}
+
+/// Reads comma-separated text by RFC 4180.
+fn records(text: &str) -> Vec<Vec<String>> {
+    let (mut records, mut record, mut cell, mut quoted) = (vec![], vec![], String::new(), false);
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match (quoted, letter) {
+            (true, '"') if letters.peek() == Some(&'"') => cell.push(letters.next().unwrap()),
+            (_, '"') => quoted = !quoted,
+            (false, ',') => record.push(std::mem::take(&mut cell)),
+            (false, '\n') => {
+                record.push(std::mem::take(&mut cell));
+                records.push(std::mem::take(&mut record));
+            }
+            (_, letter) => cell.push(letter),
+        }
+    }
+    records
+}
+
+#[test]
+fn sweeps_have_the_columns_of_the_published_runs() {
+    let run = fixture::result(SMALL);
+    let sweep = &sfnt::sweeps(&run)[0];
+    let published = golden::path("../../reference/deftech-hft-bm-sfc9220.csv");
+    let published = std::fs::read_to_string(published).unwrap();
+    let ours = csv::sweep(sweep);
+    assert_eq!(ours.lines().next(), published.lines().next());
+    let row = ours.lines().nth(1).unwrap();
+    assert!(row.split(',').all(|cell| cell.parse::<u64>().is_ok()), "{row}");
+    let text = sfnt::text(&run, 99.0);
+    assert!(text.contains("#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n\t1\t"));
+}

@@ -1,0 +1,375 @@
+//! Other tools' output: what is read of it, and what is refused in which words.
+//!
+//! The samples in `tests/data/import` are real output over the loopback interface of a busy two-CPU
+//! machine: sockperf 3.7, nuttcp 6.1.2 and iperf3 3.12 of Debian 12, netperf 2.7.0 of Debian 12
+//! non-free. `sfnt-pingpong.txt` is put together from a published run's recorded header and figures
+//! (reference/deftech-e5-bm-ull) in the form that the tool prints them.
+
+use nm_model::doubt::DoubtKind;
+use nm_model::metric::Metric;
+use nm_model::probe::{Case, ProbeKind, Side};
+use nm_model::result::{RoundData, RunResult, Series, Source, Statistic, ThroughputRound};
+use nm_report::import::{ImportError, read};
+use proptest::prelude::*;
+
+const FIXTURES: &[&str] = &[
+    "sfnt-pingpong.txt",
+    "sockperf-ping-pong-tcp.txt",
+    "sockperf-ping-pong-udp.txt",
+    "sockperf-full-rtt.txt",
+    "sockperf-under-load.txt",
+    "nuttcp.txt",
+    "nuttcp-r.txt",
+    "nuttcp-parse.txt",
+    "nuttcp-interval.txt",
+    "nuttcp-udp.txt",
+    "nuttcp-udp-parse.txt",
+    "iperf3.json",
+    "iperf3-p2.json",
+    "iperf3-bidir.json",
+    "iperf3-r.json",
+    "iperf3-udp.json",
+    "netperf-tcp-stream.txt",
+    "netperf-tcp-stream-cpu.txt",
+    "netperf-tcp-maerts.txt",
+    "netperf-udp-stream.txt",
+    "netperf-tcp-rr.txt",
+    "netperf-tcp-rr-cpu.txt",
+    "netperf-udp-rr.txt",
+    "netperf-omni-rr.csv",
+    "netperf-omni-rr.keyval",
+    "netperf-omni-rr-default.csv",
+    "netperf-omni-send.csv",
+    "netperf-omni-send.keyval",
+];
+
+fn text(name: &str) -> String {
+    let path = format!("{}/tests/data/import/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[track_caller]
+fn imported(name: &str) -> RunResult {
+    read(&text(name), name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The only series of a sample.
+#[track_caller]
+fn only(name: &str) -> Series {
+    let mut result = imported(name);
+    assert_eq!(result.series.len(), 1, "{name}");
+    result.series.remove(0)
+}
+
+fn value(series: &Series, metric: Metric) -> Option<f64> {
+    series.rounds[0].value(metric)
+}
+
+fn flows(series: &Series) -> &ThroughputRound {
+    match &series.rounds[0].data {
+        RoundData::Throughput(data) => data,
+        RoundData::Latency(_) => panic!("throughput"),
+    }
+}
+
+/// Whether the throughput of the first round is `gbps`, but for the dust of binary fractions.
+#[track_caller]
+fn carries(series: &Series, gbps: f64) {
+    let found = value(series, Metric::Throughput).unwrap();
+    assert!((found - gbps).abs() <= gbps * 1e-12, "{found}");
+}
+
+fn error(text: &str) -> ImportError {
+    read(text, "x.txt").unwrap_err()
+}
+
+#[test]
+fn every_sample_is_read_marked_and_survives_json() {
+    for name in FIXTURES {
+        let result = imported(name);
+        assert!(matches!(result.source, Source::Imported { .. }));
+        assert!(result.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Imported), "{name}");
+        for series in &result.series {
+            assert!(series.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Imported), "{name}");
+            assert!(!series.estimates.is_empty(), "{name}");
+        }
+        let json = serde_json::to_string(&result).unwrap();
+        assert_eq!(serde_json::from_str::<RunResult>(&json).unwrap(), result, "{name}");
+    }
+}
+
+#[test]
+fn sfnt_rows_and_header_are_read() {
+    let result = imported("sfnt-pingpong.txt");
+    assert_eq!(result.series.len(), 17);
+    let series = &result.series[6];
+    assert_eq!(series.key.case, Case::Message { size_bytes: 64 });
+    assert_eq!(series.key.stack, "onload+tcp-spin");
+    assert_eq!(series.key.statistic, Statistic::HalfRoundTrip);
+    assert_eq!(value(series, Metric::Median), Some(1791.0));
+    assert_eq!(value(series, Metric::Percentile(99.0)), Some(1931.0));
+    assert_eq!(series.comparability.bypass.as_deref(), Some("onload"));
+    assert_eq!(result.source, Source::Imported { tool: "sfnt-pingpong 1.5.0".to_string() });
+    assert_eq!(result.notes["tsc_hz"], "2099969430");
+    assert_eq!(result.notes["enp139s0f0.driver"], "sfc");
+    // The published run that it was made from has the same figures.
+    let published = nm_report::reference::load("deftech-e5-bm-ull").unwrap();
+    for (a, b) in result.series.iter().zip(&published.series) {
+        for metric in [Metric::Mean, Metric::Min, Metric::Median, Metric::Max, Metric::Stddev] {
+            assert_eq!(value(a, metric), value(b, metric));
+        }
+    }
+}
+
+#[test]
+fn sfnt_statistic_and_percentile_come_from_the_header() {
+    let whole = text("sfnt-pingpong.txt");
+    let full =
+        read(&whole.replace("# percentile=99\n", "# percentile=99.9\n# reporting: RTT\n"), "x");
+    let full = full.unwrap();
+    assert_eq!(full.series[0].key.statistic, Statistic::RoundTrip);
+    assert_eq!(value(&full.series[0], Metric::Percentile(99.9)), Some(2166.0));
+    assert_eq!(value(&full.series[0], Metric::Percentile(99.0)), None);
+    // Copied from a terminal the tabs are spaces; without any header it is half, and p99.
+    let bare = "#  size  mean  min  median  max  %ile  stddev  iter\n\
+                \x20 1 1768 1676 1719 50581 2166 158 842000\n";
+    let bare = read(bare, "x").unwrap();
+    assert_eq!(bare.series[0].key.statistic, Statistic::HalfRoundTrip);
+    assert_eq!(value(&bare.series[0], Metric::Percentile(99.0)), Some(2166.0));
+}
+
+#[test]
+fn runs_one_after_the_other_become_rounds() {
+    let five = text("sockperf-ping-pong-tcp.txt").repeat(5);
+    let result = read(&five, "x").unwrap();
+    assert_eq!((result.series.len(), result.series[0].rounds.len()), (1, 5));
+    let three = format!("{0}{0}{0}", text("iperf3.json"));
+    assert_eq!(read(&three, "x").unwrap().series[0].rounds.len(), 3);
+    let two = format!("{}{}", text("netperf-tcp-rr.txt"), text("netperf-tcp-stream.txt"));
+    assert_eq!(read(&two, "x").unwrap().series.len(), 2);
+}
+
+#[test]
+fn sockperf_is_read_half_or_full_as_it_says() {
+    let half = only("sockperf-ping-pong-tcp.txt");
+    assert_eq!(half.key.statistic, Statistic::HalfRoundTrip);
+    assert_eq!(half.key.probe, ProbeKind::Pingpong);
+    assert_eq!(half.key.stack, "sockperf-tcp");
+    assert_eq!(value(&half, Metric::Mean), Some(33_324.0));
+    assert_eq!(value(&half, Metric::Stddev), Some(10_677.0));
+    assert_eq!(value(&half, Metric::Median), Some(33_034.0));
+    assert_eq!(value(&half, Metric::Percentile(99.0)), Some(48_697.0));
+    assert_eq!(value(&half, Metric::Max), Some(792_557.0));
+    assert_eq!(value(&half, Metric::Min), Some(10_901.0));
+    // 8239 samples have 8.2 beyond p99.9: the printed figure is no percentile.
+    assert_eq!(value(&half, Metric::Percentile(99.9)), None);
+    assert!(half.doubts.iter().any(|doubt| doubt.kind == DoubtKind::TooFewSamples));
+    let full = only("sockperf-full-rtt.txt");
+    assert_eq!(full.key.statistic, Statistic::RoundTrip);
+    assert_eq!(value(&full, Metric::Mean), Some(69_003.0));
+    assert_eq!(only("sockperf-ping-pong-udp.txt").key.stack, "sockperf-udp");
+}
+
+#[test]
+fn sockperfs_size_and_mode_come_from_its_command_line() {
+    let output = text("sockperf-under-load.txt");
+    let bare = read(&output, "x").unwrap();
+    assert_eq!(
+        (bare.series[0].key.probe, bare.series[0].key.case),
+        (ProbeKind::Pingpong, Case::Whole)
+    );
+    assert!(bare.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Inferred));
+    let command = "$ sockperf under-load -i 127.0.0.1 --mps 1000 --reply-every 1 -m 64 -t 1\n";
+    let told = read(&format!("{command}{output}"), "x").unwrap();
+    let key = &told.series[0].key;
+    assert_eq!(key.probe, ProbeKind::Rr);
+    assert_eq!(key.case.size_bytes(), Some(64));
+    assert!(matches!(key.case, Case::Request { rate_per_s: Some(1000.0), .. }));
+}
+
+#[test]
+fn newer_sockperf_has_more_on_one_line() {
+    let newer = text("sockperf-ping-pong-tcp.txt").replace(
+        "(std-dev=10.677)",
+        "(std-dev=10.677, mean-ad=2.1, median-ad=1.2, siqr=0.8, cv=0.3, std-error=0.1, \
+         99.0% ci=[33.0, 33.6])",
+    );
+    let newer = read(&newer, "x").unwrap();
+    assert_eq!(value(&newer.series[0], Metric::Stddev), Some(10_677.0));
+}
+
+#[test]
+fn nuttcp_lines_are_read_in_both_forms() {
+    let line = only("nuttcp.txt");
+    assert_eq!(line.key.stack, "nuttcp-tcp");
+    assert_eq!(line.key.case.to_string(), "1-uni-1, 65536 B writes");
+    carries(&line, 20.953_774);
+    assert_eq!(flows(&line).flows[0].retransmits, Some(0));
+    assert_eq!(flows(&line).client_cpu, Some(0.52));
+    assert_eq!(line.settings["connect_rtt_ms"], "0.19");
+    let parsed = only("nuttcp-parse.txt");
+    carries(&parsed, 19.260_538_7);
+    // The lines of single seconds are not runs.
+    let interval = only("nuttcp-interval.txt");
+    assert_eq!(interval.rounds.len(), 1);
+    carries(&interval, 14.761_605_6);
+    let udp = only("nuttcp-udp-parse.txt");
+    assert_eq!(udp.key.stack, "nuttcp-udp");
+    assert!(udp.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Loss));
+    assert!(only("nuttcp-udp.txt").doubts.iter().all(|doubt| doubt.kind != DoubtKind::Loss));
+}
+
+#[test]
+fn iperf3_counts_at_the_receivers() {
+    let one = only("iperf3.json");
+    assert_eq!(one.key.case.to_string(), "1-uni-1, 131072 B writes");
+    assert_eq!(one.comparability.congestion.as_deref(), Some("bbr"));
+    let gbps = value(&one, Metric::Throughput).unwrap();
+    assert!((gbps - 19.712_734_567).abs() < 1e-6, "{gbps}");
+    assert_eq!(flows(&one).flows[0].retransmits, Some(8));
+    let two = only("iperf3-p2.json");
+    assert_eq!(two.key.case.to_string(), "2-uni-2, 65536 B writes");
+    let both = only("iperf3-bidir.json");
+    assert_eq!(both.key.case.to_string(), "2-bi-2, 131072 B writes");
+    let senders: Vec<Side> = flows(&both).flows.iter().map(|flow| flow.sender).collect();
+    assert_eq!(senders, [Side::Client, Side::Server]);
+    assert_eq!(flows(&only("iperf3-r.json")).flows[0].sender, Side::Server);
+    let udp = only("iperf3-udp.json");
+    assert_eq!(udp.key.stack, "iperf3-udp");
+    assert!((value(&udp, Metric::Throughput).unwrap() - 0.050_065).abs() < 1e-5);
+}
+
+#[test]
+fn netperf_tables_and_lists_are_read() {
+    let stream = only("netperf-tcp-stream.txt");
+    assert_eq!(stream.key.case.to_string(), "1-uni-1, 16384 B writes");
+    carries(&stream, 35.514_55);
+    carries(&only("netperf-tcp-stream-cpu.txt"), 25.565_86);
+    let back = only("netperf-tcp-maerts.txt");
+    assert_eq!(flows(&back).flows[0].sender, Side::Server);
+    // Of the two lines of UDP_STREAM the second is the receiver's.
+    carries(&only("netperf-udp-stream.txt"), 70.687_95);
+    let rr = only("netperf-tcp-rr.txt");
+    assert_eq!((rr.key.probe, rr.key.statistic), (ProbeKind::Rr, Statistic::RoundTrip));
+    assert_eq!(value(&rr, Metric::Rate), Some(17_721.71));
+    assert!((value(&rr, Metric::Mean).unwrap() - 1e9 / 17_721.71).abs() < 1e-6);
+    assert!(rr.doubts.iter().any(|doubt| doubt.kind == DoubtKind::ClosedLoop));
+    for name in ["netperf-omni-rr.csv", "netperf-omni-rr.keyval"] {
+        let rr = only(name);
+        assert_eq!(rr.key.case.size_bytes(), Some(64), "{name}");
+        assert_eq!(value(&rr, Metric::Median), Some(57_000.0), "{name}");
+    }
+    assert_eq!(value(&only("netperf-omni-rr.csv"), Metric::Percentile(99.0)), Some(77_000.0));
+    carries(&only("netperf-omni-send.csv"), 35.916_8);
+    carries(&only("netperf-omni-send.keyval"), 43.537_69);
+    assert_eq!(value(&only("netperf-omni-rr-default.csv"), Metric::Rate), Some(16_607.35));
+}
+
+#[test]
+fn what_is_refused_is_said_in_one_sentence() {
+    let of = |name: &str| read(&text(name), name).unwrap_err().to_string();
+    assert_eq!(
+        of("iperf3-refused.json"),
+        "iperf3-refused.json: iperf3 says: unable to connect to server: Connection refused"
+    );
+    assert_eq!(
+        of("sockperf-refused.txt"),
+        "sockperf-refused.txt:2: sockperf says: Can`t connect socket (errno=111 Connection refused)"
+    );
+    assert!(of("netperf-refused.txt").starts_with("netperf-refused.txt:1: netperf says: "));
+    assert_eq!(
+        of("iperf3.txt"),
+        "iperf3.txt:1: iperf3's text is rounded; run it with -J and read the JSON"
+    );
+    assert!(of("sockperf-throughput.txt").contains("counts what was sent"));
+    assert_eq!(
+        of("netperf-noheader.txt"),
+        "netperf-noheader.txt:1: numbers without a heading; run netperf without -P 0"
+    );
+    assert_eq!(
+        error("hello").to_string(),
+        "x.txt:1: not the output of a tool that is known; read are sfnt-pingpong, \
+         sockperf, netperf, nuttcp and iperf3 -J"
+    );
+    assert!(error("  \n").to_string().starts_with("x.txt: the text is empty"));
+    assert!(error("{\"a\":").to_string().starts_with("x.txt:1: not the JSON of iperf3 -J: "));
+}
+
+#[test]
+fn absurd_numbers_are_refused_with_their_line() {
+    let header = "#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n";
+    for bad in ["1e400", "-5", "nan", "inf", "1e16", "x"] {
+        let error = error(&format!("{header}\t64\t{bad}\t1466\t1492\t17158\t1603\t41\t1000\n"));
+        assert_eq!(error.line, Some(2), "{bad}");
+        assert!(error.message.contains(bad), "{error}");
+    }
+    let few = error(&format!("{header}\t64\t1\t1\n"));
+    assert!(few.message.starts_with("3 fields instead of 8"), "{few}");
+    let upside_down = error(&format!("{header}\t64\t5\t9\t5\t3\t5\t1\t1000\n"));
+    assert_eq!(upside_down.message, "min 9 is above max 3");
+    let sockperf = text("sockperf-ping-pong-tcp.txt").replace("33.034", "-33.034");
+    assert!(read(&sockperf, "x").unwrap_err().to_string().contains("-33.034"));
+    let iperf3 = text("iperf3.json").replace("\"end\":\t1.000557", "\"end\":\t-1");
+    assert!(read(&iperf3, "x").unwrap_err().to_string().contains("`end` is -1"));
+    let nuttcp = text("nuttcp.txt").replace("20953.7740", "1e400");
+    assert!(read(&nuttcp, "x").unwrap_err().to_string().contains("1e400"));
+    let netperf = text("netperf-tcp-rr.txt").replace("17721.71", "-17721.71");
+    assert!(read(&netperf, "x").unwrap_err().to_string().contains("-17721.71"));
+}
+
+#[test]
+fn a_path_is_no_place() {
+    let result = read(&text("nuttcp.txt"), "some/where/nuttcp.txt").unwrap();
+    assert_eq!(result.series[0].key.place(), "nuttcp.txt/nuttcp-tcp");
+}
+
+/// Finite and not negative, wherever a number stands.
+fn sane(result: &RunResult) -> bool {
+    result
+        .series
+        .iter()
+        .flat_map(|series| &series.estimates)
+        .all(|e| e.value.is_finite() && e.value >= 0.0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,200}") {
+        let _ = read(&text, "x");
+    }
+
+    #[test]
+    fn text_of_a_tools_words_is_read_or_refused_without_a_panic(
+        words in prop::collection::vec(prop::sample::select(vec![
+            "sockperf: ", "====> avg-latency=", "---> percentile ", "= ", "Total ", "observations",
+            "TCP STREAM TEST from ", "THROUGHPUT=", "megabytes=", " MB / ", "sec", "Mbps", "%TX",
+            "first burst ", "REQUEST/RESPONSE", "10^6bits/s", "#", "\t", "\n", " ", "1", "1e999",
+            "-1", ",", "Throughput Units", "tx_cpu=", "sfnt-pingpong", "percentile=", "é", "{", "}",
+        ]), 0..60),
+    ) {
+        let _ = read(&words.concat(), "x");
+    }
+
+    #[test]
+    fn a_damaged_sample_is_read_sanely_or_refused_without_a_panic(
+        which in 0..FIXTURES.len(), at in 0.0..1.0f64, cut in 0usize..30,
+        insert in "[-0-9.e:={}\"a-z \t\n]{0,6}",
+    ) {
+        let whole = text(FIXTURES[which]);
+        let characters: Vec<char> = whole.chars().collect();
+        let start = (characters.len() as f64 * at) as usize;
+        let end = (start + cut).min(characters.len());
+        let damaged: String = characters[..start]
+            .iter()
+            .copied()
+            .chain(insert.chars())
+            .chain(characters[end..].iter().copied())
+            .collect();
+        match read(&damaged, "x") {
+            Ok(result) => prop_assert!(sane(&result)),
+            Err(error) => prop_assert!(!error.message.is_empty() && !error.message.contains('\n')),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What the published runs come out as when they are compared, and the plans that name them.
+
+use nm_judge::{CompareOptions, compare};
+use nm_model::metric::Metric;
+use nm_model::plan::Plan;
+use nm_model::verdict::{Comparison, Outcome, Relation};
+use nm_report::reference::{load, names};
+
+fn compared(a: &str, b: &str) -> Comparison {
+    compare(&load(a).unwrap(), &load(b).unwrap(), &CompareOptions::default())
+}
+
+/// Middle ratio over 1..1024 B and relation of a figure.
+fn overall(comparison: &Comparison, metric: Metric) -> (f64, Relation) {
+    let row = comparison.overall.iter().find(|row| row.metric == metric).unwrap();
+    assert_eq!(row.case, "1..1024 B");
+    assert!(row.basis.starts_with("a single run a side, so no interval over rounds"));
+    (row.ratio.unwrap(), row.relation)
+}
+
+const P99: Metric = Metric::Percentile(99.0);
+
+#[track_caller]
+fn near(found: f64, published: f64, digits: i32) {
+    let scale = 10f64.powi(digits);
+    assert_eq!((found * scale).round() / scale, published);
+}
+
+#[test]
+fn the_e5_guest_is_close_at_the_median_and_clearly_worse_at_the_tail() {
+    let found = compared("deftech-e5-bm-ull", "deftech-e5-vm-pf");
+    let (median, relation) = overall(&found, Metric::Median);
+    near(median, 1.04, 2);
+    assert_eq!(relation, Relation::Equivalent);
+    let (p99, relation) = overall(&found, P99);
+    near(p99, 2.47, 2);
+    assert_eq!(relation, Relation::Worse);
+    let (stddev, relation) = overall(&found, Metric::Stddev);
+    near(stddev, 9.0, 0);
+    assert_eq!(relation, Relation::Worse);
+    assert_eq!(found.outcome, Outcome::Inconclusive);
+    assert_eq!(
+        found.reasons[0],
+        "not like for like: firmware is ultra-low-latency against full-feature"
+    );
+    let says = |start: &str| found.reasons.iter().any(|reason| reason.starts_with(start));
+    assert!(says("median is close: x1.04 for 1..1024 B"), "{:?}", found.reasons);
+    assert!(says("p99 is clearly worse: x2.47 for 1..1024 B"), "{:?}", found.reasons);
+    assert!(says("stddev is clearly worse: x9"), "{:?}", found.reasons);
+    assert!(says("a side has a single run"), "{:?}", found.reasons);
+    assert!(found.facts.iter().any(|fact| fact.field == "guest_cpu"), "{:?}", found.facts);
+}
+
+#[test]
+fn the_hft_guest_is_close_at_the_median_and_clearly_worse_at_the_tail() {
+    let found = compared("deftech-hft-bm-sfc9250", "deftech-hft-vm-pf");
+    let (median, relation) = overall(&found, Metric::Median);
+    near(median, 1.06, 2);
+    assert_eq!(relation, Relation::Equivalent);
+    let (p99, relation) = overall(&found, P99);
+    near(p99, 1.62, 2);
+    assert_eq!(relation, Relation::Worse);
+    let (stddev, relation) = overall(&found, Metric::Stddev);
+    near(stddev, 6.9, 1);
+    assert_eq!(relation, Relation::Worse);
+    assert_eq!(found.reasons[0], "not like for like: firmware is unknown against full-feature");
+}
+
+#[test]
+fn like_for_like_the_e5_guest_is_the_faster_one() {
+    let found = compared("deftech-e5-bm-full", "deftech-e5-vm-pf");
+    assert_eq!(found.differences, []);
+    let (median, relation) = overall(&found, Metric::Median);
+    near(median, 0.88, 2);
+    assert_eq!(relation, Relation::Better);
+    // Still one run a side: nothing to stand a verdict on.
+    assert_eq!(found.outcome, Outcome::Inconclusive);
+}
+
+#[test]
+fn a_published_run_is_not_called_different_from_itself() {
+    for name in names() {
+        let found = compared(name, name);
+        assert_eq!(found.outcome, Outcome::Inconclusive, "{name}");
+        assert!(found.differences.is_empty() && found.facts.is_empty(), "{name}");
+        for row in found.rows.iter().chain(&found.overall) {
+            let quiet = matches!(row.relation, Relation::Unclear | Relation::Equivalent);
+            assert!(quiet, "{name} {} {}", row.case, row.metric);
+        }
+    }
+}
+
+#[test]
+fn acceleration_shows_in_the_published_streams() {
+    let run = load("xenserver5-netperf-stream").unwrap();
+    let select = |stack: &str| nm_judge::Selector::new(&format!("*/{stack}"));
+    let options = CompareOptions {
+        a: select("netperf-non-accelerated"),
+        b: select("netperf-accelerated"),
+        ..Default::default()
+    };
+    let found = compare(&run, &run, &options);
+    near(found.rows[0].ratio.unwrap(), 2.19, 2);
+    assert!(found.reasons[0].starts_with("not like for like: kernel bypass is none against"));
+}
+
+const PLANS: [&str; 6] =
+    ["quick", "full", "deftech-hft", "vmware-pingpong", "xenserver-stream", "monterey-network"];
+
+fn plan(name: &str) -> Plan {
+    let path = format!("{}/../../plans/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    Plan::parse(&text).unwrap_or_else(|error| panic!("{name}.toml, {error}"))
+}
+
+#[test]
+fn every_plan_is_read_and_names_runs_that_exist() {
+    for name in PLANS {
+        let plan = plan(name);
+        assert_eq!(plan.name, name);
+        assert!(!plan.summary.is_empty() && plan.rounds >= Plan::ROUNDS_MIN, "{name}");
+        assert!(!plan.references.is_empty() && !plan.targets.is_empty(), "{name}");
+        for reference in &plan.references {
+            assert!(names().contains(&reference.as_str()), "{name}: {reference}");
+        }
+        for comparison in &plan.comparisons {
+            for side in [&comparison.a, &comparison.b] {
+                let Some(reference) = side.strip_prefix("reference:") else { continue };
+                let (run, part) = reference.split_once('/').unwrap_or((reference, "*"));
+                let run = load(run).unwrap();
+                let part = nm_judge::Selector::new(&format!("*/{part}"));
+                assert!(run.series.iter().any(|s| part.takes_key(&s.key)), "{name}: {side}");
+            }
+        }
+        for target in &plan.targets {
+            assert!(!target.why.is_empty(), "{name}: {}", target.require);
+            let selector = nm_judge::Selector::new(&target.on);
+            let covered = plan.trials.iter().any(|block| {
+                target.probe.is_none_or(|probe| probe == block.probe.kind())
+                    && block.probe.cases().iter().any(|case| target.require.covers(case))
+                    && block.environments.iter().any(|environment| {
+                        let stacks = block.stacks.iter();
+                        stacks.clone().any(|s| selector.takes(environment.name(), &s.to_string()))
+                    })
+            });
+            assert!(covered, "{name}: `{}` on {} covers nothing", target.require, target.on);
+        }
+    }
+}
+
+#[test]
+fn the_quick_plan_is_quick() {
+    let seconds = plan("quick").duration_s();
+    assert!(seconds <= 90.0, "{seconds} s");
+}
