@@ -40,21 +40,30 @@ pub enum Command {
         nearmetal qualify --plan my-plan.toml --dry-run")]
     Qualify(QualifyArgs),
     /// Ping-pong latency between two machines: half round trip.
-    #[command(args_conflicts_with_subcommands = true, after_help = "Examples:\n  \
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  \
         nearmetal pingpong server                      on one machine\n  \
         nearmetal pingpong tcp 192.0.2.1 --spin        on the other\n  \
         nearmetal pingpong udp 192.0.2.1 --affinity '2;3' --sizes 64,256 --sfnt\n  \
-        onload --profile=latency nearmetal pingpong tcp 192.0.2.1 --spin")]
+        onload --profile=latency nearmetal pingpong tcp 192.0.2.1 --spin"
+    )]
     Pingpong(PingpongArgs),
     /// Throughput of parallel flows between two machines.
-    #[command(args_conflicts_with_subcommands = true, after_help = "Examples:\n  \
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  \
         nearmetal stream server\n  nearmetal stream 192.0.2.1 --pattern 2-bi-2\n  \
-        nearmetal stream 192.0.2.1 --as netperf --seconds 10 --repeat 10")]
+        nearmetal stream 192.0.2.1 --as netperf --seconds 10 --repeat 10"
+    )]
     Stream(StreamArgs),
     /// Request-response between two machines, open loop at a rate or closed loop.
-    #[command(args_conflicts_with_subcommands = true, after_help = "Examples:\n  \
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  \
         nearmetal rr server\n  nearmetal rr 192.0.2.1 --rate 10000\n  \
-        nearmetal rr 192.0.2.1 --closed --sizes 1,1")]
+        nearmetal rr 192.0.2.1 --closed --sizes 1,1"
+    )]
     Rr(RrArgs),
     /// Compare two results: folders, result files, or `reference:NAME`.
     #[command(after_help = "Examples:\n  \
@@ -146,6 +155,9 @@ pub struct QualifyArgs {
     /// CPUs of the client and of the server.
     #[arg(long, value_name = "C;S")]
     pub affinity: Option<String>,
+    /// Reach the other end by IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
     /// Say what would run, and what is not available, and end.
     #[arg(long)]
     pub dry_run: bool,
@@ -231,7 +243,10 @@ pub struct PingpongClientArgs {
     pub sizes: Vec<u32>,
     /// Percentiles to show; with --sfnt the first is the %ile column.
     #[arg(
-        long, visible_alias = "percentiles", value_delimiter = ',', value_name = "LIST",
+        long,
+        visible_alias = "percentiles",
+        value_delimiter = ',',
+        value_name = "LIST",
         default_value = "99"
     )]
     pub percentile: Vec<f64>,

@@ -1,2 +1,38 @@
-//! nearmetal: the command line.
-fn main() {}
+//! nearmetal: the command line. Parses, runs one command, and turns what came of it into an exit
+//! code.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod exit;
+mod interrupt;
+mod output;
+mod plans;
+mod progress;
+mod recorder;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            let _ = error.print();
+            return if asked { Exit::Pass } else { Exit::Usage }.into();
+        }
+    };
+    match commands::run(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            output::say(&format!("nearmetal: {error:#}"));
+            exit::of_error(&error).into()
+        }
+    }
+}

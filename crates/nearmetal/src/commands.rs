@@ -1,0 +1,117 @@
+//! The commands, each in a file of its own.
+
+mod campaign;
+mod compare;
+mod doctor;
+mod import;
+mod pingpong;
+mod qualify;
+mod reference;
+mod remote;
+mod rr;
+mod stream;
+
+use std::io::{stdin, stdout};
+
+use anyhow::Result;
+use clap::CommandFactory;
+
+use crate::cli::{Cli, Command, ReportArgs, SchemaOf, ServerCommand};
+use crate::exit::Exit;
+use crate::{output, plans};
+
+/// Runs one command.
+pub fn run(command: Command) -> Result<Exit> {
+    match command {
+        Command::Qualify(args) => qualify::run(&args),
+        Command::Pingpong(args) => match (args.server, args.client) {
+            (Some(ServerCommand::Server(server)), _) => remote::serve(&server),
+            (None, Some(client)) => pingpong::run(&client),
+            (None, None) => usage("pingpong"),
+        },
+        Command::Stream(args) => match (args.server, args.client) {
+            (Some(ServerCommand::Server(server)), _) => remote::serve(&server),
+            (None, Some(client)) => stream::run(&client),
+            (None, None) => usage("stream"),
+        },
+        Command::Rr(args) => match (args.server, args.client) {
+            (Some(ServerCommand::Server(server)), _) => remote::serve(&server),
+            (None, Some(client)) => rr::run(&client),
+            (None, None) => usage("rr"),
+        },
+        Command::Compare(args) => compare::run(&args),
+        Command::Report(args) => report(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Reference(command) => reference::run(&command),
+        Command::Doctor(args) => doctor::run(args.format),
+        Command::Plans { name } => list_plans(name.as_deref()),
+        Command::Schema { of } => schema(of),
+        Command::Completions { shell } => completions(shell),
+        Command::Man => man(),
+        Command::Agent => {
+            nm_lab::agent::serve(stdin(), stdout())?;
+            Ok(Exit::Pass)
+        }
+        Command::LabWire { words } => {
+            nm_lab::wire::run(&words)?;
+            Ok(Exit::Pass)
+        }
+        Command::LabHold => {
+            nm_lab::environment::hold();
+            Ok(Exit::Pass)
+        }
+    }
+}
+
+fn usage(command: &str) -> Result<Exit> {
+    let mut cli = Cli::command();
+    let help = cli.find_subcommand_mut(command).map(|found| found.render_help().to_string());
+    output::say(&help.unwrap_or_default());
+    Ok(Exit::Usage)
+}
+
+fn report(args: &ReportArgs) -> Result<Exit> {
+    let result = nm_report::folder::rebuild(&args.folder)?;
+    let report = args.folder.join(nm_report::folder::REPORT);
+    let shown = report.display().to_string();
+    output::data(&nm_report::terminal::summary(&result, &output::style(), Some(&shown)))?;
+    Ok(Exit::Pass)
+}
+
+fn list_plans(name: Option<&str>) -> Result<Exit> {
+    match name {
+        Some(name) => output::data(plans::text(name)?)?,
+        None => {
+            for (name, _) in plans::built_in() {
+                let plan = plans::load(name)?;
+                output::data(&format!("{name:<18} {}\n", plan.summary))?;
+            }
+        }
+    }
+    Ok(Exit::Pass)
+}
+
+fn schema(of: SchemaOf) -> Result<Exit> {
+    let schema = match of {
+        SchemaOf::Result => nm_report::schema::result(),
+        SchemaOf::Plan => nm_report::schema::plan(),
+    };
+    output::data(&nm_report::schema::text(&schema))?;
+    Ok(Exit::Pass)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<Exit> {
+    let mut text = vec![];
+    clap_complete::generate(shell, &mut Cli::command(), "nearmetal", &mut text);
+    output::data(&String::from_utf8_lossy(&text))?;
+    Ok(Exit::Pass)
+}
+
+fn man() -> Result<Exit> {
+    let mut text = vec![];
+    let page =
+        |command: clap::Command, text: &mut Vec<u8>| clap_mangen::Man::new(command).render(text);
+    page(Cli::command(), &mut text)?;
+    output::data(&String::from_utf8_lossy(&text))?;
+    Ok(Exit::Pass)
+}

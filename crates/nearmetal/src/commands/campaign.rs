@@ -1,0 +1,157 @@
+//! The course of a campaign: environments up, trials in order, failures kept to the trial they
+//! belong to, everything down again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use nm_lab::environment::{self, Environment, Setup};
+use nm_lab::trial::{self, Options};
+use nm_model::plan::EnvironmentKind;
+use nm_model::{Campaign, Failure, FailureKind, Launcher, NotAvailable, Side, StackPair, Trial};
+
+use crate::progress::Progress;
+use crate::recorder::Recorder;
+
+/// Failures in a row after which an environment is given up.
+const FAILURES_MAX: u32 = 3;
+
+/// What trials share agents by: agents under a launcher are others than those without.
+type Place = (EnvironmentKind, Option<Launcher>, Option<Launcher>);
+
+/// Environments that run, and how often each has failed in a row.
+#[derive(Default)]
+struct Places {
+    running: BTreeMap<Place, Environment>,
+    failures: BTreeMap<Place, u32>,
+    given_up: BTreeMap<Place, String>,
+}
+
+fn place(environment: EnvironmentKind, stacks: &StackPair) -> Place {
+    (environment, stacks.client.launcher, stacks.server.launcher)
+}
+
+/// Runs every trial. Answers whether all were tried; if not, the user ended it.
+///
+/// # Errors
+/// Only if the result cannot be kept: what fails in a trial is recorded with it.
+pub fn run(
+    campaign: &Campaign,
+    options: &Options,
+    ipv6: bool,
+    recorder: &mut Recorder,
+    interrupted: &AtomicBool,
+) -> Result<bool> {
+    let log_folder = recorder.path();
+    let duration_s = campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum();
+    let mut progress = Progress::new(duration_s);
+    let mut places = Places::default();
+    let mut is_whole = true;
+    for trial in &campaign.trials {
+        if interrupted.load(Ordering::Relaxed) {
+            is_whole = false;
+            break;
+        }
+        progress.begin(trial, campaign.plan.rounds);
+        match places.run(trial, options, ipv6, log_folder.as_deref(), &progress, interrupted) {
+            Tried::Measured(outcome, facts) => {
+                for (side, facts) in facts {
+                    recorder.facts(&format!("{} {side}", trial.environment), facts);
+                }
+                recorder.skipped(trial, outcome.skipped);
+                recorder.add(outcome.measured)?;
+            }
+            Tried::Failed(measured, failure) => {
+                recorder.add(measured)?;
+                if failure.kind == FailureKind::Cancelled {
+                    is_whole = false;
+                    break;
+                }
+                let sentence = format!("{}: {failure}", row(trial));
+                progress.say(&sentence);
+                recorder.failed(sentence)?;
+            }
+            Tried::NotAvailable(reason) => recorder.not_available(NotAvailable {
+                environment: trial.environment,
+                stack: trial.stack,
+                probe: trial.probe.kind(),
+                reason,
+            })?,
+        }
+        progress.end(trial);
+    }
+    progress.finish();
+    Ok(is_whole)
+}
+
+/// A trial's row in words.
+fn row(trial: &Trial) -> String {
+    let Trial { environment, stack, probe, round } = trial;
+    format!("round {} of {environment}/{stack} {}", round + 1, probe.kind())
+}
+
+enum Tried {
+    Measured(trial::Outcome, Vec<(Side, nm_model::Facts)>),
+    Failed(Vec<trial::Measured>, Failure),
+    NotAvailable(String),
+}
+
+impl Places {
+    fn run(
+        &mut self,
+        trial: &Trial,
+        options: &Options,
+        ipv6: bool,
+        log_folder: Option<&Path>,
+        progress: &Progress,
+        interrupted: &AtomicBool,
+    ) -> Tried {
+        let place = place(trial.environment, &trial.stack);
+        if let Some(reason) = self.given_up.get(&place) {
+            return Tried::NotAvailable(reason.clone());
+        }
+        if !self.running.contains_key(&place) {
+            let mut setup = Setup::new(&trial.stack);
+            if let Some(folder) = log_folder {
+                setup = setup.log_folder(folder);
+            }
+            let started = environment::start(trial.environment, &setup)
+                .and_then(|mut it| it.use_ipv6(ipv6).map(|()| it));
+            match started {
+                Ok(environment) => {
+                    self.running.insert(place, environment);
+                }
+                Err(failure) => {
+                    self.given_up.insert(place, failure.to_string());
+                    return Tried::NotAvailable(failure.to_string());
+                }
+            }
+        }
+        let Some(environment) = self.running.get_mut(&place) else {
+            return Tried::NotAvailable("the environment is gone".to_string());
+        };
+        let mut show = |now: trial::Progress| progress.estimate(now.statistic, now.value);
+        let (stack, probe, round) = (&trial.stack, &trial.probe, trial.round);
+        let pair = &mut environment.pair;
+        match trial::run(pair, stack, probe, round, options, &mut show, interrupted) {
+            Ok(outcome) => {
+                let facts =
+                    [Side::Client, Side::Server].map(|side| (side, pair.facts(side).clone()));
+                self.failures.remove(&place);
+                Tried::Measured(outcome, facts.into())
+            }
+            Err(ended) => {
+                // Agents that failed once are not trusted again.
+                self.running.remove(&place);
+                let failures = self.failures.entry(place).or_default();
+                *failures += 1;
+                if *failures >= FAILURES_MAX {
+                    let reason = format!("failed {failures} times in a row: {}", ended.failure);
+                    self.given_up.insert(place, reason);
+                }
+                Tried::Failed(ended.completed.measured, ended.failure)
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `nearmetal import`: other tools' output becomes a result.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Result;
+use nm_report::folder::ResultFolder;
+use nm_report::{import, terminal};
+
+use crate::cli::{Format, ImportArgs};
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+/// Longest input that is read, bytes.
+const INPUT_BYTES_MAX: u64 = 256 << 20;
+
+pub fn run(args: &ImportArgs) -> Result<Exit> {
+    let mut whole: Option<nm_model::RunResult> = None;
+    for file in &args.files {
+        let name = file.display().to_string();
+        let text = read(file).map_err(|e| Stop::usage(format!("cannot read {name}: {e}")))?;
+        let mut one = import::read(&text, &name).map_err(|e| Stop::usage(e.to_string()))?;
+        one.series.iter_mut().for_each(nm_stats::rounds::estimate);
+        match &mut whole {
+            Some(whole) => join(whole, one),
+            None => whole = Some(one),
+        }
+    }
+    let Some(result) = whole else { return Err(Stop::usage("no file given")) };
+    let mut report = None;
+    if let Some(out) = &args.out {
+        let folder = ResultFolder::at(out)?;
+        folder.finish(&result, &[])?;
+        report = Some(folder.report().display().to_string());
+    }
+    match args.format.format {
+        Format::Json => output::json(&result)?,
+        Format::Text => {
+            output::data(&terminal::summary(&result, &output::style(), report.as_deref()))?;
+        }
+    }
+    Ok(Exit::Pass)
+}
+
+/// Several files of one kind of run are its rounds; what is new is added.
+fn join(whole: &mut nm_model::RunResult, more: nm_model::RunResult) {
+    for series in more.series {
+        match whole.series.iter_mut().find(|known| known.key == series.key) {
+            Some(known) => {
+                for mut round in series.rounds {
+                    round.round = known.rounds.len() as u32;
+                    known.rounds.push(round);
+                }
+                nm_stats::rounds::estimate(known);
+            }
+            None => whole.series.push(series),
+        }
+    }
+    whole.notes.extend(more.notes);
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut bytes = vec![];
+    if path == Path::new("-") {
+        std::io::stdin().take(INPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    } else {
+        fs::File::open(path)?.take(INPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,62 @@
+//! `nearmetal pingpong`: the client of the stand-alone ping-pong.
+
+use anyhow::Result;
+use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
+use nm_model::words::UnknownWord;
+use nm_model::{ProbeSpec, Protocol, Stack, StackPair};
+use nm_report::sfnt;
+
+use super::remote;
+use crate::cli::PingpongClientArgs;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+/// sfnt-pingpong's datagram sizes: powers of two up to 32768, without the empty datagram.
+const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
+
+pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
+    let stacks = stacks(args)?;
+    let is_datagram = matches!(stacks.protocol(), Protocol::Udp | Protocol::Multicast);
+    let sizes = match (args.sizes.is_empty(), is_datagram) {
+        (false, _) => args.sizes.clone(),
+        (true, true) => PINGPONG_SIZES[DATAGRAM_SIZES].to_vec(),
+        (true, false) => PINGPONG_SIZES.to_vec(),
+    };
+    let probe = ProbeSpec::Pingpong(PingpongSpec {
+        sizes,
+        max_iterations: args.maxiter,
+        min_iterations: args.miniter,
+        max_ms: args.maxms,
+        warmup_ms: args.warmupms,
+        timeout_ms: args.timeout,
+        percentiles: args.percentile.clone(),
+    });
+    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    let (result, report) =
+        remote::measure(&args.common, args.address, stacks, &probe, args.rounds)?;
+    if args.sfnt {
+        let percentile = args.percentile.first().copied().unwrap_or(99.0);
+        output::data(&sfnt::text(&result, percentile))?;
+        return Ok(remote::exit(&result));
+    }
+    remote::show(&result, report.as_deref(), args.common.format.format)
+}
+
+/// `tcp` with the flags' way of waiting, or a whole stack such as `tcp-epoll-spin`.
+fn stacks(args: &PingpongClientArgs) -> Result<StackPair> {
+    if let Ok(protocol) = args.stack.parse::<Protocol>() {
+        return Ok(remote::stacks(protocol, &args.common));
+    }
+    if !args.stack.contains('-') {
+        let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
+        return Err(Stop::usage(UnknownWord::new("stack", &args.stack, &names).to_string()));
+    }
+    let client: Stack = args.stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
+    if client.launcher.is_some() {
+        return Err(Stop::usage(format!(
+            "put the launcher in front of nearmetal itself: `onload nearmetal pingpong {}-{} …`",
+            client.protocol, client.mode
+        )));
+    }
+    Ok(remote::with_server_mode(client, &args.common))
+}

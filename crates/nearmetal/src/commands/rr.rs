@@ -1,0 +1,24 @@
+//! `nearmetal rr`: the client of the stand-alone request-response measurement.
+
+use anyhow::Result;
+use nm_model::ProbeSpec;
+use nm_model::probe::RrSpec;
+
+use super::remote;
+use crate::cli::RrClientArgs;
+use crate::exit::{Exit, Stop};
+
+pub fn run(args: &RrClientArgs) -> Result<Exit> {
+    let probe = ProbeSpec::Rr(RrSpec {
+        rate_per_s: (!args.closed).then_some(args.rate),
+        seconds: args.seconds,
+        sizes: args.sizes.clone(),
+        deadline_ms: args.deadline,
+        ..RrSpec::default()
+    });
+    let stacks = remote::stacks(args.protocol, &args.common);
+    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    let (result, report) =
+        remote::measure(&args.common, args.address, stacks, &probe, args.repeat)?;
+    remote::show(&result, report.as_deref(), args.common.format.format)
+}

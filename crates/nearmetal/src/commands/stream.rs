@@ -1,0 +1,29 @@
+//! `nearmetal stream`: the client of the stand-alone throughput measurement.
+
+use anyhow::Result;
+use nm_model::ProbeSpec;
+use nm_model::probe::StreamSpec;
+
+use super::remote;
+use crate::cli::StreamClientArgs;
+use crate::exit::{Exit, Stop};
+
+pub fn run(args: &StreamClientArgs) -> Result<Exit> {
+    let by_preset = args.preset.map(|preset| preset.write_bytes());
+    let defaults = StreamSpec::default();
+    let probe = ProbeSpec::Stream(StreamSpec {
+        patterns: args.pattern.clone(),
+        seconds: args.seconds,
+        omit_ms: args.omit,
+        write_bytes: args.write.or(by_preset).unwrap_or(defaults.write_bytes),
+        congestion: args.congestion.clone(),
+        buffer_bytes: args.buffer,
+        preset: args.preset,
+        max_cv_percent: args.max_cv,
+    });
+    let stacks = remote::stacks(args.protocol, &args.common);
+    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    let (result, report) =
+        remote::measure(&args.common, args.address, stacks, &probe, args.repeat)?;
+    remote::show(&result, report.as_deref(), args.common.format.format)
+}

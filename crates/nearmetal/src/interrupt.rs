@@ -1,0 +1,22 @@
+//! Ctrl-C: the first one asks the run to end and keep what it has, the second ends it at once.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Result;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::exit::Exit;
+
+/// A flag that is set by SIGINT and SIGTERM.
+pub fn flag() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // Order matters: the shutdown looks at the flag before this signal sets it.
+        let code = i32::from(Exit::Interrupted as u8);
+        flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))?;
+        flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    Ok(interrupted)
+}

@@ -1,0 +1,40 @@
+//! The two ways to speak: data to stdout, talk to stderr. The only module that prints.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Result;
+use nm_report::terminal::Style;
+use serde::Serialize;
+
+/// Writes data to stdout. A reader that has gone away is no error.
+pub fn data(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a value as JSON to stdout.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    data(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Says something on stderr.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Colour only for a terminal whose user has not said no.
+pub fn style() -> Style {
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    Style { colour, width: width() }
+}
+
+fn width() -> usize {
+    std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok())
+        .filter(|columns| (40..=400).contains(columns))
+        .unwrap_or(100)
+}

@@ -1,0 +1,69 @@
+//! Progress on a terminal: which trial, its current estimate, the time left. Silent elsewhere.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nm_model::Trial;
+use nm_model::result::Statistic;
+
+/// A bar over all trials of a run.
+pub struct Progress {
+    bar: ProgressBar,
+    trial: String,
+}
+
+impl Progress {
+    /// A bar for trials that take `duration_s` in all. It draws on stderr, and only on a terminal.
+    pub fn new(duration_s: f64) -> Progress {
+        let milliseconds = (duration_s * 1e3) as u64;
+        let bar = ProgressBar::with_draw_target(Some(milliseconds), ProgressDrawTarget::stderr());
+        let template = "{bar:24} {percent:>3} %  {eta} left  {wide_msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Progress { bar, trial: String::new() }
+    }
+
+    /// A trial begins.
+    pub fn begin(&mut self, trial: &Trial, rounds: u32) {
+        let (round, probe) = (trial.round + 1, trial.probe.kind());
+        self.begin_named(&format!(
+            "round {round}/{rounds}  {}/{} {probe}",
+            trial.environment, trial.stack
+        ));
+    }
+
+    /// Something begins that is called `name`.
+    pub fn begin_named(&mut self, name: &str) {
+        self.trial = name.to_string();
+        self.bar.set_message(self.trial.clone());
+        self.bar.tick();
+    }
+
+    /// The current estimate inside a trial: ns, or Gb/s for throughput.
+    pub fn estimate(&self, statistic: Statistic, value: f64) {
+        let figure = match statistic {
+            Statistic::Throughput => format!("{value:.2} Gb/s"),
+            _ => nm_report::units::latency(value),
+        };
+        self.bar.set_message(format!("{}  {figure}", self.trial));
+    }
+
+    /// A trial has ended, after at most so much time.
+    pub fn end(&self, trial: &Trial) {
+        self.advance(trial.probe.duration_s());
+    }
+
+    /// So much of the time has gone.
+    pub fn advance(&self, duration_s: f64) {
+        self.bar.inc((duration_s * 1e3) as u64);
+    }
+
+    /// Says something above the bar.
+    pub fn say(&self, text: &str) {
+        self.bar.suspend(|| crate::output::say(text));
+    }
+
+    /// Removes the bar.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

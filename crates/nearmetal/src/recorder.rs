@@ -1,0 +1,127 @@
+//! The result of a run while it grows: takes each trial's rounds in, keeps the file on disk up to
+//! date, and closes the run with judgement and reports.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use nm_lab::trial::Measured;
+use nm_model::result::{RunState, SCHEMA_VERSION, Source};
+use nm_model::{Campaign, Case, Facts, NotAvailable, Outcome, Plan, RunResult, Series, Trial};
+use nm_report::folder::ResultFolder;
+use nm_report::reference;
+
+/// A run while it grows.
+pub struct Recorder {
+    result: RunResult,
+    folder: Option<ResultFolder>,
+}
+
+impl Recorder {
+    /// An empty result, in `folder` if there is one.
+    pub fn new(name: &str, started: &str, folder: Option<ResultFolder>) -> Recorder {
+        let result = RunResult {
+            schema: SCHEMA_VERSION,
+            name: name.to_string(),
+            source: Source::Measured { version: env!("CARGO_PKG_VERSION").to_string() },
+            started: Some(started.to_string()),
+            duration_s: None,
+            state: RunState::Running,
+            plan: None,
+            facts: Default::default(),
+            notes: Default::default(),
+            series: vec![],
+            not_available: vec![],
+            failures: vec![],
+            verdicts: vec![],
+            comparisons: vec![],
+            outcome: Outcome::Inconclusive,
+            doubts: vec![],
+        };
+        Recorder { result, folder }
+    }
+
+    /// Takes over what the campaign knows before anything runs.
+    pub fn plan(&mut self, campaign: &Campaign) {
+        self.result.plan = Some(campaign.plan.clone());
+        self.result.not_available = campaign.not_available.clone();
+    }
+
+    /// Keeps the facts of one endpoint, the first time that they are told.
+    pub fn facts(&mut self, endpoint: &str, facts: Facts) {
+        self.result.facts.entry(endpoint.to_string()).or_insert(facts);
+    }
+
+    /// Adds the rounds of one trial and writes the file.
+    pub fn add(&mut self, measured: Vec<Measured>) -> Result<()> {
+        for one in measured {
+            let found = self.result.series.iter().position(|series| series.key == one.key);
+            let index = found.unwrap_or_else(|| {
+                self.result.series.push(Series {
+                    key: one.key,
+                    comparability: one.comparability,
+                    settings: one.settings,
+                    rounds: vec![],
+                    estimates: vec![],
+                    doubts: vec![],
+                });
+                self.result.series.len() - 1
+            });
+            let series = &mut self.result.series[index];
+            series.rounds.push(one.round);
+            nm_stats::rounds::estimate(series);
+        }
+        self.save()
+    }
+
+    /// Notes a row that turned out not to be available, once.
+    pub fn not_available(&mut self, row: NotAvailable) -> Result<()> {
+        if !self.result.not_available.contains(&row) {
+            self.result.not_available.push(row);
+        }
+        self.save()
+    }
+
+    /// Notes cases of a trial that cannot be, once.
+    pub fn skipped(&mut self, trial: &Trial, cases: Vec<(Case, String)>) {
+        let Trial { environment, stack, probe, .. } = trial;
+        for (case, reason) in cases {
+            let name = format!("not available: {environment}/{stack} {} {case}", probe.kind());
+            self.result.notes.insert(name, reason);
+        }
+    }
+
+    /// Notes a trial that did not end.
+    pub fn failed(&mut self, sentence: String) -> Result<()> {
+        self.result.failures.push(sentence);
+        self.save()
+    }
+
+    /// Judges, writes every report, and gives the result back.
+    pub fn finish(mut self, state: RunState, duration_s: f64) -> Result<RunResult> {
+        self.result.state = state;
+        self.result.duration_s = Some(duration_s);
+        nm_judge::judge(&mut self.result, &|name| reference::load(name).ok());
+        if let Some(folder) = &self.folder {
+            folder.finish(&self.result, &references(self.result.plan.as_ref()))?;
+        }
+        Ok(self.result)
+    }
+
+    /// Where the result is kept.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.path().to_path_buf())
+    }
+
+    fn save(&mut self) -> Result<()> {
+        match &self.folder {
+            Some(folder) => Ok(folder.save(&self.result, &references(self.result.plan.as_ref()))?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The published runs that a plan wants drawn beside.
+pub fn references(plan: Option<&Plan>) -> Vec<RunResult> {
+    let names = plan.map_or(&[][..], |plan| &plan.references);
+    names.iter().filter_map(|name| reference::load(name).ok()).collect()
+}

@@ -1,0 +1,202 @@
+//! Faults: what a user sees, what is kept, and that nothing is left behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::support::{
+    Running, agents_of, finish, json, run, signal, small_plan, wait_for, wait_gone,
+};
+
+/// A run in two namespaces that takes half a minute if nobody ends it.
+fn long_run(folder: &Path) -> Running {
+    let plan = small_plan(folder, r#"["netns"]"#, 100, 80);
+    let out = folder.join("out");
+    Running::start(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()])
+}
+
+fn rounds_kept(out: &Path) -> usize {
+    let path = out.join("result.json");
+    if !path.exists() {
+        return 0;
+    }
+    let result = json(&path);
+    let series = result["series"].as_array().unwrap().clone();
+    series.iter().map(|s| s["rounds"].as_array().unwrap().len()).sum()
+}
+
+/// Links named as ours in this namespace; the others vanish with their namespaces.
+fn links() -> String {
+    fs::read_to_string("/proc/net/dev").unwrap_or_default()
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_measured_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let running = long_run(folder.path());
+    wait_for("the first rounds", || (rounds_kept(&out) >= 3).then_some(()));
+    let agents = agents_of(running.pid());
+    assert_eq!(agents.len(), 2);
+    signal("INT", running.pid());
+    let run = running.finish();
+    assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
+    wait_gone(&agents);
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["state"], "interrupted");
+    assert_ne!(result["outcome"], "pass", "an interrupted run is no pass");
+    assert!(rounds_kept(&out) >= 3);
+    assert!(out.join("report.html").is_file());
+}
+
+#[test]
+fn ctrl_c_before_the_first_trial_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for delay_ms in [1, 30, 120] {
+        let inner = folder.path().join(delay_ms.to_string());
+        fs::create_dir(&inner).unwrap();
+        let running = long_run(&inner);
+        sleep(Duration::from_millis(delay_ms));
+        let agents = agents_of(running.pid());
+        signal("INT", running.pid());
+        let run = running.finish();
+        // A signal before the handler stands ends the process by the signal itself.
+        assert!(matches!(run.code, 130 | -1), "{delay_ms} ms: {} {}", run.code, run.stderr);
+        wait_gone(&agents);
+    }
+}
+
+#[test]
+fn a_killed_parent_leaves_no_agent_and_no_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let before = links().lines().count();
+    let running = long_run(folder.path());
+    wait_for("the first round", || (rounds_kept(&out) >= 1).then_some(()));
+    let agents = agents_of(running.pid());
+    assert_eq!(agents.len(), 2);
+    signal("KILL", running.pid());
+    drop(running);
+    wait_gone(&agents);
+    assert_eq!(links().lines().count(), before);
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["state"], "running", "the file of the last completed trial");
+    let report = run(&["report", out.to_str().unwrap()]);
+    assert_eq!(report.code, 0, "{}", report.stderr);
+}
+
+#[test]
+fn a_killed_agent_costs_its_trial_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let plan = small_plan(folder.path(), r#"["netns"]"#, 6, 150);
+    let running = Running::start(&[
+        "qualify",
+        "--plan",
+        plan.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    wait_for("the first round", || (rounds_kept(&out) >= 1).then_some(()));
+    let agents = agents_of(running.pid());
+    signal("KILL", agents[0]);
+    let run = running.finish();
+    let result = json(&out.join("result.json"));
+    let failures = result["failures"].as_array().unwrap();
+    assert_eq!(failures.len(), 1, "{failures:?} {}", run.stderr);
+    assert!(failures[0].as_str().unwrap().contains("signal 9"), "{failures:?}");
+    assert_eq!(result["state"], "complete", "the other trials go on");
+    let lost = 6 * 2 * 2 - rounds_kept(&out);
+    assert!((1..=2).contains(&lost), "one trial of two sizes, {lost} are lost");
+    assert_eq!(run.code, 3, "a lost trial is no pass: {}", run.stdout);
+}
+
+#[test]
+fn a_plan_with_a_typo_gets_line_and_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("typo.toml");
+    fs::write(&path, "name = \"x\"\n[[trials]]\nenvironments = [\"netsn\"]\n").unwrap();
+    let run = run(&["qualify", "--plan", path.to_str().unwrap()]);
+    assert_eq!(run.code, 2);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(run.stderr.contains("line 3"), "{}", run.stderr);
+    assert!(run.stderr.contains("`netsn`, did you mean `netns`?"), "{}", run.stderr);
+}
+
+#[test]
+fn a_plan_that_is_not_there_is_named() {
+    let file = run(&["qualify", "--plan", "nothing/here.toml"]);
+    assert_eq!((file.code, file.stderr.lines().count()), (2, 1), "{}", file.stderr);
+    let name = run(&["qualify", "--plan", "quik"]);
+    assert_eq!(name.code, 2);
+    assert!(name.stderr.contains("did you mean `quick`?"), "{}", name.stderr);
+}
+
+#[test]
+fn a_full_disk_is_one_sentence_and_keeps_the_last_whole_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 40, 10);
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    // A file system of 128 KiB in a mount namespace of its own, gone with the process.
+    let script = "mount -t tmpfs -o size=128k none \"$1\" && shift && \
+                  \"$@\"; code=$?; cat \"$0/out/result.json\" 2>/dev/null | tail -c 2; exit $code";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", script])
+        .arg(&disk)
+        .arg(&disk)
+        .args([crate::support::BINARY, "qualify", "--plan", plan.to_str().unwrap(), "--out"])
+        .arg(disk.join("out"))
+        .stdin(Stdio::null());
+    let run = finish(&mut command);
+    assert_eq!(run.code, 4, "needs root for a file system of its own: {}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(run.stderr.contains("No space left") || run.stderr.contains("full"), "{}", run.stderr);
+    assert!(run.stdout.trim_end().ends_with('}'), "the kept file is whole: {:?}", run.stdout);
+}
+
+#[test]
+fn a_result_folder_that_cannot_be_made_fails_before_anything_runs() {
+    let run = run(&["qualify", "--out", "/proc/nearmetal"]);
+    assert_eq!((run.code, run.stderr.lines().count()), (2, 1), "{}", run.stderr);
+    assert!(run.stderr.contains("/proc/nearmetal"), "{}", run.stderr);
+}
+
+#[test]
+fn another_runs_folder_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 1, 2);
+    let out = folder.path().join("out");
+    let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    assert_eq!(run(&words).code, 3, "one round supports no verdict");
+    let again = run(&words);
+    assert_eq!((again.code, again.stderr.lines().count()), (2, 1), "{}", again.stderr);
+}
+
+#[test]
+fn an_ordinary_user_gets_rows_or_reasons() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback", "netns", "bridge"]"#, 5, 5);
+    // The binary may lie where only root can read, so the user gets a copy.
+    let binary = folder.path().join("nearmetal");
+    fs::copy(crate::support::BINARY, &binary).unwrap();
+    let chmod = Command::new("chmod").args(["-R", "a+rwX"]).arg(folder.path()).status().unwrap();
+    assert!(chmod.success());
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&binary)
+        .args(["qualify", "--plan", plan.to_str().unwrap(), "--out"])
+        .arg(folder.path().join("out"))
+        .stdin(Stdio::null());
+    let run = finish(&mut command);
+    assert!(matches!(run.code, 0 | 3), "{} {}{}", run.code, run.stdout, run.stderr);
+    let result = json(&folder.path().join("out/result.json"));
+    let measured = result["series"].as_array().unwrap().len();
+    let missing = result["not_available"].as_array().unwrap().len();
+    assert!(measured >= 4, "loopback always works");
+    assert_eq!(measured / 2 + missing, 3 * 2, "every row is there or has its reason");
+}

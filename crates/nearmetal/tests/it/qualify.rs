@@ -1,0 +1,122 @@
+//! `nearmetal qualify`: from a plan to a verdict and a report.
+
+use std::fs;
+
+use crate::support::{json, root, run, small_plan};
+
+fn names_of_namespaces() -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/run/netns") else { return vec![] };
+    let mut names: Vec<String> =
+        entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_environment_gives_a_verdict_and_a_whole_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback", "netns", "bridge"]"#, 5, 20);
+    let out = folder.path().join("out");
+    let before = names_of_namespaces();
+    let run = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    assert!(run.stdout.starts_with("PASS"), "{}", run.stdout);
+    assert_eq!(names_of_namespaces(), before);
+
+    let result = json(&out.join("result.json"));
+    let schema = json(&root().join("schema/result.json"));
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&result).map(|e| e.to_string()).collect();
+    assert_eq!(errors, Vec::<String>::new());
+    assert_eq!(result["state"], "complete");
+    assert_eq!(result["series"].as_array().unwrap().len(), 3 * 2 * 2);
+    for series in result["series"].as_array().unwrap() {
+        assert_eq!(series["rounds"].as_array().unwrap().len(), 5, "{}", series["key"]);
+        for round in series["rounds"].as_array().unwrap() {
+            assert!(round["data"]["count"].as_u64().unwrap() >= 20);
+            assert!(round["data"]["histogram"].is_string());
+            assert_eq!(round["placements"].as_array().unwrap().len(), 2, "both ends");
+        }
+    }
+    for endpoint in ["netns client", "netns server", "bridge client", "loopback server"] {
+        let facts = &result["facts"][endpoint];
+        assert!(facts["cpu"]["online"].as_u64().unwrap() >= 1, "{endpoint}");
+        assert!(facts["clock"]["pair_cost_ns"].as_f64().unwrap() > 0.0, "{endpoint}");
+        assert!(!facts["links"].as_array().unwrap().is_empty(), "{endpoint}");
+    }
+    for name in ["report.html", "report.md", "junit.xml", "metrics.prom", "series.csv"] {
+        assert!(out.join(name).is_file(), "{name}");
+    }
+}
+
+#[test]
+fn the_report_is_rebuilt_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 5, 5);
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let first = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out_text]);
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    let before = fs::read(out.join("report.html")).unwrap();
+    fs::write(out.join("report.html"), "lost").unwrap();
+    let again = run(&["report", out_text]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    assert!(fs::read(out.join("report.html")).unwrap() == before, "the reports differ");
+}
+
+#[test]
+fn a_dry_run_says_what_would_run_and_measures_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("vm.toml");
+    let text = "name='vm'\n[[trials]]\nenvironments=['loopback','vm']\nstacks=['tcp-spin']\n\
+                probe='pingpong'\n";
+    fs::write(&plan, text).unwrap();
+    let out = folder.path().join("out");
+    let words =
+        ["qualify", "--plan", plan.to_str().unwrap(), "--dry-run", "--out", out.to_str().unwrap()];
+    let run = run(&words);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains("loopback/tcp-spin pingpong"), "{}", run.stdout);
+    assert!(run.stdout.contains("vm/tcp-spin pingpong  not available: "), "{}", run.stdout);
+    assert!(!out.exists());
+}
+
+#[test]
+fn rows_that_cannot_run_stay_in_the_report_with_their_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("vm.toml");
+    let text = "name='vm'\n[[trials]]\nenvironments=['loopback','vm']\nstacks=['tcp-blocking']\n\
+                probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\n\
+                [[targets]]\nrequire='median < 1s'\n";
+    fs::write(&plan, text).unwrap();
+    let out = folder.path().join("out");
+    let run = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert_eq!(run.code, 3, "a missing row is no pass: {}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["not_available"][0]["environment"], "vm");
+    assert!(!result["not_available"][0]["reason"].as_str().unwrap().is_empty());
+    let report = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(report.contains("not available"));
+}
+
+#[test]
+fn only_picks_rows_and_names_the_word_it_does_not_know() {
+    let picked = run(&["qualify", "--dry-run", "--only", "netns,tcp-spin,pingpong"]);
+    assert_eq!(picked.code, 0, "{}", picked.stderr);
+    assert!(picked.stdout.contains("netns/tcp-spin pingpong"));
+    assert!(!picked.stdout.contains("bridge/"), "{}", picked.stdout);
+    assert!(!picked.stdout.contains("udp"), "{}", picked.stdout);
+    let unknown = run(&["qualify", "--dry-run", "--only", "nets"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.stderr.contains("`nets`, did you mean `netns`?"), "{}", unknown.stderr);
+}
+
+#[test]
+fn every_plan_resolves_on_this_machine() {
+    for name in
+        ["quick", "full", "deftech-hft", "vmware-pingpong", "xenserver-stream", "monterey-network"]
+    {
+        let run = run(&["qualify", "--plan", name, "--dry-run"]);
+        assert_eq!(run.code, 0, "{name}: {}", run.stderr);
+    }
+}

@@ -1,0 +1,71 @@
+//! Stalls: server and client are each stopped ten times for 20 ms while requests are due. An open
+//! loop must show it, a closed loop hides it and must say that it can.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{Running, free_port, server, signal};
+
+/// p99 in ms of the statistic, after ten stalls of 20 ms of what `victim` names.
+fn run_with_stalls(words: &[&str], victim: Victim, statistic: &str) -> (f64, Value) {
+    let port = free_port();
+    let server = server("rr", port);
+    let port_text = port.to_string();
+    let mut args = vec!["rr", "127.0.0.1", "--seconds", "4", "--format", "json"];
+    args.extend(["--port", port_text.as_str()]);
+    args.extend(words);
+    let client = Running::start(&args);
+    let pid = match victim {
+        Victim::Server => server.pid(),
+        Victim::Client => client.pid(),
+    };
+    sleep(Duration::from_millis(700));
+    for _ in 0..10 {
+        signal("STOP", pid);
+        sleep(Duration::from_millis(20));
+        signal("CONT", pid);
+        sleep(Duration::from_millis(250));
+    }
+    let run = client.finish();
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let result: Value = serde_json::from_str(&run.stdout).unwrap();
+    let series = result["series"].as_array().unwrap();
+    let one = series.iter().find(|s| s["key"]["statistic"] == statistic).unwrap();
+    let percentiles = one["rounds"][0]["data"]["percentiles"].as_array().unwrap();
+    let p99 = percentiles.iter().find(|p| p["percentile"] == 99.0).unwrap();
+    (p99["value_ns"].as_f64().unwrap() / 1e6, one.clone())
+}
+
+enum Victim {
+    Server,
+    Client,
+}
+
+const INTENDED: &str = "round-trip-from-intended-send";
+const SERVICE: &str = "round-trip";
+
+#[test]
+fn an_open_loop_shows_stalls_of_the_server() {
+    let (p99_ms, _) = run_with_stalls(&["--rate", "1000"], Victim::Server, INTENDED);
+    assert!(p99_ms > 10.0, "{p99_ms} ms");
+}
+
+#[test]
+fn an_open_loop_shows_stalls_of_the_client_and_says_that_it_was_late() {
+    let (p99_ms, series) = run_with_stalls(&["--rate", "1000"], Victim::Client, INTENDED);
+    assert!(p99_ms > 10.0, "{p99_ms} ms");
+    let doubts = series["doubts"].as_array().unwrap();
+    assert!(doubts.iter().any(|doubt| doubt["kind"] == "behind"), "{doubts:?}");
+}
+
+#[test]
+fn a_closed_loop_hides_stalls_and_says_that_it_can() {
+    for victim in [Victim::Server, Victim::Client] {
+        let (p99_ms, series) = run_with_stalls(&["--closed"], victim, SERVICE);
+        assert!(p99_ms < 10.0, "{p99_ms} ms: ten stalls are fewer than 1 % of so many requests");
+        let doubts = series["doubts"].as_array().unwrap();
+        assert!(doubts.iter().any(|doubt| doubt["kind"] == "closed-loop"), "{doubts:?}");
+    }
+}
