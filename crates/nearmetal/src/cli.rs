@@ -229,15 +229,17 @@ pub struct PingpongArgs {
     #[command(subcommand)]
     pub server: Option<ServerCommand>,
     #[command(flatten)]
-    pub client: Option<PingpongClientArgs>,
+    pub client: PingpongClientArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct PingpongClientArgs {
     /// tcp, udp, mcast, or a whole stack such as `tcp-epoll-spin`.
-    pub stack: String,
+    #[arg(required = true)]
+    pub stack: Option<String>,
     /// The server's IP address.
-    pub address: IpAddr,
+    #[arg(required = true)]
+    pub address: Option<IpAddr>,
     /// Message sizes in bytes; powers of two from 1 by default.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub sizes: Vec<u32>,
@@ -280,13 +282,14 @@ pub struct StreamArgs {
     #[command(subcommand)]
     pub server: Option<ServerCommand>,
     #[command(flatten)]
-    pub client: Option<StreamClientArgs>,
+    pub client: StreamClientArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct StreamClientArgs {
     /// The server's IP address.
-    pub address: IpAddr,
+    #[arg(required = true)]
+    pub address: Option<IpAddr>,
     /// Flows: N-uni-N from client to server, N-bi-N half in each direction.
     #[arg(long, value_delimiter = ',', default_value = "1-uni-1")]
     pub pattern: Vec<Pattern>,
@@ -326,13 +329,14 @@ pub struct RrArgs {
     #[command(subcommand)]
     pub server: Option<ServerCommand>,
     #[command(flatten)]
-    pub client: Option<RrClientArgs>,
+    pub client: RrClientArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct RrClientArgs {
     /// The server's IP address.
-    pub address: IpAddr,
+    #[arg(required = true)]
+    pub address: Option<IpAddr>,
     /// Requests a second, on an absolute schedule.
     #[arg(long, default_value_t = 1000.0, conflicts_with = "closed")]
     pub rate: f64,

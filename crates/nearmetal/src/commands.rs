@@ -24,20 +24,17 @@ use crate::{output, plans};
 pub fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Qualify(args) => qualify::run(&args),
-        Command::Pingpong(args) => match (args.server, args.client) {
-            (Some(ServerCommand::Server(server)), _) => remote::serve(&server),
-            (None, Some(client)) => pingpong::run(&client),
-            (None, None) => usage("pingpong"),
+        Command::Pingpong(args) => match args.server {
+            Some(ServerCommand::Server(server)) => remote::serve(&server),
+            None => pingpong::run(&args.client),
         },
-        Command::Stream(args) => match (args.server, args.client) {
-            (Some(ServerCommand::Server(server)), _) => remote::serve(&server),
-            (None, Some(client)) => stream::run(&client),
-            (None, None) => usage("stream"),
+        Command::Stream(args) => match args.server {
+            Some(ServerCommand::Server(server)) => remote::serve(&server),
+            None => stream::run(&args.client),
         },
-        Command::Rr(args) => match (args.server, args.client) {
-            (Some(ServerCommand::Server(server)), _) => remote::serve(&server),
-            (None, Some(client)) => rr::run(&client),
-            (None, None) => usage("rr"),
+        Command::Rr(args) => match args.server {
+            Some(ServerCommand::Server(server)) => remote::serve(&server),
+            None => rr::run(&args.client),
         },
         Command::Compare(args) => compare::run(&args),
         Command::Report(args) => report(&args),
@@ -61,13 +58,6 @@ pub fn run(command: Command) -> Result<Exit> {
             Ok(Exit::Pass)
         }
     }
-}
-
-fn usage(command: &str) -> Result<Exit> {
-    let mut cli = Cli::command();
-    let help = cli.find_subcommand_mut(command).map(|found| found.render_help().to_string());
-    output::say(&help.unwrap_or_default());
-    Ok(Exit::Usage)
 }
 
 fn report(args: &ReportArgs) -> Result<Exit> {

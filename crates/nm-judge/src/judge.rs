@@ -83,7 +83,7 @@ fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     Verdict {
         target: target_text(wanted),
         outcome,
-        reason: format!("{outcome}: {reason}"),
+        reason,
         evidence: findings.into_iter().map(|finding| finding.evidence).collect(),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Colour only underlines what words say; without it nothing is lost.
 
+use nm_model::result::Statistic;
 use nm_model::verdict::Comparison;
 use nm_model::{Outcome, RunResult};
 
@@ -60,6 +61,9 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
     for group in view::groups(result) {
         let table = view::group_table(&group, &notes, Detail::Brief);
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
+        if group.statistic == Statistic::Throughput {
+            text += &settings(&group, style);
+        }
     }
     text += &doubts(&notes, style);
     if !result.not_available.is_empty() {
@@ -126,6 +130,14 @@ fn paragraph(text: &str, style: &Style, taken: usize, hang: usize) -> String {
         out.push('\n');
     }
     out
+}
+
+/// What the flows of a group were sent with, each combination once.
+fn settings(group: &view::Group<'_>, style: &Style) -> String {
+    let mut lines: Vec<String> = group.series.iter().map(|s| view::settings_text(s)).collect();
+    lines.retain(|line| !line.is_empty());
+    lines.dedup();
+    lines.iter().map(|line| format!("  {}", paragraph(line, style, 2, 4))).collect()
 }
 
 /// Columns before the words of a target or comparison: margin and outcome.

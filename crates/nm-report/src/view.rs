@@ -63,6 +63,7 @@ pub fn headline(result: &RunResult) -> Headline {
 
 fn not_judged(result: &RunResult) -> String {
     match &result.source {
+        Source::Measured { .. } if result.plan.is_none() => "Measured without targets.".to_string(),
         Source::Measured { .. } => "The plan has no targets and no comparisons.".to_string(),
         Source::Reference { study, .. } => format!("Figures of a published run: {study}."),
         Source::Imported { tool } => format!("Figures read from the output of {tool}."),
@@ -336,12 +337,19 @@ pub fn typical_throughput(series: &Series) -> Option<&ThroughputRound> {
     throughput_rounds(series).min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
+/// The settings of a series in one line: they explain most differences between tools.
+pub fn settings_text(series: &Series) -> String {
+    let settings: Vec<String> =
+        series.settings.iter().map(|(name, text)| format!("{name} {text}")).collect();
+    settings.join(", ")
+}
+
 fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     let mut titles =
-        vec!["stack", "case", "doubts", "#median", "#± SD", "#CV %", "#min", "#max", "#rounds"];
+        vec!["stack", "case", "doubts", "#median", "#mean", "#± SD", "#CV %", "#min", "#max"];
+    titles.extend(["#rounds", "#retransmits", "#CPU client", "#CPU server"]);
     if detail == Detail::Full {
-        titles.extend(["flows of the middle round", "#retransmits"]);
-        titles.extend(["#CPU client", "#CPU server", "settings"]);
+        titles.extend(["flows of the middle round", "settings"]);
     }
     let mut table = Table::new(format!("{}, Gb/s (1e9 bit/s)", group.title()), &titles);
     for series in &group.series {
@@ -354,29 +362,28 @@ fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
             case_text(&series.key.case),
             notes.marks(&series.doubts),
             cell(value(series, Metric::Throughput)),
+            cell((!values.is_empty()).then_some(mean)),
             cell(stddev(&values)),
             or_not_available(cv, |v| significant(v, 2)),
             cell(values.iter().copied().reduce(f64::min)),
             cell(values.iter().copied().reduce(f64::max)),
             series.rounds.len().to_string(),
         ];
+        let typical = typical_throughput(series);
+        let counted = typical
+            .filter(|r| !r.flows.is_empty())
+            .and_then(|r| sum(r.flows.iter().map(|f| f.retransmits)));
+        cells.push(counted.map_or_else(|| NOT_AVAILABLE.to_string(), units::count));
+        cells.push(or_not_available(typical.and_then(|r| r.client_cpu), |v| significant(v, 3)));
+        cells.push(or_not_available(typical.and_then(|r| r.server_cpu), |v| significant(v, 3)));
         if detail == Detail::Full {
-            let typical = typical_throughput(series);
             let flows: Vec<String> = typical
                 .iter()
                 .flat_map(|r| &r.flows)
                 .map(|f| format!("{} from {}", significant(f.gbps, 4), f.sender))
                 .collect();
             cells.push(flows.join(", "));
-            let counted = typical
-                .filter(|r| !r.flows.is_empty())
-                .and_then(|r| sum(r.flows.iter().map(|f| f.retransmits)));
-            cells.push(counted.map_or_else(|| NOT_AVAILABLE.to_string(), units::count));
-            cells.push(or_not_available(typical.and_then(|r| r.client_cpu), |v| significant(v, 3)));
-            cells.push(or_not_available(typical.and_then(|r| r.server_cpu), |v| significant(v, 3)));
-            let settings: Vec<String> =
-                series.settings.iter().map(|(name, text)| format!("{name} {text}")).collect();
-            cells.push(settings.join(", "));
+            cells.push(settings_text(series));
         }
         table.push(Tone::Plain, cells);
     }

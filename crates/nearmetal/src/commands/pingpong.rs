@@ -15,7 +15,8 @@ use crate::output;
 const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
 
 pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
-    let stacks = stacks(args)?;
+    let (stack, address) = (remote::given(args.stack.as_deref())?, remote::given(args.address)?);
+    let stacks = stacks(stack, args)?;
     let is_datagram = matches!(stacks.protocol(), Protocol::Udp | Protocol::Multicast);
     let sizes = match (args.sizes.is_empty(), is_datagram) {
         (false, _) => args.sizes.clone(),
@@ -32,8 +33,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         percentiles: args.percentile.clone(),
     });
     probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
-    let (result, report) =
-        remote::measure(&args.common, args.address, stacks, &probe, args.rounds)?;
+    let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);
         output::data(&sfnt::text(&result, percentile))?;
@@ -43,15 +43,15 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
 }
 
 /// `tcp` with the flags' way of waiting, or a whole stack such as `tcp-epoll-spin`.
-fn stacks(args: &PingpongClientArgs) -> Result<StackPair> {
-    if let Ok(protocol) = args.stack.parse::<Protocol>() {
+fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
+    if let Ok(protocol) = stack.parse::<Protocol>() {
         return Ok(remote::stacks(protocol, &args.common));
     }
-    if !args.stack.contains('-') {
+    if !stack.contains('-') {
         let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
-        return Err(Stop::usage(UnknownWord::new("stack", &args.stack, &names).to_string()));
+        return Err(Stop::usage(UnknownWord::new("stack", stack, &names).to_string()));
     }
-    let client: Stack = args.stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
+    let client: Stack = stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
     if client.launcher.is_some() {
         return Err(Stop::usage(format!(
             "put the launcher in front of nearmetal itself: `onload nearmetal pingpong {}-{} …`",

@@ -54,6 +54,14 @@ pub fn mode(args: &ClientArgs) -> Mode {
     }
 }
 
+/// An argument that is there unless a subcommand was given.
+///
+/// # Errors
+/// Usage, if it is not there.
+pub fn given<T>(argument: Option<T>) -> Result<T> {
+    argument.ok_or_else(|| Stop::usage("name the server's address; see --help"))
+}
+
 /// Both ends' stacks: `protocol` with the mode that the flags name.
 pub fn stacks(protocol: Protocol, args: &ClientArgs) -> StackPair {
     let client = Stack::new(protocol, mode(args));

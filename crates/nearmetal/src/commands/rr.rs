@@ -9,6 +9,7 @@ use crate::cli::RrClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &RrClientArgs) -> Result<Exit> {
+    let address = remote::given(args.address)?;
     let probe = ProbeSpec::Rr(RrSpec {
         rate_per_s: (!args.closed).then_some(args.rate),
         seconds: args.seconds,
@@ -18,7 +19,6 @@ pub fn run(args: &RrClientArgs) -> Result<Exit> {
     });
     let stacks = remote::stacks(args.protocol, &args.common);
     probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
-    let (result, report) =
-        remote::measure(&args.common, args.address, stacks, &probe, args.repeat)?;
+    let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.repeat)?;
     remote::show(&result, report.as_deref(), args.common.format.format)
 }

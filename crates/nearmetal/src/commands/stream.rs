@@ -9,6 +9,7 @@ use crate::cli::StreamClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &StreamClientArgs) -> Result<Exit> {
+    let address = remote::given(args.address)?;
     let by_preset = args.preset.map(|preset| preset.write_bytes());
     let defaults = StreamSpec::default();
     let probe = ProbeSpec::Stream(StreamSpec {
@@ -23,7 +24,6 @@ pub fn run(args: &StreamClientArgs) -> Result<Exit> {
     });
     let stacks = remote::stacks(args.protocol, &args.common);
     probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
-    let (result, report) =
-        remote::measure(&args.common, args.address, stacks, &probe, args.repeat)?;
+    let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.repeat)?;
     remote::show(&result, report.as_deref(), args.common.format.format)
 }

@@ -47,7 +47,7 @@ fn the_whole_interval_must_lie_on_one_side() {
     assert_eq!(fail.outcome, Outcome::Fail);
     assert!(
         fail.reason.starts_with(
-            "fail: median half round trip over netns/tcp-spin at 64 B is 4.05 us (95 % interval "
+            "median half round trip over netns/tcp-spin at 64 B is 4.05 us (95 % interval "
         ) && fail.reason.ends_with(" over 5 rounds), limit 2 us"),
         "{}",
         fail.reason
@@ -74,10 +74,7 @@ fn a_pattern_that_fits_nothing_names_what_exists() {
     run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
     let verdict = judged(run).verdicts.remove(0);
     assert_eq!(verdict.outcome, Outcome::Inconclusive);
-    assert_eq!(
-        verdict.reason,
-        "inconclusive: nothing measured matches `netnss/*`; measured were netns/tcp-spin"
-    );
+    assert_eq!(verdict.reason, "nothing measured matches `netnss/*`; measured were netns/tcp-spin");
 }
 
 #[test]
@@ -174,7 +171,7 @@ fn any_names_the_cheapest_stack_that_meets_it() {
     }
     let verdict = judged(run).verdicts.remove(0);
     assert_eq!(verdict.outcome, Outcome::Pass);
-    let start = "pass: netns/tcp-blocking is the cheapest stack that meets it: median";
+    let start = "netns/tcp-blocking is the cheapest stack that meets it: median";
     assert!(verdict.reason.starts_with(start), "{}", verdict.reason);
 }
 
@@ -187,7 +184,7 @@ fn any_that_fails_names_the_best() {
     assert_eq!(verdict.outcome, Outcome::Fail);
     assert!(
         verdict.reason.starts_with(
-            "fail: no stack of `netns/*` meets it at 64 B; the best: median half round trip over \
+            "no stack of `netns/*` meets it at 64 B; the best: median half round trip over \
              netns/tcp-spin at 64 B is 4 us"
         ),
         "{}",
