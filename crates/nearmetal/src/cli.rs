@@ -98,8 +98,11 @@ pub enum Command {
         /// Shell to write them for.
         shell: clap_complete::Shell,
     },
-    /// The man page.
-    Man,
+    /// The man page, or that of a command.
+    Man {
+        /// Command whose page is wanted.
+        command: Option<String>,
+    },
     /// An agent on stdin and stdout; started by environments, not by hand.
     #[command(hide = true)]
     Agent,

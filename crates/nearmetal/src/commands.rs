@@ -15,9 +15,10 @@ use std::io::{stdin, stdout};
 
 use anyhow::Result;
 use clap::CommandFactory;
+use nm_model::words::UnknownWord;
 
 use crate::cli::{Cli, Command, ReportArgs, SchemaOf, ServerCommand};
-use crate::exit::Exit;
+use crate::exit::{Exit, Stop};
 use crate::{output, plans};
 
 /// Runs one command.
@@ -44,7 +45,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Plans { name } => list_plans(name.as_deref()),
         Command::Schema { of } => schema(of),
         Command::Completions { shell } => completions(shell),
-        Command::Man => man(),
+        Command::Man { command } => man(command.as_deref()),
         Command::Agent => {
             nm_lab::agent::serve(stdin(), stdout())?;
             Ok(Exit::Pass)
@@ -97,11 +98,20 @@ fn completions(shell: clap_complete::Shell) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-fn man() -> Result<Exit> {
+fn man(command: Option<&str>) -> Result<Exit> {
+    let mut cli = Cli::command();
+    cli.build();
+    let wanted = match command {
+        None => cli,
+        Some(name) => {
+            let names: Vec<&str> =
+                cli.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name()).collect();
+            let unknown = UnknownWord::new("command", name, &names).to_string();
+            cli.find_subcommand(name).cloned().ok_or_else(|| Stop::usage(unknown))?
+        }
+    };
     let mut text = vec![];
-    let page =
-        |command: clap::Command, text: &mut Vec<u8>| clap_mangen::Man::new(command).render(text);
-    page(Cli::command(), &mut text)?;
+    clap_mangen::Man::new(wanted).render(&mut text)?;
     output::data(&String::from_utf8_lossy(&text))?;
     Ok(Exit::Pass)
 }

@@ -12,7 +12,7 @@ use nm_model::doubt::DoubtKind;
 use nm_model::metric::Metric;
 use nm_model::plan::PlanComparison;
 use nm_model::probe::ProbeKind;
-use nm_model::result::{RunResult, RunState, Series, Statistic};
+use nm_model::result::{RunResult, RunState, Series, Source, Statistic};
 use nm_model::stack::Difference;
 use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
 
@@ -50,6 +50,17 @@ impl Default for CompareOptions {
             seed: 1,
         }
     }
+}
+
+/// Said of two runs that were measured one after the other: recorded rounds of one machine, ten and
+/// then ten, were called different in 99 of 181 cases, interleaved ones in none.
+const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between them \
+     may be part of the difference; put both sides into one plan where they can be reached at once";
+
+/// Whether two measured runs took place at different times.
+fn were_apart(a: &RunResult, b: &RunResult) -> bool {
+    let measured = |run: &RunResult| matches!(run.source, Source::Measured { .. });
+    measured(a) && measured(b) && a.started != b.started
 }
 
 /// Sets B beside A.
@@ -114,6 +125,9 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     comparison.reasons = reasons(&comparison, &rows, &overall, &not_known, options);
     if !is_complete {
         comparison.reasons.push("a run did not come to its end".to_string());
+    }
+    if were_apart(a, b) {
+        comparison.reasons.push(NOT_INTERLEAVED.to_string());
     }
     comparison.reasons.extend(doubts(&pairing.pairs));
     comparison.rows = rows.into_iter().map(|draft| draft.row).collect();

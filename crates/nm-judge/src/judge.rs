@@ -312,7 +312,7 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     Verdict {
         target: target_text(wanted),
         outcome: Outcome::Inconclusive,
-        reason: format!("{}: {reason}", Outcome::Inconclusive),
+        reason,
         evidence: vec![],
     }
 }

@@ -4,6 +4,7 @@
 //! Every request has one answer, except `cancel`: what it cancels answers for itself, as done or as
 //! failed, and nothing answers where there was nothing to cancel.
 
+mod guard;
 mod handle;
 mod lines;
 mod listen;

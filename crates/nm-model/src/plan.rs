@@ -183,10 +183,17 @@ impl<'de> Deserialize<'de> for TrialBlock {
                 known.join(", ")
             )));
         }
+        let names_write = fields.contains_key("write_bytes");
         let rest = serde_json::Value::Object(fields);
         let probe = match kind {
             ProbeKind::Pingpong => serde_json::from_value(rest).map(ProbeSpec::Pingpong),
-            ProbeKind::Stream => serde_json::from_value(rest).map(ProbeSpec::Stream),
+            ProbeKind::Stream => serde_json::from_value(rest).map(|mut spec: StreamSpec| {
+                // A preset is another tool's write size, unless the block names its own.
+                if let (Some(preset), false) = (spec.preset, names_write) {
+                    spec.write_bytes = preset.write_bytes();
+                }
+                ProbeSpec::Stream(spec)
+            }),
             ProbeKind::Rr => serde_json::from_value(rest).map(ProbeSpec::Rr),
             ProbeKind::Compute => Ok(ProbeSpec::Compute),
             ProbeKind::Jitter => Ok(ProbeSpec::Jitter),
@@ -326,6 +333,23 @@ on = "netns/*"
         assert_eq!(spec.max_iterations, 1_000_000);
         assert_eq!(plan.targets[0].scope, Scope::Every);
         assert_eq!(plan.duration_s(), 5.0 * 4.0 * 2.0 * 0.3);
+    }
+
+    #[test]
+    fn a_preset_brings_its_write_size_unless_the_block_names_one() {
+        let write_bytes = |more: &str| {
+            let text = format!(
+                "name='x'\n[[trials]]\nenvironments=['netns']\nstacks=['tcp-blocking']\n\
+                 probe='stream'\n{more}"
+            );
+            match &Plan::parse(&text).unwrap().trials[0].probe {
+                ProbeSpec::Stream(spec) => spec.write_bytes,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(write_bytes("preset='netperf'"), 16 * 1024);
+        assert_eq!(write_bytes("preset='netperf'\nwrite_bytes=1000"), 1000);
+        assert_eq!(write_bytes(""), 128 * 1024);
     }
 
     #[test]

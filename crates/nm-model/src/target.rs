@@ -1,13 +1,13 @@
 //! Targets: what a series must reach, written as `METRIC OP VALUE[UNIT] [at COND]`.
 //!
-//! Examples: `median_ns < 2000 at size<=1024`, `p99 <= 10ms`, `throughput >= 9.3 Gb/s`,
-//! `loss <= 0.1%`, `rate >= 100000`.
+//! Examples: `median_ns < 2000 at size<=1024`, `p99 <= 10ms`, `throughput >= 9.3 Gb/s at
+//! pattern=1-uni-1`, `loss <= 0.1%`, `rate >= 100000`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::metric::{Metric, Quantity};
-use crate::probe::Case;
+use crate::probe::{Case, Pattern};
 use crate::stack::text_serde;
 use crate::words::UnknownWord;
 
@@ -24,6 +24,8 @@ pub struct Target {
     pub limit: f64,
     /// Conditions on the message size; all must hold.
     pub sizes: Vec<(Op, f64)>,
+    /// The only flow pattern that it speaks of.
+    pub pattern: Option<Pattern>,
 }
 
 /// A comparison sign.
@@ -101,9 +103,13 @@ pub enum TargetError {
 impl Target {
     /// Whether this target speaks of `case`.
     pub fn covers(&self, case: &Case) -> bool {
-        self.sizes.iter().all(|(op, limit)| {
+        let size_fits = self.sizes.iter().all(|(op, limit)| {
             case.size_bytes().is_some_and(|size| op.holds(f64::from(size), *limit))
-        })
+        });
+        let pattern_fits = self.pattern.is_none_or(
+            |wanted| matches!(case, Case::Flows { pattern, .. } if *pattern == wanted),
+        );
+        size_fits && pattern_fits
     }
 }
 
@@ -167,20 +173,26 @@ impl FromStr for Target {
             unit => factor_of(metric, unit).map_err(in_word)?,
         };
 
-        let mut sizes = vec![];
+        let (mut sizes, mut pattern) = (vec![], None);
         for condition in conditions.into_iter().flat_map(|c| c.split(',')) {
-            let (name, op, value) =
-                Op::split(condition).ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
-            if name != "size" {
-                return Err(in_word(UnknownWord::new("condition", name, &["size"])));
+            let (name, op, value) = Op::split(condition)
+                .ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
+            match (name, op) {
+                ("size", _) => {
+                    let size = value.parse().map_err(|_| TargetError::Number {
+                        text: whole.to_string(),
+                        number: value.to_string(),
+                    })?;
+                    sizes.push((op, size));
+                }
+                ("pattern", Op::Equal) => pattern = Some(value.parse().map_err(in_word)?),
+                _ => {
+                    let known = ["size", "pattern="];
+                    return Err(in_word(UnknownWord::new("condition", name, &known)));
+                }
             }
-            let value = value.parse().map_err(|_| TargetError::Number {
-                text: whole.to_string(),
-                number: value.to_string(),
-            })?;
-            sizes.push((op, value));
         }
-        Ok(Target { text: whole.to_string(), metric, op, limit: number * factor, sizes })
+        Ok(Target { text: whole.to_string(), metric, op, limit: number * factor, sizes, pattern })
     }
 }
 
@@ -224,6 +236,18 @@ mod tests {
             (false, true, true, false)
         );
         assert!(!target.covers(&Case::Whole));
+    }
+
+    #[test]
+    fn a_pattern_limits_what_is_covered() {
+        let target = target("throughput >= 6 Gb/s at pattern=2-bi-2");
+        let covers = |pattern: &str| {
+            target.covers(&Case::Flows { pattern: pattern.parse().unwrap(), write_bytes: 1 })
+        };
+        assert!(covers("2-bi-2") && !covers("2-uni-2"));
+        assert!(!target.covers(&Case::Whole));
+        let text = "throughput >= 6 at pattern=2-by-2";
+        assert!(text.parse::<Target>().unwrap_err().to_string().contains("unknown pattern"));
     }
 
     #[test]

@@ -205,3 +205,28 @@ fn an_ordinary_user_gets_rows_or_reasons() {
     assert!(measured >= 4, "loopback always works");
     assert_eq!(measured / 2 + missing, 3 * 2, "every row is there or has its reason");
 }
+
+#[test]
+fn a_kernel_that_forbids_namespaces_is_named_and_the_other_rows_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback", "netns"]"#, 5, 5);
+    let out = folder.path().join("out");
+    // The limit counts inside a user namespace of its own, and ends with it.
+    let script = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "sh", "-c", script, "sh"])
+        .args([crate::support::BINARY, "qualify", "--plan", plan.to_str().unwrap(), "--out"])
+        .arg(&out)
+        .stdin(Stdio::null());
+    let run = finish(&mut command);
+    assert_eq!(run.code, 3, "a missing row is no pass: {}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    let missing = result["not_available"].as_array().unwrap();
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    for row in missing {
+        let reason = row["reason"].as_str().unwrap();
+        assert!(reason.contains("namespace"), "{reason}");
+    }
+    assert_eq!(result["series"].as_array().unwrap().len(), 4, "loopback runs");
+}

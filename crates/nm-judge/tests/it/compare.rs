@@ -42,6 +42,22 @@ fn what_is_worse_beyond_the_margin_fails() {
 }
 
 #[test]
+fn runs_made_one_after_the_other_say_so() {
+    let at = |started: &str| {
+        let mut run = run(1.0, 6);
+        run.started = Some(started.to_string());
+        run
+    };
+    let says = |a: &RunResult, b: &RunResult| {
+        let reasons = compare(a, b, &CompareOptions::default()).reasons;
+        reasons.iter().any(|reason| reason.contains("not interleaved"))
+    };
+    let (morning, evening) = (at("2026-01-01T08:00:00Z"), at("2026-01-01T20:00:00Z"));
+    assert!(says(&morning, &evening));
+    assert!(!says(&morning, &morning));
+}
+
+#[test]
 fn more_throughput_is_better() {
     let of = |gbps| {
         let mut run = result(None);

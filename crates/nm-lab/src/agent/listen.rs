@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use nm_model::{Answer, Failure, FailureKind};
 
-use super::serve;
+use super::guard::Guard;
+use super::serve::serve_guarded;
 
 /// What a server tells of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +77,9 @@ fn session(stream: &TcpStream) -> Result<(), Failure> {
         Failure::new(FailureKind::Peer, format!("the controller's connection is bad: {error}"))
     };
     notice_death(stream).map_err(io)?;
-    let result = serve(stream.try_clone().map_err(io)?, stream);
+    let (own, peer) = (stream.local_addr().map_err(io)?, stream.peer_addr().map_err(io)?);
+    let guard = Guard::new(own.ip(), peer.ip());
+    let result = serve_guarded(stream.try_clone().map_err(io)?, stream, Some(guard));
     // Ends the thread that still reads.
     let _ = stream.shutdown(Shutdown::Both);
     result

@@ -11,6 +11,7 @@ use nm_model::agent::{LINE_BYTES_MAX, PROTOCOL_VERSION, Stage, Task, TaskReport}
 use nm_model::{Answer, Failure, FailureKind, Request, Side};
 use nm_probe::{Control, Endpoint};
 
+use super::guard::Guard;
 use super::lines::{Line, Lines};
 use super::{VERSION, spawn};
 
@@ -42,6 +43,8 @@ enum Work {
 
 struct Session<W> {
     output: W,
+    /// Absent for a controller that started this agent itself.
+    guard: Option<Guard>,
     work: Work,
     /// Numbers the work, so that what comes of work that was given up can be told apart.
     number: u64,
@@ -58,6 +61,22 @@ where
     R: Read + Send + 'static,
     W: Write,
 {
+    serve_guarded(input, output, None)
+}
+
+/// As [`serve`], for a controller that may only have done what `guard` allows.
+///
+/// # Errors
+/// As [`serve`].
+pub(super) fn serve_guarded<R, W>(
+    input: R,
+    output: W,
+    guard: Option<Guard>,
+) -> Result<(), Failure>
+where
+    R: Read + Send + 'static,
+    W: Write,
+{
     let (happenings, queue) = channel();
     let reader = happenings.clone();
     spawn("requests", move || {
@@ -70,7 +89,7 @@ where
             }
         }
     })?;
-    let mut session = Session { output, work: Work::Nothing, number: 0, happenings };
+    let mut session = Session { output, guard, work: Work::Nothing, number: 0, happenings };
     session.answer(&Answer::Hello {
         protocol: PROTOCOL_VERSION,
         version: VERSION.to_string(),
@@ -147,6 +166,9 @@ impl<W: Write> Session<W> {
 
     fn listen(&mut self, side: Side, task: &Task, address: &str) -> Result<Vec<String>, Failure> {
         self.refuse_while_busy()?;
+        if let Some(guard) = &self.guard {
+            guard.listen(task, address)?;
+        }
         // What was prepared before gives its sockets back first.
         self.work = Work::Nothing;
         let endpoint = guarded(|| Endpoint::listen(side, task, address))?;
@@ -156,6 +178,9 @@ impl<W: Write> Session<W> {
     }
 
     fn connect(&mut self, addresses: Vec<String>) -> Result<(), Failure> {
+        if let Some(guard) = &self.guard {
+            guard.connect(&addresses)?;
+        }
         let mut endpoint = self.take_ready("connect")?;
         self.number += 1;
         let (number, happenings) = (self.number, self.happenings.clone());

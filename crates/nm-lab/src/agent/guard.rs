@@ -1,0 +1,89 @@
+//! What a controller on the network may have an agent do: talk to that controller's own address,
+//! and nothing else. Without it a server could be used to send floods to others, or to make socket
+//! files as its user.
+
+use std::net::{IpAddr, SocketAddr};
+
+use nm_model::agent::Task;
+use nm_model::{Failure, FailureKind, Protocol};
+
+/// The two addresses of a control connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guard {
+    own: IpAddr,
+    peer: IpAddr,
+}
+
+impl Guard {
+    /// A guard for a control connection between `own` and `peer`.
+    pub fn new(own: IpAddr, peer: IpAddr) -> Guard {
+        Guard { own: own.to_canonical(), peer: peer.to_canonical() }
+    }
+
+    /// Checks where the agent is to listen.
+    ///
+    /// # Errors
+    /// If that is not the address by which the controller reached it.
+    pub fn listen(&self, task: &Task, address: &str) -> Result<(), Failure> {
+        if task.stack.protocol == Protocol::Unix {
+            return Err(refused("Unix sockets do not reach another machine"));
+        }
+        match address.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+            Ok(ip) if ip == self.own => Ok(()),
+            _ => Err(refused(format!("`{address}` is not the address {} of this end", self.own))),
+        }
+    }
+
+    /// Checks where the agent is to connect.
+    ///
+    /// # Errors
+    /// If that is not the controller's own address.
+    pub fn connect(&self, addresses: &[String]) -> Result<(), Failure> {
+        let is_peer = |text: &String| {
+            text.parse::<SocketAddr>().is_ok_and(|at| at.ip().to_canonical() == self.peer)
+        };
+        match addresses.iter().find(|address| !is_peer(address)) {
+            Some(other) => {
+                Err(refused(format!("`{other}` is not at the controller's address {}", self.peer)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused(message: impl Into<String>) -> Failure {
+    Failure::new(FailureKind::BadRequest, message)
+        .hint("a server talks to its own controller's address only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nm_model::agent::Work;
+    use nm_model::probe::PingpongSpec;
+    use nm_model::{Mode, Stack};
+
+    fn task(protocol: Protocol) -> Task {
+        let work = Work::Pingpong { size_bytes: 1, spec: PingpongSpec::default() };
+        let stack = Stack::new(protocol, Mode::Spin);
+        Task { stack, cpus: vec![], work, seed: 1, raw_samples: false }
+    }
+
+    #[test]
+    fn only_the_two_ends_of_the_control_connection_are_reached() {
+        let guard =
+            Guard::new("::ffff:192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
+        let tcp = task(Protocol::Tcp);
+        assert!(guard.listen(&tcp, "192.0.2.1").is_ok());
+        for elsewhere in ["0.0.0.0", "127.0.0.1", "unix:/tmp/x", ""] {
+            assert!(guard.listen(&tcp, elsewhere).is_err(), "{elsewhere}");
+        }
+        assert!(guard.listen(&task(Protocol::Unix), "192.0.2.1").is_err());
+        assert!(guard.connect(&["192.0.2.9:5000".to_string()]).is_ok());
+        assert!(guard.connect(&[]).is_ok());
+        for elsewhere in ["192.0.2.8:80", "unix:/run/x", "mcast:224.1.1.1:1/2", "x"] {
+            let failure = guard.connect(&[elsewhere.to_string()]).unwrap_err();
+            assert!(failure.to_string().contains(elsewhere), "{failure}");
+        }
+    }
+}
