@@ -15,7 +15,8 @@ use serde_json::Value;
 use crate::shell;
 
 const USAGE: &str = "\
-usage: cargo xtask bench-peers [--rounds N] [--sizes LIST] [--seconds S] [--out FILE] [--only latency|throughput]";
+usage: cargo xtask bench-peers [--rounds N] [--sizes LIST] [--seconds S] [--out FILE]
+                               [--only latency|throughput]";
 
 /// Names of the two namespaces and their addresses.
 const NAMESPACES: [(&str, &str); 2] = [("nmbench-a", "10.78.1.1"), ("nmbench-b", "10.78.1.2")];
@@ -212,6 +213,7 @@ fn latency(options: &Options, round: usize, figures: &mut Figures) -> Result<()>
 }
 
 type Tool = fn(&str, &str, u32, f64) -> Result<f64>;
+type Stream = fn(u32, f64) -> Result<f64>;
 
 fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
     let address = NAMESPACES[1].1;
@@ -242,12 +244,12 @@ fn pingpong_sockperf(protocol: &str, mode: &str, size: u32, seconds: f64) -> Res
 }
 
 fn throughput(options: &Options, round: usize, figures: &mut Figures) -> Result<()> {
-    let cases: [(&str, u32, &'static str, fn(u32, f64) -> Result<f64>); 2] = [
+    let cases: [(&str, u32, &'static str, Stream); 2] = [
         ("1-uni-1, 128 KiB writes", 128 * 1024, "iperf3", stream_iperf3),
         ("1-uni-1, 64 KiB writes", 64 * 1024, "nuttcp", stream_nuttcp),
     ];
     for (case, write_bytes, peer, peer_run) in cases {
-        let mut tools: [(&'static str, fn(u32, f64) -> Result<f64>); 2] =
+        let mut tools: [(&'static str, Stream); 2] =
             [("nearmetal", stream_nearmetal), (peer, peer_run)];
         if round % 2 == 1 {
             tools.reverse();

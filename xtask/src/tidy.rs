@@ -30,8 +30,9 @@ const LAYERS: [&str; 13] = [
 const UNSAFE: [&str; 4] = ["nm-sys", "nm-ring", "nm-transport", "nm-accel"];
 
 /// Licences that may be linked; an expression needs one of its alternatives here.
-const LICENCES: [&str; 10] = [
+const LICENCES: [&str; 11] = [
     "MIT",
+    "MIT-0",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",

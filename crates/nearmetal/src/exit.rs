@@ -55,7 +55,7 @@ impl Stop {
     }
 
     /// An error with a given exit code.
-    pub fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
+    pub fn with(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         Stop { exit, message: message.into() }.into()
     }
 }

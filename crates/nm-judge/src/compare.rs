@@ -54,8 +54,8 @@ impl Default for CompareOptions {
 
 /// Said of two runs that were measured one after the other: recorded rounds of one machine, ten and
 /// then ten, were called different in 99 of 181 cases, interleaved ones in none.
-const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between them \
-     may be part of the difference; put both sides into one plan where they can be reached at once";
+const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between \
+     them may be part of the difference; where both can be reached at once, put them into one plan";
 
 /// Whether two measured runs took place at different times.
 fn were_apart(a: &RunResult, b: &RunResult) -> bool {

@@ -20,7 +20,8 @@ const PASSING: &[&str] =
 const DESCRIBING: &[&str] = &["summary", "source", "tool", "statistic", "unit", "inferred"];
 
 /// The facts in which the endpoints of two results differ, and the notes, for published and
-/// imported runs, which have no facts. A fact of both ends of the same name and values is listed once.
+/// imported runs, which have no facts. A fact of both ends of the same name and values is listed
+/// once.
 pub fn envdiff(a: &RunResult, b: &RunResult) -> Vec<Difference> {
     let environments = |result: &RunResult| -> BTreeSet<String> {
         result.facts.keys().map(|endpoint| environment_of(endpoint).to_string()).collect()

@@ -2,7 +2,8 @@
 //!
 //! With five rounds a side or more, a row is found by `nm_stats::compare` over the rounds' values;
 //! over several cases the value of a round is the geometric mean of its cases. With fewer rounds,
-//! as in published and imported runs, single cases claim nothing; over several cases the ratio is the
+//! as in published and imported runs, single cases claim nothing; over several cases the ratio is
+//! the
 //! middle of the cases' ratios, and the cases are the blocks of a sign test. That shows whether the
 //! two *runs* differ, not whether two *machines* do, and each such row says so.
 //!

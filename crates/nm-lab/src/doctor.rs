@@ -175,7 +175,7 @@ fn network(facts: &Facts) -> Vec<Check> {
                 busy("net.core.busy_read"),
                 busy("net.core.busy_poll")
             ),
-            "the stacks *-busy-poll ask for it on their own sockets; the settings may stay as they are",
+            "the stacks *-busy-poll ask for it on their own sockets; these settings may stay",
             "use a kernel with CONFIG_NET_RX_BUSY_POLL",
         ),
         check(

@@ -4,8 +4,8 @@
 //! Course of one task, the same for every probe and for both ends:
 //! 1. `prepare` with [`Stage::Listen`]: open what the peer will connect to, answer its addresses.
 //! 2. `prepare` with [`Stage::Connect`]: connect to the peer's addresses.
-//! 3. `run`: do it, answer [`Answer::Done`] when the task has ended. The listening end ends when its
-//!    peer has gone or on `cancel`.
+//! 3. `run`: do it, answer [`Answer::Done`] when the task has ended. The listening end ends when
+//!    its peer has gone or on `cancel`.
 //!
 //! An agent greets with [`Answer::Hello`] as soon as it starts, so that a version mismatch is seen
 //! before anything else.

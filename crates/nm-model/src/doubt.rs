@@ -21,10 +21,14 @@ impl Doubt {
 }
 
 macro_rules! doubts {
-    ($($(#[$meta:meta])* $variant:ident, $name:literal, $title:literal, $cause:literal, $remedy:literal;)+) => {
+    ($(
+        $(#[$meta:meta])*
+        $variant:ident, $name:literal, $title:literal, $cause:literal, $remedy:literal;
+    )+) => {
         /// The reasons that nearmetal knows.
         #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            JsonSchema,
         )]
         #[serde(rename_all = "kebab-case")]
         pub enum DoubtKind { $($(#[$meta])* $variant),+ }
@@ -39,7 +43,9 @@ macro_rules! doubts {
             /// What brings it about and what it does to the number.
             pub fn cause(self) -> &'static str { match self { $(DoubtKind::$variant => $cause),+ } }
             /// What to do about it.
-            pub fn remedy(self) -> &'static str { match self { $(DoubtKind::$variant => $remedy),+ } }
+            pub fn remedy(self) -> &'static str {
+                match self { $(DoubtKind::$variant => $remedy),+ }
+            }
         }
     };
 }
@@ -47,11 +53,11 @@ macro_rules! doubts {
 doubts! {
     /// Too few samples for a percentile.
     TooFewSamples, "too-few-samples", "too few samples",
-        "a percentile needs at least ten samples beyond it; without them it only repeats the maximum",
+        "a percentile needs at least ten samples beyond it; without them it repeats the maximum",
         "measure longer or ask for a lower percentile";
     /// Fewer than five rounds.
     TooFewRounds, "too-few-rounds", "too few rounds",
-        "runs differ more than the samples inside one run, so fewer than five rounds support no claim",
+        "runs differ more than the samples of one run, so fewer than five rounds support no claim",
         "run at least five rounds a side, ten to find a 5 % difference";
     /// Rounds fall into separate groups.
     Bimodal, "bimodal", "rounds fall into groups",
@@ -123,7 +129,7 @@ doubts! {
         "lower the rate, or give the client a CPU of its own";
     /// A closed loop hides stalls.
     ClosedLoop, "closed-loop", "closed loop",
-        "the next request waits for the last answer, so a stall counts once instead of once for each request due",
+        "the next request waits for the last answer, so a stall counts once, not for each request",
         "use an open loop: rr --rate";
     /// CPU bandwidth limit.
     Throttled, "throttled", "CPU quota",

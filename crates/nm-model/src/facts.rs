@@ -24,7 +24,8 @@ pub struct Facts {
     pub settings: BTreeMap<String, String>,
     /// Network links visible to the endpoint, loopback included.
     pub links: Vec<LinkFacts>,
-    /// Environment variables that change sockets or linking: `LD_PRELOAD`, `EF_*`, `VMA_*`, `XLIO_*`.
+    /// Environment variables that change sockets or linking: `LD_PRELOAD`, `EF_*`, `VMA_*`,
+    /// `XLIO_*`.
     pub variables: BTreeMap<String, String>,
     /// Version of nearmetal.
     pub nearmetal_version: String,
@@ -111,7 +112,8 @@ pub struct MemoryFacts {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct VirtualizationFacts {
-    /// Hypervisor by its signature (`KVM`, `VMware`, `Xen`, `Hyper-V`), if the CPU says there is one.
+    /// Hypervisor by its signature (`KVM`, `VMware`, `Xen`, `Hyper-V`), if the CPU says there is
+    /// one.
     pub hypervisor: Option<String>,
     /// Product name of the firmware tables.
     pub product: Option<String>,

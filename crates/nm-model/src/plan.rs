@@ -380,7 +380,8 @@ on = "netns/*"
         );
         assert_eq!(
             error("median_ns", "medin_ns"),
-            "line 13: target `medin_ns < 2000 at size<=1024`: unknown metric `medin`, did you mean `median`?"
+            "line 13: target `medin_ns < 2000 at size<=1024`: \
+             unknown metric `medin`, did you mean `median`?"
         );
         assert_eq!(error("rounds = 5", "rounds = 0"), "line 3: rounds is 0, must be 1 to 1000");
         assert!(error("rounds = 5", "rounds = ").starts_with("line 3: "));

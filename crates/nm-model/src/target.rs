@@ -106,9 +106,9 @@ impl Target {
         let size_fits = self.sizes.iter().all(|(op, limit)| {
             case.size_bytes().is_some_and(|size| op.holds(f64::from(size), *limit))
         });
-        let pattern_fits = self.pattern.is_none_or(
-            |wanted| matches!(case, Case::Flows { pattern, .. } if *pattern == wanted),
-        );
+        let pattern_fits = self
+            .pattern
+            .is_none_or(|wanted| matches!(case, Case::Flows { pattern, .. } if *pattern == wanted));
         size_fits && pattern_fits
     }
 }
@@ -175,8 +175,8 @@ impl FromStr for Target {
 
         let (mut sizes, mut pattern) = (vec![], None);
         for condition in conditions.into_iter().flat_map(|c| c.split(',')) {
-            let (name, op, value) = Op::split(condition)
-                .ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
+            let (name, op, value) =
+                Op::split(condition).ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
             match (name, op) {
                 ("size", _) => {
                     let size = value.parse().map_err(|_| TargetError::Number {

@@ -200,7 +200,10 @@ fn doubts(notes: &Notes, style: &Style) -> String {
 /// `text` without anything that a terminal would take for a command, or that turns the direction
 /// of reading.
 pub fn clean(text: &str) -> String {
-    let turns_direction = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns_direction = |c: char| {
+        let marks = ['\u{200e}', '\u{200f}'];
+        marks.contains(&c) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     let is_command = |c: char| c.is_control() || turns_direction(c);
     text.chars().map(|c| if is_command(c) { '\u{fffd}' } else { c }).collect()
 }

@@ -1,5 +1,6 @@
 //! What a network link tells by ioctl: driver, firmware, coalescing, rings, queues, offloads,
-//! speed, MTU, flags. A socket asks in its own network namespace, where `/sys/class/net` may show the
+//! speed, MTU, flags. A socket asks in its own network namespace, where `/sys/class/net` may show
+//! the
 //! links of another.
 
 use std::ffi::CStr;

@@ -2,10 +2,10 @@
 //! belong to, everything down again.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Result;
 use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::trial::{self, Options};
 use nm_model::plan::EnvironmentKind;
@@ -42,7 +42,7 @@ pub fn run(
     ipv6: bool,
     recorder: &mut Recorder,
     interrupted: &AtomicBool,
-) -> Result<bool> {
+) -> anyhow::Result<bool> {
     let log_folder = recorder.path();
     let duration_s = campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum();
     let mut progress = Progress::new(duration_s);
@@ -91,6 +91,16 @@ fn row(trial: &Trial) -> String {
     format!("round {} of {environment}/{stack} {}", round + 1, probe.kind())
 }
 
+fn start(trial: &Trial, ipv6: bool, log_folder: Option<&Path>) -> Result<Environment, Failure> {
+    let mut setup = Setup::new(&trial.stack);
+    if let Some(folder) = log_folder {
+        setup = setup.log_folder(folder);
+    }
+    let mut environment = environment::start(trial.environment, &setup)?;
+    environment.use_ipv6(ipv6)?;
+    Ok(environment)
+}
+
 enum Tried {
     Measured(trial::Outcome, Vec<(Side, nm_model::Facts)>),
     Failed(Vec<trial::Measured>, Failure),
@@ -111,25 +121,15 @@ impl Places {
         if let Some(reason) = self.given_up.get(&place) {
             return Tried::NotAvailable(reason.clone());
         }
-        if !self.running.contains_key(&place) {
-            let mut setup = Setup::new(&trial.stack);
-            if let Some(folder) = log_folder {
-                setup = setup.log_folder(folder);
-            }
-            let started = environment::start(trial.environment, &setup)
-                .and_then(|mut it| it.use_ipv6(ipv6).map(|()| it));
-            match started {
-                Ok(environment) => {
-                    self.running.insert(place, environment);
-                }
+        let environment = match self.running.entry(place) {
+            Entry::Occupied(running) => running.into_mut(),
+            Entry::Vacant(vacant) => match start(trial, ipv6, log_folder) {
+                Ok(environment) => vacant.insert(environment),
                 Err(failure) => {
                     self.given_up.insert(place, failure.to_string());
                     return Tried::NotAvailable(failure.to_string());
                 }
-            }
-        }
-        let Some(environment) = self.running.get_mut(&place) else {
-            return Tried::NotAvailable("the environment is gone".to_string());
+            },
         };
         let mut show = |now: trial::Progress| progress.estimate(now.statistic, now.value);
         let (stack, probe, round) = (&trial.stack, &trial.probe, trial.round);

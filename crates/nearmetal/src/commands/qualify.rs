@@ -56,7 +56,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         return Ok(Exit::Interrupted);
     }
     if result.series.is_empty() {
-        return Err(Stop::new(
+        return Err(Stop::with(
             Exit::Environment,
             format!("nothing could be measured; {} says why", folder.report().display()),
         ));

@@ -12,7 +12,10 @@ pub fn run(command: &ReferenceCommand) -> Result<Exit> {
     match command {
         ReferenceCommand::List(args) => match args.format {
             Format::Json => {
-                let listed = |one: reference::Listed| json!({"name": one.name, "study": one.study, "summary": one.summary});
+                let listed = |one: reference::Listed| {
+                    let reference::Listed { name, study, summary } = one;
+                    json!({"name": name, "study": study, "summary": summary})
+                };
                 output::json(&reference::list().map(listed).collect::<Vec<_>>())?;
             }
             Format::Text => {

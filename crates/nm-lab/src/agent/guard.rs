@@ -71,8 +71,7 @@ mod tests {
 
     #[test]
     fn only_the_two_ends_of_the_control_connection_are_reached() {
-        let guard =
-            Guard::new("::ffff:192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
+        let guard = Guard::new("::ffff:192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
         let tcp = task(Protocol::Tcp);
         assert!(guard.listen(&tcp, "192.0.2.1").is_ok());
         for elsewhere in ["0.0.0.0", "127.0.0.1", "unix:/tmp/x", ""] {

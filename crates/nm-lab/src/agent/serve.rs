@@ -68,11 +68,7 @@ where
 ///
 /// # Errors
 /// As [`serve`].
-pub(super) fn serve_guarded<R, W>(
-    input: R,
-    output: W,
-    guard: Option<Guard>,
-) -> Result<(), Failure>
+pub(super) fn serve_guarded<R, W>(input: R, output: W, guard: Option<Guard>) -> Result<(), Failure>
 where
     R: Read + Send + 'static,
     W: Write,
