@@ -6,7 +6,7 @@
 //!
 //! One thread does both directions and never blocks in a send or a receive: it sends what is due,
 //! takes what has come, and then waits in the way of its mode for an answer or the next due time.
-//! In a sleeping mode it wakes early by [`SPIN_NS`] and spins the rest, because sleeps end late: in
+//! In a sleeping mode it wakes 300 µs early and spins the rest, because sleeps end late: in
 //! a
 //! guest whose idle CPU is taken away, by 190 µs where we measured it.
 
