@@ -161,6 +161,9 @@ pub struct QualifyArgs {
     /// Reach the other end by IPv6.
     #[arg(long)]
     pub ipv6: bool,
+    /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
+    #[arg(long)]
+    pub raw: bool,
     /// Say what would run, and what is not available, and end.
     #[arg(long)]
     pub dry_run: bool,
@@ -211,6 +214,9 @@ pub struct ClientArgs {
     /// Write result folder with reports.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
+    #[arg(long, requires = "out")]
+    pub raw: bool,
     #[command(flatten)]
     pub format: FormatArgs,
 }

@@ -54,6 +54,9 @@ impl Recorder {
     /// Adds the rounds of one trial and writes the file.
     pub fn add(&mut self, measured: Vec<Measured>) -> Result<()> {
         for one in measured {
+            if let (Some(folder), Some(samples)) = (&self.folder, &one.samples) {
+                folder.samples(&one.key, one.round.round, samples)?;
+            }
             let found = self.result.series.iter().position(|series| series.key == one.key);
             let index = found.unwrap_or_else(|| {
                 self.result.series.push(Series {

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use nm_model::result::SCHEMA_VERSION;
-use nm_model::{Failure, FailureKind, RunResult};
+use nm_model::{Failure, FailureKind, RunResult, SeriesKey};
 
 use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
 
@@ -82,6 +82,20 @@ impl ResultFolder {
         }
     }
 
+    /// Writes all samples of one round, one value in ns a line, as `samples/SERIES-ROUND.dat`.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn samples(&self, key: &SeriesKey, round: u32, samples_ns: &[u32]) -> Result<(), Failure> {
+        let folder = self.path.join("samples");
+        fs::create_dir_all(&folder).map_err(|error| failure("make the folder", &folder, &error))?;
+        let mut text = String::with_capacity(samples_ns.len() * 6);
+        for ns in samples_ns {
+            text += &format!("{ns}\n");
+        }
+        write_whole(&folder.join(format!("{}-{round}.dat", series_name(key))), &text)
+    }
+
     /// Writes the result and every face of it.
     ///
     /// # Errors
@@ -117,15 +131,17 @@ pub fn faces(result: &RunResult, references: &[RunResult]) -> Vec<(String, Strin
     taken.clear();
     for series in &result.series {
         if let Some(log) = hlog::log(result, series) {
-            let key = &series.key;
-            let text = format!(
-                "{}-{}-{}-{}-{}",
-                key.environment, key.stack, key.probe, key.case, key.statistic
-            );
-            faces.push((format!("samples/{}.hlog", unique(&mut taken, &text)), log));
+            let name = unique(&mut taken, &series_name(&series.key));
+            faces.push((format!("samples/{name}.hlog"), log));
         }
     }
     faces
+}
+
+/// A series as a file name.
+fn series_name(key: &SeriesKey) -> String {
+    let SeriesKey { environment, stack, probe, case, statistic } = key;
+    file_name(&format!("{environment}-{stack}-{probe}-{case}-{statistic}"))
 }
 
 /// `text` as a file name: letters, digits and `-_.+` stay, all else becomes `_`; never empty,

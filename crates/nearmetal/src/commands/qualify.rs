@@ -41,7 +41,8 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let (name, folder) = make_folder(args.out.as_ref(), started)?;
     let mut recorder = Recorder::new(&name, &seconds(started), Some(folder.clone()));
     recorder.plan(&campaign);
-    let options = Options { affinity, ..Options::new(campaign.plan.seed) };
+    let seed = campaign.plan.seed;
+    let options = Options { affinity, raw_samples: args.raw, ..Options::new(seed) };
     let is_whole = campaign::run(&campaign, &options, args.ipv6, &mut recorder, &interrupted)?;
     let state = if is_whole { RunState::Complete } else { RunState::Interrupted };
     let result = recorder.finish(state, options.started.elapsed().as_secs_f64())?;

@@ -100,7 +100,7 @@ pub fn measure(
     for side in [Side::Client, Side::Server] {
         recorder.facts(&format!("{environment} {side}"), pair.facts(side).clone());
     }
-    let options = Options { affinity, ..Options::new(1) };
+    let options = Options { affinity, raw_samples: args.raw, ..Options::new(1) };
     let mut progress = Progress::new(probe.duration_s() * f64::from(rounds));
     let mut state = RunState::Complete;
     for round in 0..rounds {

@@ -65,6 +65,27 @@ fn the_report_is_rebuilt_byte_for_byte() {
 }
 
 #[test]
+fn raw_samples_are_kept_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 1, 5);
+    let out = folder.path().join("out");
+    let words =
+        ["qualify", "--raw", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    assert_eq!(run(&words).code, 3, "one round supports no verdict");
+    let path = out.join("samples/loopback-tcp-blocking-pingpong-64_B-half-round-trip-0.dat");
+    let samples: Vec<u32> =
+        fs::read_to_string(&path).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    let result = json(&out.join("result.json"));
+    let series = result["series"].as_array().unwrap();
+    let wanted = |s: &&serde_json::Value| {
+        s["key"]["stack"] == "tcp-blocking" && s["key"]["case"]["size_bytes"] == 64
+    };
+    let data = &series.iter().find(wanted).unwrap()["rounds"][0]["data"];
+    assert_eq!(samples.len() as u64, data["count"].as_u64().unwrap());
+    assert_eq!(f64::from(*samples.iter().min().unwrap()), data["min_ns"].as_f64().unwrap());
+}
+
+#[test]
 fn a_dry_run_says_what_would_run_and_measures_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("vm.toml");

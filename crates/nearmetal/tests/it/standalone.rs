@@ -51,7 +51,7 @@ fn sfnt_columns_are_that_tools() {
         "--maxms",
         "20",
         "--miniter",
-        "20",
+        "200",
         "--warmupms",
         "1",
         "--spin",
