@@ -57,10 +57,15 @@ impl Endpoint {
         let not_available = |what: String, hint: &str| {
             Failure::new(FailureKind::NotAvailable, what).hint(hint.to_string())
         };
-        if local.ip().is_loopback() || local.ip().is_unspecified() {
-            let what =
-                format!("AF_XDP on {}: loopback has no device to take frames from", local.ip());
-            return Err(not_available(what, "use the address of a network link, or shm or udp"));
+        let ip = local.ip();
+        if ip.is_loopback() {
+            let what = format!("AF_XDP on {ip}: loopback has no device to take frames from");
+            return Err(not_available(what, "use the address of a network link, or udp"));
+        }
+        if ip.is_unspecified() {
+            let what = format!("AF_XDP takes the address of one link, not {ip}");
+            return Err(Failure::new(FailureKind::BadRequest, what)
+                .hint("`ip address` lists the addresses of this host"));
         }
         let links = Links::new().map_err(|error| failure::of(&error, "looking at the links"))?;
         let link = links.with_address(local.ip()).ok_or_else(|| {
@@ -443,7 +448,7 @@ mod tests {
         for (local, kind) in [
             ("127.0.0.1:4000", FailureKind::NotAvailable),
             ("[::1]:4000", FailureKind::NotAvailable),
-            ("0.0.0.0:4000", FailureKind::NotAvailable),
+            ("0.0.0.0:4000", FailureKind::BadRequest),
             ("192.0.2.77:4000", FailureKind::BadRequest),
         ] {
             let failure = Endpoint::open(local.parse().unwrap()).unwrap_err();

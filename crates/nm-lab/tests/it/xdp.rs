@@ -1,7 +1,7 @@
 //! Trials over AF_XDP, and what it leaves to the kernel while it runs and after it was killed.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +16,8 @@ use nm_sys::clock::Deadline;
 use nm_sys::ethtool::Links;
 use nm_sys::namespace::Namespace;
 use nm_sys::xdp::{Path, Socket};
+use nm_transport::greeting::{self, Word};
+use nm_transport::{Fault, Transport, Visitor};
 
 use crate::agents::kill;
 use crate::trials::{never, run, short, stacks};
@@ -28,6 +30,8 @@ pub const TESTS: &[Test] = &[
     ("xdp::other_traffic_stays_with_the_kernel", other_traffic),
     ("xdp::a_killed_agent_leaves_no_program_and_no_port", killed),
     ("xdp::a_killed_server_is_noticed", server_killed),
+    ("xdp::a_link_has_the_paths_that_its_driver_can", paths),
+    ("xdp::the_kernel_takes_our_frames_and_we_take_its", with_the_kernel),
     ("xdp::loopback_has_a_reason", loopback),
 ];
 
@@ -225,6 +229,90 @@ fn server_killed() {
     let ended = with_meanwhile(&mut environment, 20_000, || kill(pid));
     assert_eq!(ended.err().unwrap().failure.kind, FailureKind::Peer);
     is_free(&server, ip);
+}
+
+fn paths() {
+    let Some(environment) = start("netns") else { return };
+    let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
+    let ip = environment.pair.client_address;
+    inside(&client, || {
+        let links = Links::new().unwrap();
+        let index = links.index(&links.with_address(ip).unwrap()).unwrap();
+        let open = |path| Socket::open(index, 0, SocketAddr::new(ip, 9), path);
+        for path in [Path::Native, Path::Generic, Path::Native] {
+            assert_eq!(open(path).unwrap().path(), path);
+        }
+        assert!(open(Path::ZeroCopy).is_err(), "a veth pair has no memory of its own to spare");
+        assert!(Socket::open(index, 7, SocketAddr::new(ip, 9), Path::Generic).is_err(), "queue");
+    });
+}
+
+/// Sends a message and answers with what comes back.
+struct Echo<'a>(&'a [u8]);
+
+impl Visitor for Echo<'_> {
+    type Output = Vec<u8>;
+
+    fn visit<T: Transport>(self, mut transport: T) -> Vec<u8> {
+        let mut buffer = vec![0; self.0.len() + 1];
+        let limit = Deadline::after(LONG);
+        loop {
+            transport.send(self.0).unwrap();
+            match transport.receive(&mut buffer) {
+                Ok(length) if greeting::read(&buffer[..length]).is_none() => {
+                    buffer.truncate(length);
+                    return buffer;
+                }
+                Ok(_) | Err(Fault::TimedOut) => assert!(!limit.passed(), "no echo"),
+                Err(fault) => panic!("{fault}"),
+            }
+        }
+    }
+}
+
+/// A kernel socket as the listener: it drops what has a wrong checksum.
+fn with_the_kernel() {
+    let Some(mut environment) = start("netns") else { return };
+    for ipv6 in [false, true] {
+        if environment.use_ipv6(ipv6).is_err() {
+            continue;
+        }
+        let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
+        let server = Namespace::network_of(environment.pair.server.pid()).unwrap();
+        let (client_ip, server_ip) =
+            (environment.pair.client_address, environment.pair.server_address);
+        let kernel = inside(&server, || UdpSocket::bind((server_ip, 0)).unwrap());
+        kernel.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let address = format!("xdp:{}", kernel.local_addr().unwrap());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut buffer, mut welcome) = ([0; 2048], [0; greeting::BYTES_MAX]);
+                let limit = Deadline::after(2 * LONG);
+                while !done.load(Ordering::Acquire) && !limit.passed() {
+                    let Ok((length, peer)) = kernel.recv_from(&mut buffer) else { continue };
+                    let answer = match greeting::read(&buffer[..length]) {
+                        Some(_) => greeting::write(Word::Welcome, &[], &mut welcome),
+                        None => &buffer[..length],
+                    };
+                    kernel.send_to(answer, peer).unwrap();
+                }
+            });
+            for (stack, length) in [("xdp-spin", 1), ("xdp-blocking", 999), ("xdp-spin", 1452)] {
+                let sent: Vec<u8> = (0..length).map(|number| number as u8).collect();
+                let echo = inside(&client, || {
+                    let (stack, local) = (stack.parse().unwrap(), client_ip.to_string());
+                    let options = nm_transport::Options::default();
+                    let mut connection =
+                        nm_transport::connect(stack, &address, &local, &options, LONG).unwrap();
+                    connection.greet(&[length], LONG, &|| false).unwrap();
+                    connection.with(Echo(&sent)).unwrap()
+                });
+                assert!(echo == sent, "{stack} {length} over {address}");
+            }
+            done.store(true, Ordering::Release);
+        });
+    }
 }
 
 fn loopback() {
