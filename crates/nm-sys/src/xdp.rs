@@ -324,8 +324,8 @@ pub fn obstacle() -> Option<String> {
             "the kernel has no AF_XDP; use one with CONFIG_XDP_SOCKETS".to_string()
         }
         Some(libc::EPERM | libc::EACCES) => {
-            "AF_XDP takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of any user namespace; run \
-             as root"
+            "AF_XDP takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of any user namespace; \
+             run as root"
                 .to_string()
         }
         _ => format!("AF_XDP cannot be used: {error}; look at the kernel's log"),

@@ -29,8 +29,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, Failure> {
         let wrong = || {
             Failure::new(FailureKind::BadRequest, format!("`{text}` is not an address")).hint(
-                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH, mcast:GROUP:PORT/PORT or \
-                 xdp:10.0.0.1:4000",
+                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH, mcast:GROUP:PORT/PORT \
+                 or xdp:10.0.0.1:4000",
             )
         };
         if let Some(name) = text.strip_prefix("unix:@") {

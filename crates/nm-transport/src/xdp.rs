@@ -124,8 +124,8 @@ impl Endpoint {
     fn hint(&self, kernel: RawFd) -> String {
         match poll::readable(kernel, Duration::ZERO) {
             Ok(true) => format!(
-                "datagrams came by another queue than {QUEUE} of {link}; give it one queue: ethtool \
-                 -L {link} combined 1",
+                "datagrams came by another queue than {QUEUE} of {link}; give it one queue: \
+                 ethtool -L {link} combined 1",
                 link = self.link
             ),
             _ => "check that the peer runs and that no firewall drops the datagrams".to_string(),
