@@ -42,6 +42,7 @@ pub fn checks() -> Vec<Check> {
     let mut checks = vec![namespaces(), two_cpus(&facts), clock(&facts), locked_memory(&facts)];
     checks.extend(quiet(&facts));
     checks.extend(network(&facts));
+    checks.push(af_xdp());
     checks.push(real_time());
     checks.extend(launchers());
     checks
@@ -209,6 +210,17 @@ fn multicast() -> Check {
     )
 }
 
+fn af_xdp() -> Check {
+    let meaning = "the stacks xdp-*: frames past the kernel's network stack";
+    match nm_sys::xdp::obstacle() {
+        None => check("AF_XDP", true, "sockets and programs are allowed", meaning, ""),
+        Some(reason) => {
+            let (found, remedy) = reason.split_once("; ").unwrap_or((&reason, "run as root"));
+            check("AF_XDP", false, found, meaning, remedy)
+        }
+    }
+}
+
 fn real_time() -> Check {
     let limit = HostFiles::default().text("/proc/self/limits").and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("Max realtime priority"))?;
@@ -247,7 +259,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_has_a_remedy_and_what_is_there_has_none() {
-        let checks = [multicast(), real_time(), locked_memory(&nm_host::facts())];
+        let checks = [multicast(), af_xdp(), real_time(), locked_memory(&nm_host::facts())];
         for check in checks.iter().chain(&launchers()).chain(&network(&nm_host::facts())) {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
             assert!(!check.found.is_empty() && !check.meaning.is_empty(), "{check:?}");

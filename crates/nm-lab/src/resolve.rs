@@ -16,6 +16,7 @@ pub fn obstacle(
         .or_else(|| stack_obstacle(&stacks.client))
         .or_else(|| stack_obstacle(&stacks.server))
         .or_else(|| passage_obstacle(environment, stacks.protocol()))
+        .or_else(|| carriage_obstacle(stacks.protocol(), probe))
 }
 
 /// Why an environment cannot be made here.
@@ -51,7 +52,7 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
         Protocol::Shm => {
             return Some("not in this version: rings in shared memory are planned".to_string());
         }
-        Protocol::Xdp => return Some("not in this version: AF_XDP is planned".to_string()),
+        Protocol::Xdp => return xdp_obstacle(stack),
         Protocol::Unix if stack.mode == Mode::BusyPoll => {
             return Some(
                 "a Unix socket has no device to busy-poll; use unix-spin or unix-blocking"
@@ -66,9 +67,31 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
     stack.launcher.and_then(launcher::obstacle)
 }
 
+/// Why AF_XDP cannot be used here in this way.
+fn xdp_obstacle(stack: &Stack) -> Option<String> {
+    if stack.launcher.is_some() {
+        return Some("launchers replace IP sockets, not AF_XDP".to_string());
+    }
+    if !matches!(stack.mode, Mode::Spin | Mode::Blocking) {
+        return Some("AF_XDP looks at a ring or sleeps; use xdp-spin or xdp-blocking".to_string());
+    }
+    nm_sys::xdp::obstacle()
+}
+
+/// Why a protocol does not carry a probe.
+fn carriage_obstacle(protocol: Protocol, probe: ProbeKind) -> Option<String> {
+    (protocol == Protocol::Xdp && probe == ProbeKind::Stream).then(|| {
+        "AF_XDP here carries datagrams of one flow, no streams; use pingpong or rr".to_string()
+    })
+}
+
 /// Why a protocol does not pass through an environment.
 fn passage_obstacle(environment: EnvironmentKind, protocol: Protocol) -> Option<String> {
     let local = environment == EnvironmentKind::Loopback;
+    if protocol == Protocol::Xdp && local {
+        let reason = "loopback has no device to take frames from; use netns or bridge";
+        return Some(reason.to_string());
+    }
     (protocol == Protocol::Unix && !local).then(|| {
         format!("a Unix socket does not pass through the links of {environment}; use loopback")
     })
@@ -91,13 +114,28 @@ mod tests {
     }
 
     #[test]
+    fn af_xdp_needs_a_device_privileges_and_datagrams() {
+        use EnvironmentKind::{Loopback, Netns};
+        assert_eq!(
+            passage_obstacle(Loopback, Protocol::Xdp).as_deref(),
+            Some("loopback has no device to take frames from; use netns or bridge")
+        );
+        assert_eq!(passage_obstacle(Netns, Protocol::Xdp), None);
+        assert!(carriage_obstacle(Protocol::Xdp, ProbeKind::Stream).is_some());
+        assert_eq!(carriage_obstacle(Protocol::Xdp, ProbeKind::Rr), None);
+        // What this process may not do, the machine itself says.
+        assert_eq!(stack_obstacle(&"xdp-spin".parse().unwrap()), nm_sys::xdp::obstacle());
+    }
+
+    #[test]
     fn what_cannot_run_says_why() {
         use EnvironmentKind::{Loopback, Ssh, Vm};
         for (environment, stacks, probe, word) in [
             (Vm, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Ssh, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Loopback, "shm-spin", ProbeKind::Pingpong, "shared memory"),
-            (Loopback, "xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
+            (Loopback, "xdp-epoll", ProbeKind::Pingpong, "xdp-blocking"),
+            (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Jitter, "jitter"),
             (Loopback, "tcp-spin", ProbeKind::Exchange, "exchange"),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
-use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX};
+use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
 use nm_model::result::{Round, Statistic};
 use nm_model::stack::{Comparability, Protocol};
 use nm_model::{
@@ -131,6 +131,7 @@ pub fn run(
 fn case_obstacle(protocol: Protocol, case: &Case) -> Option<String> {
     let largest = match protocol {
         Protocol::Udp | Protocol::Multicast => UDP_SIZE_BYTES_MAX,
+        Protocol::Xdp => XDP_SIZE_BYTES_MAX,
         _ => SIZE_BYTES_MAX,
     };
     let size = match case {
@@ -338,6 +339,10 @@ mod tests {
         assert_eq!(
             case_obstacle(Protocol::Udp, &large).as_deref(),
             Some("messages over udp have at most 32768 bytes")
+        );
+        assert_eq!(
+            case_obstacle(Protocol::Xdp, &Case::Message { size_bytes: 2048 }).as_deref(),
+            Some("messages over xdp have at most 1472 bytes")
         );
         let size = RrSize { request_bytes: 1, response_bytes: 40_000 };
         let request = Case::Request { size, rate_per_s: None };

@@ -151,6 +151,9 @@ pub const PINGPONG_SIZES: [u32; 17] =
 /// Largest message over UDP.
 pub const UDP_SIZE_BYTES_MAX: u32 = 32768;
 
+/// Largest message over AF_XDP: what fits into one frame of an MTU of 1500 over IPv4.
+pub const XDP_SIZE_BYTES_MAX: u32 = 1472;
+
 /// Largest message of any probe.
 pub const SIZE_BYTES_MAX: u32 = 16 * 1024 * 1024;
 

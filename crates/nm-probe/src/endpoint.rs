@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
-use nm_model::probe::{Pattern, SIZE_BYTES_MAX, Side, UDP_SIZE_BYTES_MAX};
+use nm_model::probe::{Pattern, SIZE_BYTES_MAX, Side, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
 use nm_model::stack::Protocol;
 use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
@@ -253,7 +253,11 @@ fn nth_address(address: &str, number: usize) -> Result<String, Failure> {
 
 /// Refuses a task that makes no sense over its stack.
 fn check(task: &Task) -> Result<(), Failure> {
-    let datagram = matches!(task.stack.protocol, Protocol::Udp | Protocol::Multicast);
+    let datagram_bytes_max = match task.stack.protocol {
+        Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
+        Protocol::Xdp => Some(XDP_SIZE_BYTES_MAX),
+        Protocol::Tcp | Protocol::Unix | Protocol::Shm => None,
+    };
     let bad = |what: String, hint: &str| {
         Err(Failure::new(FailureKind::BadRequest, what).hint(hint.to_string()))
     };
@@ -263,15 +267,15 @@ fn check(task: &Task) -> Result<(), Failure> {
         Work::Stream { spec, .. } => (vec![], spec.seconds),
     };
     for size in sizes {
-        if datagram && size > UDP_SIZE_BYTES_MAX {
+        if let Some(largest) = datagram_bytes_max.filter(|largest| size > *largest) {
             let what = format!("{size} B do not fit into one datagram of {}", task.stack.protocol);
-            return bad(what, &format!("use sizes up to {UDP_SIZE_BYTES_MAX} B, or a stream"));
+            return bad(what, &format!("use sizes up to {largest} B, or a stream"));
         }
         if size > SIZE_BYTES_MAX {
             let what = format!("{size} B are more than the largest message");
             return bad(what, &format!("use sizes up to {SIZE_BYTES_MAX} B"));
         }
-        if size == 0 && !datagram {
+        if size == 0 && datagram_bytes_max.is_none() {
             let what = format!("{} cannot carry a message of 0 B", task.stack.protocol);
             return bad(what, "use sizes from 1 B, or udp");
         }
@@ -286,6 +290,9 @@ fn check(task: &Task) -> Result<(), Failure> {
     match &task.work {
         Work::Rr { rate_per_s: Some(rate), .. } if !(*rate > 0.0 && rate.is_finite()) => {
             bad(format!("{rate} requests/s is no rate"), "use a rate above 0")
+        }
+        Work::Stream { .. } if task.stack.protocol == Protocol::Xdp => {
+            bad("a stream over xdp is not possible".to_string(), "use udp, or another probe")
         }
         Work::Stream { pattern, .. } if !(1..=Pattern::MAX_FLOWS).contains(&pattern.flows) => {
             bad(format!("{} flows are not possible", pattern.flows), "use 1 to 256 flows")

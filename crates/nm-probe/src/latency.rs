@@ -136,6 +136,7 @@ pub fn client<T: Transport>(
         }
     };
     transport.end_sending(&course.lengths());
+    report.settings = transport.settings();
     let rounds: Vec<&LatencyRound> = report.latencies.iter().map(|(_, round)| round).collect();
     let mut doubts = rounds.first().and_then(|round| loss(round)).into_iter().collect::<Vec<_>>();
     doubts.extend(clock_doubts(&Clock::facts(), rounds.last().copied()));
@@ -157,7 +158,8 @@ pub fn server<T: Transport>(
     let watch = seat.watch();
     serve::serve(transport, request_bytes, response_bytes, control)?;
     let (placement, doubts) = watch.finish();
-    Ok(TaskReport { placements: vec![placement], doubts, ..TaskReport::default() })
+    let settings = transport.settings();
+    Ok(TaskReport { placements: vec![placement], doubts, settings, ..TaskReport::default() })
 }
 
 fn closed_report(

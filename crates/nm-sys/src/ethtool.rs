@@ -5,6 +5,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -176,6 +177,49 @@ impl Links {
         u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
     }
 
+    /// Index of a link, which the kernel's other interfaces call it by.
+    pub fn index(&self, link: &str) -> Option<u32> {
+        let mut request = request_for(link)?;
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: the kernel has filled this member.
+        u32::try_from(unsafe { request.ifr_ifru.ifru_ifindex }).ok()
+    }
+
+    /// Hardware address of an Ethernet link.
+    pub fn hardware_address(&self, link: &str) -> Option<[u8; 6]> {
+        let mut request = request_for(link)?;
+        self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: the kernel has filled this member.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+        (address.sa_family == libc::ARPHRD_ETHER)
+            .then(|| std::array::from_fn(|at| address.sa_data[at] as u8))
+    }
+
+    /// The link that has an IP address.
+    pub fn with_address(&self, wanted: IpAddr) -> Option<String> {
+        let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+        // SAFETY: getifaddrs(3) writes a pointer to a list, or fails.
+        if unsafe { libc::getifaddrs(&mut list) } != 0 {
+            return None;
+        }
+        let mut found = None;
+        let mut entry = list;
+        while !entry.is_null() && found.is_none() {
+            // SAFETY: `entry` walks the list that getifaddrs made; the name is a C string of it,
+            // and an address is null or whole.
+            unsafe {
+                let one = &*entry;
+                if crate::socket::ip_of(one.ifa_addr) == Some(wanted) {
+                    found = Some(CStr::from_ptr(one.ifa_name).to_string_lossy().into_owned());
+                }
+                entry = one.ifa_next;
+            }
+        }
+        // SAFETY: the list is released once, and nothing of it is used any more.
+        unsafe { libc::freeifaddrs(list) };
+        found
+    }
+
     /// Whether the link is up and has a carrier (`IFF_UP`, `IFF_RUNNING`).
     pub fn is_up(&self, link: &str) -> bool {
         self.flags(link).is_some_and(|flags| {
@@ -235,6 +279,10 @@ mod tests {
         assert!(links.offloads("lo").contains(&"gso".to_string()));
         assert_eq!(links.speed_mbps("lo"), None);
         assert_eq!(links.coalescing("lo"), None);
+        assert_eq!(links.index("lo"), Some(1));
+        assert_eq!(links.hardware_address("lo"), None, "no Ethernet");
+        assert_eq!(links.with_address([127, 0, 0, 1].into()).as_deref(), Some("lo"));
+        assert_eq!(links.with_address([192, 0, 2, 77].into()), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Safe calls onto the kernel, one family a file.
 
+pub mod bpf;
 pub mod clock;
 pub mod counters;
 pub mod cpu;
@@ -10,3 +11,4 @@ pub mod namespace;
 pub mod poll;
 pub mod process;
 pub mod socket;
+pub mod xdp;

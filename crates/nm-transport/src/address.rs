@@ -19,6 +19,8 @@ pub enum Address {
     Path(PathBuf),
     /// Multicast group with the port to the listener, and the port back.
     Group(SocketAddr, u16),
+    /// UDP by AF_XDP.
+    Xdp(SocketAddr),
 }
 
 impl FromStr for Address {
@@ -27,7 +29,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, Failure> {
         let wrong = || {
             Failure::new(FailureKind::BadRequest, format!("`{text}` is not an address")).hint(
-                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH or mcast:GROUP:PORT/PORT",
+                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH, mcast:GROUP:PORT/PORT \
+                 or xdp:10.0.0.1:4000",
             )
         };
         if let Some(name) = text.strip_prefix("unix:@") {
@@ -51,6 +54,9 @@ impl FromStr for Address {
                 false => Err(wrong()),
             };
         }
+        if let Some(address) = text.strip_prefix("xdp:") {
+            return address.parse().map(Address::Xdp).map_err(|_| wrong());
+        }
         text.parse().map(Address::Socket).map_err(|_| wrong())
     }
 }
@@ -62,6 +68,7 @@ impl fmt::Display for Address {
             Address::Abstract(name) => write!(f, "unix:@{name}"),
             Address::Path(path) => write!(f, "unix:{}", path.display()),
             Address::Group(there, back) => write!(f, "mcast:{there}/{back}"),
+            Address::Xdp(address) => write!(f, "xdp:{address}"),
         }
     }
 }
@@ -122,10 +129,13 @@ mod tests {
             "unix:/tmp/x",
             "mcast:239.1.2.3:4000/4001",
             "mcast:[ff15::1]:4000/4001",
+            "xdp:10.0.0.1:4000",
+            "xdp:[fd00::1]:4000",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "localhost", "unix:", "unix:@", "mcast:10.0.0.1:1/2", "mcast:239.0.0.1:1"]
+        for text in
+            ["", "localhost", "unix:", "unix:@", "mcast:10.0.0.1:1/2", "mcast:239.0.0.1:1", "xdp:1"]
         {
             let failure = text.parse::<Address>().unwrap_err();
             assert_eq!(failure.kind, FailureKind::BadRequest, "{text}");

@@ -8,18 +8,20 @@
 //!
 //! Addresses as text, which is what the two ends exchange over their control channel:
 //! `127.0.0.1:4000` and `[::1]:4000` (TCP and UDP), `unix:@NAME` and `unix:/PATH`,
-//! `mcast:GROUP:PORT/PORT` (to the listener / back).
+//! `mcast:GROUP:PORT/PORT` (to the listener / back), `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`.
 
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod failure;
+pub mod frame;
 pub mod greeting;
 pub mod link;
 pub mod listen;
 pub mod sim;
 pub mod wait;
 pub mod wrap;
+pub mod xdp;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use nm_sys::socket;
 
 use crate::greeting::{self, Word};
 use crate::wait::{Blocking, Multiplexed, Patience, Poll, Spin, Wait};
+use crate::xdp::Half;
 use crate::{Fault, SLICE, Transport, failure};
 
 /// µs that a sleeping receive spins on the device in mode `busy-poll`; the value that the kernel's
@@ -28,6 +30,8 @@ pub struct Connection {
     ipv4: bool,
     /// Whether the listener has yet to welcome us.
     must_knock: bool,
+    /// The endpoint over AF_XDP, whose port the sender reserves.
+    xdp: Option<Half>,
 }
 
 /// One socket, or two where multicast goes out by one and comes in by another.
@@ -91,10 +95,22 @@ impl Connection {
         ipv4: bool,
         must_knock: bool,
     ) -> Result<Connection, Failure> {
-        let connection =
-            Connection { stack, sockets: Sockets { sender, receiver }, peer, ipv4, must_knock };
+        let sockets = Sockets { sender, receiver };
+        let connection = Connection { stack, sockets, peer, ipv4, must_knock, xdp: None };
         connection.prepare()?;
         Ok(connection)
+    }
+
+    /// An end over AF_XDP, beside the kernel's socket of the same address.
+    pub(crate) fn over_xdp(
+        stack: Stack,
+        kernel: OwnedFd,
+        peer: SocketAddr,
+        xdp: Half,
+    ) -> Result<Connection, Failure> {
+        let name = format!("xdp:{peer}");
+        let connection = Connection::new(stack, (kernel, None), name, peer.is_ipv4(), false)?;
+        Ok(Connection { xdp: Some(xdp), ..connection })
     }
 
     /// Two ends in this process, connected by Unix stream sockets.
@@ -148,6 +164,10 @@ impl Connection {
         limit: Duration,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<(), Failure> {
+        if let Some(half) = self.xdp.take() {
+            let kernel = self.sockets.sender();
+            self.xdp = Some(half.knock(kernel, &self.peer, lengths, limit, cancelled)?);
+        }
         if self.must_knock {
             let sockets = (self.sockets.sender(), self.sockets.receiver());
             greeting::knock(sockets, &self.peer, lengths, limit, cancelled)?;
@@ -174,10 +194,13 @@ impl Connection {
         match self.stack.protocol {
             Protocol::Tcp | Protocol::Unix => self.with_mode::<V, false>(visitor),
             Protocol::Udp | Protocol::Multicast => self.with_mode::<V, true>(visitor),
-            Protocol::Shm | Protocol::Xdp => Err(Failure::new(
-                FailureKind::NotAvailable,
-                format!("{} is not in this version", self.stack.protocol),
-            )),
+            Protocol::Shm | Protocol::Xdp => match self.xdp {
+                Some(half) => half.with(self.stack.mode, self.sockets.sender, visitor),
+                None => Err(Failure::new(
+                    FailureKind::NotAvailable,
+                    format!("{} is not in this version", self.stack.protocol),
+                )),
+            },
         }
     }
 

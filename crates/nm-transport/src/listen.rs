@@ -16,6 +16,7 @@ use nm_sys::socket::{self, Kind};
 use crate::address::{self, Address};
 use crate::greeting::{self, Word};
 use crate::link::Connection;
+use crate::xdp::{self, Door, Endpoint, Half};
 use crate::{SLICE, failure};
 
 /// Settings of a connection that differ between tasks.
@@ -55,6 +56,8 @@ pub struct Listener {
     socket: OwnedFd,
     /// The interface that multicast leaves by.
     interface: IpAddr,
+    /// The endpoint over AF_XDP, whose port `socket` reserves.
+    xdp: Option<Door>,
 }
 
 impl Listener {
@@ -74,7 +77,7 @@ impl Listener {
                 };
                 let socket = listen_unix(&address)?;
                 options.apply(&socket, stack.protocol)?;
-                Ok(Listener { stack, address, socket, interface: unspecified })
+                Ok(Listener { stack, address, socket, interface: unspecified, xdp: None })
             }
             Protocol::Tcp | Protocol::Udp => {
                 let local = address::local(address)?;
@@ -90,6 +93,7 @@ impl Listener {
                     address: Address::Socket(found),
                     socket,
                     interface: found.ip(),
+                    xdp: None,
                 })
             }
             Protocol::Multicast => {
@@ -99,9 +103,19 @@ impl Listener {
                 // The port back only has to be free of our own use; the group is ours alone.
                 let (back, _) = join(SocketAddr::new(group, 0), interface, options)?;
                 let address = Address::Group(there, back.port());
-                Ok(Listener { stack, address, socket, interface })
+                Ok(Listener { stack, address, socket, interface, xdp: None })
             }
-            Protocol::Shm | Protocol::Xdp => Err(not_available(stack.protocol)),
+            Protocol::Xdp => {
+                xdp::check(stack)?;
+                let local = address::local(address)?;
+                let socket = bind_socket(&local, Kind::Datagram, options, stack.protocol)?;
+                let found = socket::local_address(&socket)
+                    .map_err(|error| failure::of(&error, "reading the own address"))?;
+                let door = Some(Door::open(found)?);
+                let address = Address::Xdp(found);
+                Ok(Listener { stack, address, socket, interface: found.ip(), xdp: door })
+            }
+            Protocol::Shm => Err(not_available(stack.protocol)),
         }
     }
 
@@ -120,6 +134,9 @@ impl Listener {
         limit: Duration,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Connection, Failure> {
+        if let Some(door) = &self.xdp {
+            return door.accept(self.stack, &self.socket, lengths, limit, cancelled);
+        }
         let failed =
             |error: io::Error| failure::of(&error, format!("listening on {}", self.address));
         let deadline = Deadline::after(limit);
@@ -183,6 +200,7 @@ impl Listener {
                 Connection::new(self.stack, sockets, peer.to_string(), there.is_ipv4(), false)
                     .map(Some)
             }
+            Address::Xdp(_) => Ok(None),
             Address::Socket(_) | Address::Abstract(_) | Address::Path(_) => {
                 let accepted = socket::accept(self.socket.as_fd()).map_err(failed)?;
                 let ipv4 = matches!(self.address, Address::Socket(address) if address.is_ipv4());
@@ -238,7 +256,16 @@ pub fn connect(
             options.apply(&socket, stack.protocol)?;
             Connection::new(stack, (socket, None), address.to_string(), false, false)
         }
-        (Protocol::Shm | Protocol::Xdp, _) => Err(not_available(stack.protocol)),
+        (Protocol::Xdp, Address::Xdp(peer)) => {
+            xdp::check(stack)?;
+            let socket =
+                bind_socket(&address::local(local)?, Kind::Datagram, options, stack.protocol)?;
+            socket::connect(&socket, peer, limit).map_err(failed)?;
+            let own = socket::local_address(&socket).map_err(failed)?;
+            let half = Half::Alone(Box::new(Endpoint::open(own)?));
+            Connection::over_xdp(stack, socket, *peer, half)
+        }
+        (Protocol::Shm, _) => Err(not_available(stack.protocol)),
         _ => Err(Failure::new(
             FailureKind::BadRequest,
             format!("`{address}` is not an address of {}", stack.protocol),

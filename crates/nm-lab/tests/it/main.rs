@@ -13,6 +13,7 @@ mod environments;
 mod machine;
 mod remote;
 mod trials;
+mod xdp;
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let tests: Vec<Test> =
-        [agents::TESTS, environments::TESTS, remote::TESTS, trials::TESTS].concat();
+        [agents::TESTS, environments::TESTS, remote::TESTS, trials::TESTS, xdp::TESTS].concat();
     run(&tests, &words)
 }
 

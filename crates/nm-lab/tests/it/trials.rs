@@ -34,7 +34,7 @@ pub const TESTS: &[Test] = &[
     ("trials::a_server_elsewhere_and_a_client_in_this_process", remote),
 ];
 
-fn short(sizes: &[u32]) -> ProbeSpec {
+pub fn short(sizes: &[u32]) -> ProbeSpec {
     ProbeSpec::Pingpong(PingpongSpec {
         sizes: sizes.to_vec(),
         max_iterations: 2_000,
@@ -45,15 +45,15 @@ fn short(sizes: &[u32]) -> ProbeSpec {
     })
 }
 
-fn stacks(text: &str) -> StackPair {
+pub fn stacks(text: &str) -> StackPair {
     text.parse().unwrap()
 }
 
-fn never() -> AtomicBool {
+pub fn never() -> AtomicBool {
     AtomicBool::new(false)
 }
 
-fn run(pair: &mut Pair, text: &str, probe: &ProbeSpec) -> Vec<Measured> {
+pub fn run(pair: &mut Pair, text: &str, probe: &ProbeSpec) -> Vec<Measured> {
     let outcome =
         trial::run(pair, &stacks(text), probe, 3, &Options::new(1), &mut |_| {}, &never());
     let outcome = outcome.unwrap_or_else(|interrupted| panic!("{text}: {}", interrupted.failure));

@@ -185,6 +185,7 @@ fn tasks_that_make_no_sense_are_refused() {
     };
     for (stack, work) in [
         ("udp-spin", pingpong(32_769, 1)),
+        ("xdp-spin", pingpong(1_473, 1)),
         ("tcp-spin", pingpong(0, 1)),
         ("tcp-spin", pingpong(17_000_000, 1)),
         ("tcp-spin", request_response("64", Some(f64::NAN), 1.0)),
@@ -196,7 +197,8 @@ fn tasks_that_make_no_sense_are_refused() {
         assert_eq!(failure.kind, FailureKind::BadRequest, "{stack} {work:?}");
         assert!(failure.hint.is_some());
     }
-    for stack in ["shm-spin", "xdp-spin"] {
+    // On loopback, and waiting in a way that it does not have.
+    for stack in ["shm-spin", "xdp-spin", "xdp-epoll"] {
         assert_eq!(refused(stack, &pingpong(64, 1)).kind, FailureKind::NotAvailable);
     }
 }

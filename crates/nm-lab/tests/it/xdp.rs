@@ -1,0 +1,333 @@
+//! Trials over AF_XDP, and what it leaves to the kernel while it runs and after it was killed.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nm_lab::environment::Environment;
+use nm_lab::{resolve, trial};
+use nm_model::plan::EnvironmentKind;
+use nm_model::probe::{PingpongSpec, RrSpec};
+use nm_model::result::RoundData;
+use nm_model::{FailureKind, Metric, ProbeKind, ProbeSpec};
+use nm_sys::clock::Deadline;
+use nm_sys::ethtool::Links;
+use nm_sys::namespace::Namespace;
+use nm_sys::xdp::{Path, Socket};
+use nm_transport::greeting::{self, Word};
+use nm_transport::{Fault, Transport, Visitor};
+
+use crate::agents::kill;
+use crate::trials::{never, run, short, stacks};
+use crate::{Test, environments, machine};
+
+pub const TESTS: &[Test] = &[
+    ("xdp::ping_pong_over_netns_and_again", || everywhere("netns")),
+    ("xdp::ping_pong_over_bridge_and_again", || everywhere("bridge")),
+    ("xdp::requests_and_their_service_time", requests),
+    ("xdp::other_traffic_stays_with_the_kernel", other_traffic),
+    ("xdp::a_killed_agent_leaves_no_program_and_no_port", killed),
+    ("xdp::a_killed_server_is_noticed", server_killed),
+    ("xdp::a_link_has_the_paths_that_its_driver_can", paths),
+    ("xdp::the_kernel_takes_our_frames_and_we_take_its", with_the_kernel),
+    ("xdp::loopback_has_a_reason", loopback),
+];
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// An environment that AF_XDP works in; none where this machine says why not.
+fn start(kind: &str) -> Option<Environment> {
+    let kind_of: EnvironmentKind = kind.parse().unwrap();
+    match resolve::obstacle(kind_of, &stacks("xdp-spin"), ProbeKind::Pingpong) {
+        None => environments::start(kind),
+        Some(reason) => {
+            assert!(reason.contains("; "), "no remedy: {reason}");
+            None
+        }
+    }
+}
+
+fn everywhere(kind: &str) {
+    let before = machine::now();
+    let Some(mut environment) = start(kind) else { return };
+    let check = |environment: &mut Environment, text: &str| {
+        let measured = run(&mut environment.pair, text, &short(&[1, 64, 1024, 1472]));
+        assert_eq!(measured.len(), 4);
+        for one in &measured {
+            let RoundData::Latency(data) = &one.round.data else { panic!("{one:?}") };
+            assert!(data.count.unwrap() >= 50 && data.lost == 0, "{text}: {data:?}");
+            assert!(one.round.value(Metric::Median).unwrap() > 0.0);
+            assert_eq!(one.comparability.bypass.as_deref(), Some("xdp"));
+            assert_eq!(one.comparability.protocol.as_deref(), Some("xdp"));
+            assert_eq!(one.settings["AF_XDP path"], "generic, copied", "the faster one on veth");
+            assert_eq!(one.settings["driver"], "veth");
+            assert!(!one.settings.contains_key("frames dropped"), "{:?}", one.settings);
+        }
+    };
+    // Each task takes the queue anew, so the one before must have let go of it.
+    for text in ["xdp-spin", "xdp-blocking", "xdp-spin:xdp-blocking", "udp-spin"] {
+        if text == "udp-spin" {
+            assert_eq!(run(&mut environment.pair, text, &short(&[64])).len(), 1);
+        } else {
+            check(&mut environment, text);
+        }
+    }
+    if environment.use_ipv6(true).is_ok() {
+        let measured = run(&mut environment.pair, "xdp-blocking", &short(&[1, 1452]));
+        assert_eq!(measured.len(), 2);
+        assert!(measured.iter().all(|one| one.settings["AF_XDP path"] == "generic, copied"));
+    }
+    let during = machine::now();
+    drop(environment);
+    machine::is_as(&before, &during);
+}
+
+fn requests() {
+    let Some(mut environment) = start("netns") else { return };
+    let probe = |rate_per_s| {
+        ProbeSpec::Rr(RrSpec { rate_per_s, seconds: 0.3, warmup_ms: 20, ..RrSpec::default() })
+    };
+    for text in ["xdp-spin", "xdp-blocking"] {
+        for one in run(&mut environment.pair, text, &probe(Some(500.0))) {
+            let RoundData::Latency(data) = &one.round.data else { panic!("{one:?}") };
+            assert!(data.count.unwrap() > 0 && data.lost == 0, "{text}: {data:?}");
+        }
+        assert!(!run(&mut environment.pair, text, &probe(None)).is_empty());
+    }
+}
+
+/// Does `work` on a thread in the network namespace.
+fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            space.enter().unwrap();
+            work()
+        });
+        working.join().unwrap()
+    })
+}
+
+/// Whether a program is on the link with this address: a second one is refused then.
+fn is_taken(space: &Namespace, ip: IpAddr) -> bool {
+    inside(space, || {
+        let links = Links::new().unwrap();
+        let index = links.index(&links.with_address(ip).unwrap()).unwrap();
+        match Socket::open(index, 0, SocketAddr::new(ip, 9), Path::Generic) {
+            Ok(_) => false,
+            Err(error) => {
+                let busy = error.raw_os_error() == Some(BUSY);
+                assert!(busy, "{error}");
+                true
+            }
+        }
+    })
+}
+
+/// `EBUSY`.
+const BUSY: i32 = 16;
+
+/// Runs a long ping-pong over `xdp-spin` and does `meanwhile` once it measures.
+fn with_meanwhile(
+    environment: &mut Environment,
+    max_ms: u64,
+    meanwhile: impl FnOnce() + Send,
+) -> Result<trial::Outcome, Box<trial::Interrupted>> {
+    let probe = ProbeSpec::Pingpong(PingpongSpec {
+        sizes: vec![64],
+        max_iterations: u64::MAX >> 40,
+        min_iterations: 50,
+        max_ms,
+        warmup_ms: 10,
+        timeout_ms: 200,
+        ..PingpongSpec::default()
+    });
+    let (measuring, cancel) = (AtomicBool::new(false), never());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let limit = Deadline::after(LONG);
+            while !measuring.load(Ordering::Acquire) {
+                assert!(!limit.passed(), "nothing was measured");
+                thread::sleep(Duration::from_millis(5));
+            }
+            meanwhile();
+        });
+        let outcome = trial::run(
+            &mut environment.pair,
+            &stacks("xdp-spin"),
+            &probe,
+            0,
+            &trial::Options::new(1),
+            &mut |_| measuring.store(true, Ordering::Release),
+            &cancel,
+        );
+        waiting.join().unwrap();
+        outcome
+    })
+}
+
+fn other_traffic() {
+    let Some(mut environment) = start("netns") else { return };
+    let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
+    let server = Namespace::network_of(environment.pair.server.pid()).unwrap();
+    let (client_ip, server_ip) = (environment.pair.client_address, environment.pair.server_address);
+    let outcome = with_meanwhile(&mut environment, 1_500, || {
+        assert!(is_taken(&client, client_ip) && is_taken(&server, server_ip));
+        let listener = inside(&server, || TcpListener::bind((server_ip, 0)).unwrap());
+        let address = listener.local_addr().unwrap();
+        let mut there = inside(&client, || TcpStream::connect_timeout(&address, LONG).unwrap());
+        let (mut here, _) = listener.accept().unwrap();
+        for stream in [&there, &here] {
+            stream.set_read_timeout(Some(LONG)).unwrap();
+        }
+        let sent: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
+        let mut received = vec![0; sent.len()];
+        thread::scope(|scope| {
+            scope.spawn(|| there.write_all(&sent).unwrap());
+            here.read_exact(&mut received).unwrap();
+        });
+        assert!(received == sent, "TCP over the same link arrives whole");
+        assert!(is_taken(&client, client_ip), "all that happened beside the program");
+    });
+    let outcome = outcome.unwrap_or_else(|interrupted| panic!("{}", interrupted.failure));
+    let RoundData::Latency(data) = &outcome.measured[0].round.data else { panic!() };
+    assert_eq!(data.lost, 0);
+    assert!(!is_taken(&client, client_ip) && !is_taken(&server, server_ip), "after its end");
+}
+
+/// Waits until nothing of AF_XDP and no UDP port is left in the namespace.
+fn is_free(space: &Namespace, ip: IpAddr) {
+    let limit = Deadline::after(LONG);
+    let ports = || inside(space, || std::fs::read_to_string("/proc/thread-self/net/udp").unwrap());
+    while is_taken(space, ip) || ports().lines().count() > 1 {
+        assert!(!limit.passed(), "left behind: {}", ports());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn killed() {
+    let Some(mut environment) = start("netns") else { return };
+    // The open namespace stays when the agent goes, and its link with it.
+    let pid = environment.pair.client.pid();
+    let client = Namespace::network_of(pid).unwrap();
+    let ip = environment.pair.client_address;
+    let ended = with_meanwhile(&mut environment, 20_000, || {
+        assert!(is_taken(&client, ip));
+        kill(pid);
+    });
+    let failure = ended.err().unwrap().failure;
+    assert_eq!(failure.message, "agent `client` of netns ended by signal 9");
+    is_free(&client, ip);
+}
+
+fn server_killed() {
+    let Some(mut environment) = start("netns") else { return };
+    let pid = environment.pair.server.pid();
+    let server = Namespace::network_of(pid).unwrap();
+    let ip = environment.pair.server_address;
+    let ended = with_meanwhile(&mut environment, 20_000, || kill(pid));
+    assert_eq!(ended.err().unwrap().failure.kind, FailureKind::Peer);
+    is_free(&server, ip);
+}
+
+fn paths() {
+    let Some(environment) = start("netns") else { return };
+    let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
+    let ip = environment.pair.client_address;
+    inside(&client, || {
+        let links = Links::new().unwrap();
+        let index = links.index(&links.with_address(ip).unwrap()).unwrap();
+        let open = |path| Socket::open(index, 0, SocketAddr::new(ip, 9), path);
+        for path in [Path::Native, Path::Generic, Path::Native] {
+            assert_eq!(open(path).unwrap().path(), path);
+        }
+        assert!(open(Path::ZeroCopy).is_err(), "a veth pair has no memory of its own to spare");
+        assert!(Socket::open(index, 7, SocketAddr::new(ip, 9), Path::Generic).is_err(), "queue");
+    });
+}
+
+/// Sends a message and answers with what comes back.
+struct Echo<'a>(&'a [u8]);
+
+impl Visitor for Echo<'_> {
+    type Output = Vec<u8>;
+
+    fn visit<T: Transport>(self, mut transport: T) -> Vec<u8> {
+        let mut buffer = vec![0; self.0.len() + 1];
+        let limit = Deadline::after(LONG);
+        loop {
+            transport.send(self.0).unwrap();
+            match transport.receive(&mut buffer) {
+                Ok(length) if greeting::read(&buffer[..length]).is_none() => {
+                    buffer.truncate(length);
+                    return buffer;
+                }
+                Ok(_) | Err(Fault::TimedOut) => assert!(!limit.passed(), "no echo"),
+                Err(fault) => panic!("{fault}"),
+            }
+        }
+    }
+}
+
+/// A kernel socket as the listener: it drops what has a wrong checksum.
+fn with_the_kernel() {
+    let Some(mut environment) = start("netns") else { return };
+    for ipv6 in [false, true] {
+        if environment.use_ipv6(ipv6).is_err() {
+            continue;
+        }
+        let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
+        let server = Namespace::network_of(environment.pair.server.pid()).unwrap();
+        let (client_ip, server_ip) =
+            (environment.pair.client_address, environment.pair.server_address);
+        let kernel = inside(&server, || UdpSocket::bind((server_ip, 0)).unwrap());
+        kernel.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let address = format!("xdp:{}", kernel.local_addr().unwrap());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut buffer, mut welcome) = ([0; 2048], [0; greeting::BYTES_MAX]);
+                let limit = Deadline::after(2 * LONG);
+                while !done.load(Ordering::Acquire) && !limit.passed() {
+                    let Ok((length, peer)) = kernel.recv_from(&mut buffer) else { continue };
+                    let answer = match greeting::read(&buffer[..length]) {
+                        Some(_) => greeting::write(Word::Welcome, &[], &mut welcome),
+                        None => &buffer[..length],
+                    };
+                    kernel.send_to(answer, peer).unwrap();
+                }
+            });
+            for (stack, length) in [("xdp-spin", 1), ("xdp-blocking", 999), ("xdp-spin", 1452)] {
+                let sent: Vec<u8> = (0..length).map(|number| number as u8).collect();
+                let echo = inside(&client, || {
+                    let (stack, local) = (stack.parse().unwrap(), client_ip.to_string());
+                    let options = nm_transport::Options::default();
+                    let mut connection =
+                        nm_transport::connect(stack, &address, &local, &options, LONG).unwrap();
+                    connection.greet(&[length], LONG, &|| false).unwrap();
+                    connection.with(Echo(&sent)).unwrap()
+                });
+                assert!(echo == sent, "{stack} {length} over {address}");
+            }
+            done.store(true, Ordering::Release);
+        });
+    }
+}
+
+fn loopback() {
+    let mut environment = environments::start("loopback").unwrap();
+    let failure = trial::run(
+        &mut environment.pair,
+        &stacks("xdp-spin"),
+        &short(&[64]),
+        0,
+        &trial::Options::new(1),
+        &mut |_| {},
+        &never(),
+    )
+    .unwrap_err()
+    .failure;
+    assert_eq!(failure.kind, FailureKind::NotAvailable);
+    assert!(failure.message.contains("loopback"), "{failure}");
+}

@@ -1,0 +1,476 @@
+//! The part of bpf(2) that steers packets into an AF_XDP socket: a map of sockets, a program put
+//! together instruction by instruction, and its attachment to a link.
+//!
+//! The attachment is a BPF link: the kernel takes the program off the network link when the last
+//! descriptor goes, so also after a kill. No compiler, loader or object file takes part.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::{c_int, c_long};
+
+// Commands of bpf(2) and numbers of <linux/bpf.h>.
+const MAP_CREATE: c_int = 0;
+const MAP_UPDATE_ELEM: c_int = 2;
+const PROG_LOAD: c_int = 5;
+const LINK_CREATE: c_int = 28;
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_TYPE_XDP: u32 = 37;
+const HELPER_REDIRECT_MAP: i32 = 51;
+
+/// What a program may answer: hand the packet to the kernel's own network stack.
+const XDP_PASS: i32 = 2;
+
+/// Bytes of the verifier's log that are asked for after a refusal.
+const LOG_BYTES: usize = 1 << 16;
+
+/// Lines of the verifier's log that a sentence quotes; the reason comes last.
+const LOG_LINES: usize = 3;
+
+/// Where in the driver a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// In the driver, before the kernel makes a packet of its own (`XDP_FLAGS_DRV_MODE`).
+    Native,
+    /// After the driver, on the kernel's packet; any driver can (`XDP_FLAGS_SKB_MODE`).
+    Generic,
+}
+
+/// A map from queue numbers to AF_XDP sockets.
+#[derive(Debug)]
+pub struct SocketMap {
+    fd: OwnedFd,
+}
+
+impl SocketMap {
+    /// A map for queues below `queues`.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN` in the initial user namespace.
+    pub fn new(queues: u32) -> io::Result<SocketMap> {
+        #[repr(C)]
+        struct Attributes {
+            kind: u32,
+            key_bytes: u32,
+            value_bytes: u32,
+            entries: u32,
+        }
+        let attributes =
+            Attributes { kind: MAP_TYPE_XSKMAP, key_bytes: 4, value_bytes: 4, entries: queues };
+        // SAFETY: the structure holds numbers only.
+        let fd = unsafe { bpf_fd(MAP_CREATE, &attributes) }?;
+        Ok(SocketMap { fd })
+    }
+
+    /// Sends what is redirected on `queue` to `socket`, which must be bound to that queue.
+    ///
+    /// # Errors
+    /// What the system says, such as `EINVAL` for a socket of another kind.
+    pub fn set(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
+        #[repr(C)]
+        struct Attributes {
+            map: u32,
+            padding: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        let value = socket.as_fd().as_raw_fd() as u32;
+        let attributes = Attributes {
+            map: self.fd.as_raw_fd() as u32,
+            padding: 0,
+            key: (&raw const queue).expose_provenance() as u64,
+            value: (&raw const value).expose_provenance() as u64,
+            flags: 0,
+        };
+        // SAFETY: key and value are live and have the four bytes that the map was made with.
+        unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }.map(|_| ())
+    }
+}
+
+/// A program that the kernel has accepted.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    /// Loads an XDP program.
+    ///
+    /// # Errors
+    /// `EPERM` as for [`SocketMap::new`]; the end of the verifier's log where it refuses.
+    pub fn load(code: &[Instruction]) -> io::Result<Program> {
+        load(code, &mut []).or_else(|error| {
+            if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) {
+                return Err(error);
+            }
+            let mut log = vec![0; LOG_BYTES];
+            load(code, &mut log).map_err(|again| refusal(&log).unwrap_or(again))
+        })
+    }
+}
+
+fn load(code: &[Instruction], log: &mut [u8]) -> io::Result<Program> {
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        instructions: u32,
+        code: u64,
+        licence: u64,
+        log_level: u32,
+        log_bytes: u32,
+        log: u64,
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; 16],
+        link: u32,
+        attach_type: u32,
+    }
+    const LICENCE: &std::ffi::CStr = c"MIT";
+    let attributes = Attributes {
+        kind: PROG_TYPE_XDP,
+        instructions: code.len() as u32,
+        code: code.as_ptr().expose_provenance() as u64,
+        licence: LICENCE.as_ptr().expose_provenance() as u64,
+        log_level: u32::from(!log.is_empty()),
+        log_bytes: log.len() as u32,
+        log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
+        kernel_version: 0,
+        flags: 0,
+        name: *b"nearmetal_xdp\0\0\0",
+        link: 0,
+        attach_type: ATTACH_TYPE_XDP,
+    };
+    // SAFETY: code, licence and log are live for the call, each with its true length, and the log
+    // may be written.
+    let fd = unsafe { bpf_fd(PROG_LOAD, &attributes) }?;
+    Ok(Program { fd })
+}
+
+/// The reason that the verifier's log ends with.
+fn refusal(log: &[u8]) -> Option<io::Error> {
+    let text = String::from_utf8_lossy(log.split(|byte| *byte == 0).next()?).into_owned();
+    // The very last line only counts instructions.
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.filter(|line| !line.starts_with("processed ")).collect();
+    let quoted = lines[lines.len().saturating_sub(LOG_LINES)..].join("; ");
+    let what = format!("the kernel's verifier refuses the redirect program: {quoted}");
+    (!quoted.is_empty()).then(|| io::Error::other(what))
+}
+
+/// A program that is attached to a network link for as long as this lives.
+#[derive(Debug)]
+pub struct Attachment {
+    _fd: OwnedFd,
+}
+
+impl Attachment {
+    /// Attaches `program` to the link with this index.
+    ///
+    /// # Errors
+    /// `EBUSY` or `EEXIST` if the link has a program, `EOPNOTSUPP` if its driver has no such hook.
+    pub fn new(program: &Program, index: u32, hook: Hook) -> io::Result<Attachment> {
+        #[repr(C)]
+        struct Attributes {
+            program: u32,
+            index: u32,
+            attach_type: u32,
+            flags: u32,
+        }
+        let flags = match hook {
+            Hook::Generic => 1 << 1,
+            Hook::Native => 1 << 2,
+        };
+        let attributes = Attributes {
+            program: program.fd.as_raw_fd() as u32,
+            index,
+            attach_type: ATTACH_TYPE_XDP,
+            flags,
+        };
+        // SAFETY: the structure holds numbers only.
+        let fd = unsafe { bpf_fd(LINK_CREATE, &attributes) }?;
+        Ok(Attachment { _fd: fd })
+    }
+}
+
+/// `int bpf(int cmd, union bpf_attr *attr, unsigned int size)`, bpf(2).
+///
+/// # Safety
+/// The attributes must be those of the command, and what they point to must be live.
+unsafe fn bpf<T>(command: c_int, attributes: &T) -> io::Result<c_int> {
+    let (pointer, size) = (&raw const *attributes, size_of::<T>());
+    // SAFETY: the structure is live; the rest is the caller's part of the contract.
+    let result: c_long = unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as c_int) }
+}
+
+/// [`bpf`] for commands that answer a descriptor, which the kernel closes on exec.
+///
+/// # Safety
+/// As for [`bpf`].
+unsafe fn bpf_fd<T>(command: c_int, attributes: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller keeps the contract, which is the same.
+    let fd: RawFd = unsafe { bpf(command, attributes) }?;
+    // SAFETY: fresh from the kernel and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// One instruction in the kernel's form.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instruction {
+    code: u8,
+    /// Destination in the low half and source in the high one; the other way round where bytes
+    /// are.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// A register; a call leaves its result in the first, takes its arguments in the next five and
+/// spares those from 6 on.
+type Register = u8;
+
+/// Width of a load.
+#[derive(Debug, Clone, Copy)]
+enum Width {
+    Byte = 0x71,
+    Half = 0x69,
+    Word = 0x61,
+}
+
+/// A place in the program that a jump goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Label(usize);
+
+/// Puts a program together; jumps are by label and always forward.
+#[derive(Debug, Default)]
+struct Assembler {
+    code: Vec<Instruction>,
+    labels: usize,
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Assembler {
+    fn add(&mut self, code: u8, to: Register, from: Register, offset: i16, immediate: i32) {
+        let registers =
+            if cfg!(target_endian = "little") { to | (from << 4) } else { from | (to << 4) };
+        self.code.push(Instruction { code, registers, offset, immediate });
+    }
+
+    fn label(&mut self) -> Label {
+        self.labels += 1;
+        Label(self.labels - 1)
+    }
+
+    /// Has every jump to `label` end here.
+    fn place(&mut self, label: Label) {
+        let here = self.code.len();
+        for (at, _) in self.jumps.extract_if(.., |(_, to)| *to == label) {
+            // Counted from the instruction after the jump; programs here have a few dozen.
+            self.code[at].offset = (here - at - 1) as i16;
+        }
+    }
+
+    fn load(&mut self, width: Width, to: Register, from: Register, offset: i16) {
+        self.add(width as u8, to, from, offset, 0);
+    }
+
+    fn copy(&mut self, to: Register, from: Register) {
+        self.add(0xbf, to, from, 0, 0);
+    }
+
+    fn set(&mut self, to: Register, value: i32) {
+        self.add(0xb7, to, 0, 0, value);
+    }
+
+    fn plus(&mut self, to: Register, value: i32) {
+        self.add(0x07, to, 0, 0, value);
+    }
+
+    fn and(&mut self, to: Register, value: i32) {
+        self.add(0x57, to, 0, 0, value);
+    }
+
+    /// Jumps if `a > b`, unsigned.
+    fn jump_above(&mut self, a: Register, b: Register, label: Label) {
+        self.jumps.push((self.code.len(), label));
+        self.add(0x2d, a, b, 0, 0);
+    }
+
+    /// Jumps if the low 32 bits differ from `value`.
+    fn jump_unless(&mut self, register: Register, value: u32, label: Label) {
+        self.jumps.push((self.code.len(), label));
+        self.add(0x56, register, 0, 0, value.cast_signed());
+    }
+
+    /// Loads the map itself, which takes two instructions.
+    fn load_map(&mut self, to: Register, map: &SocketMap) {
+        const PSEUDO_MAP_FD: Register = 1;
+        self.add(0x18, to, PSEUDO_MAP_FD, 0, map.fd.as_raw_fd());
+        self.add(0, 0, 0, 0, 0);
+    }
+
+    fn call(&mut self, helper: i32) {
+        self.add(0x85, 0, 0, 0, helper);
+    }
+
+    fn exit(&mut self) {
+        self.add(0x95, 0, 0, 0, 0);
+    }
+
+    /// Jumps to `label` unless the field at `offset` of the packet is `bytes`, whose length is that
+    /// of the load: 1, 2 or a multiple of 4.
+    fn demand(&mut self, packet: Register, offset: i16, bytes: &[u8], label: Label) {
+        const FIELD: Register = 4;
+        match *bytes {
+            [byte] => {
+                self.load(Width::Byte, FIELD, packet, offset);
+                self.jump_unless(FIELD, byte.into(), label);
+            }
+            // The load takes the bytes in the machine's order, and so does the comparison.
+            [a, b] => {
+                self.load(Width::Half, FIELD, packet, offset);
+                self.jump_unless(FIELD, u16::from_ne_bytes([a, b]).into(), label);
+            }
+            _ => {
+                for (word, at) in bytes.as_chunks::<4>().0.iter().zip((offset..).step_by(4)) {
+                    self.load(Width::Word, FIELD, packet, at);
+                    self.jump_unless(FIELD, u32::from_ne_bytes(*word), label);
+                }
+            }
+        }
+    }
+}
+
+/// A program that puts whole UDP datagrams for `local` on the socket of the queue that they came
+/// by. All the rest goes on to the kernel: other ports and protocols, ARP and neighbour discovery,
+/// fragments, IPv4 options, and everything on a queue that has no socket.
+pub fn redirect(map: &SocketMap, local: SocketAddr) -> Vec<Instruction> {
+    const CONTEXT: Register = 1;
+    const PACKET: Register = 6;
+    const END: Register = 7;
+    let mut program = Assembler::default();
+    let pass = program.label();
+    // struct xdp_md: data, data_end, …, rx_queue_index at 16. The queue is read now, because the
+    // first call's argument takes the register of the context.
+    program.load(Width::Word, PACKET, CONTEXT, 0);
+    program.load(Width::Word, END, CONTEXT, 4);
+    program.load(Width::Word, 2, CONTEXT, 16);
+    let port = local.port().to_be_bytes();
+    let headers_bytes = if local.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 };
+    program.copy(3, PACKET);
+    program.plus(3, headers_bytes);
+    program.jump_above(3, END, pass);
+    match local.ip() {
+        IpAddr::V4(ip) => {
+            program.demand(PACKET, 12, &[0x08, 0x00], pass);
+            program.demand(PACKET, 14, &[0x45], pass);
+            // No fragment: neither "more follow" nor an offset.
+            program.load(Width::Half, 4, PACKET, 20);
+            program.and(4, u16::from_ne_bytes([0x3f, 0xff]).into());
+            program.jump_unless(4, 0, pass);
+            program.demand(PACKET, 23, &[17], pass);
+            program.demand(PACKET, 30, &ip.octets(), pass);
+            program.demand(PACKET, 36, &port, pass);
+        }
+        IpAddr::V6(ip) => {
+            program.demand(PACKET, 12, &[0x86, 0xdd], pass);
+            program.demand(PACKET, 20, &[17], pass);
+            program.demand(PACKET, 38, &ip.octets(), pass);
+            program.demand(PACKET, 56, &port, pass);
+        }
+    }
+    // redirect_map(map, queue, what to answer where the map has no socket)
+    program.load_map(1, map);
+    program.set(3, XDP_PASS);
+    program.call(HELPER_REDIRECT_MAP);
+    program.exit();
+    program.place(pass);
+    program.set(0, XDP_PASS);
+    program.exit();
+    program.code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stands for a map where nothing is loaded: the number of its descriptor is all that shows.
+    fn no_map() -> SocketMap {
+        SocketMap { fd: std::fs::File::open("/dev/null").unwrap().into() }
+    }
+
+    #[test]
+    fn instructions_have_the_kernels_form() {
+        assert_eq!(size_of::<Instruction>(), 8);
+        let mut program = Assembler::default();
+        let end = program.label();
+        program.load(Width::Word, 6, 1, 4);
+        program.jump_unless(6, 0xffff_fffe, end);
+        program.jump_above(6, 7, end);
+        program.set(0, 2);
+        program.place(end);
+        program.exit();
+        let form = |at: usize| {
+            let Instruction { code, registers, offset, immediate } = program.code[at];
+            (code, registers, offset, immediate)
+        };
+        let registers = |to: u8, from: u8| {
+            if cfg!(target_endian = "little") { to | (from << 4) } else { from | (to << 4) }
+        };
+        assert_eq!(form(0), (0x61, registers(6, 1), 4, 0));
+        assert_eq!(form(1), (0x56, registers(6, 0), 2, -2), "over two instructions");
+        assert_eq!(form(2), (0x2d, registers(6, 7), 1, 0));
+        assert_eq!(form(3), (0xb7, 0, 0, 2));
+        assert_eq!(form(4), (0x95, 0, 0, 0));
+        assert!(program.jumps.is_empty(), "every jump has its place");
+    }
+
+    #[test]
+    fn every_jump_of_the_redirect_program_ends_at_the_answer_pass() {
+        let map = no_map();
+        for local in ["10.77.0.1:4000", "[fd77::1]:4000"] {
+            let code = redirect(&map, local.parse().unwrap());
+            let jumps = code.iter().enumerate().filter(|(_, one)| matches!(one.code, 0x2d | 0x56));
+            let ends: Vec<usize> =
+                jumps.map(|(at, one)| at + 1 + usize::try_from(one.offset).unwrap()).collect();
+            assert!(ends.len() >= 7, "{local}");
+            assert!(ends.iter().all(|end| *end == code.len() - 2), "{local}: {ends:?}");
+            let [.., answer, exit] = code[..] else { unreachable!() };
+            assert_eq!((answer.code, answer.immediate, exit.code), (0xb7, XDP_PASS, 0x95));
+        }
+    }
+
+    #[test]
+    fn the_verifiers_reason_is_quoted() {
+        let log = b"0: R1=ctx()\n0: (95) exit\nR0 !read_ok\nprocessed 1 insns\n\0\0";
+        let text = refusal(log).unwrap().to_string();
+        assert!(text.ends_with("0: R1=ctx(); 0: (95) exit; R0 !read_ok"), "{text}");
+        assert!(refusal(b"\0").is_none());
+    }
+
+    /// As root the kernel itself judges; else it must forbid all of it, and say so.
+    #[test]
+    fn the_kernels_verifier_accepts_the_programs_and_refuses_a_wrong_one() {
+        let map = match SocketMap::new(1) {
+            Ok(map) => map,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+                return;
+            }
+        };
+        for local in ["10.77.0.1:4000", "255.255.255.254:65535", "[fd77::1]:1"] {
+            Program::load(&redirect(&map, local.parse().unwrap())).unwrap();
+        }
+        let mut wrong = Assembler::default();
+        wrong.exit();
+        let text = Program::load(&wrong.code).unwrap_err().to_string();
+        assert!(text.contains("verifier") && text.contains("R0"), "{text}");
+        assert!(map.set(0, &std::fs::File::open("/dev/null").unwrap()).is_err());
+        let program = Program::load(&redirect(&map, "10.77.0.1:1".parse().unwrap())).unwrap();
+        assert!(Attachment::new(&program, u32::MAX >> 1, Hook::Generic).is_err());
+    }
+}
