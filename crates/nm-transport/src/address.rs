@@ -19,6 +19,8 @@ pub enum Address {
     Path(PathBuf),
     /// Multicast group with the port to the listener, and the port back.
     Group(SocketAddr, u16),
+    /// Shared memory: a process and its descriptor of the socket that hands it over.
+    Descriptor(u32, u32),
 }
 
 impl FromStr for Address {
@@ -27,7 +29,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, Failure> {
         let wrong = || {
             Failure::new(FailureKind::BadRequest, format!("`{text}` is not an address")).hint(
-                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH or mcast:GROUP:PORT/PORT",
+                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH, mcast:GROUP:PORT/PORT \
+                 or shm:PID/FD",
             )
         };
         if let Some(name) = text.strip_prefix("unix:@") {
@@ -51,6 +54,11 @@ impl FromStr for Address {
                 false => Err(wrong()),
             };
         }
+        if let Some(place) = text.strip_prefix("shm:") {
+            let (process, descriptor) = place.split_once('/').ok_or_else(wrong)?;
+            let number = |text: &str| text.parse().map_err(|_| wrong());
+            return Ok(Address::Descriptor(number(process)?, number(descriptor)?));
+        }
         text.parse().map(Address::Socket).map_err(|_| wrong())
     }
 }
@@ -62,6 +70,7 @@ impl fmt::Display for Address {
             Address::Abstract(name) => write!(f, "unix:@{name}"),
             Address::Path(path) => write!(f, "unix:{}", path.display()),
             Address::Group(there, back) => write!(f, "mcast:{there}/{back}"),
+            Address::Descriptor(process, descriptor) => write!(f, "shm:{process}/{descriptor}"),
         }
     }
 }
@@ -122,11 +131,20 @@ mod tests {
             "unix:/tmp/x",
             "mcast:239.1.2.3:4000/4001",
             "mcast:[ff15::1]:4000/4001",
+            "shm:4000/5",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "localhost", "unix:", "unix:@", "mcast:10.0.0.1:1/2", "mcast:239.0.0.1:1"]
-        {
+        for text in [
+            "",
+            "localhost",
+            "unix:",
+            "unix:@",
+            "mcast:10.0.0.1:1/2",
+            "mcast:239.0.0.1:1",
+            "shm:1",
+            "shm:1/../2",
+        ] {
             let failure = text.parse::<Address>().unwrap_err();
             assert_eq!(failure.kind, FailureKind::BadRequest, "{text}");
         }

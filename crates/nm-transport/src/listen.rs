@@ -16,7 +16,7 @@ use nm_sys::socket::{self, Kind};
 use crate::address::{self, Address};
 use crate::greeting::{self, Word};
 use crate::link::Connection;
-use crate::{SLICE, failure};
+use crate::{SLICE, failure, shm};
 
 /// Settings of a connection that differ between tasks.
 #[derive(Debug, Clone, Default)]
@@ -53,6 +53,8 @@ pub struct Listener {
     stack: Stack,
     address: Address,
     socket: OwnedFd,
+    /// What [`Address::Descriptor`] speaks of; the peer opens it, we only keep it open.
+    _door: Option<OwnedFd>,
     /// The interface that multicast leaves by.
     interface: IpAddr,
 }
@@ -60,7 +62,7 @@ pub struct Listener {
 impl Listener {
     /// Listens on `address`: an IP address with or without port for TCP and UDP, that of the
     /// interface for multicast; for Unix sockets `unix:@NAME` or `unix:/PATH`, and anything else
-    /// gives a name that cannot be guessed.
+    /// gives a name that cannot be guessed. Shared memory has an address of its own making.
     ///
     /// # Errors
     /// A sentence, such as that the port is taken.
@@ -74,7 +76,7 @@ impl Listener {
                 };
                 let socket = listen_unix(&address)?;
                 options.apply(&socket, stack.protocol)?;
-                Ok(Listener { stack, address, socket, interface: unspecified })
+                Ok(Listener { stack, address, socket, _door: None, interface: unspecified })
             }
             Protocol::Tcp | Protocol::Udp => {
                 let local = address::local(address)?;
@@ -89,6 +91,7 @@ impl Listener {
                     stack,
                     address: Address::Socket(found),
                     socket,
+                    _door: None,
                     interface: found.ip(),
                 })
             }
@@ -99,9 +102,17 @@ impl Listener {
                 // The port back only has to be free of our own use; the group is ours alone.
                 let (back, _) = join(SocketAddr::new(group, 0), interface, options)?;
                 let address = Address::Group(there, back.port());
-                Ok(Listener { stack, address, socket, interface })
+                Ok(Listener { stack, address, socket, _door: None, interface })
             }
-            Protocol::Shm | Protocol::Xdp => Err(not_available(stack.protocol)),
+            Protocol::Shm => {
+                shm::check(stack)?;
+                let (socket, door) =
+                    shm::listen().map_err(|error| failure::of(&error, "listening by shm"))?;
+                let address =
+                    Address::Descriptor(std::process::id(), door.as_raw_fd().unsigned_abs());
+                Ok(Listener { stack, address, socket, _door: Some(door), interface: unspecified })
+            }
+            Protocol::Xdp => Err(not_available(stack.protocol)),
         }
     }
 
@@ -183,6 +194,12 @@ impl Listener {
                 Connection::new(self.stack, sockets, peer.to_string(), there.is_ipv4(), false)
                     .map(Some)
             }
+            Address::Descriptor(..) => {
+                let accepted = socket::accept(self.socket.as_fd()).map_err(failed)?;
+                let peer = format!("the peer of {}", self.address);
+                let joint = shm::welcome(accepted)?;
+                Ok(joint.map(|joint| Connection::over_memory(self.stack, joint, peer)))
+            }
             Address::Socket(_) | Address::Abstract(_) | Address::Path(_) => {
                 let accepted = socket::accept(self.socket.as_fd()).map_err(failed)?;
                 let ipv4 = matches!(self.address, Address::Socket(address) if address.is_ipv4());
@@ -238,7 +255,12 @@ pub fn connect(
             options.apply(&socket, stack.protocol)?;
             Connection::new(stack, (socket, None), address.to_string(), false, false)
         }
-        (Protocol::Shm | Protocol::Xdp, _) => Err(not_available(stack.protocol)),
+        (Protocol::Shm, Address::Descriptor(process, descriptor)) => {
+            shm::check(stack)?;
+            let joint = shm::connect(*process, *descriptor, address)?;
+            Ok(Connection::over_memory(stack, joint, address.to_string()))
+        }
+        (Protocol::Xdp, _) => Err(not_available(stack.protocol)),
         _ => Err(Failure::new(
             FailureKind::BadRequest,
             format!("`{address}` is not an address of {}", stack.protocol),

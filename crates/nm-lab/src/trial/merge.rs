@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nm_model::facts::Facts;
 use nm_model::result::{Flow, Placement, Round, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
-use nm_model::{Case, Doubt, DoubtKind, Launcher, ProbeKind, SeriesKey, Side};
+use nm_model::{Case, Doubt, DoubtKind, ProbeKind, Protocol, SeriesKey, Side, Stack};
 use nm_sys::counters::doubts_between;
 
 use super::{Conditions, Measured, Told};
@@ -138,13 +138,17 @@ fn comparability(
     bulk: Comparability,
 ) -> Comparability {
     let (client, server) = (conditions.stacks.client, conditions.stacks.server);
-    let bypass = |launcher: Option<Launcher>| launcher.map_or("none", Launcher::name);
+    let bypass = |stack: Stack| match (stack.launcher, stack.protocol) {
+        (Some(launcher), _) => launcher.name(),
+        (None, Protocol::Shm | Protocol::Xdp) => stack.protocol.name(),
+        (None, _) => "none",
+    };
     let between = conditions.pair.between();
     Comparability {
         statistic: Some(statistic.name().to_string()),
         protocol: Some(client.protocol.name().to_string()),
         mode: Some(both(client.mode.name(), server.mode.name())),
-        bypass: Some(both(bypass(client.launcher), bypass(server.launcher))),
+        bypass: Some(both(bypass(client), bypass(server))),
         link: between.link,
         firmware: between.firmware,
         layer: between.layer,
