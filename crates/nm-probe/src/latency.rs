@@ -6,7 +6,7 @@ use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::facts::ClockFacts;
 use nm_model::metric::Metric;
 use nm_model::probe::{PingpongSpec, RrSize};
-use nm_model::result::{LatencyRound, Statistic};
+use nm_model::result::{CACHE_LINE_LIMIT, LatencyRound, Statistic};
 use nm_ring::line;
 use nm_stats::summary::{Sample, summarise};
 use nm_sys::clock::Clock;
@@ -24,9 +24,6 @@ const CALIBRATION_PPM_MAX: f64 = 10.0;
 
 /// Share of the median that a pair of time stamps may cost before it is doubted.
 const PAIR_COST_SHARE_MAX: f64 = 0.05;
-
-/// Setting that tells what the hardware allowed at best while a round was measured.
-pub const CACHE_LINE_LIMIT: &str = "cache-line limit";
 
 /// What a client does.
 #[derive(Debug, Clone, PartialEq)]

@@ -22,7 +22,7 @@ const BATCHES: usize = 150;
 const WARM_UP: usize = 10;
 
 /// Time after which the measurement ends with what it has, ns: somebody else uses the CPUs.
-const NS_MAX: u64 = 500_000_000;
+const NS_MAX: u64 = 1_000_000_000;
 
 /// Tells the other thread to end.
 const END: u64 = u64::MAX;

@@ -2,11 +2,10 @@
 
 use nm_model::agent::{TaskReport, Work};
 use nm_model::doubt::DoubtKind;
-use nm_model::result::Statistic;
+use nm_model::result::{CACHE_LINE_LIMIT, Statistic};
 use nm_model::stack::{Mode, Protocol};
 use nm_model::{FailureKind, Side, Stack};
 use nm_probe::Endpoint;
-use nm_probe::latency::CACHE_LINE_LIMIT;
 use nm_sys::{cpu, socket};
 
 use crate::pair::{Ended, latency, pingpong, request_response, run, task};
