@@ -72,7 +72,7 @@ pub struct End<const SLEEPS: bool> {
     misses: u32,
     /// When it was last looked whether the other process lives.
     life_looked: u64,
-    /// Whether it has died.
+    /// Whether it has died, or broken the rules so that it counts as dead.
     dead: bool,
 }
 
@@ -144,7 +144,7 @@ impl<const SLEEPS: bool> End<SLEEPS> {
     }
 
     /// Receives at least a byte of the stream, and what of it is there, waiting for `limit` at most.
-    /// Answers the number of bytes; `buffer` must not be empty.
+    /// Answers the number of bytes: none only for an empty `buffer`.
     ///
     /// # Errors
     /// See [`Stop`].
@@ -152,8 +152,11 @@ impl<const SLEEPS: bool> End<SLEEPS> {
     pub fn receive(&mut self, buffer: &mut [u8], limit: Duration) -> Result<usize, Stop> {
         loop {
             let received = self.take(buffer);
-            if received > 0 {
+            if received > 0 || buffer.is_empty() {
                 return Ok(received);
+            }
+            if self.dead {
+                return Err(Stop::Closed);
             }
             self.wait(Want::Record, limit)?;
         }
@@ -197,6 +200,11 @@ impl<const SLEEPS: bool> End<SLEEPS> {
         {
             self.producer.learn(taken);
             filled += count;
+            if count == 0 {
+                // No end of a stream sends nothing: one that does could keep us here for ever.
+                self.dead = true;
+                break;
+            }
         }
         self.tell_of_room(before);
         filled

@@ -110,6 +110,17 @@ proptest! {
 }
 
 #[test]
+fn a_peer_that_sends_nothing_again_and_again_counts_as_dead() {
+    let (mut end, raw, _other) = victim::<true>();
+    let back = 256 + (REGION_BYTES - 256) / 2;
+    for slot in 0..3u16 {
+        let header: Vec<u8> = [slot + 1, 0, 0, 0].iter().flat_map(|w| w.to_ne_bytes()).collect();
+        scribble(&raw, back + 128 + usize::from(slot) * 384, &header);
+    }
+    assert_eq!(end.receive(&mut [0; 8], Duration::from_secs(1_000)), Err(nm_ring::Stop::Closed));
+}
+
+#[test]
 fn forged_headers_are_read_within_the_area() {
     // Every length and place at their extremes, one after the other.
     let extremes = [0, 1, 376, 377, 4095, 4096, 32_767, 32_768, 65_535];
