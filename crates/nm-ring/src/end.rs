@@ -143,7 +143,7 @@ impl<const SLEEPS: bool> End<SLEEPS> {
         pushed
     }
 
-    /// Receives at least a byte of the stream, and what of it is there, waiting for `limit` at most.
+    /// Receives what of the stream is there, at least a byte, waiting for `limit` at most.
     /// Answers the number of bytes: none only for an empty `buffer`.
     ///
     /// # Errors

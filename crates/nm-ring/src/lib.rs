@@ -4,7 +4,7 @@
 //! the other process has died. It becomes an [`End`], which sends and receives a stream of bytes or
 //! whole records ([`End::send`], [`End::send_record`]) and waits by spinning, or by spinning for a
 //! while and then sleeping. Below it: [`lane`] moves records in one direction, [`wake`] sleeps and
-//! wakes, [`layout`] says what lies where. [`line`] measures what the hardware allows at best.
+//! wakes, [`layout`] says what lies where. [`mod@line`] measures what the hardware allows at best.
 //!
 //! Everything that the other end can write is taken as a claim, never as a fact: indices are masked
 //! and lengths clamped, so that a hostile end spoils its own messages and nothing else.

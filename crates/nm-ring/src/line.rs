@@ -1,6 +1,6 @@
 //! What the hardware allows at best: the time that a cache line takes from one CPU to another.
 //!
-//! Two pinned threads pass a number to and fro, each by a line of its own that only the other reads.
+//! Two pinned threads pass a number to and fro, each by a line of its own that the other reads.
 //! Half of such a round trip is the least that any message through shared memory can take between
 //! these CPUs at this time. It differs several-fold between pairs of CPUs, and on a virtual machine
 //! from minute to minute, so a figure of shared memory says little without it.

@@ -75,7 +75,7 @@ impl Deref for Memory {
     fn deref(&self) -> &Region {
         // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
         // long as a region; it cannot shrink. A region consists of atomics and of bytes behind
-        // `UnsafeCell`, all of which may change under a shared reference and are valid in any state.
+        // `UnsafeCell`, which may change under a shared reference and are valid in any state.
         unsafe { self.0.start().cast::<Region>().as_ref() }
     }
 }
