@@ -2,7 +2,7 @@
 //!
 //! A [`Joint`] is one end of shared memory with a kernel socket beside it, whose hang-up tells that
 //! the other process has died. It becomes an [`End`], which sends and receives a stream of bytes or
-//! whole records ([`End::send`], [`End::send_record`]) and waits by spinning, or by spinning for a
+//! whole records ([`End::send`], [`End::try_send_record`]) and waits by spinning, or by spinning for a
 //! while and then sleeping. Below it: [`lane`] moves records in one direction, [`wake`] sleeps and
 //! wakes, [`layout`] says what lies where. [`mod@line`] measures what the hardware allows at best.
 //!
