@@ -13,6 +13,7 @@ pub fn run() -> Result<()> {
     shell::run("cargo clippy --workspace --all-targets --locked -- -D warnings")?;
     let (passed, failed) = tests("cargo test --workspace --locked --no-fail-fast")?;
     docs()?;
+    rings_under_loom()?;
     main_job()?;
     println!("{passed} passed, {failed} failed");
     if failed > 0 {
@@ -54,6 +55,17 @@ fn docs() -> Result<()> {
     let line = "cargo doc --workspace --no-deps --locked --quiet";
     eprintln!("$ {line} (warnings are errors)");
     let status = shell::command(line).env("RUSTDOCFLAGS", "-D warnings").status()?;
+    if !status.success() {
+        bail!("`{line}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// The rings' protocol in every order of accesses that the memory model allows.
+fn rings_under_loom() -> Result<()> {
+    let line = "cargo test -p nm-ring --release --locked --target-dir target/loom loom";
+    eprintln!("$ RUSTFLAGS=\"--cfg loom\" {line}");
+    let status = shell::command(line).env("RUSTFLAGS", "--cfg loom").status()?;
     if !status.success() {
         bail!("`{line}` ended with {status}");
     }

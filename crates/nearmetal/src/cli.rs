@@ -243,7 +243,7 @@ pub struct PingpongArgs {
 
 #[derive(Debug, Args)]
 pub struct PingpongClientArgs {
-    /// tcp, udp, mcast, or a whole stack such as `tcp-epoll-spin`.
+    /// tcp, udp, mcast, shm (both ends on one host), or a whole stack such as `tcp-epoll-spin`.
     #[arg(required = true)]
     pub stack: Option<String>,
     /// The server's IP address.

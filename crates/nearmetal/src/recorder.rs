@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use nm_lab::trial::Measured;
-use nm_model::result::{RunState, SCHEMA_VERSION, Source};
+use nm_model::result::{CACHE_LINE_LIMIT, RunState, SCHEMA_VERSION, Source};
 use nm_model::{Campaign, Case, Facts, NotAvailable, Outcome, Plan, RunResult, Series, Trial};
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -57,6 +57,7 @@ impl Recorder {
             if let (Some(folder), Some(samples)) = (&self.folder, &one.samples) {
                 folder.samples(&one.key, one.round.round, samples)?;
             }
+            let limit = one.settings.get(CACHE_LINE_LIMIT).cloned();
             let found = self.result.series.iter().position(|series| series.key == one.key);
             let index = found.unwrap_or_else(|| {
                 self.result.series.push(Series {
@@ -70,6 +71,10 @@ impl Recorder {
                 self.result.series.len() - 1
             });
             let series = &mut self.result.series[index];
+            if let Some(now) = limit {
+                let known = series.settings.entry(CACHE_LINE_LIMIT.to_string());
+                known.and_modify(|known| *known = spanned(known, &now)).or_insert(now.clone());
+            }
             series.rounds.push(one.round);
             nm_stats::rounds::estimate(series);
         }
@@ -123,8 +128,33 @@ impl Recorder {
     }
 }
 
+/// A length of time that was `known`, or the span of such lengths, widened by the one of a further
+/// round: `45 ns` and `220 ns` make `45 to 220 ns`.
+fn spanned(known: &str, now: &str) -> String {
+    let numbers =
+        |text: &str| -> Vec<u64> { text.split(' ').filter_map(|word| word.parse().ok()).collect() };
+    let all = [numbers(known), numbers(now)].concat();
+    match (all.iter().min(), all.iter().max()) {
+        (Some(low), Some(high)) if low < high => format!("{low} to {high} ns"),
+        _ => known.to_string(),
+    }
+}
+
 /// The published runs that a plan wants drawn beside.
 pub fn references(plan: Option<&Plan>) -> Vec<RunResult> {
     let names = plan.map_or(&[][..], |plan| &plan.references);
     names.iter().filter_map(|name| reference::load(name).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_all_rounds_make_a_span() {
+        assert_eq!(spanned("45 ns", "45 ns"), "45 ns");
+        assert_eq!(spanned("45 ns", "220 ns"), "45 to 220 ns");
+        assert_eq!(spanned("45 to 220 ns", "40 ns"), "40 to 220 ns");
+        assert_eq!(spanned("45 to 220 ns", "100 ns"), "45 to 220 ns");
+    }
 }

@@ -49,8 +49,14 @@ fn probe_obstacle(probe: ProbeKind) -> Option<String> {
 /// Why one end's stack cannot be used here.
 pub fn stack_obstacle(stack: &Stack) -> Option<String> {
     match stack.protocol {
-        Protocol::Shm => {
-            return Some("not in this version: rings in shared memory are planned".to_string());
+        Protocol::Shm if !matches!(stack.mode, Mode::Blocking | Mode::Spin) => {
+            return Some(
+                "shared memory has no descriptor to wait for; use shm-spin or shm-blocking"
+                    .to_string(),
+            );
+        }
+        Protocol::Shm if stack.launcher.is_some() => {
+            return Some("launchers replace IP sockets, not shared memory".to_string());
         }
         Protocol::Xdp => return xdp_obstacle(stack),
         Protocol::Unix if stack.mode == Mode::BusyPoll => {
@@ -62,7 +68,7 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
         Protocol::Unix if stack.launcher.is_some() => {
             return Some("launchers replace IP sockets, not Unix sockets".to_string());
         }
-        Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix => {}
+        Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix | Protocol::Shm => {}
     }
     stack.launcher.and_then(launcher::obstacle)
 }
@@ -85,7 +91,16 @@ fn carriage_obstacle(protocol: Protocol, probe: ProbeKind) -> Option<String> {
     })
 }
 
-/// Why a protocol does not pass through an environment.
+/// Why a stack cannot join two ends that run, or do not run, under one kernel.
+pub fn distance_obstacle(stacks: &StackPair, one_kernel: bool) -> Option<String> {
+    (stacks.protocol() == Protocol::Shm && !one_kernel).then(|| {
+        "shared memory joins two processes of one host, and these ends run on two; use tcp or udp"
+            .to_string()
+    })
+}
+
+/// Why a protocol does not pass through an environment. Shared memory needs no passage: what the
+/// agents of namespaces share is the host.
 fn passage_obstacle(environment: EnvironmentKind, protocol: Protocol) -> Option<String> {
     let local = environment == EnvironmentKind::Loopback;
     if protocol == Protocol::Xdp && local {
@@ -107,7 +122,9 @@ mod tests {
 
     #[test]
     fn kernel_sockets_over_loopback_run_everywhere() {
-        for stacks in ["tcp-spin", "udp-blocking", "unix-epoll", "tcp-spin:tcp-blocking"] {
+        for stacks in
+            ["tcp-spin", "udp-blocking", "unix-epoll", "tcp-spin:tcp-blocking", "shm-spin"]
+        {
             assert_eq!(reason(EnvironmentKind::Loopback, stacks, ProbeKind::Pingpong), None);
         }
         assert_eq!(reason(EnvironmentKind::Loopback, "tcp-blocking", ProbeKind::Stream), None);
@@ -128,12 +145,26 @@ mod tests {
     }
 
     #[test]
+    fn shared_memory_joins_ends_of_one_host_in_every_environment_there() {
+        use EnvironmentKind::{Bridge, Loopback, Netns};
+        for environment in [Loopback, Netns, Bridge] {
+            assert_eq!(passage_obstacle(environment, Protocol::Shm), None);
+        }
+        let stacks = |text: &str| text.parse::<StackPair>().unwrap();
+        assert_eq!(distance_obstacle(&stacks("shm-spin"), true), None);
+        assert_eq!(distance_obstacle(&stacks("tcp-spin"), false), None);
+        let reason = distance_obstacle(&stacks("shm-spin:shm-blocking"), false).unwrap();
+        assert!(reason.contains("one host"), "{reason}");
+    }
+
+    #[test]
     fn what_cannot_run_says_why() {
         use EnvironmentKind::{Loopback, Ssh, Vm};
         for (environment, stacks, probe, word) in [
             (Vm, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Ssh, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
-            (Loopback, "shm-spin", ProbeKind::Pingpong, "shared memory"),
+            (Loopback, "shm-epoll", ProbeKind::Pingpong, "shm-blocking"),
+            (Loopback, "onload+shm-spin", ProbeKind::Pingpong, "launchers"),
             (Loopback, "xdp-epoll", ProbeKind::Pingpong, "xdp-blocking"),
             (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),

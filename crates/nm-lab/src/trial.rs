@@ -15,9 +15,10 @@ use nm_model::{
 };
 use nm_sys::clock::{Deadline, Moment};
 
-use crate::affinity::Affinity;
+use crate::affinity::{Affinity, one_kernel};
 use crate::agent::{Event, Handle};
 use crate::pair::Pair;
+use crate::resolve::distance_obstacle;
 
 /// How long one look at an agent waits, so that the cancel flag is seen soon.
 const LOOK: Duration = Duration::from_millis(100);
@@ -110,6 +111,11 @@ pub fn run(
     cancel: &AtomicBool,
 ) -> Result<Outcome, Box<Interrupted>> {
     let mut outcome = Outcome::default();
+    let one_kernel = one_kernel(&pair.client_facts, &pair.server_facts);
+    if let Some(reason) = distance_obstacle(stacks, one_kernel) {
+        let failure = Failure::new(FailureKind::NotAvailable, reason);
+        return Err(Box::new(Interrupted { completed: outcome, failure }));
+    }
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
         if let Some(reason) = case_obstacle(stacks.protocol(), &case) {

@@ -18,6 +18,11 @@ use crate::probe::{Case, ProbeKind, Side};
 use crate::stack::{Comparability, named_enum};
 use crate::verdict::{Comparison, Interval, Outcome, Verdict};
 
+/// Name of the setting that stands beside every figure of shared memory: half of a round trip of
+/// one cache line between the CPUs of the two ends, measured right after the round. It is what the
+/// hardware allows at best.
+pub const CACHE_LINE_LIMIT: &str = "cache-line limit";
+
 /// Version of the result format. Readers refuse a newer one with a clear sentence.
 pub const SCHEMA_VERSION: u32 = 1;
 

@@ -6,7 +6,8 @@ use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::facts::ClockFacts;
 use nm_model::metric::Metric;
 use nm_model::probe::{PingpongSpec, RrSize};
-use nm_model::result::{LatencyRound, Statistic};
+use nm_model::result::{CACHE_LINE_LIMIT, LatencyRound, Statistic};
+use nm_ring::line;
 use nm_stats::summary::{Sample, summarise};
 use nm_sys::clock::Clock;
 use nm_sys::cpu;
@@ -137,11 +138,23 @@ pub fn client<T: Transport>(
     };
     transport.end_sending(&course.lengths());
     report.settings = transport.settings();
+    if let Some(ns) = cache_line_limit_ns(transport) {
+        report.settings.insert(CACHE_LINE_LIMIT.to_string(), format!("{ns:.0} ns"));
+    }
     let rounds: Vec<&LatencyRound> = report.latencies.iter().map(|(_, round)| round).collect();
     let mut doubts = rounds.first().and_then(|round| loss(round)).into_iter().collect::<Vec<_>>();
     doubts.extend(clock_doubts(&Clock::facts(), rounds.last().copied()));
     report.doubts.extend(doubts);
     Ok(report)
+}
+
+/// Half of a round trip of one cache line between this thread's CPU and the peer's, where the
+/// transport goes through memory that both share. Measured right after the samples and before the
+/// connection is given up, because on a virtual machine it changes within minutes; by then the peer
+/// has been told to end, so its CPU is free. None where both sit on one CPU or it is too busy.
+fn cache_line_limit_ns<T: Transport>(transport: &T) -> Option<f64> {
+    let peer = transport.peer_cpu()?;
+    line::half_round_trip_ns((cpu::current(), peer)).ok()
 }
 
 /// Answers: the server's end.

@@ -4,7 +4,9 @@
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{RoundData, RunState, Series, Source, Statistic, ThroughputRound};
+use nm_model::result::{
+    CACHE_LINE_LIMIT, RoundData, RunState, Series, Source, Statistic, ThroughputRound,
+};
 use nm_model::verdict::{Comparison, ComparisonRow, Interval, Relation, Verdict};
 use nm_model::{Outcome, RunResult, Target};
 
@@ -294,6 +296,7 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     let mut titles = vec!["stack".to_string(), "case".to_string(), "doubts".to_string()];
     titles.extend(metrics.iter().map(|metric| format!("#{metric}")));
     titles.extend(["#n", "#lost", "#rate /s", "#rounds"].map(String::from));
+    titles.push(format!("#{CACHE_LINE_LIMIT}"));
     if detail == Detail::Full {
         titles.extend(["95 % of median", "#CV %"].map(String::from));
     }
@@ -310,6 +313,8 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         cells.push(units::count(lost(series)));
         cells.push(or_not_available(value(series, Metric::Rate), |v| significant(v, 4)));
         cells.push(series.rounds.len().to_string());
+        let limit = series.settings.get(CACHE_LINE_LIMIT);
+        cells.push(limit.map_or_else(|| NOT_AVAILABLE.to_string(), String::clone));
         if detail == Detail::Full {
             let median = series.estimate(Metric::Median);
             let interval = median.and_then(|e| e.interval);
@@ -321,7 +326,7 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         }
         table.push(Tone::Plain, cells);
     }
-    table.drop_empty(&["lost", "rate /s", "doubts"]);
+    table.drop_empty(&["lost", "rate /s", "doubts", CACHE_LINE_LIMIT]);
     table
 }
 

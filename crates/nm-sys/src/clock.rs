@@ -4,7 +4,8 @@
 //! instruction finish first, so that a stamp after a receive cannot slip before it; it costs the
 //! same as `rdtscp` where we measured it (26 ticks each) and touches one register less. Nothing is
 //! fenced behind the read: what follows a start stamp is a system call, which the processor cannot
-//! run ahead of. On AArch64 it is `cntvct_el0` behind an `isb`.
+//! run ahead of, or a store to shared memory, which nobody sees before the read has retired. On
+//! AArch64 it is `cntvct_el0` behind an `isb`.
 //!
 //! The TSC is used when three things agree: the processor says that it is invariant (CPUID
 //! 8000_0007h, EDX bit 8), the kernel keeps time with it (`tsc`, or the paravirtual `kvm-clock` and

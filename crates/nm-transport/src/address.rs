@@ -21,6 +21,8 @@ pub enum Address {
     Group(SocketAddr, u16),
     /// UDP by AF_XDP.
     Xdp(SocketAddr),
+    /// Shared memory: a process and its descriptor of the socket that hands it over.
+    Descriptor(u32, u32),
 }
 
 impl FromStr for Address {
@@ -30,7 +32,7 @@ impl FromStr for Address {
         let wrong = || {
             Failure::new(FailureKind::BadRequest, format!("`{text}` is not an address")).hint(
                 "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH, mcast:GROUP:PORT/PORT \
-                 or xdp:10.0.0.1:4000",
+                 xdp:10.0.0.1:4000 or shm:PID/FD",
             )
         };
         if let Some(name) = text.strip_prefix("unix:@") {
@@ -57,6 +59,11 @@ impl FromStr for Address {
         if let Some(address) = text.strip_prefix("xdp:") {
             return address.parse().map(Address::Xdp).map_err(|_| wrong());
         }
+        if let Some(place) = text.strip_prefix("shm:") {
+            let (process, descriptor) = place.split_once('/').ok_or_else(wrong)?;
+            let number = |text: &str| text.parse().map_err(|_| wrong());
+            return Ok(Address::Descriptor(number(process)?, number(descriptor)?));
+        }
         text.parse().map(Address::Socket).map_err(|_| wrong())
     }
 }
@@ -69,6 +76,7 @@ impl fmt::Display for Address {
             Address::Path(path) => write!(f, "unix:{}", path.display()),
             Address::Group(there, back) => write!(f, "mcast:{there}/{back}"),
             Address::Xdp(address) => write!(f, "xdp:{address}"),
+            Address::Descriptor(process, descriptor) => write!(f, "shm:{process}/{descriptor}"),
         }
     }
 }
@@ -131,12 +139,21 @@ mod tests {
             "mcast:[ff15::1]:4000/4001",
             "xdp:10.0.0.1:4000",
             "xdp:[fd00::1]:4000",
+            "shm:4000/5",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in
-            ["", "localhost", "unix:", "unix:@", "mcast:10.0.0.1:1/2", "mcast:239.0.0.1:1", "xdp:1"]
-        {
+        for text in [
+            "",
+            "localhost",
+            "unix:",
+            "unix:@",
+            "mcast:10.0.0.1:1/2",
+            "mcast:239.0.0.1:1",
+            "xdp:1",
+            "shm:1",
+            "shm:1/../2",
+        ] {
             let failure = text.parse::<Address>().unwrap_err();
             assert_eq!(failure.kind, FailureKind::BadRequest, "{text}");
         }

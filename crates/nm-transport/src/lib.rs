@@ -8,7 +8,8 @@
 //!
 //! Addresses as text, which is what the two ends exchange over their control channel:
 //! `127.0.0.1:4000` and `[::1]:4000` (TCP and UDP), `unix:@NAME` and `unix:/PATH`,
-//! `mcast:GROUP:PORT/PORT` (to the listener / back), `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`.
+//! `mcast:GROUP:PORT/PORT` (to the listener / back), `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`,
+//! and `shm:PID/FD` (shared memory by a descriptor of the listening process).
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod frame;
 pub mod greeting;
 pub mod link;
 pub mod listen;
+pub mod shm;
 pub mod sim;
 pub mod wait;
 pub mod wrap;
@@ -141,6 +143,12 @@ pub trait Transport: Send {
 
     /// Segments sent again so far, where the transport knows.
     fn retransmits(&self) -> Option<u64> {
+        None
+    }
+
+    /// The CPU on which the peer waited last, where the two share a machine and the transport can
+    /// see it.
+    fn peer_cpu(&self) -> Option<u32> {
         None
     }
 

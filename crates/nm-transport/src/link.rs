@@ -1,4 +1,4 @@
-//! A connection over kernel sockets, as a transport with its mode built in.
+//! A connection, and the one over kernel sockets as a transport with its mode built in.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use nm_model::stack::{Mode, Protocol, Stack};
 use nm_model::{Failure, FailureKind};
+use nm_ring::Joint;
 use nm_sys::poll::{Epoll, Selector};
 use nm_sys::socket;
 
 use crate::greeting::{self, Word};
+use crate::shm::Shm;
 use crate::wait::{Blocking, Multiplexed, Patience, Poll, Spin, Wait};
 use crate::xdp::Half;
 use crate::{Fault, SLICE, Transport, failure};
@@ -24,14 +26,26 @@ const BUSY_POLL_US: u32 = 50;
 #[derive(Debug)]
 pub struct Connection {
     stack: Stack,
-    sockets: Sockets,
+    carrier: Carrier,
     /// The peer's address, for sentences.
     peer: String,
-    ipv4: bool,
-    /// Whether the listener has yet to welcome us.
-    must_knock: bool,
-    /// The endpoint over AF_XDP, whose port the sender reserves.
-    xdp: Option<Half>,
+}
+
+/// What a connection goes over.
+#[derive(Debug)]
+enum Carrier {
+    Kernel {
+        sockets: Sockets,
+        ipv4: bool,
+        /// Whether the listener has yet to welcome us.
+        must_knock: bool,
+    },
+    Memory(Joint),
+    /// AF_XDP, beside a kernel socket that reserves the port; the half goes while it is greeted.
+    Frames {
+        kernel: OwnedFd,
+        half: Option<Half>,
+    },
 }
 
 /// One socket, or two where multicast goes out by one and comes in by another.
@@ -48,6 +62,25 @@ impl Sockets {
 
     fn receiver(&self) -> RawFd {
         self.receiver.as_ref().unwrap_or(&self.sender).as_raw_fd()
+    }
+
+    /// The options that the stack's protocol and mode stand for.
+    fn prepare(&self, stack: Stack) -> Result<(), Failure> {
+        let Sockets { sender, receiver } = self;
+        let failed = |e: io::Error| failure::of(&e, format!("setting up {}", stack));
+        for fd in [Some(sender), receiver.as_ref()].into_iter().flatten() {
+            socket::set_timeouts(fd.as_fd(), SLICE).map_err(failed)?;
+            if stack.mode == Mode::BusyPoll {
+                socket::set_busy_poll(fd.as_fd(), BUSY_POLL_US).map_err(|error| {
+                    failure::of(&error, "setting SO_BUSY_POLL")
+                        .hint("run as root (CAP_NET_ADMIN), or raise net.core.busy_read to 50")
+                })?;
+            }
+        }
+        if stack.protocol == Protocol::Tcp {
+            socket::set_no_delay(sender.as_fd()).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn mtu(&self, stack: Stack, ipv4: bool) -> io::Result<u32> {
@@ -96,9 +129,13 @@ impl Connection {
         must_knock: bool,
     ) -> Result<Connection, Failure> {
         let sockets = Sockets { sender, receiver };
-        let connection = Connection { stack, sockets, peer, ipv4, must_knock, xdp: None };
-        connection.prepare()?;
-        Ok(connection)
+        sockets.prepare(stack)?;
+        let carrier = Carrier::Kernel { sockets, ipv4, must_knock };
+        Ok(Connection { stack, carrier, peer })
+    }
+
+    pub(crate) fn over_memory(stack: Stack, joint: Joint, peer: String) -> Connection {
+        Connection { stack, carrier: Carrier::Memory(joint), peer }
     }
 
     /// An end over AF_XDP, beside the kernel's socket of the same address.
@@ -108,9 +145,10 @@ impl Connection {
         peer: SocketAddr,
         xdp: Half,
     ) -> Result<Connection, Failure> {
-        let name = format!("xdp:{peer}");
-        let connection = Connection::new(stack, (kernel, None), name, peer.is_ipv4(), false)?;
-        Ok(Connection { xdp: Some(xdp), ..connection })
+        let sockets = Sockets { sender: kernel, receiver: None };
+        sockets.prepare(stack)?;
+        let carrier = Carrier::Frames { kernel: sockets.sender, half: Some(xdp) };
+        Ok(Connection { stack, carrier, peer: format!("xdp:{peer}") })
     }
 
     /// Two ends in this process, connected by Unix stream sockets.
@@ -122,25 +160,6 @@ impl Connection {
         let stack = Stack::new(Protocol::Unix, mode);
         let end = |fd| Connection::new(stack, (fd, None), "unix pair".to_string(), false, false);
         Ok((end(a)?, end(b)?))
-    }
-
-    /// The options that the stack's protocol and mode stand for.
-    fn prepare(&self) -> Result<(), Failure> {
-        let Sockets { sender, receiver } = &self.sockets;
-        let failed = |e: io::Error| failure::of(&e, format!("setting up {}", self.stack));
-        for fd in [Some(sender), receiver.as_ref()].into_iter().flatten() {
-            socket::set_timeouts(fd.as_fd(), SLICE).map_err(failed)?;
-            if self.stack.mode == Mode::BusyPoll {
-                socket::set_busy_poll(fd.as_fd(), BUSY_POLL_US).map_err(|error| {
-                    failure::of(&error, "setting SO_BUSY_POLL")
-                        .hint("run as root (CAP_NET_ADMIN), or raise net.core.busy_read to 50")
-                })?;
-            }
-        }
-        if self.stack.protocol == Protocol::Tcp {
-            socket::set_no_delay(sender.as_fd()).map_err(failed)?;
-        }
-        Ok(())
     }
 
     /// The stack of this end.
@@ -164,26 +183,28 @@ impl Connection {
         limit: Duration,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<(), Failure> {
-        if let Some(half) = self.xdp.take() {
-            let kernel = self.sockets.sender();
-            self.xdp = Some(half.knock(kernel, &self.peer, lengths, limit, cancelled)?);
-        }
-        if self.must_knock {
-            let sockets = (self.sockets.sender(), self.sockets.receiver());
-            greeting::knock(sockets, &self.peer, lengths, limit, cancelled)?;
-            self.must_knock = false;
+        match &mut self.carrier {
+            Carrier::Frames { kernel, half } => {
+                if let Some(alone) = half.take() {
+                    let kernel = kernel.as_raw_fd();
+                    *half = Some(alone.knock(kernel, &self.peer, lengths, limit, cancelled)?);
+                }
+            }
+            Carrier::Kernel { sockets, must_knock, .. } if *must_knock => {
+                let sockets = (sockets.sender(), sockets.receiver());
+                greeting::knock(sockets, &self.peer, lengths, limit, cancelled)?;
+                *must_knock = false;
+            }
+            Carrier::Kernel { .. } | Carrier::Memory(_) => {}
         }
         Ok(())
     }
 
     /// Largest datagram that leaves in one piece, bytes, where the route's MTU is known.
     pub fn datagram_bytes(&self) -> Option<u32> {
-        let header_bytes = if self.ipv4 { 28 } else { 48 };
-        self.mtu().ok()?.checked_sub(header_bytes)
-    }
-
-    fn mtu(&self) -> io::Result<u32> {
-        self.sockets.mtu(self.stack, self.ipv4)
+        let Carrier::Kernel { sockets, ipv4, .. } = &self.carrier else { return None };
+        let header_bytes = if *ipv4 { 28 } else { 48 };
+        sockets.mtu(self.stack, *ipv4).ok()?.checked_sub(header_bytes)
     }
 
     /// Does `visitor` over this connection with a transport of fixed type.
@@ -191,19 +212,36 @@ impl Connection {
     /// # Errors
     /// What the system says while getting ready to wait.
     pub fn with<V: Visitor>(self, visitor: V) -> Result<V::Output, Failure> {
-        match self.stack.protocol {
-            Protocol::Tcp | Protocol::Unix => self.with_mode::<V, false>(visitor),
-            Protocol::Udp | Protocol::Multicast => self.with_mode::<V, true>(visitor),
-            Protocol::Shm | Protocol::Xdp => match self.xdp {
-                Some(half) => half.with(self.stack.mode, self.sockets.sender, visitor),
-                None => Err(Failure::new(
-                    FailureKind::NotAvailable,
-                    format!("{} is not in this version", self.stack.protocol),
-                )),
-            },
+        let stack = self.stack;
+        match self.carrier {
+            Carrier::Memory(joint) if stack.mode == Mode::Spin => {
+                Ok(visitor.visit(Shm::<false>::new(joint)))
+            }
+            Carrier::Memory(joint) => Ok(visitor.visit(Shm::<true>::new(joint))),
+            Carrier::Frames { kernel, half: Some(half) } => half.with(stack.mode, kernel, visitor),
+            Carrier::Frames { half: None, .. } => Err(Failure::new(
+                FailureKind::Peer,
+                format!("the peer of {} was never met", self.peer),
+            )),
+            Carrier::Kernel { sockets, ipv4, .. } => {
+                let open = Open { stack, sockets, ipv4 };
+                match stack.protocol {
+                    Protocol::Udp | Protocol::Multicast => open.with_mode::<V, true>(visitor),
+                    _ => open.with_mode::<V, false>(visitor),
+                }
+            }
         }
     }
+}
 
+/// Kernel sockets that are about to be bound to a way of waiting.
+struct Open {
+    stack: Stack,
+    sockets: Sockets,
+    ipv4: bool,
+}
+
+impl Open {
     fn with_mode<V: Visitor, const DATAGRAM: bool>(self, visitor: V) -> Result<V::Output, Failure> {
         match self.stack.mode {
             Mode::Blocking | Mode::BusyPoll => self.go::<V, Blocking, DATAGRAM>(visitor),

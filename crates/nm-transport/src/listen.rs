@@ -17,7 +17,7 @@ use crate::address::{self, Address};
 use crate::greeting::{self, Word};
 use crate::link::Connection;
 use crate::xdp::{self, Door, Endpoint, Half};
-use crate::{SLICE, failure};
+use crate::{SLICE, failure, shm};
 
 /// Settings of a connection that differ between tasks.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +54,8 @@ pub struct Listener {
     stack: Stack,
     address: Address,
     socket: OwnedFd,
+    /// What [`Address::Descriptor`] speaks of; the peer opens it, we only keep it open.
+    _door: Option<OwnedFd>,
     /// The interface that multicast leaves by.
     interface: IpAddr,
     /// The endpoint over AF_XDP, whose port `socket` reserves.
@@ -63,7 +65,7 @@ pub struct Listener {
 impl Listener {
     /// Listens on `address`: an IP address with or without port for TCP and UDP, that of the
     /// interface for multicast; for Unix sockets `unix:@NAME` or `unix:/PATH`, and anything else
-    /// gives a name that cannot be guessed.
+    /// gives a name that cannot be guessed. Shared memory has an address of its own making.
     ///
     /// # Errors
     /// A sentence, such as that the port is taken.
@@ -77,7 +79,7 @@ impl Listener {
                 };
                 let socket = listen_unix(&address)?;
                 options.apply(&socket, stack.protocol)?;
-                Ok(Listener { stack, address, socket, interface: unspecified, xdp: None })
+                Ok(Listener::plain(stack, address, socket, unspecified))
             }
             Protocol::Tcp | Protocol::Udp => {
                 let local = address::local(address)?;
@@ -88,13 +90,7 @@ impl Listener {
                 let socket = bind_socket(&local, kind, options, stack.protocol)?;
                 let found = socket::local_address(&socket)
                     .map_err(|error| failure::of(&error, "reading the own address"))?;
-                Ok(Listener {
-                    stack,
-                    address: Address::Socket(found),
-                    socket,
-                    interface: found.ip(),
-                    xdp: None,
-                })
+                Ok(Listener::plain(stack, Address::Socket(found), socket, found.ip()))
             }
             Protocol::Multicast => {
                 let interface = address::local(address)?.ip();
@@ -103,7 +99,7 @@ impl Listener {
                 // The port back only has to be free of our own use; the group is ours alone.
                 let (back, _) = join(SocketAddr::new(group, 0), interface, options)?;
                 let address = Address::Group(there, back.port());
-                Ok(Listener { stack, address, socket, interface, xdp: None })
+                Ok(Listener::plain(stack, address, socket, interface))
             }
             Protocol::Xdp => {
                 xdp::check(stack)?;
@@ -112,11 +108,25 @@ impl Listener {
                 let found = socket::local_address(&socket)
                     .map_err(|error| failure::of(&error, "reading the own address"))?;
                 let door = Some(Door::open(found)?);
-                let address = Address::Xdp(found);
-                Ok(Listener { stack, address, socket, interface: found.ip(), xdp: door })
+                let mut listener = Listener::plain(stack, Address::Xdp(found), socket, found.ip());
+                listener.xdp = door;
+                Ok(listener)
             }
-            Protocol::Shm => Err(not_available(stack.protocol)),
+            Protocol::Shm => {
+                shm::check(stack)?;
+                let (socket, door) =
+                    shm::listen().map_err(|error| failure::of(&error, "listening by shm"))?;
+                let address =
+                    Address::Descriptor(std::process::id(), door.as_raw_fd().unsigned_abs());
+                let mut listener = Listener::plain(stack, address, socket, unspecified);
+                listener._door = Some(door);
+                Ok(listener)
+            }
         }
+    }
+
+    fn plain(stack: Stack, address: Address, socket: OwnedFd, interface: IpAddr) -> Listener {
+        Listener { stack, address, socket, _door: None, interface, xdp: None }
     }
 
     /// Where the peer connects to.
@@ -201,6 +211,12 @@ impl Listener {
                     .map(Some)
             }
             Address::Xdp(_) => Ok(None),
+            Address::Descriptor(..) => {
+                let accepted = socket::accept(self.socket.as_fd()).map_err(failed)?;
+                let peer = format!("the peer of {}", self.address);
+                let joint = shm::welcome(accepted)?;
+                Ok(joint.map(|joint| Connection::over_memory(self.stack, joint, peer)))
+            }
             Address::Socket(_) | Address::Abstract(_) | Address::Path(_) => {
                 let accepted = socket::accept(self.socket.as_fd()).map_err(failed)?;
                 let ipv4 = matches!(self.address, Address::Socket(address) if address.is_ipv4());
@@ -265,16 +281,16 @@ pub fn connect(
             let half = Half::Alone(Box::new(Endpoint::open(own)?));
             Connection::over_xdp(stack, socket, *peer, half)
         }
-        (Protocol::Shm, _) => Err(not_available(stack.protocol)),
+        (Protocol::Shm, Address::Descriptor(process, descriptor)) => {
+            shm::check(stack)?;
+            let joint = shm::connect(*process, *descriptor, address)?;
+            Ok(Connection::over_memory(stack, joint, address.to_string()))
+        }
         _ => Err(Failure::new(
             FailureKind::BadRequest,
             format!("`{address}` is not an address of {}", stack.protocol),
         )),
     }
-}
-
-fn not_available(protocol: Protocol) -> Failure {
-    Failure::new(FailureKind::NotAvailable, format!("{protocol} is not in this version"))
 }
 
 /// An attempt to receive that found nothing, or an error left over from a peer that went.

@@ -132,6 +132,10 @@ impl<T: Transport> Transport for Lossy<T> {
         self.inner.retransmits()
     }
 
+    fn peer_cpu(&self) -> Option<u32> {
+        self.inner.peer_cpu()
+    }
+
     fn settings(&self) -> BTreeMap<String, String> {
         self.inner.settings()
     }
@@ -176,6 +180,10 @@ impl<T: Transport> Transport for Delayed<T> {
 
     fn retransmits(&self) -> Option<u64> {
         self.inner.retransmits()
+    }
+
+    fn peer_cpu(&self) -> Option<u32> {
+        self.inner.peer_cpu()
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
@@ -225,6 +233,10 @@ impl<T: Transport, F: FnMut(Event) + Send> Transport for Traced<T, F> {
 
     fn retransmits(&self) -> Option<u64> {
         self.inner.retransmits()
+    }
+
+    fn peer_cpu(&self) -> Option<u32> {
+        self.inner.peer_cpu()
     }
 
     fn settings(&self) -> BTreeMap<String, String> {

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::{
-    Running, agents_of, finish, json, run, signal, small_plan, wait_for, wait_gone,
+    Running, agents_of, finish, json, plan_of, run, signal, small_plan, wait_for, wait_gone,
 };
 
 /// A run in two namespaces that takes half a minute if nobody ends it.
@@ -111,6 +111,34 @@ fn a_killed_agent_costs_its_trial_and_is_named() {
     let lost = 5 * 2 * 2 - rounds_kept(&out);
     assert!((1..=2).contains(&lost), "one trial of two sizes, {lost} are lost");
     assert_eq!(run.code, 3, "four rounds support no verdict: {}", run.stdout);
+}
+
+#[test]
+fn an_agent_killed_over_shared_memory_is_named_and_leaves_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let stacks = r#"["shm-spin", "shm-blocking"]"#;
+    let plan = plan_of(folder.path(), r#"["netns"]"#, stacks, 40, 60);
+    let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let running = Running::start(&words);
+    wait_for("the first round", || (rounds_kept(&out) >= 1).then_some(()));
+    let agents = agents_of(running.pid());
+    signal("KILL", agents[1]);
+    wait_for("the sentence in the result", || {
+        let failures = json(&out.join("result.json"))["failures"].clone();
+        failures[0].as_str().is_some_and(|text| text.contains("signal 9")).then_some(())
+    });
+    signal("INT", running.pid());
+    let run = running.finish();
+    assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
+    wait_gone(&agents);
+    // The memory has no name and is mapped by agents only, so it has gone with them.
+    let left = || fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let ours: Vec<_> = agents.iter().map(|pid| format!("nearmetal-{pid}-")).collect();
+    for entry in left() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(!ours.iter().any(|prefix| name.starts_with(prefix)), "{name} was left");
+    }
 }
 
 #[test]

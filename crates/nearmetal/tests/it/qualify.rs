@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{json, root, run, small_plan};
+use crate::support::{json, plan_of, root, run, small_plan};
 
 fn names_of_namespaces() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return vec![] };
@@ -47,6 +47,30 @@ fn every_environment_gives_a_verdict_and_a_whole_result() {
     for name in ["report.html", "report.md", "junit.xml", "metrics.prom", "series.csv"] {
         assert!(out.join(name).is_file(), "{name}");
     }
+}
+
+#[test]
+fn shared_memory_is_shown_with_the_limit_of_the_hardware() {
+    let folder = tempfile::tempdir().unwrap();
+    let stacks = r#"["shm-spin", "shm-blocking"]"#;
+    let plan = plan_of(folder.path(), r#"["loopback", "netns", "bridge"]"#, stacks, 5, 20);
+    let out = folder.path().join("out");
+    let run = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["series"].as_array().unwrap().len(), 3 * 2 * 2);
+    let mut limits = 0;
+    for series in result["series"].as_array().unwrap() {
+        assert_eq!(series["rounds"].as_array().unwrap().len(), 5, "{}", series["key"]);
+        assert_eq!(series["comparability"]["bypass"], "shm");
+        if let Some(limit) = series["settings"].get("cache-line limit") {
+            assert!(limit.as_str().unwrap().ends_with(" ns"), "{limit}");
+            limits += 1;
+        }
+    }
+    let cpus = nm_sys::cpu::allowed().len();
+    assert_eq!(limits, if cpus > 1 { 12 } else { 0 });
+    assert_eq!(run.stdout.contains("cache-line limit"), cpus > 1, "{}", run.stdout);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn client(probe: &str, port: u16, words: &[&str]) -> crate::support::Run {
 fn pingpong_serves_one_client_after_the_other() {
     let port = free_port();
     let _server = server("pingpong", port);
-    for stack in ["tcp", "udp", "tcp-epoll", "udp-poll"] {
+    for stack in ["tcp", "udp", "tcp-epoll", "udp-poll", "shm", "shm-spin"] {
         let words = [
             stack,
             "127.0.0.1",

@@ -49,10 +49,15 @@ pub fn command(args: &[&str]) -> Command {
 
 /// A plan with short trials: `rounds` rounds of ping-pong in `environments`.
 pub fn small_plan(folder: &Path, environments: &str, rounds: u32, ms: u32) -> PathBuf {
+    plan_of(folder, environments, r#"["tcp-blocking", "udp-blocking"]"#, rounds, ms)
+}
+
+/// The same of other stacks.
+pub fn plan_of(folder: &Path, environments: &str, stacks: &str, rounds: u32, ms: u32) -> PathBuf {
     let path = folder.join("small.toml");
     let text = format!(
         "name = \"small\"\nrounds = {rounds}\nreferences = [\"deftech-hft-bm-sfc9250\"]\n\
-         [[trials]]\nenvironments = {environments}\nstacks = [\"tcp-blocking\", \"udp-blocking\"]\n\
+         [[trials]]\nenvironments = {environments}\nstacks = {stacks}\n\
          probe = \"pingpong\"\nsizes = [1, 64]\nmax_ms = {ms}\nmin_iterations = 20\n\
          max_iterations = 2000\nwarmup_ms = 2\n\
          [[targets]]\nrequire = \"median < 1s\"\n"

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use nm_model::facts::Facts;
 use nm_model::result::{Flow, Placement, Round, RoundData, Statistic, ThroughputRound};
-use nm_model::stack::{Comparability, Protocol};
-use nm_model::{Case, Doubt, DoubtKind, ProbeKind, SeriesKey, Side, Stack};
+use nm_model::stack::Comparability;
+use nm_model::{Case, Doubt, DoubtKind, ProbeKind, Protocol, SeriesKey, Side, Stack};
 use nm_sys::counters::doubts_between;
 
 use super::{Conditions, Measured, Told};
@@ -136,7 +136,7 @@ fn bulk(
 fn bypass(stack: Stack) -> &'static str {
     match (stack.launcher, stack.protocol) {
         (Some(launcher), _) => launcher.name(),
-        (None, Protocol::Xdp) => Protocol::Xdp.name(),
+        (None, Protocol::Shm | Protocol::Xdp) => stack.protocol.name(),
         (None, _) => "none",
     }
 }

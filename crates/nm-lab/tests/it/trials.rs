@@ -9,7 +9,7 @@ use nm_lab::agent::{Handle, listen};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Measured, Options};
 use nm_model::probe::{PingpongSpec, RrSpec, StreamSpec};
-use nm_model::result::{RoundData, Statistic};
+use nm_model::result::{CACHE_LINE_LIMIT, RoundData, Statistic};
 use nm_model::{Case, DoubtKind, FailureKind, Metric, ProbeSpec, StackPair};
 
 use crate::agents::kill;
@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
     ("trials::ping_pong_over_netns", || everywhere("netns")),
     ("trials::ping_pong_over_bridge", || everywhere("bridge")),
     ("trials::unix_sockets_on_loopback", unix),
+    ("trials::shared_memory_in_every_environment_of_one_host", memory),
     ("trials::both_ends_may_differ", differing),
     ("trials::throughput_counts_both_directions", stream),
     ("trials::requests_have_latency_and_service_time", requests),
@@ -109,6 +110,27 @@ fn everywhere(kind: &str) {
 fn unix() {
     let mut environment = start("loopback").unwrap();
     check_pingpong(&run(&mut environment.pair, "unix-blocking", &short(&[64]))[0]);
+}
+
+/// Agents share the host's memory whatever lies between their networks.
+fn memory() {
+    for kind in ["loopback", "netns", "bridge"] {
+        let before = machine::now();
+        let Some(mut environment) = start(kind) else { continue };
+        for text in ["shm-spin", "shm-blocking", "shm-spin:shm-blocking"] {
+            for one in run(&mut environment.pair, text, &short(&[1, 1024])) {
+                let RoundData::Latency(data) = &one.round.data else { panic!("{one:?}") };
+                assert!(data.count.unwrap() >= 50 && data.lost == 0, "{kind} {text}: {data:?}");
+                assert_eq!(one.comparability.bypass.as_deref(), Some("shm"));
+                let cpus: Vec<_> = one.round.placements.iter().map(|p| p.pinned_cpu).collect();
+                let limit = one.settings.get(CACHE_LINE_LIMIT);
+                assert_eq!(limit.is_some(), cpus[0] != cpus[1], "{kind} {text}: {cpus:?}");
+            }
+        }
+        let during = machine::now();
+        drop(environment);
+        machine::is_as(&before, &during);
+    }
 }
 
 fn differing() {
@@ -261,8 +283,22 @@ fn cancelled() {
     check_pingpong(&run(&mut environment.pair, "tcp-blocking", &short(&[64]))[0]);
 }
 
+/// A flow that lasts until somebody ends it, over whatever stack.
+fn flood() -> ProbeSpec {
+    ProbeSpec::Stream(StreamSpec {
+        patterns: vec!["1-uni-1".parse().unwrap()],
+        seconds: 600.0,
+        ..StreamSpec::default()
+    })
+}
+
 fn killed() {
-    for client in [true, false] {
+    for (client, text) in [
+        (true, "tcp-blocking"),
+        (false, "tcp-blocking"),
+        (true, "shm-blocking"),
+        (false, "shm-spin"),
+    ] {
         let Some(mut environment) = start("netns") else { return };
         let pid =
             if client { environment.pair.client.pid() } else { environment.pair.server.pid() };
@@ -272,8 +308,8 @@ fn killed() {
         });
         let interrupted = trial::run(
             &mut environment.pair,
-            &stacks("tcp-blocking"),
-            &long(),
+            &stacks(text),
+            &flood(),
             0,
             &Options::new(1),
             &mut |_| {},

@@ -99,7 +99,7 @@ fn a_peer_that_never_answers_is_a_failure() {
 
 #[test]
 fn nobody_there_is_a_sentence() {
-    for stack in ["tcp-spin", "udp-spin", "unix-blocking"] {
+    for stack in ["tcp-spin", "udp-spin", "unix-blocking", "shm-spin"] {
         let work = pingpong(64, 10);
         // An address that was just given back.
         let listener =
@@ -175,7 +175,7 @@ fn cancelling_ends_both_ends_in_every_mode() {
 
 #[test]
 fn cancelling_before_the_peer_comes_ends_the_wait() {
-    for stack in ["tcp-spin", "udp-blocking", "mcast-spin", "unix-epoll"] {
+    for stack in ["tcp-spin", "udp-blocking", "mcast-spin", "unix-epoll", "shm-spin"] {
         let task = task(stack, Side::Server, &pingpong(64, 10));
         let server = Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap();
         let control = Control::new();
@@ -216,8 +216,16 @@ fn kill_one(stack: &str, kill: Side, work: &nm_model::agent::Work) {
 #[test]
 fn a_lost_peer_is_seen_by_the_other_end() {
     let _alone = alone();
-    for stack in ["tcp-blocking", "tcp-spin", "tcp-epoll", "udp-blocking", "udp-spin", "unix-spin"]
-    {
+    for stack in [
+        "tcp-blocking",
+        "tcp-spin",
+        "tcp-epoll",
+        "udp-blocking",
+        "udp-spin",
+        "unix-spin",
+        "shm-spin",
+        "shm-blocking",
+    ] {
         for kill in [Side::Client, Side::Server] {
             kill_one(stack, kill, &pingpong(64, LONG));
             kill_one(stack, kill, &request_response("64", Some(500.0), 60.0));

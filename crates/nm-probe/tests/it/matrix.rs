@@ -2,7 +2,7 @@
 
 use nm_model::agent::{TaskReport, Work};
 use nm_model::doubt::DoubtKind;
-use nm_model::result::Statistic;
+use nm_model::result::{CACHE_LINE_LIMIT, Statistic};
 use nm_model::stack::{Mode, Protocol};
 use nm_model::{FailureKind, Side, Stack};
 use nm_probe::Endpoint;
@@ -19,13 +19,14 @@ fn may_busy_poll() -> bool {
     socket::set_busy_poll(std::os::fd::AsFd::as_fd(&a), 50).is_ok()
 }
 
-/// Each stack of kernel sockets that this user may use.
+/// Each stack that this user may use.
 fn stacks() -> Vec<String> {
     let modes = Mode::ALL.iter().filter(|mode| **mode != Mode::BusyPoll || may_busy_poll());
     let modes: Vec<Mode> = modes.copied().collect();
     PROTOCOLS
         .iter()
         .flat_map(|&protocol| modes.iter().map(move |&mode| Stack::new(protocol, mode).to_string()))
+        .chain(["shm-blocking", "shm-spin"].map(str::to_string))
         .collect()
 }
 
@@ -109,7 +110,9 @@ fn multicast_works_over_ipv6_where_a_link_carries_it() {
 #[test]
 fn pingpong_carries_every_size() {
     for size in [1, 2, 7, 8, 1024, 65_536, 1_000_000] {
-        for stack in ["tcp-blocking", "tcp-spin", "unix-epoll", "tcp-poll-spin"] {
+        for stack in
+            ["tcp-blocking", "tcp-spin", "unix-epoll", "tcp-poll-spin", "shm-spin", "shm-blocking"]
+        {
             check_pingpong(stack, 30, &run(stack, &pingpong(size, 30), "127.0.0.1").unwrap());
         }
     }
@@ -125,15 +128,33 @@ fn ends_may_wait_in_different_ways() {
     let _alone = crate::pair::alone();
     let work = pingpong(64, 100);
     let listen = |stack, side| Endpoint::listen(side, &task(stack, side, &work), "127.0.0.1");
-    let mut client = listen("tcp-spin", Side::Client).unwrap();
-    let server = listen("tcp-blocking", Side::Server).unwrap();
-    client.connect(server.addresses()).unwrap();
-    let (control, other) = (nm_probe::Control::new(), nm_probe::Control::new());
-    std::thread::scope(|scope| {
-        scope.spawn(|| server.run(&other).unwrap());
-        let report = client.run(&control).unwrap();
-        assert_eq!(latency(&report, Statistic::HalfRoundTrip).count, Some(100));
-    });
+    for (spin, blocking) in [("tcp-spin", "tcp-blocking"), ("shm-spin", "shm-blocking")] {
+        let mut client = listen(spin, Side::Client).unwrap();
+        let server = listen(blocking, Side::Server).unwrap();
+        client.connect(server.addresses()).unwrap();
+        let (control, other) = (nm_probe::Control::new(), nm_probe::Control::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.run(&other).unwrap());
+            let report = client.run(&control).unwrap();
+            assert_eq!(latency(&report, Statistic::HalfRoundTrip).count, Some(100));
+        });
+    }
+}
+
+#[test]
+fn shared_memory_comes_with_the_limit_of_its_pair_of_cpus() {
+    for stack in ["shm-spin", "shm-blocking"] {
+        let ended = run(stack, &pingpong(8, 100), "127.0.0.1").unwrap();
+        let limit = ended.client.settings.get(CACHE_LINE_LIMIT);
+        if cpu::default_pair().len() == 2 {
+            let ns = limit.and_then(|text| text.strip_suffix(" ns")).expect(stack);
+            assert!(ns.parse::<u32>().unwrap() > 0, "{stack}: {ns}");
+        } else {
+            assert_eq!(limit, None, "one CPU has no line to pass on");
+        }
+    }
+    let ended = run("tcp-spin", &pingpong(8, 100), "127.0.0.1").unwrap();
+    assert_eq!(ended.client.settings.get(CACHE_LINE_LIMIT), None);
 }
 
 #[test]
@@ -155,7 +176,7 @@ fn request_response_works_over_every_stack() {
 #[test]
 fn request_response_carries_every_size() {
     for size in ["1", "1,5000", "100000,1", "100000"] {
-        for stack in ["tcp-blocking", "tcp-spin", "unix-poll"] {
+        for stack in ["tcp-blocking", "tcp-spin", "unix-poll", "shm-spin", "shm-blocking"] {
             let work = request_response(size, Some(500.0), 0.1);
             let ended = run(stack, &work, "127.0.0.1").unwrap();
             let round = latency(&ended.client, Statistic::RoundTrip);
@@ -197,8 +218,8 @@ fn tasks_that_make_no_sense_are_refused() {
         assert_eq!(failure.kind, FailureKind::BadRequest, "{stack} {work:?}");
         assert!(failure.hint.is_some());
     }
-    // On loopback, and waiting in a way that it does not have.
-    for stack in ["shm-spin", "xdp-spin", "xdp-epoll"] {
+    // On loopback, and waiting in ways that they do not have.
+    for stack in ["shm-epoll", "shm-busy-poll", "xdp-spin", "xdp-epoll"] {
         assert_eq!(refused(stack, &pingpong(64, 1)).kind, FailureKind::NotAvailable);
     }
 }

@@ -13,11 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::result::Statistic;
-use nm_model::stack::Mode;
+use nm_model::stack::{Mode, Protocol, Stack};
 use nm_probe::{Control, closed, open, serve};
 use nm_sys::clock::{Clock, Moment};
 use nm_transport::wrap::{Event, Traced};
-use nm_transport::{Connection, Transport, Visitor};
+use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
 use crate::pair::{alone, connected, latency, pingpong, request_response};
 
@@ -132,9 +132,24 @@ impl Visitor for OpenClient<'_> {
     }
 }
 
-/// Allocations of a client and of its server, over a pair of sockets.
-fn counted<V: Visitor<Output = u64>>(mode: Mode, control: &Control, client: V) -> (u64, u64) {
-    let (a, b) = Connection::unix_pair(mode).unwrap();
+/// Two ends in this process, over sockets or over shared memory.
+fn ends(protocol: Protocol, mode: Mode) -> (Connection, Connection) {
+    if protocol == Protocol::Unix {
+        return Connection::unix_pair(mode).unwrap();
+    }
+    let (stack, options) = (Stack::new(protocol, mode), Options::default());
+    let listener = Listener::bind(stack, "127.0.0.1", &options).unwrap();
+    let limit = Duration::from_secs(5);
+    let client = connect(stack, &listener.address(), "127.0.0.1", &options, limit).unwrap();
+    (client, listener.accept(&[], limit, &|| false).unwrap())
+}
+
+/// Allocations of a client and of its server.
+fn counted<V: Visitor<Output = u64>>(
+    (a, b): (Connection, Connection),
+    control: &Control,
+    client: V,
+) -> (u64, u64) {
     thread::scope(|scope| {
         let serving = scope.spawn(|| b.with(Server(control)).unwrap());
         let counted = a.with(client).unwrap();
@@ -152,13 +167,14 @@ fn the_counter_counts() {
 #[test]
 fn the_measuring_loops_allocate_nothing() {
     let _alone = alone();
-    for mode in MODES {
-        let control = Control::new();
-        let (client, server) = counted(mode, &control, ClosedClient(&control));
+    let memory = [(Protocol::Shm, Mode::Blocking), (Protocol::Shm, Mode::Spin)];
+    for (protocol, mode) in MODES.map(|mode| (Protocol::Unix, mode)).into_iter().chain(memory) {
+        let (ends, control) = (|| ends(protocol, mode), Control::new());
+        let (client, server) = counted(ends(), &control, ClosedClient(&control));
         // The server's one buffer is made and released, however many requests there are.
-        assert_eq!((client, server), (0, 2), "{mode}, closed loop");
-        let (client, server) = counted(mode, &control, OpenClient(&control));
-        assert_eq!((client, server), (0, 2), "{mode}, open loop");
+        assert_eq!((client, server), (0, 2), "{protocol}-{mode}, closed loop");
+        let (client, server) = counted(ends(), &control, OpenClient(&control));
+        assert_eq!((client, server), (0, 2), "{protocol}-{mode}, open loop");
     }
 }
 
@@ -304,6 +320,23 @@ fn the_closed_loop_calls_only_its_transport() {
             }
         }
     }
+}
+
+#[test]
+fn shared_memory_makes_no_system_call_for_a_message() {
+    let _alone = alone();
+    const MANY: u64 = 50_000;
+    let (client, server) = connected("shm-spin", &pingpong(64, MANY), "127.0.0.1").unwrap();
+    let control = Control::new();
+    let (report, calls) = thread::scope(|scope| {
+        scope.spawn(|| server.run(&Control::new()).unwrap());
+        system_calls(|| client.run(&control).unwrap())
+    });
+    let count = latency(&report, Statistic::HalfRoundTrip).count.unwrap();
+    assert!(count > 1_000, "{count}");
+    // Making the memory and the threads, and a look at the other process every 10 ms.
+    let all: usize = calls.values().map(Vec::len).sum();
+    assert!((all as u64) < count / 4, "{all} system calls for {count} messages: {calls:?}");
 }
 
 #[test]

@@ -56,6 +56,21 @@ fn every_flow_is_counted_where_it_arrives() {
 }
 
 #[test]
+fn shared_memory_carries_bulk_in_both_directions() {
+    for stack in ["shm-blocking", "shm-spin"] {
+        for (pattern, to_server, to_client) in [("1-uni-1", 1, 0), ("2-bi-2", 1, 1)] {
+            let ended = run(stack, &stream(pattern, 0.2), "127.0.0.1").unwrap();
+            for (report, flows) in [(&ended.server, to_server), (&ended.client, to_client)] {
+                assert_eq!(report.received.len(), flows, "{stack} {pattern}");
+                assert!(report.received.iter().all(|flow| flow.bytes > 0), "{stack} {pattern}");
+                assert_eq!(report.settings["ring"], "262144 B");
+                assert_eq!(report.retransmits, []);
+            }
+        }
+    }
+}
+
+#[test]
 fn datagrams_are_counted_and_losses_told() {
     for (stack, write_bytes) in
         [("udp-blocking", 1_400), ("udp-spin", 1_400), ("mcast-poll", 1_400)]

@@ -1,0 +1,143 @@
+//! The protocol under loom: every order of every access that the memory model allows.
+
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering;
+use loom::thread;
+
+use crate::lane::{Consumer, Producer};
+use crate::layout::{FINISHED, INLINE_BYTES_MAX, Region, SLOTS};
+use crate::wake::{nudge, sleep};
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Loom's default explores orders without bound, which does not end for these loops.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Sends `records` one after the other, sleeping for room.
+fn produce(region: &Region, records: &[&[u8]]) {
+    let (own, peer, lane) = (&region.sides[0], &region.sides[1], &region.lanes[0]);
+    let mut producer = Producer::default();
+    for record in records {
+        while !producer.push(lane, record, 0) {
+            sleep(own, LIMIT, || producer.has_room(lane, record.len()));
+        }
+        nudge(peer);
+    }
+}
+
+/// Receives `count` bytes, sleeping for them.
+fn consume(region: &Region, count: usize) -> Vec<u8> {
+    let (own, peer, lane) = (&region.sides[1], &region.sides[0], &region.lanes[0]);
+    let mut consumer = Consumer::default();
+    let mut bytes = vec![0; count];
+    let mut filled = 0;
+    while filled < count {
+        let before = consumer.quarter();
+        match consumer.take(lane, &mut bytes[filled..]) {
+            Some((taken, _)) => filled += taken,
+            None => sleep(own, LIMIT, || consumer.is_ready(lane)),
+        }
+        if consumer.quarter() != before {
+            nudge(peer);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn loom_short_records_arrive_whole_in_order_and_nobody_sleeps_for_ever() {
+    check(|| {
+        let region = Arc::new(Region::new());
+        let other = region.clone();
+        let producing = thread::spawn(move || produce(&other, &[b"a", b"b", b"c"]));
+        assert_eq!(consume(&region, SLOTS + 1), b"abc");
+        producing.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_long_records_arrive_whole() {
+    const { assert!(INLINE_BYTES_MAX < 3) };
+    check(|| {
+        let region = Arc::new(Region::new());
+        let other = region.clone();
+        let producing = thread::spawn(move || produce(&other, &[b"abc", b"defg"]));
+        assert_eq!(consume(&region, 7), b"abcdefg");
+        producing.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_an_answer_frees_what_it_answers() {
+    check(|| {
+        let region = Arc::new(Region::new());
+        let other = region.clone();
+        let answering = thread::spawn(move || {
+            let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+            let mut byte = [0; 2];
+            for _ in 0..2 {
+                while consumer.take(&other.lanes[0], &mut byte).is_none() {
+                    sleep(&other.sides[1], LIMIT, || consumer.is_ready(&other.lanes[0]));
+                }
+                assert!(producer.push(&other.lanes[1], &byte, consumer.taken()));
+                nudge(&other.sides[0]);
+            }
+        });
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        // Both records begin at the start of the area, because the answer frees it.
+        for request in [*b"ab", *b"cd"] {
+            assert!(producer.push(&region.lanes[0], &request, consumer.taken()));
+            nudge(&region.sides[1]);
+            let mut answer = [0; 2];
+            let taken = loop {
+                match consumer.take(&region.lanes[1], &mut answer) {
+                    Some((_, taken)) => break taken,
+                    None => sleep(&region.sides[0], LIMIT, || consumer.is_ready(&region.lanes[1])),
+                }
+            };
+            producer.learn(taken);
+            assert_eq!(answer, request);
+        }
+        answering.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_the_end_wakes_a_sleeper_and_loses_no_byte() {
+    check(|| {
+        let region = Arc::new(Region::new());
+        let other = region.clone();
+        let ending = thread::spawn(move || {
+            produce(&other, &[b"a"]);
+            other.sides[0].state.fetch_or(FINISHED, Ordering::Release);
+            nudge(&other.sides[1]);
+        });
+        let (lane, peer) = (&region.lanes[0], &region.sides[0]);
+        let mut consumer = Consumer::default();
+        let mut bytes = [0; 1];
+        let mut received = 0;
+        loop {
+            if let Some((count, _)) = consumer.take(lane, &mut bytes) {
+                received += count;
+                continue;
+            }
+            if peer.state.load(Ordering::Acquire) & FINISHED != 0 {
+                if consumer.is_ready(lane) {
+                    continue;
+                }
+                break;
+            }
+            sleep(&region.sides[1], LIMIT, || {
+                consumer.is_ready(lane) || peer.state.load(Ordering::Acquire) != 0
+            });
+        }
+        assert_eq!((received, bytes), (1, *b"a"));
+        ending.join().unwrap();
+    });
+}

@@ -1,0 +1,108 @@
+//! The other end in a process of its own, alive and killed.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nm_ring::{End, Stop};
+
+use crate::joints;
+
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// A child inherits every descriptor, and so would keep another child's lifeline alive.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// An end here, and a child that sends back what it receives; its process id.
+fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
+    let (ours, theirs) = joints();
+    // Calibrated here, because the child must not start anything.
+    nm_sys::clock::Clock::system();
+    let lifeline = ours.lifeline.as_raw_fd();
+    // SAFETY: the child closes a descriptor, uses only memory that it has, and makes only plain
+    // system calls; it ends without running anything of the test harness.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        // SAFETY: the parent's end of the lifeline, which nothing in the child uses.
+        unsafe { libc::close(lifeline) };
+        let mut end = End::<SLEEPS>::new(theirs);
+        let mut buffer = [0; 40_000];
+        let code = loop {
+            match end.receive(&mut buffer, LIMIT) {
+                Ok(length) => {
+                    let mut sent = 0;
+                    while sent < length {
+                        match end.send(&buffer[sent..length], LIMIT) {
+                            Ok(count) => sent += count,
+                            Err(_) => break,
+                        }
+                    }
+                }
+                Err(Stop::Closed) => break 0,
+                Err(Stop::TimedOut) => break 1,
+            }
+        };
+        drop(end);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    drop(theirs);
+    (End::new(ours), pid)
+}
+
+fn wait_for(pid: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: our own child, and a live place for its status.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+fn converse<const SLEEPS: bool>() {
+    let (mut end, pid) = echo::<SLEEPS>();
+    let all: Vec<u8> = (0..30_000).map(|idx| (idx % 253) as u8).collect();
+    for length in [1, 8, 56, 57, 64, 376, 377, 1024, 30_000].repeat(20) {
+        assert_eq!(end.send(&all[..length], LIMIT), Ok(length));
+        let mut back = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            filled += end.receive(&mut back[filled..], LIMIT).unwrap();
+        }
+        assert!(back == all[..length], "{length}");
+    }
+    drop(end);
+    assert_eq!(wait_for(pid), 0, "the child saw the end");
+}
+
+#[test]
+fn two_processes_converse() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    converse::<true>();
+    converse::<false>();
+}
+
+fn outlive<const SLEEPS: bool>() {
+    let (mut end, pid) = echo::<SLEEPS>();
+    let mut byte = [0];
+    end.send(&[1], LIMIT).unwrap();
+    end.receive(&mut byte, LIMIT).unwrap();
+    // SAFETY: our own child, not yet waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    wait_for(pid);
+    // The promise is 100 ms from the death on: a time-out of that length must not come first.
+    let promise = Duration::from_millis(100);
+    assert_eq!(end.receive(&mut byte, promise), Err(Stop::Closed));
+    assert_eq!(
+        end.try_receive(&mut byte).or(end.receive(&mut byte, promise).map(Some)),
+        Err(Stop::Closed)
+    );
+    while end.try_send(&[0; 1000]) > 0 {}
+    assert_eq!(end.send(&[0; 1000], promise), Err(Stop::Closed));
+}
+
+#[test]
+fn a_killed_process_is_noticed_within_100_ms() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    outlive::<true>();
+    outlive::<false>();
+}

@@ -1,0 +1,83 @@
+//! Unix sockets beyond moving bytes: who the peer is, and handing descriptors over.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// `SO_PEERCRED`: whether the peer of a connected socket runs as the same user as this process.
+///
+/// # Errors
+/// What the system says.
+pub fn is_own_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(socket_peercred(socket)?.uid == rustix::process::geteuid())
+}
+
+/// `sendmsg` with `SCM_RIGHTS`—Sends `bytes`, and with them a descriptor for the peer to own.
+///
+/// # Errors
+/// What the system says.
+pub fn send_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// `recvmsg`—Receives bytes and the descriptor that came with them, if one did. Further ones are
+/// closed.
+///
+/// # Errors
+/// What the system says; `EAGAIN` after the socket's time-out.
+pub fn receive_descriptor(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut buffers = [IoSliceMut::new(buffer)];
+    let received = recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
+    Ok((received.bytes, descriptor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    #[test]
+    fn a_descriptor_changes_hands() {
+        let (a, b) = crate::socket::unix_pair().unwrap();
+        assert!(is_own_user(a.as_fd()).unwrap());
+        let (inner, other) = crate::socket::unix_pair().unwrap();
+        assert_eq!(send_descriptor(a.as_fd(), b"take", inner.as_fd()).unwrap(), 4);
+        let mut buffer = [0; 8];
+        let (length, taken) = receive_descriptor(b.as_fd(), &mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"take");
+        crate::socket::send(taken.unwrap().as_raw_fd(), b"x", 0).unwrap();
+        assert_eq!(crate::socket::receive(other.as_raw_fd(), &mut buffer, 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn bytes_alone_bring_no_descriptor() {
+        let (a, b) = crate::socket::unix_pair().unwrap();
+        crate::socket::send(a.as_raw_fd(), b"x", 0).unwrap();
+        let (length, descriptor) = receive_descriptor(b.as_fd(), &mut [0; 8]).unwrap();
+        assert!(length == 1 && descriptor.is_none());
+    }
+}
