@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use nm_lab::trial::Measured;
-use nm_model::result::{CACHE_LINE_LIMIT, RunState, SCHEMA_VERSION, Source};
-use nm_model::{Campaign, Case, Facts, NotAvailable, Outcome, Plan, RunResult, Series, Trial};
+use nm_model::result::{CACHE_LINE_LIMIT, RunState, Source};
+use nm_model::{Campaign, Case, Facts, NotAvailable, Plan, RunResult, Series, Trial};
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
 
@@ -19,23 +19,11 @@ pub struct Recorder {
 impl Recorder {
     /// An empty result, in `folder` if there is one.
     pub fn new(name: &str, started: &str, folder: Option<ResultFolder>) -> Recorder {
+        let source = Source::Measured { version: env!("CARGO_PKG_VERSION").to_string() };
         let result = RunResult {
-            schema: SCHEMA_VERSION,
-            name: name.to_string(),
-            source: Source::Measured { version: env!("CARGO_PKG_VERSION").to_string() },
             started: Some(started.to_string()),
-            duration_s: None,
             state: RunState::Running,
-            plan: None,
-            facts: Default::default(),
-            notes: Default::default(),
-            series: vec![],
-            not_available: vec![],
-            failures: vec![],
-            verdicts: vec![],
-            comparisons: vec![],
-            outcome: Outcome::Inconclusive,
-            doubts: vec![],
+            ..RunResult::new(name, source)
         };
         Recorder { result, folder }
     }

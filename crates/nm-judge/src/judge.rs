@@ -66,6 +66,7 @@ fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
         .series
         .iter()
         .filter(|series| covers(wanted, &selector, &series.key))
+        .filter(|series| !hides_waiting(result, &series.key))
         .map(|series| judge_series(&wanted.require, series, &result.source))
         .collect();
     findings.extend(missing(result, wanted, &selector));
@@ -113,6 +114,21 @@ fn covers(wanted: &PlanTarget, selector: &Selector, key: &SeriesKey) -> bool {
         && selector.takes_key(key)
         && wanted.probe.is_none_or(|probe| probe == key.probe)
         && wanted.require.covers(&key.case)
+}
+
+/// Whether these are service times beside round trips from the intended send. A target of an open
+/// loop means what a user waits for, so only the latter are judged; the former leave out the time
+/// that a request stood in line.
+fn hides_waiting(result: &RunResult, key: &SeriesKey) -> bool {
+    key.statistic == Statistic::RoundTrip
+        && result.series.iter().any(|series| {
+            let other = &series.key;
+            other.statistic == Statistic::RoundTripFromIntended
+                && other.place() == key.place()
+                && other.probe == key.probe
+                && other.case == key.case
+                && !series.rounds.is_empty()
+        })
 }
 
 fn judge_series(target: &Target, series: &Series, source: &Source) -> Finding {

@@ -73,6 +73,30 @@ pub struct RunResult {
     pub doubts: Vec<Doubt>,
 }
 
+impl RunResult {
+    /// A complete run without figures, facts or judgement, for the caller to fill.
+    pub fn new(name: impl Into<String>, source: Source) -> RunResult {
+        RunResult {
+            schema: SCHEMA_VERSION,
+            name: name.into(),
+            source,
+            started: None,
+            duration_s: None,
+            state: RunState::Complete,
+            plan: None,
+            facts: BTreeMap::new(),
+            notes: BTreeMap::new(),
+            series: vec![],
+            not_available: vec![],
+            failures: vec![],
+            verdicts: vec![],
+            comparisons: vec![],
+            outcome: Outcome::Inconclusive,
+            doubts: vec![],
+        }
+    }
+}
+
 named_enum!(
     /// How far a run came.
     RunState, "state", {

@@ -14,11 +14,10 @@ use std::collections::BTreeMap;
 
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::result::{
-    LatencyRound, PercentileValue, Round, RoundData, RunResult, RunState, SCHEMA_VERSION, Series,
-    SeriesKey, Source, ThroughputRound,
+    LatencyRound, PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source,
+    ThroughputRound,
 };
 use nm_model::stack::Comparability;
-use nm_model::verdict::Outcome;
 use nm_model::words::UnknownWord;
 use serde_json::Value;
 
@@ -117,27 +116,11 @@ fn read(entry: &Entry) -> Result<RunResult, String> {
     }
     let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_string);
     notes.insert("summary".to_string(), entry.listed.summary.to_string());
-    let mut result = RunResult {
-        schema: SCHEMA_VERSION,
-        name: entry.listed.name.to_string(),
-        source: Source::Reference {
-            study: text("source").unwrap_or_else(|| entry.listed.study.to_string()),
-            tool: text("tool").unwrap_or_else(|| "see notes".to_string()),
-        },
-        started: None,
-        duration_s: None,
-        state: RunState::Complete,
-        plan: None,
-        facts: BTreeMap::new(),
-        notes,
-        series: vec![],
-        not_available: vec![],
-        failures: vec![],
-        verdicts: vec![],
-        comparisons: vec![],
-        outcome: Outcome::Inconclusive,
-        doubts: vec![],
+    let source = Source::Reference {
+        study: text("source").unwrap_or_else(|| entry.listed.study.to_string()),
+        tool: text("tool").unwrap_or_else(|| "see notes".to_string()),
     };
+    let mut result = RunResult { notes, ..RunResult::new(entry.listed.name, source) };
     if let Some(Value::Array(inferred)) = fields.get("inferred") {
         let inferred = inferred.iter().filter_map(Value::as_str);
         result.doubts.extend(inferred.map(|field| Doubt::new(DoubtKind::Inferred, field)));

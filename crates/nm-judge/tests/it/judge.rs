@@ -5,7 +5,7 @@ use nm_model::campaign::NotAvailable;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeKind;
-use nm_model::result::{RoundData, RunResult, RunState, Series, Source};
+use nm_model::result::{RoundData, RunResult, RunState, Series, Source, Statistic};
 use nm_model::verdict::{Outcome, Verdict};
 use proptest::prelude::*;
 
@@ -236,4 +236,23 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn an_open_loop_is_judged_by_what_its_users_wait_for() {
+    let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/tcp-spin'"))));
+    let at = |statistic, medians: &[f64]| {
+        let mut series = pingpong("netns", "tcp-spin", 64, medians);
+        series.key.probe = ProbeKind::Rr;
+        series.key.statistic = statistic;
+        series
+    };
+    // The service time alone is judged; beside the time from the intended send it is not.
+    run.series.push(at(Statistic::RoundTrip, &steady(1500.0, 5)));
+    assert_eq!(judged(run.clone()).verdicts[0].evidence.len(), 2, "with the row of the plan");
+    run.series.push(at(Statistic::RoundTripFromIntended, &steady(4050.0, 5)));
+    let verdict = judged(run).verdicts.remove(0);
+    assert_eq!(verdict.outcome, Outcome::Fail, "{}", verdict.reason);
+    let judged: Vec<f64> = verdict.evidence.iter().filter_map(|evidence| evidence.value).collect();
+    assert_eq!(judged, [4050.0]);
 }

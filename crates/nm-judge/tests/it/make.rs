@@ -5,31 +5,16 @@ use std::collections::BTreeMap;
 use nm_model::plan::Plan;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{
-    LatencyRound, PercentileValue, Round, RoundData, RunResult, RunState, SCHEMA_VERSION, Series,
-    SeriesKey, Source, Statistic, ThroughputRound,
+    LatencyRound, PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source,
+    Statistic, ThroughputRound,
 };
 use nm_model::stack::Comparability;
-use nm_model::verdict::Outcome;
 
 /// A measured result without series.
 pub fn result(plan: Option<&str>) -> RunResult {
     RunResult {
-        schema: SCHEMA_VERSION,
-        name: "made".to_string(),
-        source: Source::Measured { version: "0".to_string() },
-        started: None,
-        duration_s: None,
-        state: RunState::Complete,
         plan: plan.map(|text| Plan::parse(text).unwrap()),
-        facts: BTreeMap::new(),
-        notes: BTreeMap::new(),
-        series: vec![],
-        not_available: vec![],
-        failures: vec![],
-        verdicts: vec![],
-        comparisons: vec![],
-        outcome: Outcome::Inconclusive,
-        doubts: vec![],
+        ..RunResult::new("made", Source::Measured { version: "0".to_string() })
     }
 }
 

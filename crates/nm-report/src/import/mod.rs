@@ -16,11 +16,9 @@ use std::fmt;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{
-    PercentileValue, Round, RoundData, RunResult, RunState, SCHEMA_VERSION, Series, SeriesKey,
-    Source, Statistic,
+    PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source, Statistic,
 };
 use nm_model::stack::Comparability;
-use nm_model::verdict::Outcome;
 
 /// Longest text that is read, bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 20;
@@ -162,27 +160,7 @@ struct Import {
 
 impl Import {
     fn new(name: &str) -> Import {
-        Import {
-            result: RunResult {
-                schema: SCHEMA_VERSION,
-                name: name.to_string(),
-                source: Source::Imported { tool: String::new() },
-                started: None,
-                duration_s: None,
-                state: RunState::Complete,
-                plan: None,
-                facts: BTreeMap::new(),
-                notes: BTreeMap::new(),
-                series: vec![],
-                not_available: vec![],
-                failures: vec![],
-                verdicts: vec![],
-                comparisons: vec![],
-                outcome: Outcome::Inconclusive,
-                doubts: vec![],
-            },
-            rounds: 0,
-        }
+        Import { result: RunResult::new(name, Source::Imported { tool: String::new() }), rounds: 0 }
     }
 
     /// Names the tool that made the text.
