@@ -1,0 +1,395 @@
+//! The nouns of trading: orders, commands to the book of one instrument, and what it answers.
+//!
+//! Prices are in ticks and may be negative, as spreads and some commodities are. Quantities are in
+//! lots. Times are ns on the clock of whoever puts commands in order; a book never reads a clock, so
+//! that the same commands always give the same state.
+
+use std::fmt;
+
+/// Price in ticks.
+pub type Price = i64;
+
+/// Quantity in lots; zero is no order.
+pub type Quantity = u64;
+
+/// Name of an order, chosen by its user, unique within its instrument as long as the order lives.
+pub type OrderId = u64;
+
+/// Who sent an order.
+pub type UserId = u32;
+
+/// An instrument with its state and its order of events: the unit of routing and of mobility.
+pub type Segment = u32;
+
+/// The two sides of a book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Wants to buy: the higher its price, the sooner it trades.
+    Buy,
+    /// Wants to sell: the lower its price, the sooner it trades.
+    Sell,
+}
+
+impl Side {
+    /// The side that it trades with.
+    pub fn opposite(self) -> Side {
+        match self {
+            Side::Buy => Side::Sell,
+            Side::Sell => Side::Buy,
+        }
+    }
+}
+
+/// When an order becomes able to trade, and at which price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// At its price or better.
+    Limit,
+    /// At any price; what finds nobody is cancelled.
+    Market,
+    /// A market order once the market has traded at its stop price or beyond.
+    Stop,
+    /// A limit order once the market has traded at its stop price or beyond.
+    StopLimit,
+}
+
+/// How long an order lives (its time in force).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Life {
+    /// Until [`Command::EndOfDay`].
+    Day,
+    /// Until it is filled or cancelled.
+    GoodTillCancelled,
+    /// Until the first command whose time is not before this one, ns.
+    GoodTill(u64),
+    /// Trades at once what it can; the rest is cancelled.
+    ImmediateOrCancel,
+    /// Trades at once in full, or not at all.
+    FillOrKill,
+}
+
+/// What happens to an order that must not take, and would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PostOnly {
+    /// It may take.
+    No,
+    /// It is rejected.
+    Reject,
+    /// It rests one tick away from the best price of the other side.
+    Slide,
+}
+
+/// What happens when two orders of one user would trade with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SelfTrade {
+    /// They trade.
+    Allow,
+    /// The incoming order is cancelled.
+    CancelNewest,
+    /// The resting order is cancelled, and the incoming one goes on.
+    CancelOldest,
+    /// Both are cancelled.
+    CancelBoth,
+    /// The larger one loses the smaller one's quantity, and the smaller one is cancelled.
+    Decrement,
+}
+
+/// A new order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NewOrder {
+    /// Its name.
+    pub id: OrderId,
+    /// Who sent it.
+    pub user: UserId,
+    /// Side.
+    pub side: Side,
+    /// Kind.
+    pub kind: Kind,
+    /// Time in force.
+    pub life: Life,
+    /// Limit price; without meaning for market and stop orders.
+    pub price: Price,
+    /// Stop price; without meaning but for stop and stop-limit orders.
+    pub stop_price: Price,
+    /// Quantity in all.
+    pub quantity: Quantity,
+    /// What others see of it at a time: zero for all of it, less than the quantity for an iceberg.
+    pub display: Quantity,
+    /// Least quantity that must trade at once when it comes in, or it is cancelled: zero for none.
+    pub minimum: Quantity,
+    /// Whether it may take.
+    pub post_only: PostOnly,
+    /// What happens when it meets an order of its own user; the incoming order's wish counts.
+    pub self_trade: SelfTrade,
+}
+
+/// What a book is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// A new order.
+    New(NewOrder),
+    /// Changes price and quantity (what is left to trade) of an order. Less at the same price keeps
+    /// its place; anything else is a new place behind the others, and may trade at once.
+    Replace {
+        /// The order.
+        id: OrderId,
+        /// Its user.
+        user: UserId,
+        /// New limit price.
+        price: Price,
+        /// New open quantity.
+        quantity: Quantity,
+    },
+    /// Takes an order out.
+    Cancel {
+        /// The order.
+        id: OrderId,
+        /// Its user.
+        user: UserId,
+    },
+    /// Takes all orders of a user out, oldest first.
+    MassCancel {
+        /// The user.
+        user: UserId,
+    },
+    /// From now on orders with limits outside these prices are rejected and no trade happens
+    /// outside.
+    Bands {
+        /// Lowest price.
+        low: Price,
+        /// Highest price.
+        high: Price,
+    },
+    /// No trades and no new orders until [`Command::Resume`]; cancels are taken.
+    Halt,
+    /// Continuous trading again, from a halt.
+    Resume,
+    /// Orders are collected and do not trade until [`Command::Uncross`].
+    BeginAuction,
+    /// Trades all that can be traded at the one price that trades most, then continuous trading.
+    Uncross,
+    /// Takes the orders of the day out.
+    EndOfDay,
+    /// Nothing but the passing of time: expired orders go.
+    Tick,
+}
+
+/// Why an order or a command was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// An order of this name lives.
+    DuplicateId,
+    /// No order of this name, or of another user.
+    UnknownOrder,
+    /// Quantity zero, or display or minimum larger than the quantity.
+    BadQuantity,
+    /// Attributes that contradict each other, such as post-only and immediate-or-cancel.
+    BadCombination,
+    /// Post-only, and it would take.
+    WouldTake,
+    /// The limit lies outside the price bands.
+    OutsideBands,
+    /// Trading is halted.
+    Halted,
+    /// Not taken during an auction.
+    InAuction,
+    /// The command does not fit the state, such as an uncross without an auction.
+    WrongState,
+    /// It had expired when it came.
+    Expired,
+}
+
+/// Why an order was taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// Its user asked for it.
+    User,
+    /// Its user asked for all of them.
+    Mass,
+    /// What an immediate-or-cancel or market order could not trade.
+    Unfilled,
+    /// A fill-or-kill order that cannot be filled.
+    Killed,
+    /// Less than its minimum quantity could trade.
+    BelowMinimum,
+    /// It met an order of its own user.
+    SelfTrade,
+    /// The next price lies outside the price bands.
+    Bands,
+    /// The day ended.
+    Day,
+    /// Its time came.
+    Expired,
+}
+
+/// What a book answers: the facts in the order in which they happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The order is taken; it may trade or wait from now on.
+    Accepted {
+        /// The order.
+        id: OrderId,
+        /// Its user.
+        user: UserId,
+    },
+    /// The order or command is refused and changes nothing.
+    Rejected {
+        /// The order that it was about; zero for a command about none.
+        id: OrderId,
+        /// Its user; zero for a command of the exchange.
+        user: UserId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Two orders traded.
+    Traded {
+        /// The order that was in the book; in an auction, the buyer's.
+        maker: OrderId,
+        /// The order that came; in an auction, the seller's.
+        taker: OrderId,
+        /// The maker's user.
+        maker_user: UserId,
+        /// The taker's user.
+        taker_user: UserId,
+        /// At this price.
+        price: Price,
+        /// So much.
+        quantity: Quantity,
+        /// What the maker still has open.
+        maker_left: Quantity,
+        /// What the taker still has open.
+        taker_left: Quantity,
+    },
+    /// An order left the book, or never came into it, without trading the rest.
+    Cancelled {
+        /// The order.
+        id: OrderId,
+        /// Its user.
+        user: UserId,
+        /// What was open.
+        left: Quantity,
+        /// Why.
+        ending: Ending,
+    },
+    /// An order was changed; before what it trades at its new price.
+    Replaced {
+        /// The order.
+        id: OrderId,
+        /// Its user.
+        user: UserId,
+        /// New limit.
+        price: Price,
+        /// New open quantity.
+        quantity: Quantity,
+        /// Whether it kept its place.
+        kept_place: bool,
+    },
+    /// A self-trade prevention took this much of an order.
+    Reduced {
+        /// The order.
+        id: OrderId,
+        /// Its user.
+        user: UserId,
+        /// What is left open.
+        left: Quantity,
+    },
+    /// A post-only order rests at another price than its own.
+    Slid {
+        /// The order.
+        id: OrderId,
+        /// Where it rests.
+        price: Price,
+    },
+    /// The market reached a stop price.
+    Triggered {
+        /// The order.
+        id: OrderId,
+    },
+    /// An iceberg shows its next part, behind the others at its price.
+    Refreshed {
+        /// The order.
+        id: OrderId,
+        /// What it shows.
+        shown: Quantity,
+    },
+    /// The bands hold.
+    BandsSet {
+        /// Lowest price.
+        low: Price,
+        /// Highest price.
+        high: Price,
+    },
+    /// Trading is halted.
+    Halted,
+    /// Continuous trading.
+    Resumed,
+    /// Orders are collected.
+    AuctionBegun,
+    /// The auction's result, before its trades; no price if nothing trades.
+    Uncrossed {
+        /// The one price.
+        price: Option<Price>,
+        /// What trades.
+        volume: Quantity,
+    },
+}
+
+/// State of an instrument's market.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Market {
+    /// Orders trade as they come.
+    Continuous,
+    /// Orders are collected.
+    Auction,
+    /// Nothing trades.
+    Halted,
+}
+
+/// Why a saved state was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable(pub String);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a saved book cannot be read: {}", self.0)
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+/// The book of one instrument.
+pub trait Matching: Sized {
+    /// An empty book in continuous trading.
+    fn new() -> Self;
+
+    /// Carries a command out at a time that must not go back, ns; tells what happens, in order.
+    /// Orders whose time has come go first, whatever the command is.
+    fn apply(&mut self, command: &Command, now_ns: u64, tell: &mut impl FnMut(Event));
+
+    /// Best price of a side with the quantity shown there.
+    fn best(&self, side: Side) -> Option<(Price, Quantity)>;
+
+    /// State of the market.
+    fn market(&self) -> Market;
+
+    /// Orders that live, waiting stops included.
+    fn len(&self) -> usize;
+
+    /// Whether no order lives.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Of everything that decides what happens next: orders with their places, stops, bands, state.
+    /// Two books that behave alike for ever have the same hash, whatever their implementation.
+    fn hash(&self) -> u64;
+
+    /// Appends the state in a form that every implementation reads.
+    fn save(&self, bytes: &mut Vec<u8>);
+
+    /// A book from what [`Matching::save`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a saved book.
+    fn load(bytes: &[u8]) -> Result<Self, Unreadable>;
+}
