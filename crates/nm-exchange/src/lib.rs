@@ -5,4 +5,6 @@
 //! of state, of order and of routing.
 #![forbid(unsafe_code)]
 
+pub mod naive;
 pub mod order;
+pub mod saved;

@@ -3,6 +3,33 @@
 //! Prices are in ticks and may be negative, as spreads and some commodities are. Quantities are in
 //! lots. Times are ns on the clock of whoever puts commands in order; a book never reads a clock, so
 //! that the same commands always give the same state.
+//!
+//! # Rules
+//! Where peers differ, these hold, in the plain book and in the fast one alike.
+//!
+//! - **Place.** An order gets its place when it is accepted, and a new one behind all others when it
+//!   is replaced (but for less quantity at the same price), when an iceberg shows its next part, and
+//!   when a triggered stop comes to rest. Whatever takes out several orders takes them in order of
+//!   place; expiry takes the earliest time first.
+//! - **Checks** of a new order, the first that fails is told: halted, quantities, combination,
+//!   expired, duplicate name, bands, auction, post-only.
+//! - **Market orders** never rest in continuous trading whatever their life says. They do in an
+//!   auction, ahead of all limits, and what is left of them after the uncross is cancelled.
+//! - **Stops** wait whatever the market does. A trade elects each stop that it reaches; elected
+//!   stops act one after another once the command that made the trade is done, those elected by it in
+//!   order of place, then those that they elect. A stop that comes when the last trade is already
+//!   at its price or beyond acts at once, except in an auction, after which it waits for a trade.
+//! - **Iceberg.** Only the shown part trades in its place. Self-trade prevention, fill-or-kill and
+//!   auctions see all of it.
+//! - **Fill-or-kill and minimum quantity** hold for what would really trade, in the order in which
+//!   it would, self-trade prevention included; when they fail nothing at all has changed.
+//! - **Self-trade prevention** is the incoming order's wish and does not apply within an auction.
+//! - **Post-only** and stop, immediate, market or minimum contradict each other, as do iceberg and
+//!   immediate or market. A post-only order that slides outside the bands is cancelled.
+//! - **Auction.** The price trades most; of several, the one that leaves least; of several, the one
+//!   nearest to the last trade; of two, the lower. Market orders alone trade at the last price.
+//!   Who trades: market orders, then better limits, then earlier places. Immediate, post-only and
+//!   minimum orders are not taken while it collects.
 
 use std::fmt;
 
@@ -152,8 +179,8 @@ pub enum Command {
         /// The user.
         user: UserId,
     },
-    /// From now on orders with limits outside these prices are rejected and no trade happens
-    /// outside.
+    /// From now on orders with limits outside these prices are rejected; those that live are taken
+    /// out. So no trade happens outside.
     Bands {
         /// Lowest price.
         low: Price,
@@ -162,7 +189,7 @@ pub enum Command {
     },
     /// No trades and no new orders until [`Command::Resume`]; cancels are taken.
     Halt,
-    /// Continuous trading again, from a halt.
+    /// Back to what was before the halt.
     Resume,
     /// Orders are collected and do not trade until [`Command::Uncross`].
     BeginAuction,
@@ -214,7 +241,7 @@ pub enum Ending {
     BelowMinimum,
     /// It met an order of its own user.
     SelfTrade,
-    /// The next price lies outside the price bands.
+    /// Its limit lies outside the price bands.
     Bands,
     /// The day ended.
     Day,
@@ -321,7 +348,7 @@ pub enum Event {
     },
     /// Trading is halted.
     Halted,
-    /// Continuous trading.
+    /// No longer halted.
     Resumed,
     /// Orders are collected.
     AuctionBegun,
