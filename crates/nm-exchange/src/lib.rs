@@ -5,6 +5,8 @@
 //! of state, of order and of routing.
 #![forbid(unsafe_code)]
 
+pub mod cell;
+pub mod codec;
 pub mod naive;
 pub mod order;
 pub mod saved;

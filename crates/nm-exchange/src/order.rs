@@ -224,6 +224,8 @@ pub enum Reason {
     WrongState,
     /// It had expired when it came.
     Expired,
+    /// A command of the exchange from somebody who is not its operator.
+    NotAllowed,
 }
 
 /// Why an order was taken out.

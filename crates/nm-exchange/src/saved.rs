@@ -3,9 +3,8 @@
 //! Orders stand in order of place, so that the form says nothing about how a book keeps them: equal
 //! bytes mean equal behaviour.
 
-use crate::order::{
-    Kind, Life, Market, NewOrder, PostOnly, Price, Quantity, SelfTrade, Side, Unreadable,
-};
+use crate::codec::{self, Fields};
+use crate::order::{Market, NewOrder, Price, Quantity, Unreadable};
 
 /// One order that lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +40,7 @@ pub struct Saved {
 const MARK: &[u8; 8] = b"nmbook01";
 
 /// Bytes of one order.
-const ORDER_BYTES: usize = 9 * 8 + 4 + 5;
+const ORDER_BYTES: usize = codec::ORDER_BYTES + 2 * 8 + 1;
 
 impl Saved {
     /// Appends the form.
@@ -65,22 +64,22 @@ impl Saved {
     /// # Errors
     /// If the bytes are none that [`Saved::write`] makes.
     pub fn read(bytes: &[u8]) -> Result<Saved, Unreadable> {
-        let mut reader = Reader { bytes };
-        if reader.array::<8>()? != *MARK {
+        let fields = &mut Fields(bytes);
+        if small::<8>(fields)? != *MARK {
             return Err(Unreadable("it does not begin as one of this version".to_string()));
         }
-        let [market, before_halt, has_bands, has_last] = reader.array()?;
+        let [market, before_halt, has_bands, has_last] = small(fields)?;
         let (market, before_halt) = (market_of(market)?, market_of(before_halt)?);
-        let (low, high) = (reader.signed()?, reader.signed()?);
-        let last = reader.signed()?;
-        let now_ns = reader.unsigned()?;
-        let count = reader.unsigned()?;
-        if count != (reader.bytes.len() / ORDER_BYTES) as u64
-            || !reader.bytes.len().is_multiple_of(ORDER_BYTES)
+        let (low, high) = (signed(fields)?, signed(fields)?);
+        let last = signed(fields)?;
+        let now_ns = unsigned(fields)?;
+        let count = unsigned(fields)?;
+        if count != (fields.0.len() / ORDER_BYTES) as u64
+            || !fields.0.len().is_multiple_of(ORDER_BYTES)
         {
             return Err(Unreadable(format!("{count} orders do not fit its length")));
         }
-        let orders = (0..count).map(|_| read_order(&mut reader)).collect::<Result<_, _>>()?;
+        let orders = (0..count).map(|_| read_order(fields)).collect::<Result<_, _>>()?;
         Ok(Saved {
             market,
             before_halt,
@@ -107,97 +106,19 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 fn write_order(saved: &SavedOrder, bytes: &mut Vec<u8>) {
-    let order = &saved.order;
-    let (life, until_ns) = match order.life {
-        Life::Day => (0, 0),
-        Life::GoodTillCancelled => (1, 0),
-        Life::GoodTill(until_ns) => (2, until_ns),
-        Life::ImmediateOrCancel => (3, 0),
-        Life::FillOrKill => (4, 0),
-    };
-    let numbers = [
-        order.id,
-        order.price as u64,
-        order.stop_price as u64,
-        order.quantity,
-        order.display,
-        order.minimum,
-        until_ns,
-        saved.left,
-        saved.shown,
-    ];
-    for number in numbers {
-        bytes.extend_from_slice(&number.to_le_bytes());
-    }
-    bytes.extend_from_slice(&order.user.to_le_bytes());
-    let kind = match order.kind {
-        Kind::Limit => 0,
-        Kind::Market => 1,
-        Kind::Stop => 2,
-        Kind::StopLimit => 3,
-    };
-    let post_only = match order.post_only {
-        PostOnly::No => 0,
-        PostOnly::Reject => 1,
-        PostOnly::Slide => 2,
-    };
-    let self_trade = match order.self_trade {
-        SelfTrade::Allow => 0,
-        SelfTrade::CancelNewest => 1,
-        SelfTrade::CancelOldest => 2,
-        SelfTrade::CancelBoth => 3,
-        SelfTrade::Decrement => 4,
-    };
-    let flags = u8::from(order.side == Side::Sell) | u8::from(saved.waits) << 1;
-    bytes.extend_from_slice(&[kind, life, post_only, self_trade, flags]);
+    codec::write_order(&saved.order, bytes);
+    codec::put(bytes, &[saved.left, saved.shown]);
+    bytes.push(u8::from(saved.waits));
 }
 
-fn read_order(reader: &mut Reader<'_>) -> Result<SavedOrder, Unreadable> {
-    let id = reader.unsigned()?;
-    let (price, stop_price) = (reader.signed()?, reader.signed()?);
-    let [quantity, display, minimum, until_ns, left, shown] = [(); 6].map(|()| reader.unsigned());
-    let (left, shown) = (left?, shown?);
-    let user = u32::from_le_bytes(reader.array()?);
-    let [kind, life, post_only, self_trade, flags] = reader.array()?;
-    if left == 0 || shown == 0 || shown > left || flags > 3 {
-        return Err(Unreadable(format!("order {id} has impossible quantities or flags")));
+fn read_order(fields: &mut Fields<'_>) -> Result<SavedOrder, Unreadable> {
+    let order = codec::read_order(fields).map_err(|_| cut())?;
+    let (left, shown) = (unsigned(fields)?, unsigned(fields)?);
+    let waits = flag(fields.u8().map_err(|_| cut())?)?;
+    if left == 0 || shown == 0 || shown > left {
+        return Err(Unreadable(format!("order {} has impossible quantities", order.id)));
     }
-    let order = NewOrder {
-        id,
-        user,
-        side: if flags & 1 == 0 { Side::Buy } else { Side::Sell },
-        kind: pick(kind, &[Kind::Limit, Kind::Market, Kind::Stop, Kind::StopLimit])?,
-        life: match life {
-            2 => Life::GoodTill(until_ns?),
-            _ => pick(
-                life,
-                &[
-                    Life::Day,
-                    Life::GoodTillCancelled,
-                    Life::Day,
-                    Life::ImmediateOrCancel,
-                    Life::FillOrKill,
-                ],
-            )?,
-        },
-        price,
-        stop_price,
-        quantity: quantity?,
-        display: display?,
-        minimum: minimum?,
-        post_only: pick(post_only, &[PostOnly::No, PostOnly::Reject, PostOnly::Slide])?,
-        self_trade: pick(
-            self_trade,
-            &[
-                SelfTrade::Allow,
-                SelfTrade::CancelNewest,
-                SelfTrade::CancelOldest,
-                SelfTrade::CancelBoth,
-                SelfTrade::Decrement,
-            ],
-        )?,
-    };
-    Ok(SavedOrder { order, left, shown, waits: flags & 2 != 0 })
+    Ok(SavedOrder { order, left, shown, waits })
 }
 
 fn market_code(market: Market) -> u8 {
@@ -221,24 +142,18 @@ fn pick<T: Copy>(code: u8, values: &[T]) -> Result<T, Unreadable> {
     value.ok_or_else(|| Unreadable(format!("the code {code} means nothing")))
 }
 
-/// Takes numbers from the front.
-struct Reader<'a> {
-    bytes: &'a [u8],
+fn cut() -> Unreadable {
+    Unreadable("it is cut, or no saved book".to_string())
 }
 
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
-        let (front, rest) =
-            self.bytes.split_first_chunk().ok_or_else(|| Unreadable("it is cut".to_string()))?;
-        self.bytes = rest;
-        Ok(*front)
-    }
+fn unsigned(fields: &mut Fields<'_>) -> Result<u64, Unreadable> {
+    fields.u64().map_err(|_| cut())
+}
 
-    fn unsigned(&mut self) -> Result<u64, Unreadable> {
-        self.array().map(u64::from_le_bytes)
-    }
+fn signed(fields: &mut Fields<'_>) -> Result<i64, Unreadable> {
+    fields.i64().map_err(|_| cut())
+}
 
-    fn signed(&mut self) -> Result<i64, Unreadable> {
-        self.array().map(i64::from_le_bytes)
-    }
+fn small<const N: usize>(fields: &mut Fields<'_>) -> Result<[u8; N], Unreadable> {
+    fields.bytes(N).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(cut)
 }

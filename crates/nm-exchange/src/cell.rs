@@ -1,0 +1,427 @@
+//! The state of a group of instruments, and what it does with requests in a given order: the only
+//! thing that is replicated.
+//!
+//! **Exactly once, in the order sent.** Each request names its number within its session and the
+//! number before it on the same instrument. A request whose predecessor is not the last one handled
+//! is not handled: its predecessor was lost on a link, and both come again. One that was handled
+//! before is not handled again; its sender is told the outcome once more.
+//!
+//! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, an instrument
+//! is copied before its first change after that, and [`Cell::copy_one`] copies one of the others
+//! whenever there is time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::codec::{self, Fields};
+use crate::order::{Command, Event, Matching, Segment, UserId};
+use crate::saved::fnv1a;
+
+/// The session that may command the exchange itself: halts, auctions, bands, the end of the day.
+pub const OPERATOR: UserId = 0;
+
+/// Outcomes that are kept for each session and instrument, to be told again.
+const OUTCOMES: usize = 64;
+
+/// First bytes of a saved cell, with the version.
+const MARK: &[u8; 8] = b"nmcell01";
+
+/// One request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Who asks: the user's session.
+    pub session: UserId,
+    /// Gateway that the session is connected to.
+    pub gateway: u16,
+    /// Instrument.
+    pub segment: Segment,
+    /// Number within the session, from 1 on, rising.
+    pub client_seq: u64,
+    /// Number of the session's request before it on this instrument; zero for the first.
+    pub previous_seq: u64,
+    /// When it was meant to be sent, ns on the client's clock; carried along.
+    pub intended_ns: u64,
+    /// Whether everybody is told what happens.
+    pub is_public: bool,
+    /// What is asked.
+    pub command: Command,
+}
+
+/// What became of a request that was handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Number of the request within its session.
+    pub client_seq: u64,
+    /// Number of the request among all that were handled on this instrument, from 1 on.
+    pub output_seq: u64,
+    /// Hash of the events that it caused (FNV-1a of their codes).
+    pub events_hash: u64,
+}
+
+/// What a cell did with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It was carried out; the events are what happened.
+    Done(Outcome),
+    /// It was carried out before. Without an outcome if that is not kept any more.
+    Before(Option<Outcome>),
+    /// Its predecessor has not come.
+    Gap,
+}
+
+/// One instrument.
+#[derive(Debug)]
+struct Instrument<M> {
+    book: M,
+    output_seq: u64,
+    sessions: BTreeMap<UserId, Session>,
+}
+
+/// What is kept of a session on one instrument.
+#[derive(Debug, Default)]
+struct Session {
+    gateway: u16,
+    last: u64,
+    outcomes: VecDeque<Outcome>,
+}
+
+/// A snapshot on its way: a state of the cell at one index.
+#[derive(Debug)]
+struct Copying {
+    head: Vec<u8>,
+    left: BTreeSet<Segment>,
+    copied: BTreeMap<Segment, Vec<u8>>,
+}
+
+/// A group of instruments.
+#[derive(Debug)]
+pub struct Cell<M> {
+    instruments: BTreeMap<Segment, Instrument<M>>,
+    index: u64,
+    now_ns: u64,
+    copying: Option<Copying>,
+    /// Events of the request at hand, as bytes.
+    codes: Vec<u8>,
+}
+
+impl<M: Matching> Default for Cell<M> {
+    fn default() -> Cell<M> {
+        let (instruments, copying, codes) = Default::default();
+        Cell { instruments, index: 0, now_ns: 0, copying, codes }
+    }
+}
+
+impl<M: Matching> Cell<M> {
+    /// Index of the last batch that was applied.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Takes note that the batch of this index begins, at a time that does not go back.
+    pub fn begin(&mut self, index: u64, now_ns: u64) {
+        self.index = index;
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Handles one request of the batch at hand. The events go to `tell` in order.
+    pub fn handle(&mut self, request: &Request, mut tell: impl FnMut(&Event)) -> Handled {
+        self.copy_before_change(request.segment);
+        let instrument = self.instruments.entry(request.segment).or_insert_with(|| Instrument {
+            book: M::new(),
+            output_seq: 0,
+            sessions: BTreeMap::new(),
+        });
+        let session = instrument.sessions.entry(request.session).or_default();
+        session.gateway = request.gateway;
+        if request.client_seq <= session.last {
+            let known = session.outcomes.iter().find(|old| old.client_seq == request.client_seq);
+            return Handled::Before(known.copied());
+        }
+        if request.previous_seq != session.last {
+            return Handled::Gap;
+        }
+        let codes = &mut self.codes;
+        codes.clear();
+        let mut note = |event: Event| {
+            codec::write_event(&event, codes);
+            tell(&event);
+        };
+        match owned(request) {
+            Ok(command) => instrument.book.apply(&command, self.now_ns, &mut note),
+            Err(refused) => note(refused),
+        }
+        instrument.output_seq += 1;
+        let outcome = Outcome {
+            client_seq: request.client_seq,
+            output_seq: instrument.output_seq,
+            events_hash: fnv1a(codes),
+        };
+        session.last = request.client_seq;
+        if session.outcomes.len() == OUTCOMES {
+            session.outcomes.pop_front();
+        }
+        session.outcomes.push_back(outcome);
+        Handled::Done(outcome)
+    }
+
+    /// The gateway through which a session last spoke to an instrument.
+    pub fn gateway_of(&self, segment: Segment, session: UserId) -> Option<u16> {
+        let session = self.instruments.get(&segment)?.sessions.get(&session)?;
+        Some(session.gateway)
+    }
+
+    /// Number of the last request of a session that was handled on an instrument; zero for none.
+    pub fn last_of(&self, segment: Segment, session: UserId) -> u64 {
+        let session = self.instruments.get(&segment).and_then(|known| known.sessions.get(&session));
+        session.map_or(0, |session| session.last)
+    }
+
+    /// The book of an instrument that has had requests.
+    pub fn book(&self, segment: Segment) -> Option<&M> {
+        self.instruments.get(&segment).map(|instrument| &instrument.book)
+    }
+
+    /// The whole state.
+    pub fn save(&self) -> Vec<u8> {
+        let mut bytes = self.head();
+        for (segment, instrument) in &self.instruments {
+            append(&mut bytes, *segment, &instrument.save());
+        }
+        bytes
+    }
+
+    /// Hash of the whole state, equal on every replica and after every replay.
+    pub fn hash(&self) -> u64 {
+        fnv1a(&self.save())
+    }
+
+    fn head(&self) -> Vec<u8> {
+        let mut bytes = MARK.to_vec();
+        codec::put(&mut bytes, &[self.index, self.now_ns, self.instruments.len() as u64]);
+        bytes
+    }
+
+    /// Begins a snapshot of the state as it is now. One that was on its way is dropped.
+    pub fn begin_snapshot(&mut self) {
+        self.copying = Some(Copying {
+            head: self.head(),
+            left: self.instruments.keys().copied().collect(),
+            copied: BTreeMap::new(),
+        });
+    }
+
+    /// Copies one more instrument; the whole snapshot when it was the last.
+    pub fn copy_one(&mut self) -> Option<Vec<u8>> {
+        let copying = self.copying.as_mut()?;
+        if let Some(segment) = copying.left.pop_first()
+            && let Some(instrument) = self.instruments.get(&segment)
+        {
+            copying.copied.insert(segment, instrument.save());
+        }
+        if !copying.left.is_empty() {
+            return None;
+        }
+        let done = self.copying.take()?;
+        let mut bytes = done.head;
+        for (segment, saved) in &done.copied {
+            append(&mut bytes, *segment, saved);
+        }
+        Some(bytes)
+    }
+
+    fn copy_before_change(&mut self, segment: Segment) {
+        if let Some(copying) = &mut self.copying
+            && copying.left.remove(&segment)
+            && let Some(instrument) = self.instruments.get(&segment)
+        {
+            copying.copied.insert(segment, instrument.save());
+        }
+    }
+
+    /// A cell from what [`Cell::save`] or a snapshot wrote.
+    ///
+    /// # Errors
+    /// A sentence, if the bytes are no saved cell.
+    pub fn load(bytes: &[u8]) -> Result<Cell<M>, String> {
+        let cut = |_| "a saved cell is cut, or none of this version".to_string();
+        let mut fields = Fields(bytes);
+        if fields.bytes(MARK.len()).map_err(cut)? != MARK {
+            return Err(cut(codec::Meaningless));
+        }
+        let (index, now_ns) = (fields.u64().map_err(cut)?, fields.u64().map_err(cut)?);
+        let mut cell = Cell { index, now_ns, ..Cell::default() };
+        for _ in 0..fields.u64().map_err(cut)? {
+            let segment = fields.u32().map_err(cut)?;
+            let length = usize::try_from(fields.u64().map_err(cut)?).unwrap_or(usize::MAX);
+            let saved = fields.bytes(length).map_err(cut)?;
+            let instrument = Instrument::load(saved).ok_or_else(|| cut(codec::Meaningless))?;
+            cell.instruments.insert(segment, instrument);
+        }
+        if fields.0.is_empty() { Ok(cell) } else { Err(cut(codec::Meaningless)) }
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, segment: Segment, saved: &[u8]) {
+    bytes.extend_from_slice(&segment.to_le_bytes());
+    codec::put(bytes, &[saved.len() as u64]);
+    bytes.extend_from_slice(saved);
+}
+
+/// The command as its session may give it: orders are its own whatever they say, and the exchange
+/// itself is commanded by its operator.
+fn owned(request: &Request) -> Result<Command, Event> {
+    let user = request.session;
+    Ok(match request.command {
+        Command::New(order) => Command::New(crate::order::NewOrder { user, ..order }),
+        Command::Replace { id, price, quantity, .. } => {
+            Command::Replace { id, user, price, quantity }
+        }
+        Command::Cancel { id, .. } => Command::Cancel { id, user },
+        Command::MassCancel { .. } => Command::MassCancel { user },
+        Command::Tick => Command::Tick,
+        command if user == OPERATOR => command,
+        _ => {
+            let reason = crate::order::Reason::NotAllowed;
+            return Err(Event::Rejected { id: 0, user, reason });
+        }
+    })
+}
+
+impl<M: Matching> Instrument<M> {
+    fn save(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        codec::put(&mut bytes, &[self.output_seq, self.sessions.len() as u64]);
+        for (session, known) in &self.sessions {
+            let gateway = u64::from(known.gateway);
+            let outcomes = known.outcomes.len() as u64;
+            codec::put(&mut bytes, &[u64::from(*session), gateway, known.last, outcomes]);
+            for outcome in &known.outcomes {
+                let Outcome { client_seq, output_seq, events_hash } = *outcome;
+                codec::put(&mut bytes, &[client_seq, output_seq, events_hash]);
+            }
+        }
+        self.book.save(&mut bytes);
+        bytes
+    }
+
+    fn load(bytes: &[u8]) -> Option<Instrument<M>> {
+        let mut fields = Fields(bytes);
+        let output_seq = fields.u64().ok()?;
+        let mut sessions = BTreeMap::new();
+        for _ in 0..fields.u64().ok()? {
+            let session = UserId::try_from(fields.u64().ok()?).ok()?;
+            let gateway = u16::try_from(fields.u64().ok()?).ok()?;
+            let last = fields.u64().ok()?;
+            let mut outcomes = VecDeque::new();
+            for _ in 0..fields.u64().ok()? {
+                outcomes.push_back(Outcome {
+                    client_seq: fields.u64().ok()?,
+                    output_seq: fields.u64().ok()?,
+                    events_hash: fields.u64().ok()?,
+                });
+            }
+            sessions.insert(session, Session { gateway, last, outcomes });
+        }
+        Some(Instrument { book: M::load(fields.0).ok()?, output_seq, sessions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::naive::Book;
+    use crate::order::{Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+
+    fn order(session: UserId, segment: Segment, client_seq: u64, previous_seq: u64) -> Request {
+        let side = if session.is_multiple_of(2) { Side::Buy } else { Side::Sell };
+        Request {
+            session,
+            gateway: session as u16 % 3,
+            segment,
+            client_seq,
+            previous_seq,
+            intended_ns: 0,
+            is_public: false,
+            command: Command::New(NewOrder {
+                id: u64::from(session) << 32 | client_seq,
+                user: 77,
+                side,
+                kind: Kind::Limit,
+                life: Life::GoodTillCancelled,
+                price: 100,
+                stop_price: 0,
+                quantity: 3 + client_seq,
+                display: 0,
+                minimum: 0,
+                post_only: PostOnly::No,
+                self_trade: SelfTrade::CancelNewest,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_repeat_is_told_again_and_a_gap_is_not_handled() {
+        let mut cell = Cell::<Book>::default();
+        cell.begin(1, 10);
+        let mut events = 0;
+        let Handled::Done(first) = cell.handle(&order(2, 7, 1, 0), |_| events += 1) else {
+            panic!("the first request")
+        };
+        assert_eq!((first.output_seq, events), (1, 1));
+        let before = cell.hash();
+        assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Before(Some(first)));
+        assert_eq!(cell.handle(&order(2, 7, 5, 3), |_| panic!()), Handled::Gap);
+        assert_eq!(cell.hash(), before);
+        assert!(matches!(cell.handle(&order(2, 7, 5, 1), |_| {}), Handled::Done(_)));
+        assert_eq!((cell.last_of(7, 2), cell.gateway_of(7, 2)), (5, Some(2)));
+        // Outcomes are kept for a while only.
+        for seq in 6..=100 {
+            cell.handle(&order(2, 7, seq, seq - 1), |_| {});
+        }
+        assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Before(None));
+    }
+
+    #[test]
+    fn orders_belong_to_their_session_and_the_exchange_to_its_operator() {
+        let mut cell = Cell::<Book>::default();
+        let mut told = vec![];
+        cell.handle(&order(3, 1, 1, 0), |event| told.push(*event));
+        assert!(matches!(told[0], Event::Accepted { user: 3, .. }), "{told:?}");
+        let halt = Request { command: Command::Halt, ..order(3, 1, 2, 1) };
+        cell.handle(&halt, |event| told.push(*event));
+        assert!(matches!(told[1], Event::Rejected { user: 3, .. }), "{told:?}");
+        let halt = Request { command: Command::Halt, ..order(OPERATOR, 1, 1, 0) };
+        cell.handle(&halt, |event| told.push(*event));
+        assert_eq!(told[2], Event::Halted);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_state_at_its_beginning_whatever_happens_meanwhile() {
+        let mut cell = Cell::<Book>::default();
+        for segment in 0..20 {
+            for session in 0..4 {
+                cell.begin(u64::from(segment), 5);
+                cell.handle(&order(session, segment, 1, 0), |_| {});
+            }
+        }
+        let (saved, hash) = (cell.save(), cell.hash());
+        cell.begin_snapshot();
+        let mut snapshot = None;
+        for segment in (0..30).rev() {
+            cell.begin(100, 9);
+            cell.handle(&order(1, segment, 2, u64::from(segment < 20)), |_| {});
+            if snapshot.is_none() {
+                snapshot = cell.copy_one();
+            }
+        }
+        while snapshot.is_none() {
+            snapshot = cell.copy_one();
+        }
+        assert_eq!(snapshot.as_ref(), Some(&saved));
+        let loaded = Cell::<Book>::load(&saved).unwrap();
+        assert_eq!(loaded.hash(), hash);
+        assert_ne!(cell.hash(), hash);
+        for cut in 0..saved.len() {
+            assert!(Cell::<Book>::load(&saved[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}
