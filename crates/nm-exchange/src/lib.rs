@@ -10,3 +10,4 @@ pub mod codec;
 pub mod naive;
 pub mod order;
 pub mod saved;
+pub mod wire;
