@@ -1,5 +1,6 @@
-//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-peers`.
+//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-book | bench-peers`.
 
+mod bench_book;
 mod bench_peers;
 mod ci;
 mod dist;
@@ -14,6 +15,7 @@ usage: cargo xtask TASK
   ci            everything that must hold: format, lints, docs, tidy, tests, the README's main job
   tidy          the rules that no compiler checks: layers, file heads, line width, licences
   dist          static build, completions and man page in target/dist
+  bench-book    ns, allocations and tails per command of the order book, fast and plain
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)";
 
 fn main() -> ExitCode {
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(),
         Some("dist") => dist::run(),
+        Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");

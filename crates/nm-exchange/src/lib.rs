@@ -5,9 +5,14 @@
 //! of state, of order and of routing.
 #![forbid(unsafe_code)]
 
+pub mod batch;
+pub mod book;
 pub mod cell;
 pub mod codec;
+pub mod link;
 pub mod naive;
+pub mod network;
+pub mod node;
 pub mod order;
 pub mod saved;
 pub mod wire;

@@ -69,7 +69,8 @@ impl Matching for Book {
             self.state.orders.iter().filter(|other| {
                 rests(other) && other.order.side == side && other.order.price == price
             });
-        Some((price, shown.map(|order| order.shown).sum()))
+        let shown = shown.map(|order| order.shown);
+        Some((price, shown.fold(0, Quantity::saturating_add)))
     }
 
     fn market(&self) -> Market {
@@ -105,10 +106,6 @@ fn accepts(side: Side, limit: Option<Price>, price: Price) -> bool {
         (Side::Buy, Some(limit)) => price <= limit,
         (Side::Sell, Some(limit)) => price >= limit,
     }
-}
-
-fn has_limit(kind: Kind) -> bool {
-    matches!(kind, Kind::Limit | Kind::StopLimit)
 }
 
 fn is_immediate(order: &NewOrder) -> bool {
@@ -166,7 +163,7 @@ impl Book {
     }
 
     fn outside(&self, order: &NewOrder) -> bool {
-        has_limit(order.kind)
+        order.kind.has_limit()
             && self.state.bands.is_some_and(|(low, high)| order.price < low || order.price > high)
     }
 
@@ -179,31 +176,17 @@ impl Book {
 
     /// The first check that a new order fails.
     fn refusal(&self, order: &NewOrder) -> Option<Reason> {
-        let stops = matches!(order.kind, Kind::Stop | Kind::StopLimit);
-        let quickly = is_immediate(order) || matches!(order.kind, Kind::Market | Kind::Stop);
-        let hides = order.display > 0 && order.display < order.quantity;
-        let contradicts = order.post_only != PostOnly::No
-            && (quickly || stops || order.minimum > 0)
-            || hides && quickly;
         if self.state.market == Market::Halted {
             Some(Reason::Halted)
-        } else if order.quantity == 0
-            || order.display > order.quantity
-            || order.minimum > order.quantity
-        {
-            Some(Reason::BadQuantity)
-        } else if contradicts {
-            Some(Reason::BadCombination)
+        } else if let Some(reason) = order.fault() {
+            Some(reason)
         } else if matches!(order.life, Life::GoodTill(until_ns) if until_ns <= self.state.now_ns) {
             Some(Reason::Expired)
         } else if self.state.orders.iter().any(|known| known.order.id == order.id) {
             Some(Reason::DuplicateId)
         } else if self.outside(order) {
             Some(Reason::OutsideBands)
-        } else if self.state.market == Market::Auction
-            && !stops
-            && (is_immediate(order) || order.post_only != PostOnly::No || order.minimum > 0)
-        {
+        } else if self.state.market == Market::Auction && !order.fits_auction() {
             Some(Reason::InAuction)
         } else if order.post_only == PostOnly::Reject && self.would_take(order) {
             Some(Reason::WouldTake)
@@ -262,8 +245,7 @@ impl Book {
             order.order.minimum = 0;
         }
         if order.order.post_only == PostOnly::Slide && self.would_take(&order.order) {
-            self.slide(&mut order, tell);
-            if self.outside(&order.order) {
+            if !self.slide(&mut order, tell) || self.outside(&order.order) {
                 let ending = Ending::Bands;
                 return tell(Event::Cancelled { id, user, left: order.left, ending });
             }
@@ -280,23 +262,22 @@ impl Book {
         self.state.orders.push(order);
     }
 
-    fn slide(&self, order: &mut SavedOrder, tell: Tell<'_>) {
+    /// Moves an order to a tick from the other side's best price. Answers whether there is one.
+    fn slide(&self, order: &mut SavedOrder, tell: Tell<'_>) -> bool {
         let side = order.order.side;
-        if let Some(at) = self.front(side.opposite()) {
-            let best = self.state.orders[at].order.price;
-            let price = match side {
-                Side::Buy => best.saturating_sub(1),
-                Side::Sell => best.saturating_add(1),
-            };
-            order.order.price = price;
-            tell(Event::Slid { id: order.order.id, price });
-        }
+        let Some(at) = self.front(side.opposite()) else { return true };
+        let best = self.state.orders[at].order.price;
+        let away = if side == Side::Buy { best.checked_sub(1) } else { best.checked_add(1) };
+        let Some(price) = away else { return false };
+        order.order.price = price;
+        tell(Event::Slid { id: order.order.id, price });
+        true
     }
 
-    /// Trades an incoming order as far as it goes. Answers what is left of it, and whether it lives.
+    /// Trades an incoming order as far as it goes. Answers what is left, and whether it lives.
     fn trade(&mut self, mut order: SavedOrder, tell: Tell<'_>) -> (Quantity, bool) {
         let NewOrder { id, user, side, .. } = order.order;
-        let limit = has_limit(order.order.kind).then_some(order.order.price);
+        let limit = order.order.kind.has_limit().then_some(order.order.price);
         while order.left > 0 {
             let Some(at) = self.front(side.opposite()) else { break };
             let maker = self.state.orders[at];
@@ -424,7 +405,7 @@ impl Book {
         }
         let known = self.state.orders[at];
         let mut changed = known;
-        if has_limit(known.order.kind) {
+        if known.order.kind.has_limit() {
             changed.order.price = price;
         }
         if self.outside(&changed.order) {
@@ -459,7 +440,7 @@ impl Book {
         self.state.bands = Some((low, high));
         tell(Event::BandsSet { low, high });
         let goes = |order: &SavedOrder| {
-            has_limit(order.order.kind) && (order.order.price < low || order.order.price > high)
+            order.order.kind.has_limit() && (order.order.price < low || order.order.price > high)
         };
         self.take_out_all(goes, Ending::Bands, tell);
     }
@@ -500,7 +481,8 @@ impl Book {
             Some((price, volume)) => (Some(price), volume),
             None => (None, 0),
         };
-        tell(Event::Uncrossed { price, volume });
+        let told = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
+        tell(Event::Uncrossed { price, volume: told });
         if let Some(price) = price {
             self.trade_at(price, volume, tell);
         }
@@ -511,14 +493,14 @@ impl Book {
     /// What could trade at a price on one side.
     fn volume_at(&self, side: Side, price: Price) -> u128 {
         let takes_part = self.state.orders.iter().filter(|order| {
-            let limit = has_limit(order.order.kind).then_some(order.order.price);
+            let limit = order.order.kind.has_limit().then_some(order.order.price);
             !order.waits && order.order.side == side && accepts(side, limit, price)
         });
         takes_part.map(|order| u128::from(order.left)).sum()
     }
 
     /// The one price of an auction with what trades there, if anything does.
-    fn auction_price(&self) -> Option<(Price, Quantity)> {
+    fn auction_price(&self) -> Option<(Price, u128)> {
         let mut prices: Vec<Price> =
             self.state.orders.iter().filter(|order| rests(order)).map(|o| o.order.price).collect();
         let reference = self.state.last.map(|last| match self.state.bands {
@@ -536,7 +518,6 @@ impl Book {
         // Of equals the first, which is the lowest.
         let price = prices.into_iter().min_by_key(rank)?;
         let volume = self.volume_at(Side::Buy, price).min(self.volume_at(Side::Sell, price));
-        let volume = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
         (volume > 0).then_some((price, volume))
     }
 
@@ -548,7 +529,7 @@ impl Book {
         market.or_else(|| self.front(side))
     }
 
-    fn trade_at(&mut self, price: Price, mut volume: Quantity, tell: Tell<'_>) {
+    fn trade_at(&mut self, price: Price, mut volume: u128, tell: Tell<'_>) {
         while volume > 0 {
             let (Some(buy), Some(sell)) =
                 (self.first_in_auction(Side::Buy), self.first_in_auction(Side::Sell))
@@ -556,8 +537,9 @@ impl Book {
                 return;
             };
             let (buyer, seller) = (self.state.orders[buy], self.state.orders[sell]);
-            let quantity = volume.min(buyer.left).min(seller.left);
-            volume -= quantity;
+            let most = buyer.left.min(seller.left);
+            let quantity = Quantity::try_from(volume).map_or(most, |volume| volume.min(most));
+            volume -= u128::from(quantity);
             tell(Event::Traded {
                 maker: buyer.order.id,
                 taker: seller.order.id,

@@ -1,35 +1,56 @@
 //! The nouns of trading: orders, commands to the book of one instrument, and what it answers.
 //!
 //! Prices are in ticks and may be negative, as spreads and some commodities are. Quantities are in
-//! lots. Times are ns on the clock of whoever puts commands in order; a book never reads a clock, so
-//! that the same commands always give the same state.
+//! lots. Times are ns on the clock of whoever puts commands in order; a book never reads a clock,
+//! so that the same commands always give the same state.
 //!
 //! # Rules
 //! Where peers differ, these hold, in the plain book and in the fast one alike.
 //!
-//! - **Place.** An order gets its place when it is accepted, and a new one behind all others when it
-//!   is replaced (but for less quantity at the same price), when an iceberg shows its next part, and
-//!   when a triggered stop comes to rest. Whatever takes out several orders takes them in order of
-//!   place; expiry takes the earliest time first.
+//! - **Place.** An order gets its place when it is accepted, and a new one behind all others when
+//!   it is replaced (but for less quantity at the same price), when an iceberg shows its next
+//!   part, and when a triggered stop comes to rest. Whatever takes out several orders takes them
+//!   in order of place; expiry takes the earliest time first.
+//! - **Time** does not go back: a command with an earlier time happens at the latest time so far.
 //! - **Checks** of a new order, the first that fails is told: halted, quantities, combination,
-//!   expired, duplicate name, bands, auction, post-only.
+//!   expired, duplicate name, bands, auction, post-only. Of a replacement: halted, unknown,
+//!   quantity, bands, post-only. What is refused changes nothing, and its name stays free.
+//! - **Replace** gives the quantity that is open from then on, whatever has traded. A minimum does
+//!   not count again, the wish about self-trades does. A waiting stop keeps its place whatever
+//!   changes; a market order or market stop has no limit to change.
 //! - **Market orders** never rest in continuous trading whatever their life says. They do in an
 //!   auction, ahead of all limits, and what is left of them after the uncross is cancelled.
-//! - **Stops** wait whatever the market does. A trade elects each stop that it reaches; elected
-//!   stops act one after another once the command that made the trade is done, those elected by it in
-//!   order of place, then those that they elect. A stop that comes when the last trade is already
-//!   at its price or beyond acts at once, except in an auction, after which it waits for a trade.
-//! - **Iceberg.** Only the shown part trades in its place. Self-trade prevention, fill-or-kill and
-//!   auctions see all of it.
+//! - **Stops** wait whatever the market does; only trades reach them, quotes do not. A trade
+//!   elects each stop that it reaches, also one that another trade of the same command leaves
+//!   again; elected stops act one after another once the command that made the trade is done,
+//!   those elected by it in order of place, then those that they elect. A stop that comes when the
+//!   last trade is already at its price or beyond acts at once, except in an auction, after which
+//!   it waits for a trade. Minimum, display, immediate lives and self-trade prevention count from
+//!   when it acts.
+//! - **Iceberg.** Only the shown part trades in its place; all parts shown at a price trade before
+//!   the next parts do. Self-trade prevention, fill-or-kill and auctions see all of it. One that
+//!   comes takes with all that it has, then shows a part.
 //! - **Fill-or-kill and minimum quantity** hold for what would really trade, in the order in which
-//!   it would, self-trade prevention included; when they fail nothing at all has changed.
+//!   it would, self-trade prevention included; when they fail nothing at all has changed. So what
+//!   trades before an own order is met counts towards the minimum, own orders do not, and a
+//!   fill-or-kill order that would be decremented is killed.
 //! - **Self-trade prevention** is the incoming order's wish and does not apply within an auction.
+//!   Own orders count as the other side for post-only all the same. An iceberg is met with its
+//!   hidden part: it goes in full, or is decremented by all that the other has.
 //! - **Post-only** and stop, immediate, market or minimum contradict each other, as do iceberg and
-//!   immediate or market. A post-only order that slides outside the bands is cancelled.
-//! - **Auction.** The price trades most; of several, the one that leaves least; of several, the one
+//!   immediate or market. A post-only order that slides outside the bands, or beyond the last
+//!   price that there is, is cancelled. One that is replaced must not take either: it is refused
+//!   or slides.
+//! - **Bands** hold for limits, those of waiting stops included, and so for every trade. A stop
+//!   price may lie anywhere, and market orders take what lies within.
+//! - **Halt.** Orders neither come nor change; they may be cancelled, expire and end with the day.
+//!   A halt within an auction goes back to it.
+//! - **Auction.** The price is that of a limit in the book, or of the last trade moved into the
+//!   bands. The one that trades most; of several, the one that leaves least; of several, the one
 //!   nearest to the last trade; of two, the lower. Market orders alone trade at the last price.
 //!   Who trades: market orders, then better limits, then earlier places. Immediate, post-only and
-//!   minimum orders are not taken while it collects.
+//!   minimum orders are not taken while it collects; stops are, and wait. The one price reaches
+//!   stops as any trade does; they act in continuous trading, after the last order of the auction.
 
 use std::fmt;
 
@@ -78,6 +99,13 @@ pub enum Kind {
     Stop,
     /// A limit order once the market has traded at its stop price or beyond.
     StopLimit,
+}
+
+impl Kind {
+    /// Whether an order of this kind has a limit price.
+    pub fn has_limit(self) -> bool {
+        matches!(self, Kind::Limit | Kind::StopLimit)
+    }
 }
 
 /// How long an order lives (its time in force).
@@ -148,6 +176,32 @@ pub struct NewOrder {
     pub post_only: PostOnly,
     /// What happens when it meets an order of its own user; the incoming order's wish counts.
     pub self_trade: SelfTrade,
+}
+
+impl NewOrder {
+    /// What is wrong with it whatever the book, if anything.
+    pub fn fault(&self) -> Option<Reason> {
+        let immediate = matches!(self.life, Life::ImmediateOrCancel | Life::FillOrKill);
+        let never_rests = immediate || !self.kind.has_limit();
+        let is_stop = matches!(self.kind, Kind::Stop | Kind::StopLimit);
+        let hides = self.display > 0 && self.display < self.quantity;
+        let is_passive = self.post_only != PostOnly::No;
+        if self.quantity == 0 || self.display > self.quantity || self.minimum > self.quantity {
+            Some(Reason::BadQuantity)
+        } else if is_passive && (never_rests || is_stop || self.minimum > 0) || hides && never_rests
+        {
+            Some(Reason::BadCombination)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it may come while an auction collects orders: stops may, whatever they become.
+    pub fn fits_auction(&self) -> bool {
+        let immediate = matches!(self.life, Life::ImmediateOrCancel | Life::FillOrKill);
+        matches!(self.kind, Kind::Stop | Kind::StopLimit)
+            || !(immediate || self.post_only != PostOnly::No || self.minimum > 0)
+    }
 }
 
 /// What a book is told.
@@ -395,7 +449,7 @@ pub trait Matching: Sized {
     /// Orders whose time has come go first, whatever the command is.
     fn apply(&mut self, command: &Command, now_ns: u64, tell: &mut impl FnMut(Event));
 
-    /// Best price of a side with the quantity shown there.
+    /// Best price of a side with the quantity shown there, or the largest number if it is more.
     fn best(&self, side: Side) -> Option<(Price, Quantity)>;
 
     /// State of the market.

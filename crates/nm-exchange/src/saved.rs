@@ -4,7 +4,7 @@
 //! bytes mean equal behaviour.
 
 use crate::codec::{self, Fields};
-use crate::order::{Market, NewOrder, Price, Quantity, Unreadable};
+use crate::order::{Kind, Life, Market, NewOrder, Price, Quantity, Side, Unreadable};
 
 /// One order that lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,21 @@ pub struct SavedOrder {
     pub shown: Quantity,
     /// Whether it is a stop that waits for its price.
     pub waits: bool,
+}
+
+impl SavedOrder {
+    /// Whether it can be an order of a book, in continuous trading or in an auction.
+    fn may_live(&self, is_continuous: bool) -> bool {
+        let NewOrder { kind, life, display, minimum, .. } = self.order;
+        let is_immediate = matches!(life, Life::ImmediateOrCancel | Life::FillOrKill);
+        let is_whole = if display == 0 { self.shown == self.left } else { self.shown <= display };
+        let may_rest = match kind {
+            Kind::Stop | Kind::StopLimit => self.waits,
+            Kind::Limit => !self.waits && !is_immediate && minimum == 0,
+            Kind::Market => !self.waits && !is_immediate && minimum == 0 && !is_continuous,
+        };
+        may_rest && is_whole && self.order.fault().is_none()
+    }
 }
 
 /// A book's whole state.
@@ -80,14 +95,46 @@ impl Saved {
             return Err(Unreadable(format!("{count} orders do not fit its length")));
         }
         let orders = (0..count).map(|_| read_order(fields)).collect::<Result<_, _>>()?;
-        Ok(Saved {
+        let saved = Saved {
             market,
             before_halt,
             bands: flag(has_bands)?.then_some((low, high)),
             last: flag(has_last)?.then_some(last),
             now_ns,
             orders,
-        })
+        };
+        match saved.fault() {
+            None => Ok(saved),
+            Some(fault) => Err(Unreadable(fault.to_string())),
+        }
+    }
+
+    /// What no book could have come to, if anything: loading must not make an impossible one.
+    fn fault(&self) -> Option<&'static str> {
+        let interrupted =
+            if self.market == Market::Halted { self.before_halt } else { self.market };
+        let mut ids: Vec<u64> = self.orders.iter().map(|order| order.order.id).collect();
+        ids.sort_unstable();
+        let rest = |side| {
+            let side = move |order: &&SavedOrder| order.order.side == side && !order.waits;
+            let limits = self.orders.iter().filter(side).map(|order| order.order);
+            limits.filter(|order| order.kind == Kind::Limit).map(|order| order.price)
+        };
+        let (buy, sell) = (rest(Side::Buy).max(), rest(Side::Sell).min());
+        let is_continuous = interrupted == Market::Continuous;
+        if interrupted == Market::Halted {
+            Some("it was halted while it was halted")
+        } else if self.bands.is_some_and(|(low, high)| low > high) {
+            Some("its lowest price is above its highest")
+        } else if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            Some("two orders have the same name")
+        } else if is_continuous && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell) {
+            Some("its orders would have traded")
+        } else if self.orders.iter().any(|order| !order.may_live(is_continuous)) {
+            Some("an order is of a kind that does not rest")
+        } else {
+            None
+        }
     }
 
     /// Hash of the form (64-bit FNV-1a).

@@ -40,7 +40,8 @@ pub const FORGOTTEN: u16 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// The first frame of a link: who speaks. The body is UTF-8: `client`, or `ROLE INDEX`.
+    /// Who speaks, the first frame of a link. The body is UTF-8: `client`, with a session in the
+    /// header (one such frame for each of its sessions), or `ROLE INDEX`.
     Hello = 1,
     /// A session's request. Body: a command.
     Request = 2,
@@ -50,12 +51,13 @@ pub enum FrameKind {
     Private = 4,
     /// What happened, to everybody. Body: events.
     Public = 5,
-    /// A mediator leads a cell from this epoch on.
+    /// A mediator leads a cell from this epoch on; or what was sent to it may be lost.
     Lead = 6,
     /// A request came whose predecessor did not: the gateway sends again what has no reply.
     Again = 7,
-    /// Replicated or handed-over work between mediator and processor. Body: their own business.
-    Batch = 8,
+    /// A node of the network answers a hello: so it is known to be up. Number of hellos of that
+    /// node so far, from other starts than this one, in `output_seq`.
+    Welcome = 8,
 }
 
 impl FrameKind {
@@ -68,7 +70,7 @@ impl FrameKind {
             FrameKind::Public,
             FrameKind::Lead,
             FrameKind::Again,
-            FrameKind::Batch,
+            FrameKind::Welcome,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code).ok_or(Meaningless)
     }
@@ -157,6 +159,15 @@ pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>)
     let checksum = crc32c::crc32c(&out[start..]);
     out[start + 60..start + 64].copy_from_slice(&checksum.to_le_bytes());
     out.resize(start + length, 0);
+}
+
+/// Writes gateway and cell into a whole frame with `body_bytes` of body, and its checksum anew.
+pub fn route(frame: &mut [u8], gateway: u16, cell: u16, body_bytes: usize) {
+    frame[12..14].copy_from_slice(&gateway.to_le_bytes());
+    frame[14..16].copy_from_slice(&cell.to_le_bytes());
+    frame[60..64].fill(0);
+    let checksum = crc32c::crc32c(&frame[..HEADER_BYTES + body_bytes]);
+    frame[60..64].copy_from_slice(&checksum.to_le_bytes());
 }
 
 /// The frame at the front of `bytes`: none yet if it has not come whole.
@@ -253,6 +264,11 @@ mod tests {
         write(&header(), b"what is asked", 800, &mut bytes);
         assert_eq!(bytes.len(), 800);
         stamp(&mut bytes, 2, 1 << 60 | 7);
+        route(&mut bytes, 700, 800, 13);
+        let routed = read(&bytes).unwrap().unwrap();
+        let routed_header = Header { gateway: 700, cell: 800, ..header() };
+        assert_eq!((routed.header, routed.body), (routed_header, &b"what is asked"[..]));
+        route(&mut bytes, 2, 3, 13);
         bytes.extend_from_slice(b"the next frame");
         let frame = read(&bytes).unwrap().unwrap();
         assert_eq!((frame.header, frame.body), (header(), &b"what is asked"[..]));

@@ -156,6 +156,12 @@ impl Deadline {
     }
 }
 
+/// `CLOCK_MONOTONIC`, ns: the same for all processes of a machine.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    kernel_ns(libc::CLOCK_MONOTONIC)
+}
+
 fn system() -> &'static (Clock, ClockFacts) {
     static SYSTEM: OnceLock<(Clock, ClockFacts)> = OnceLock::new();
     SYSTEM.get_or_init(|| {

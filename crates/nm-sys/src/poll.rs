@@ -1,10 +1,12 @@
 //! Waiting for a descriptor: `poll`, `select` and `epoll`. Nothing here allocates once it is made.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libc::{c_int, c_short};
+use rustix::event::{EventfdFlags, Timespec, epoll};
 
 /// `ppoll`—Whether `fd` can be read, or has ended, within `limit`.
 #[inline]
@@ -99,6 +101,121 @@ impl Epoll {
     }
 }
 
+/// A descriptor that can be read or written, as [`Poller::wait`] found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// What the descriptor was added with.
+    pub token: u64,
+    /// It can be read, or has ended, or has failed.
+    pub readable: bool,
+    /// It can be written, or has failed.
+    pub writable: bool,
+}
+
+/// `epoll` on many descriptors, level-triggered.
+pub struct Poller {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
+/// Descriptors that one wait can tell of.
+const EVENTS: usize = 256;
+
+impl Poller {
+    /// A poller that watches nothing.
+    pub fn new() -> io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Poller { epoll, events: Vec::with_capacity(EVENTS) })
+    }
+
+    /// Watches `fd` for reading, and for writing too if `write`.
+    ///
+    /// # Errors
+    /// `EPERM` for what is always ready, such as files; `EEXIST` for what is watched.
+    pub fn add(&self, fd: impl AsFd, token: u64, write: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, fd, data, interest(write))?)
+    }
+
+    /// Watches what is watched for writing too, or no longer.
+    pub fn change(&self, fd: impl AsFd, token: u64, write: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::modify(&self.epoll, fd, data, interest(write))?)
+    }
+
+    /// Watches it no longer. A descriptor that is closed goes by itself.
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
+    /// Sleeps until something is ready, for at most `limit`; `ready` is what was found, nothing if
+    /// the wait was interrupted.
+    pub fn wait(&mut self, ready: &mut Vec<Ready>, limit: Option<Duration>) -> io::Result<()> {
+        ready.clear();
+        self.events.clear();
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs().min(1 << 30) as i64,
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, room, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let failed = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        ready.extend(self.events.iter().map(|event| {
+            let (flags, data) = (event.flags, event.data);
+            Ready {
+                token: data.u64(),
+                readable: flags.intersects(epoll::EventFlags::IN | failed),
+                writable: flags.intersects(epoll::EventFlags::OUT | failed),
+            }
+        }));
+        Ok(())
+    }
+}
+
+fn interest(write: bool) -> epoll::EventFlags {
+    if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
+}
+
+/// `eventfd`—Wakes a [`Poller`] from another thread.
+#[derive(Debug, Clone)]
+pub struct Waker {
+    fd: Arc<OwnedFd>,
+}
+
+impl Waker {
+    /// A waker that has not woken anybody.
+    pub fn new() -> io::Result<Waker> {
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Waker { fd: Arc::new(fd) })
+    }
+
+    /// Makes the descriptor readable until [`Waker::drain`].
+    pub fn wake(&self) {
+        // It can fail only when it was woken 2^64 - 2 times, and is readable then all the same.
+        let _ = rustix::io::write(&*self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable; before looking for what was announced, not after.
+    pub fn drain(&self) {
+        let _ = rustix::io::read(&*self.fd, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// An interrupted wait counts as one in which nothing came; whoever waits looks at its own
 /// deadline.
 #[inline]
@@ -136,6 +253,31 @@ mod tests {
         for way in ways {
             assert!(way(Duration::ZERO).unwrap(), "an ended peer is readable");
         }
+    }
+
+    #[test]
+    fn a_poller_tells_which_of_many_is_ready_for_what() {
+        let mut poller = Poller::new().unwrap();
+        let (waker, mut ready) = (Waker::new().unwrap(), vec![]);
+        let (a, b) = socket::unix_pair().unwrap();
+        poller.add(&waker, 1, false).unwrap();
+        poller.add(&a, 2, false).unwrap();
+        poller.wait(&mut ready, Some(Duration::from_micros(50))).unwrap();
+        assert_eq!(ready, []);
+        let other = waker.clone();
+        std::thread::spawn(move || other.wake()).join().unwrap();
+        poller.change(&a, 2, true).unwrap();
+        poller.wait(&mut ready, None).unwrap();
+        ready.sort_by_key(|ready| ready.token);
+        let of = |token, readable, writable| Ready { token, readable, writable };
+        assert_eq!(ready, [of(1, true, false), of(2, false, true)]);
+        waker.drain();
+        drop(b);
+        poller.wait(&mut ready, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(ready, [of(2, true, true)]);
+        poller.remove(&a).unwrap();
+        poller.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+        assert_eq!(ready, []);
     }
 
     #[test]

@@ -1,0 +1,115 @@
+//! The end of an auction: one price for all.
+
+use super::ladder::key;
+use super::slab::Order;
+use super::{Book, Ending, Event, Kind, Market, Price, Quantity, Side, Slot};
+
+/// What the limits at one price bring.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    price: Price,
+    buy: u128,
+    sell: u128,
+}
+
+impl Book {
+    pub(super) fn uncross(&mut self, tell: &mut impl FnMut(Event)) {
+        self.market = Market::Continuous;
+        let found = self.auction_price();
+        let price = found.map(|(price, _)| price);
+        let volume = found.map_or(0, |(_, volume)| volume);
+        let told = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
+        tell(Event::Uncrossed { price, volume: told });
+        if let Some(price) = price {
+            self.trade_at(price, volume, tell);
+        }
+        if self.markets.iter().any(|queue| !queue.is_empty()) {
+            let goes = |order: &Order| !order.waits && order.kind == Kind::Market;
+            self.take_out_all(goes, Ending::Unfilled, tell);
+        }
+    }
+
+    /// The one price of an auction with what trades there, if anything does.
+    fn auction_price(&mut self) -> Option<(Price, u128)> {
+        let reference = self.last.map(|last| match self.bands {
+            Some((low, high)) => last.clamp(low, high),
+            None => last,
+        });
+        let mut steps = std::mem::take(&mut self.steps);
+        steps.clear();
+        for side in [Side::Buy, Side::Sell] {
+            for (level, queue) in self.resting[side as usize].levels() {
+                let left = queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left));
+                let (price, left) = (key(side, level), left.sum());
+                steps.push(match side {
+                    Side::Buy => Step { price, buy: left, sell: 0 },
+                    Side::Sell => Step { price, buy: 0, sell: left },
+                });
+            }
+        }
+        steps.extend(reference.map(|price| Step { price, buy: 0, sell: 0 }));
+        steps.sort_unstable_by_key(|step| step.price);
+        let [mut buy, mut sell] = self.markets.map(|queue| {
+            queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left)).sum::<u128>()
+        });
+        buy += steps.iter().map(|step| step.buy).sum::<u128>();
+        // From the lowest price up: sellers join at their price, buyers leave after theirs.
+        let ranked = steps.chunk_by(|one, next| one.price == next.price).map(|same| {
+            sell += same.iter().map(|step| step.sell).sum::<u128>();
+            let (price, volume) = (same[0].price, buy.min(sell));
+            let distance = reference.map_or(0, |reference| price.abs_diff(reference));
+            let rank = (std::cmp::Reverse(volume), buy.abs_diff(sell), distance);
+            buy -= same.iter().map(|step| step.buy).sum::<u128>();
+            (rank, price, volume)
+        });
+        // Of equals the first, which is the lowest.
+        let best = ranked.min_by_key(|(rank, ..)| *rank);
+        self.steps = steps;
+        best.map(|(_, price, volume)| (price, volume)).filter(|(_, volume)| *volume > 0)
+    }
+
+    /// The order that trades first in an auction.
+    fn first_in_auction(&self, side: Side) -> Option<Slot> {
+        let queue = self.markets[side as usize];
+        if queue.is_empty() {
+            self.resting[side as usize].best().map(|(_, slot)| slot)
+        } else {
+            Some(queue.head)
+        }
+    }
+
+    fn trade_at(&mut self, price: Price, mut volume: u128, tell: &mut impl FnMut(Event)) {
+        while volume > 0 {
+            let (Some(buy), Some(sell)) =
+                (self.first_in_auction(Side::Buy), self.first_in_auction(Side::Sell))
+            else {
+                break;
+            };
+            let (buyer, seller) = (&self.orders[buy], &self.orders[sell]);
+            let most = buyer.left.min(seller.left);
+            let quantity = Quantity::try_from(volume).map_or(most, |volume| volume.min(most));
+            volume -= u128::from(quantity);
+            tell(Event::Traded {
+                maker: buyer.id,
+                taker: seller.id,
+                maker_user: buyer.user,
+                taker_user: seller.user,
+                price,
+                quantity,
+                maker_left: buyer.left - quantity,
+                taker_left: seller.left - quantity,
+            });
+            for slot in [buy, sell] {
+                if self.orders[slot].left == quantity {
+                    self.dequeue(slot);
+                    self.forget(slot);
+                } else {
+                    let order = &mut self.orders[slot];
+                    order.left -= quantity;
+                    order.shown = order.whole();
+                }
+            }
+        }
+        self.note_trade(price);
+    }
+}

@@ -1,0 +1,214 @@
+//! Orders in memory that is kept: slots that are reused, and queues threaded through them.
+
+use crate::order::{
+    Kind, Life, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade, Side, UserId,
+};
+use crate::saved::SavedOrder;
+
+/// Where an order lies.
+pub type Slot = u32;
+
+/// No slot.
+pub const NONE: Slot = Slot::MAX;
+
+/// An order. The first cache line holds what matching touches, the second what it rarely needs.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    pub id: OrderId,
+    pub price: Price,
+    /// Open quantity; zero marks a free slot.
+    pub left: Quantity,
+    pub shown: Quantity,
+    /// Rises with every place that is given.
+    pub place: u64,
+    pub previous: Slot,
+    /// The next in its queue, or the next free slot.
+    pub next: Slot,
+    pub user: UserId,
+    /// Its place among the timers; [`NONE`] without one.
+    pub timer: u32,
+    pub side: Side,
+    pub kind: Kind,
+    pub post_only: PostOnly,
+    pub self_trade: SelfTrade,
+    pub waits: bool,
+    pub stop_price: Price,
+    pub quantity: Quantity,
+    pub display: Quantity,
+    pub minimum: Quantity,
+    pub life: Life,
+}
+
+const _: () = assert!(size_of::<Order>() == 128);
+
+impl Order {
+    /// An order that comes, with everything open.
+    pub fn incoming(new: &NewOrder) -> Order {
+        Order {
+            id: new.id,
+            price: new.price,
+            left: new.quantity,
+            shown: if new.display == 0 { new.quantity } else { new.display },
+            place: 0,
+            previous: NONE,
+            next: NONE,
+            user: new.user,
+            timer: NONE,
+            side: new.side,
+            kind: new.kind,
+            post_only: new.post_only,
+            self_trade: new.self_trade,
+            waits: false,
+            stop_price: new.stop_price,
+            quantity: new.quantity,
+            display: new.display,
+            minimum: new.minimum,
+            life: new.life,
+        }
+    }
+
+    pub fn from_saved(saved: &SavedOrder) -> Order {
+        let SavedOrder { left, shown, waits, .. } = *saved;
+        Order { left, shown, waits, ..Order::incoming(&saved.order) }
+    }
+
+    pub fn to_saved(self) -> SavedOrder {
+        let order = NewOrder {
+            id: self.id,
+            user: self.user,
+            side: self.side,
+            kind: self.kind,
+            life: self.life,
+            price: self.price,
+            stop_price: self.stop_price,
+            quantity: self.quantity,
+            display: self.display,
+            minimum: self.minimum,
+            post_only: self.post_only,
+            self_trade: self.self_trade,
+        };
+        SavedOrder { order, left: self.left, shown: self.shown, waits: self.waits }
+    }
+
+    /// What it shows when it comes to rest.
+    pub fn whole(&self) -> Quantity {
+        if self.display == 0 { self.left } else { self.left.min(self.display) }
+    }
+}
+
+/// Slots of orders.
+#[derive(Debug, Clone)]
+pub struct Slab {
+    slots: Vec<Order>,
+    free: Slot,
+    len: usize,
+}
+
+impl Slab {
+    pub fn new() -> Slab {
+        Slab { slots: vec![], free: NONE, len: 0 }
+    }
+
+    pub fn reserve(&mut self, orders: usize) {
+        self.slots.reserve(orders.saturating_sub(self.slots.len()));
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn insert(&mut self, order: Order) -> Slot {
+        self.len += 1;
+        if self.free == NONE {
+            self.slots.push(order);
+            return (self.slots.len() - 1) as Slot;
+        }
+        let slot = self.free;
+        let place = &mut self.slots[slot as usize];
+        self.free = place.next;
+        *place = order;
+        slot
+    }
+
+    pub fn remove(&mut self, slot: Slot) {
+        let order = &mut self.slots[slot as usize];
+        debug_assert!(order.left > 0 || order.next != slot, "a slot is freed once");
+        order.left = 0;
+        order.next = self.free;
+        self.free = slot;
+        self.len -= 1;
+    }
+
+    /// Slots of the orders that live, as they lie.
+    pub fn live(&self) -> impl Iterator<Item = (Slot, &Order)> {
+        let all = self.slots.iter().enumerate().filter(|(_, order)| order.left > 0);
+        all.map(|(slot, order)| (slot as Slot, order))
+    }
+}
+
+impl std::ops::Index<Slot> for Slab {
+    type Output = Order;
+
+    fn index(&self, slot: Slot) -> &Order {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<Slot> for Slab {
+    fn index_mut(&mut self, slot: Slot) -> &mut Order {
+        &mut self.slots[slot as usize]
+    }
+}
+
+/// Orders in order of place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queue {
+    pub head: Slot,
+    pub tail: Slot,
+}
+
+impl Queue {
+    pub const EMPTY: Queue = Queue { head: NONE, tail: NONE };
+
+    pub fn push(&mut self, orders: &mut Slab, slot: Slot) {
+        let order = &mut orders[slot];
+        (order.previous, order.next) = (self.tail, NONE);
+        if self.tail == NONE {
+            self.head = slot;
+        } else {
+            orders[self.tail].next = slot;
+        }
+        self.tail = slot;
+    }
+
+    pub fn unlink(&mut self, orders: &mut Slab, slot: Slot) {
+        let Order { previous, next, .. } = orders[slot];
+        if previous == NONE {
+            self.head = next;
+        } else {
+            orders[previous].next = next;
+        }
+        if next == NONE {
+            self.tail = previous;
+        } else {
+            orders[next].previous = previous;
+        }
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.head == NONE
+    }
+
+    /// Its slots from the front.
+    pub fn slots(self, orders: &Slab) -> impl Iterator<Item = Slot> {
+        let mut slot = self.head;
+        std::iter::from_fn(move || {
+            let here = slot;
+            (here != NONE).then(|| {
+                slot = orders[here].next;
+                here
+            })
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Orders that expire, the earliest first: a binary heap in which every order knows its place.
+
+use super::slab::{NONE, Slab, Slot};
+
+/// The orders with a time, as a heap.
+#[derive(Debug, Clone)]
+pub struct Timers {
+    heap: Vec<(u64, Slot)>,
+}
+
+impl Timers {
+    pub fn new() -> Timers {
+        Timers { heap: vec![] }
+    }
+
+    /// When the first one expires, ns; never if there is none.
+    pub fn earliest_ns(&self) -> u64 {
+        self.heap.first().map_or(u64::MAX, |first| first.0)
+    }
+
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    pub fn insert(&mut self, orders: &mut Slab, until_ns: u64, slot: Slot) {
+        self.heap.push((until_ns, slot));
+        self.rise(orders, self.heap.len() - 1);
+    }
+
+    /// Takes the first one out.
+    pub fn pop(&mut self, orders: &mut Slab) -> Option<Slot> {
+        let (_, slot) = *self.heap.first()?;
+        self.remove(orders, slot);
+        Some(slot)
+    }
+
+    /// Takes an order out that is in.
+    pub fn remove(&mut self, orders: &mut Slab, slot: Slot) {
+        let at = orders[slot].timer as usize;
+        orders[slot].timer = NONE;
+        self.heap.swap_remove(at);
+        if at < self.heap.len() {
+            self.sink(orders, at);
+            self.rise(orders, at);
+        }
+    }
+
+    fn rise(&mut self, orders: &mut Slab, mut at: usize) {
+        while at > 0 && self.heap[at].0 < self.heap[(at - 1) / 2].0 {
+            self.heap.swap(at, (at - 1) / 2);
+            self.note(orders, at);
+            at = (at - 1) / 2;
+        }
+        self.note(orders, at);
+    }
+
+    fn sink(&mut self, orders: &mut Slab, mut at: usize) {
+        loop {
+            let children = [2 * at + 1, 2 * at + 2].into_iter().filter(|at| *at < self.heap.len());
+            let Some(child) = children.min_by_key(|at| self.heap[*at].0) else { return };
+            if self.heap[at].0 <= self.heap[child].0 {
+                return;
+            }
+            self.heap.swap(at, child);
+            self.note(orders, at);
+            self.note(orders, child);
+            at = child;
+        }
+    }
+
+    fn note(&self, orders: &mut Slab, at: usize) {
+        orders[self.heap[at].1].timer = at as u32;
+    }
+}

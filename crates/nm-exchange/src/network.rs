@@ -1,0 +1,396 @@
+//! The topology of a network: how many nodes of each class, where they listen, and who is linked
+//! to whom; read from a TOML file that all of its nodes share.
+//!
+//! ```toml
+//! durability = "none"          # or "memory-quorum", "disk-quorum"
+//! data = "/run/exchange"       # journals go to ROLE-INDEX below it
+//! record = false               # whether batches are written down although nothing asks for it
+//!
+//! [[gateway]]
+//! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
+//!
+//! [[router]]
+//! address = "127.0.0.1:5002"
+//!
+//! [[mediator]]
+//! address = "127.0.0.1:5003"
+//! replication = "127.0.0.1:5004"   # only where there is a log
+//!
+//! [[processor]]
+//! address = "127.0.0.1:5005"
+//! replication = "127.0.0.1:5006"
+//! ```
+//!
+//! Each gateway has one router, each router all mediators, each mediator one processor, and each
+//! processor all gateways. The upstream end makes the link.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::link::Address;
+use crate::order::Segment;
+
+/// Most nodes of one class.
+pub const NODES_MAX: usize = 64;
+
+/// A class of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Keeps the clients' connections, and their requests until they are answered.
+    Gateway,
+    /// Sends each request to the mediator that leads its instrument's cell.
+    Router,
+    /// Puts requests in order and matches them.
+    Mediator,
+    /// Transaction processor: sends replies and broadcasts out.
+    Processor,
+}
+
+impl Role {
+    /// All of them, in the ring's order.
+    pub const ALL: [Role; 4] = [Role::Gateway, Role::Router, Role::Mediator, Role::Processor];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        ["gateway", "router", "mediator", "processor"][self as usize]
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Role, String> {
+        Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| {
+            format!("`{text}` is no class of nodes: gateway, router, mediator or processor")
+        })
+    }
+}
+
+/// When a request counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// When one mediator has it in memory: what it had is gone with it.
+    #[default]
+    None,
+    /// When most replicas of the cell have it in memory.
+    MemoryQuorum,
+    /// When most replicas of the cell have it on disk.
+    DiskQuorum,
+}
+
+impl Durability {
+    /// All of them, the strongest last.
+    pub const ALL: [Durability; 3] =
+        [Durability::None, Durability::MemoryQuorum, Durability::DiskQuorum];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        ["none", "memory-quorum", "disk-quorum"][self as usize]
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Durability, String> {
+        Durability::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
+            format!("`{text}` is no durability: none, memory-quorum or disk-quorum")
+        })
+    }
+}
+
+/// Nodes of each class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counts(pub [usize; 4]);
+
+impl Counts {
+    /// Nodes of a class.
+    pub fn of(self, role: Role) -> usize {
+        self.0[role as usize]
+    }
+
+    /// Nodes in all.
+    pub fn total(self) -> usize {
+        self.0.iter().sum()
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [gateways, routers, mediators, processors] = self.0;
+        write!(f, "{gateways}-{routers}-{mediators}-{processors}")
+    }
+}
+
+impl FromStr for Counts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Counts, String> {
+        let counts: Option<Vec<usize>> = text.split('-').map(|count| count.parse().ok()).collect();
+        match counts.as_deref() {
+            Some(&[g, r, m, p]) if [g, r, m, p].iter().all(|n| (1..=NODES_MAX).contains(n)) => {
+                Ok(Counts([g, r, m, p]))
+            }
+            _ => Err(format!(
+                "`{text}` is no size of a network: it is like 2-2-2-2, gateways, routers, \
+                 mediators and processors, 1 to {NODES_MAX} of each"
+            )),
+        }
+    }
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Where its upstream links, and a gateway's clients, come in.
+    #[serde(with = "address")]
+    pub address: Address,
+    /// Where the other replicas of its cells come in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replication: Option<String>,
+}
+
+/// A network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// When a request counts as done.
+    #[serde(default)]
+    pub durability: Durability,
+    /// Folder below which each node has its own for what it writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    /// Whether executed batches are written down although nothing asks for it.
+    #[serde(default)]
+    pub record: bool,
+    /// Gateways.
+    pub gateway: Vec<Node>,
+    /// Routers.
+    pub router: Vec<Node>,
+    /// Mediators.
+    pub mediator: Vec<Node>,
+    /// Transaction processors.
+    pub processor: Vec<Node>,
+}
+
+impl Network {
+    /// A network that keeps nothing, with addresses from `place`.
+    pub fn new(counts: Counts, mut place: impl FnMut(Role, usize) -> Node) -> Network {
+        let [gateway, router, mediator, processor] =
+            Role::ALL.map(|role| (0..counts.of(role)).map(|index| place(role, index)).collect());
+        Network {
+            durability: Durability::None,
+            data: None,
+            record: false,
+            gateway,
+            router,
+            mediator,
+            processor,
+        }
+    }
+
+    /// Reads a network file.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn read(path: &Path) -> Result<Network, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("the network file {} cannot be read: {error}", path.display()))?;
+        Network::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Reads a network from the text of its file.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn parse(text: &str) -> Result<Network, String> {
+        let network: Network = toml::from_str(text).map_err(|error| error.message().to_string())?;
+        for role in Role::ALL {
+            let count = network.nodes(role).len();
+            if !(1..=NODES_MAX).contains(&count) {
+                return Err(format!("it has {count} {role} nodes: 1 to {NODES_MAX} are possible"));
+            }
+        }
+        let mut known = std::collections::HashSet::new();
+        for (role, index, node) in network.all() {
+            if !known.insert(node.address.to_string()) {
+                return Err(format!("{role} {index} listens where another node does"));
+            }
+            let replicates = matches!(role, Role::Mediator | Role::Processor);
+            if network.durability != Durability::None && replicates && node.replication.is_none() {
+                return Err(format!(
+                    "{role} {index} has no `replication` address, which {} needs",
+                    network.durability
+                ));
+            }
+        }
+        if network.data.is_none() && (network.record || network.durability == Durability::DiskQuorum)
+        {
+            return Err("it has no `data` folder for its journals".to_string());
+        }
+        Ok(network)
+    }
+
+    /// The text of its file.
+    ///
+    /// # Errors
+    /// A sentence, if a path is no UTF-8.
+    pub fn text(&self) -> Result<String, String> {
+        toml::to_string(self).map_err(|error| format!("the network cannot be written: {error}"))
+    }
+
+    /// The nodes of a class.
+    pub fn nodes(&self, role: Role) -> &[Node] {
+        match role {
+            Role::Gateway => &self.gateway,
+            Role::Router => &self.router,
+            Role::Mediator => &self.mediator,
+            Role::Processor => &self.processor,
+        }
+    }
+
+    /// Every node with its class and index, in the ring's order.
+    pub fn all(&self) -> impl Iterator<Item = (Role, usize, &Node)> {
+        Role::ALL.into_iter().flat_map(|role| {
+            self.nodes(role).iter().enumerate().map(move |(index, node)| (role, index, node))
+        })
+    }
+
+    /// How many nodes there are of each class.
+    pub fn counts(&self) -> Counts {
+        Counts(Role::ALL.map(|role| self.nodes(role).len()))
+    }
+
+    /// The nodes to which a node makes its links, by class and index.
+    pub fn downstream(&self, role: Role, index: usize) -> Vec<(Role, usize)> {
+        let counts = self.counts();
+        match role {
+            Role::Gateway => vec![(Role::Router, index % counts.of(Role::Router))],
+            Role::Router => (0..counts.of(Role::Mediator)).map(|i| (Role::Mediator, i)).collect(),
+            Role::Mediator => vec![(Role::Processor, index % counts.of(Role::Processor))],
+            Role::Processor => (0..counts.of(Role::Gateway)).map(|i| (Role::Gateway, i)).collect(),
+        }
+    }
+
+    /// How many nodes make their link to a node.
+    pub fn upstream_count(&self, role: Role, index: usize) -> usize {
+        self.all().filter(|(r, i, _)| self.downstream(*r, *i).contains(&(role, index))).count()
+    }
+
+    /// The cell of an instrument.
+    pub fn cell_of(&self, segment: Segment) -> u16 {
+        (segment as usize % self.mediator.len()) as u16
+    }
+
+    /// The processor that sends the replies of a cell.
+    pub fn processor_of(&self, cell: u16) -> usize {
+        usize::from(cell) % self.processor.len()
+    }
+
+    /// Where the replicas of a cell are: its mediator, the next one if there is one, its processor.
+    pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
+        let (cell, mediators) = (usize::from(cell), self.mediator.len());
+        let mut replicas = vec![(Role::Mediator, cell)];
+        if mediators > 1 {
+            replicas.push((Role::Mediator, (cell + 1) % mediators));
+        }
+        replicas.push((Role::Processor, cell % self.processor.len()));
+        replicas
+    }
+
+    /// The cells that a node has a replica of.
+    pub fn cells_at(&self, role: Role, index: usize) -> Vec<u16> {
+        let cells = 0..self.mediator.len() as u16;
+        cells.filter(|cell| self.replicas(*cell).contains(&(role, index))).collect()
+    }
+
+    /// The folder of a node, if the network has one.
+    pub fn folder(&self, role: Role, index: usize) -> Option<PathBuf> {
+        self.data.as_ref().map(|data| data.join(format!("{role}-{index}")))
+    }
+}
+
+/// Addresses as text.
+mod address {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::link::Address;
+
+    pub fn serialize<S: Serializer>(address: &Address, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(address)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(counts: &str) -> Network {
+        let mut port = 5000;
+        Network::new(counts.parse().unwrap(), |_, _| {
+            port += 1;
+            Node { address: format!("127.0.0.1:{port}").parse().unwrap(), replication: None }
+        })
+    }
+
+    #[test]
+    fn a_network_comes_back_from_its_file() {
+        let network = network("2-1-3-2");
+        let text = network.text().unwrap();
+        assert_eq!(Network::parse(&text).unwrap(), network);
+        let refused = |text: &str, why: &str| {
+            let error = Network::parse(text).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        };
+        refused(&text.replace("127.0.0.1:5001", "localhost:1"), "`localhost:1` is no address");
+        refused(&text.replace("127.0.0.1:5001", "127.0.0.1:5002"), "gateway 1 listens where");
+        refused(&text.replace("\"none\"", "\"disk-quorum\""), "mediator 0 has no `replication`");
+        refused(&text.replace("record = false", "record = true"), "no `data` folder");
+        refused(&text.replace("[[router]]", "[[rooter]]"), "rooter");
+        refused("gateway = []\nrouter = []\nmediator = []\nprocessor = []", "0 gateway nodes");
+        assert!(Network::read(Path::new("/no/file")).unwrap_err().contains("/no/file"));
+    }
+
+    #[test]
+    fn links_and_replicas_follow_from_the_counts() {
+        let network = network("3-2-4-2");
+        assert_eq!(network.downstream(Role::Gateway, 2), [(Role::Router, 0)]);
+        assert_eq!(network.downstream(Role::Router, 1).len(), 4);
+        assert_eq!(network.downstream(Role::Mediator, 3), [(Role::Processor, 1)]);
+        assert_eq!(network.downstream(Role::Processor, 0).len(), 3);
+        assert_eq!(network.upstream_count(Role::Gateway, 0), 2);
+        assert_eq!(network.upstream_count(Role::Router, 0), 2);
+        assert_eq!(network.upstream_count(Role::Router, 1), 1);
+        let (m, p) = (Role::Mediator, Role::Processor);
+        assert_eq!(network.replicas(3), [(m, 3), (m, 0), (p, 1)]);
+        assert_eq!(network.cells_at(Role::Mediator, 0), [0, 3]);
+        assert_eq!(network.cells_at(Role::Processor, 1), [1, 3]);
+        assert_eq!(network.cells_at(Role::Gateway, 1), []);
+        assert_eq!(network.counts().to_string(), "3-2-4-2");
+        for bad in ["2-2-2", "0-1-1-1", "1-1-1-65", "a-1-1-1", "", "1-1-1-1-1"] {
+            assert!(bad.parse::<Counts>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The fast order book beside the plain one: pinned to one CPU, rounds interleaved, figures of one
+//! run. The measuring program is the bench `book` of nm-exchange, which says how.
+//!
+//! Writes Markdown to stdout and to `docs/results/book.md` or the file of `--out`.
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+const USAGE: &str = "\
+usage: cargo xtask bench-book [--rounds N] [--commands N] [--cpu CPU] [--out FILE]";
+
+pub fn run(args: &[String]) -> Result<()> {
+    let (mut rounds, mut commands, mut cpu) = (15usize, 500_000usize, 1usize);
+    let mut out = "docs/results/book.md".to_string();
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().with_context(|| USAGE.to_string())?;
+        match word.as_str() {
+            "--rounds" => rounds = value.parse()?,
+            "--commands" => commands = value.parse()?,
+            "--cpu" => cpu = value.parse()?,
+            "--out" => out.clone_from(value),
+            _ => bail!("{USAGE}"),
+        }
+    }
+    let bench = "cargo bench --locked -p nm-exchange --bench book";
+    shell::run(&format!("{bench} --no-run"))?;
+    let line = format!("taskset -c {cpu} {bench} -- --rounds {rounds} --commands {commands}");
+    let (tables, ok) = shell::output(&line)?;
+    if !ok {
+        bail!("`{line}` failed: {tables}");
+    }
+    let (kernel, _) = shell::output("uname -srm")?;
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processor.lines().find_map(|line| line.strip_prefix("model name"));
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let text = format!(
+        "# The order book, fast and plain\n\n\
+         Made by `cargo xtask bench-book --rounds {rounds} --commands {commands}`: one thread on \
+         CPU {cpu}, fast and plain book in turn. How each figure is made: \
+         crates/nm-exchange/benches/book.rs.\n\
+         - Machine: {}, {}\n- load at the end: {}\n{tables}",
+        model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),
+        kernel.trim(),
+        load.trim(),
+    );
+    print!("{text}");
+    std::fs::write(shell::root().join(&out), &text).with_context(|| format!("cannot write {out}"))
+}
