@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nm_model::probe::{Preset, RrSize};
 use nm_model::{Metric, Pattern};
 
+use crate::commands::ExchangeCommand;
+
 /// Default port of the stand-alone servers.
 pub const DEFAULT_PORT: u16 = 4810;
 
@@ -103,6 +105,9 @@ pub enum Command {
         /// Command whose page is wanted.
         command: Option<String>,
     },
+    /// A distributed stock exchange on this machine or several.
+    #[command(subcommand)]
+    Exchange(ExchangeCommand),
     /// An agent on stdin and stdout; started by environments, not by hand.
     #[command(hide = true)]
     Agent,

@@ -3,6 +3,7 @@
 mod campaign;
 mod compare;
 mod doctor;
+mod exchange;
 mod import;
 mod pingpong;
 mod qualify;
@@ -18,6 +19,8 @@ use clap::CommandFactory;
 use nm_model::words::UnknownWord;
 
 use crate::cli::{Cli, Command, ReportArgs, SchemaOf, ServerCommand};
+pub use exchange::args::ExchangeCommand;
+
 use crate::exit::{Exit, Stop};
 use crate::{output, plans};
 
@@ -46,6 +49,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Schema { of } => schema(of),
         Command::Completions { shell } => completions(shell),
         Command::Man { command } => man(command.as_deref()),
+        Command::Exchange(command) => exchange::run(&command),
         Command::Agent => {
             nm_lab::agent::serve(stdin(), stdout())?;
             Ok(Exit::Pass)

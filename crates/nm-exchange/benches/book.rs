@@ -89,7 +89,7 @@ const MIXES: [Mix; 2] = [
         add: 60,
         take: 10,
         cancel: 25,
-        depth: 5,
+        depth: 3,
     },
 ];
 
@@ -153,7 +153,9 @@ impl Maker {
         if share < mix.add + mix.take {
             let order = self.order();
             let price = if order.side == Side::Buy { self.last + 100 } else { self.last - 100 };
-            let quantity = order.quantity * mix.depth + mix.depth / 2;
+            // The fuller the book, the more is taken, so that it keeps about its size.
+            let depth = mix.depth * (self.live.len() / LIVING).max(1) as u64;
+            let quantity = order.quantity * depth + depth / 2;
             return Command::New(NewOrder {
                 life: Life::ImmediateOrCancel,
                 price,

@@ -6,15 +6,19 @@
 //! is not handled: its predecessor was lost on a link, and both come again. One that was handled
 //! before is not handled again; its sender is told the outcome once more.
 //!
+//! Where nothing is replicated, a mediator that starts again has lost the books; it *forgives*: it
+//! takes sessions up at whatever they send first.
+//!
 //! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, an instrument
 //! is copied before its first change after that, and [`Cell::copy_one`] copies one of the others
 //! whenever there is time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::codec::{self, Fields};
+use crate::codec::{self, Fields, Meaningless};
 use crate::order::{Command, Event, Matching, Segment, UserId};
 use crate::saved::fnv1a;
+use crate::wire::{self, Frame, FrameKind, Header};
 
 /// The session that may command the exchange itself: halts, auctions, bands, the end of the day.
 pub const OPERATOR: UserId = 0;
@@ -44,6 +48,38 @@ pub struct Request {
     pub is_public: bool,
     /// What is asked.
     pub command: Command,
+}
+
+impl Request {
+    /// The request in a frame.
+    ///
+    /// # Errors
+    /// If it carries no command.
+    pub fn of(frame: &Frame<'_>) -> Result<Request, Meaningless> {
+        Request::from_parts(&frame.header, frame.body)
+    }
+
+    /// The request of a header and a body.
+    ///
+    /// # Errors
+    /// If the body is no command.
+    pub fn from_parts(header: &Header, body: &[u8]) -> Result<Request, Meaningless> {
+        let mut fields = Fields(body);
+        let command = codec::read_command(&mut fields)?;
+        if header.kind != FrameKind::Request || !fields.0.is_empty() || header.client_seq == 0 {
+            return Err(Meaningless);
+        }
+        Ok(Request {
+            session: header.session,
+            gateway: header.gateway,
+            segment: header.segment,
+            client_seq: header.client_seq,
+            previous_seq: header.previous_seq,
+            intended_ns: header.intended_ns,
+            is_public: header.flags & wire::PUBLIC != 0,
+            command,
+        })
+    }
 }
 
 /// What became of a request that was handled.
@@ -101,12 +137,14 @@ pub struct Cell<M> {
     copying: Option<Copying>,
     /// Events of the request at hand, as bytes.
     codes: Vec<u8>,
+    /// Whether a session that is not known on an instrument may begin anywhere.
+    pub forgives: bool,
 }
 
 impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
         let (instruments, copying, codes) = Default::default();
-        Cell { instruments, index: 0, now_ns: 0, copying, codes }
+        Cell { instruments, index: 0, now_ns: 0, copying, codes, forgives: false }
     }
 }
 
@@ -136,7 +174,8 @@ impl<M: Matching> Cell<M> {
             let known = session.outcomes.iter().find(|old| old.client_seq == request.client_seq);
             return Handled::Before(known.copied());
         }
-        if request.previous_seq != session.last {
+        let begins = self.forgives && session.last == 0;
+        if request.previous_seq != session.last && !begins {
             return Handled::Gap;
         }
         let codes = &mut self.codes;

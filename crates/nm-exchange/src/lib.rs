@@ -10,6 +10,7 @@ pub mod book;
 pub mod cell;
 pub mod codec;
 pub mod link;
+pub mod load;
 pub mod naive;
 pub mod network;
 pub mod node;

@@ -244,11 +244,12 @@ impl Book {
             }
             order.order.minimum = 0;
         }
-        if order.order.post_only == PostOnly::Slide && self.would_take(&order.order) {
-            if !self.slide(&mut order, tell) || self.outside(&order.order) {
-                let ending = Ending::Bands;
-                return tell(Event::Cancelled { id, user, left: order.left, ending });
-            }
+        if order.order.post_only == PostOnly::Slide
+            && self.would_take(&order.order)
+            && (!self.slide(&mut order, tell) || self.outside(&order.order))
+        {
+            let ending = Ending::Bands;
+            return tell(Event::Cancelled { id, user, left: order.left, ending });
         }
         let (left, lives) = self.trade(order, tell);
         if !lives || left == 0 {

@@ -40,7 +40,7 @@
 //! - **Post-only** and stop, immediate, market or minimum contradict each other, as do iceberg and
 //!   immediate or market. A post-only order that slides outside the bands, or beyond the last
 //!   price that there is, is cancelled. One that is replaced must not take either: it is refused
-//!   or slides.
+//!   or slides. Nobody takes in an auction, so there one that came before may be moved anywhere.
 //! - **Bands** hold for limits, those of waiting stops included, and so for every trade. A stop
 //!   price may lie anywhere, and market orders take what lies within.
 //! - **Halt.** Orders neither come nor change; they may be cancelled, expire and end with the day.

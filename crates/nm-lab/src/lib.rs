@@ -9,6 +9,7 @@ pub mod affinity;
 pub mod agent;
 pub mod doctor;
 pub mod environment;
+pub mod exchange;
 pub mod launcher;
 mod netlink;
 pub mod pair;

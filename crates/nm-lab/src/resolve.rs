@@ -3,7 +3,7 @@
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Mode, ProbeKind, Protocol, Stack, StackPair};
 
-use crate::{environment, launcher};
+use crate::{environment, exchange, launcher};
 
 /// Why a row of a plan cannot run here, as a clause that follows `not available: `; none if it can.
 pub fn obstacle(
@@ -17,6 +17,10 @@ pub fn obstacle(
         .or_else(|| stack_obstacle(&stacks.server))
         .or_else(|| passage_obstacle(environment, stacks.protocol()))
         .or_else(|| carriage_obstacle(stacks.protocol(), probe))
+        .or_else(|| match probe {
+            ProbeKind::Exchange => exchange::obstacle(environment, stacks),
+            _ => None,
+        })
 }
 
 /// Why an environment cannot be made here.
@@ -39,8 +43,8 @@ pub fn environment_obstacle(environment: EnvironmentKind) -> Option<String> {
 
 fn probe_obstacle(probe: ProbeKind) -> Option<String> {
     match probe {
-        ProbeKind::Pingpong | ProbeKind::Stream | ProbeKind::Rr => None,
-        ProbeKind::Compute | ProbeKind::Jitter | ProbeKind::Exchange => {
+        ProbeKind::Pingpong | ProbeKind::Stream | ProbeKind::Rr | ProbeKind::Exchange => None,
+        ProbeKind::Compute | ProbeKind::Jitter => {
             Some(format!("not in this version: the probe {probe} is planned"))
         }
     }
@@ -169,7 +173,7 @@ mod tests {
             (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Jitter, "jitter"),
-            (Loopback, "tcp-spin", ProbeKind::Exchange, "exchange"),
+            (Loopback, "tcp-spin", ProbeKind::Exchange, "epoll"),
             (Loopback, "accel+tcp-spin:tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Loopback, "onload+unix-spin", ProbeKind::Pingpong, "Unix"),
             (Loopback, "unix-busy-poll", ProbeKind::Pingpong, "busy-poll"),

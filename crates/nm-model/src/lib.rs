@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod campaign;
 pub mod doubt;
+pub mod exchange;
 pub mod facts;
 pub mod metric;
 pub mod plan;
@@ -22,6 +23,7 @@ pub mod words;
 pub use agent::{Answer, Failure, FailureKind, Request};
 pub use campaign::{Campaign, NotAvailable, Trial};
 pub use doubt::{Doubt, DoubtKind};
+pub use exchange::ExchangeSpec;
 pub use facts::Facts;
 pub use metric::Metric;
 pub use plan::{Plan, PlanError};

@@ -5,6 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::exchange::ExchangeSpec;
 use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
 use crate::stack::{StackPair, named_enum};
 use crate::target::Target;
@@ -151,7 +152,8 @@ fn trial_keys(kind: ProbeKind) -> Vec<String> {
         ProbeKind::Pingpong => serde_json::to_value(PingpongSpec::default()),
         ProbeKind::Stream => serde_json::to_value(StreamSpec::default()),
         ProbeKind::Rr => serde_json::to_value(RrSpec::default()),
-        ProbeKind::Compute | ProbeKind::Jitter | ProbeKind::Exchange => {
+        ProbeKind::Exchange => serde_json::to_value(ExchangeSpec::default()),
+        ProbeKind::Compute | ProbeKind::Jitter => {
             Ok(serde_json::Value::Object(serde_json::Map::new()))
         }
     };
@@ -197,7 +199,7 @@ impl<'de> Deserialize<'de> for TrialBlock {
             ProbeKind::Rr => serde_json::from_value(rest).map(ProbeSpec::Rr),
             ProbeKind::Compute => Ok(ProbeSpec::Compute),
             ProbeKind::Jitter => Ok(ProbeSpec::Jitter),
-            ProbeKind::Exchange => Ok(ProbeSpec::Exchange),
+            ProbeKind::Exchange => serde_json::from_value(rest).map(ProbeSpec::Exchange),
         }
         .map_err(D::Error::custom)?;
         Ok(TrialBlock {

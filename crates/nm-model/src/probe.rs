@@ -6,6 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::exchange::{self, ExchangeSpec};
 use crate::stack::{Protocol, named_enum, text_serde};
 use crate::words::UnknownWord;
 
@@ -294,8 +295,8 @@ pub enum ProbeSpec {
     Compute,
     /// Not in this version.
     Jitter,
-    /// Not in this version.
-    Exchange,
+    /// See [`ExchangeSpec`].
+    Exchange(ExchangeSpec),
 }
 
 impl ProbeSpec {
@@ -307,7 +308,7 @@ impl ProbeSpec {
             ProbeSpec::Rr(_) => ProbeKind::Rr,
             ProbeSpec::Compute => ProbeKind::Compute,
             ProbeSpec::Jitter => ProbeKind::Jitter,
-            ProbeSpec::Exchange => ProbeKind::Exchange,
+            ProbeSpec::Exchange(_) => ProbeKind::Exchange,
         }
     }
 
@@ -320,7 +321,8 @@ impl ProbeSpec {
             ProbeSpec::Pingpong(spec) => spec.check(protocol),
             ProbeSpec::Stream(spec) => spec.check(),
             ProbeSpec::Rr(spec) => spec.check(),
-            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => Ok(()),
+            ProbeSpec::Exchange(spec) => spec.check(),
+            ProbeSpec::Compute | ProbeSpec::Jitter => Ok(()),
         }
     }
 
@@ -340,7 +342,12 @@ impl ProbeSpec {
                 .iter()
                 .map(|&size| Case::Request { size, rate_per_s: spec.rate_per_s })
                 .collect(),
-            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => vec![],
+            ProbeSpec::Exchange(spec) => {
+                let bytes = exchange::MESSAGE_BYTES;
+                let size = RrSize { request_bytes: bytes, response_bytes: bytes };
+                vec![Case::Request { size, rate_per_s: Some(spec.rate_per_s) }]
+            }
+            ProbeSpec::Compute | ProbeSpec::Jitter => vec![],
         }
     }
 
@@ -350,7 +357,8 @@ impl ProbeSpec {
             ProbeSpec::Pingpong(s) => (s.max_ms + s.warmup_ms) as f64 / 1e3 * s.sizes.len() as f64,
             ProbeSpec::Stream(s) => (s.seconds + s.omit_ms as f64 / 1e3) * s.patterns.len() as f64,
             ProbeSpec::Rr(s) => (s.seconds + s.warmup_ms as f64 / 1e3) * s.sizes.len() as f64,
-            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Exchange => 0.0,
+            ProbeSpec::Exchange(s) => s.seconds + s.warmup_ms as f64 / 1e3,
+            ProbeSpec::Compute | ProbeSpec::Jitter => 0.0,
         }
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::campaign::NotAvailable;
 use crate::doubt::Doubt;
+use crate::exchange::ExchangeRound;
 use crate::facts::Facts;
 use crate::metric::Metric;
 use crate::plan::Plan;
@@ -299,6 +300,9 @@ pub struct LatencyRound {
     pub histogram: Option<String>,
     /// The course of the round in equal slices of time.
     pub slices: Vec<Slice>,
+    /// What the exchange tells beside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangeRound>,
 }
 
 impl LatencyRound {

@@ -7,6 +7,7 @@
 
 pub mod csv;
 mod distribution;
+pub mod exchange;
 mod facts;
 pub mod folder;
 pub mod hlog;

@@ -3,6 +3,7 @@
 use nm_model::RunResult;
 use nm_model::verdict::{Comparison, Verdict};
 
+use crate::exchange;
 use crate::facts;
 use crate::table::{Table, Tone, markdown_text};
 use crate::view::{self, Detail, Notes};
@@ -26,6 +27,11 @@ pub fn report(result: &RunResult) -> String {
         for group in view::groups(result) {
             text += &format!("\n{}", view::group_table(&group, &notes, Detail::Full).to_markdown());
         }
+    }
+    let exchange = exchange::tables(result);
+    if !exchange.is_empty() {
+        text += "\n## The exchange\n";
+        exchange.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
     }
     text += &doubts(&notes);
     text += &endpoints(result);

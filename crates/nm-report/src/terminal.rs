@@ -6,6 +6,7 @@ use nm_model::result::Statistic;
 use nm_model::verdict::Comparison;
 use nm_model::{Outcome, RunResult};
 
+use crate::exchange;
 use crate::table::{Tone, wrap};
 use crate::units;
 use crate::view::{self, Detail, Notes};
@@ -64,6 +65,9 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
         if group.statistic == Statistic::Throughput {
             text += &settings(&group, style);
         }
+    }
+    for table in exchange::tables(result) {
+        text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
     text += &doubts(&notes, style);
     if !result.not_available.is_empty() {

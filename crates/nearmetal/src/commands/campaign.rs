@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::trial::{self, Options};
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Campaign, Failure, FailureKind, Launcher, NotAvailable, Side, StackPair, Trial};
+use nm_model::{
+    Campaign, ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, Side, StackPair,
+    Trial,
+};
 
 use crate::progress::Progress;
 use crate::recorder::Recorder;
@@ -62,6 +65,15 @@ pub fn run(
                 recorder.skipped(trial, outcome.skipped);
                 recorder.add(outcome.measured)?;
             }
+            Tried::Exchange(measured, trouble) => {
+                recorder.facts(&format!("{} client", trial.environment), nm_host::facts());
+                recorder.add(vec![*measured])?;
+                for sentence in trouble {
+                    let sentence = format!("{}: {sentence}", row(trial));
+                    progress.say(&sentence);
+                    recorder.failed(sentence)?;
+                }
+            }
             Tried::Failed(measured, failure) => {
                 recorder.add(measured)?;
                 if failure.kind == FailureKind::Cancelled {
@@ -101,9 +113,31 @@ fn start(trial: &Trial, ipv6: bool, log_folder: Option<&Path>) -> Result<Environ
     Ok(environment)
 }
 
+/// One round of the exchange, which has a network of its own and needs no agents.
+fn exchange(
+    trial: &Trial,
+    spec: &ExchangeSpec,
+    options: &Options,
+    folder: Option<&Path>,
+    interrupted: &AtomicBool,
+) -> Tried {
+    let folder = folder.map_or_else(std::env::temp_dir, |folder| folder.join("exchange"));
+    let folder = folder.join(format!("round-{}", trial.round + 1));
+    let seed = options.seed.wrapping_add(u64::from(trial.round));
+    let setup = nm_lab::exchange::setup(spec, &trial.stack, seed, &folder);
+    let tried = setup
+        .and_then(|setup| nm_lab::exchange::run(&setup, trial.round, options, interrupted));
+    match tried {
+        Ok((measured, trouble)) => Tried::Exchange(Box::new(measured), trouble),
+        Err(failure) => Tried::Failed(vec![], failure),
+    }
+}
+
 enum Tried {
     Measured(trial::Outcome, Vec<(Side, nm_model::Facts)>),
     Failed(Vec<trial::Measured>, Failure),
+    /// A round of the exchange, and what else happened.
+    Exchange(Box<trial::Measured>, Vec<String>),
     NotAvailable(String),
 }
 
@@ -117,6 +151,9 @@ impl Places {
         progress: &Progress,
         interrupted: &AtomicBool,
     ) -> Tried {
+        if let ProbeSpec::Exchange(spec) = &trial.probe {
+            return exchange(trial, spec, options, log_folder, interrupted);
+        }
         let place = place(trial.environment, &trial.stack);
         if let Some(reason) = self.given_up.get(&place) {
             return Tried::NotAvailable(reason.clone());

@@ -201,3 +201,53 @@ impl Ladder {
 fn base_for(best: Key) -> Key {
     best.saturating_sub(WINDOW as i64 * 3 / 4).min(Key::MAX - WINDOW as i64 + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::slab::Order;
+    use super::*;
+
+    #[test]
+    fn levels_stand_as_in_a_sorted_map_wherever_the_market_goes() {
+        let (mut orders, mut ladder) = (Slab::new(), Ladder::new());
+        let mut known: BTreeMap<Key, Vec<Slot>> = BTreeMap::new();
+        let mut seed = 5u64;
+        let (mut middle, mut bases) = (0i64, std::collections::BTreeSet::new());
+        for step in 0..30_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Long stays, so that a window is full to its edges, with jumps between them.
+            if step % 3_000 == 0 {
+                let places = [0, 5_000, -3_000, Key::MAX - 9_000, Key::MIN + 9_000, 1_000];
+                middle = places[step / 3_000 % places.len()];
+            }
+            let key = middle + (seed >> 40) as i64 % 9_000;
+            if seed >> 62 < 2 || known.len() < 20 {
+                let slot = orders.insert(Order::SAMPLE);
+                ladder.push(&mut orders, key, slot);
+                known.entry(key).or_default().push(slot);
+            } else {
+                // Mostly the best goes, as in a market; sometimes another.
+                let from = if seed >> 61 & 1 == 0 { Key::MAX } else { key };
+                let Some((key, slots)) = known.range_mut(..=from).next_back() else { continue };
+                let (key, slot) = (*key, slots.remove(0));
+                if slots.is_empty() {
+                    known.remove(&key);
+                }
+                ladder.unlink(&mut orders, key, slot);
+                orders.remove(slot);
+            }
+            bases.insert(ladder.base);
+            let best = known.last_key_value().map(|(key, slots)| (*key, slots[0]));
+            assert_eq!(ladder.best(), best);
+            if step % 100 == 0 {
+                let levels = ladder.levels().map(|(key, queue)| (key, queue.head));
+                assert!(levels.eq(known.iter().rev().map(|(key, slots)| (*key, slots[0]))));
+            }
+            let below = ladder.next(Some(key)).map(|(key, _)| key);
+            assert_eq!(below, known.range(..key).next_back().map(|(key, _)| *key));
+        }
+        assert!(bases.len() > 5, "the window followed");
+    }
+}

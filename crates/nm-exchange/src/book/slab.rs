@@ -43,6 +43,30 @@ pub struct Order {
 const _: () = assert!(size_of::<Order>() == 128);
 
 impl Order {
+    /// Any order, for tests of what lies beneath the book.
+    #[cfg(test)]
+    pub const SAMPLE: Order = Order {
+        id: 1,
+        price: 1,
+        left: 1,
+        shown: 1,
+        place: 0,
+        previous: NONE,
+        next: NONE,
+        user: 1,
+        timer: NONE,
+        side: Side::Buy,
+        kind: Kind::Limit,
+        post_only: PostOnly::No,
+        self_trade: SelfTrade::Allow,
+        waits: false,
+        stop_price: 0,
+        quantity: 1,
+        display: 0,
+        minimum: 0,
+        life: Life::GoodTillCancelled,
+    };
+
     /// An order that comes, with everything open.
     pub fn incoming(new: &NewOrder) -> Order {
         Order {

@@ -72,3 +72,42 @@ impl Timers {
         orders[self.heap[at].1].timer = at as u32;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::slab::Order;
+
+    #[test]
+    fn the_earliest_comes_first_whoever_was_taken_out_between() {
+        let (mut orders, mut timers) = (Slab::new(), Timers::new());
+        let mut known: Vec<(u64, Slot)> = vec![];
+        let mut seed = 3u64;
+        for _ in 0..3000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let choice = (seed >> 60) as usize;
+            if choice < 9 || known.is_empty() {
+                let slot = orders.insert(Order::SAMPLE);
+                timers.insert(&mut orders, seed >> 40, slot);
+                known.push((seed >> 40, slot));
+            } else if choice < 14 {
+                let (_, slot) = known.swap_remove((seed >> 33) as usize % known.len());
+                timers.remove(&mut orders, slot);
+                orders.remove(slot);
+            } else {
+                known.sort_unstable_by(|one, other| other.cmp(one));
+                let (until_ns, _) = known[known.len() - 1];
+                assert_eq!(timers.earliest_ns(), until_ns);
+                let slot = timers.pop(&mut orders).unwrap();
+                let at = known.iter().position(|one| *one == (until_ns, slot)).unwrap();
+                known.remove(at);
+                orders.remove(slot);
+            }
+            assert_eq!(timers.len(), known.len());
+            assert_eq!(
+                timers.earliest_ns(),
+                known.iter().map(|one| one.0).min().unwrap_or(u64::MAX)
+            );
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Tests of the exchange, in one binary.
 
 mod book;
+mod nodes;
 mod quiet;
 mod scenarios;

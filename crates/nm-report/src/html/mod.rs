@@ -10,6 +10,7 @@ use nm_model::result::RoundData;
 use nm_model::verdict::{Comparison, Verdict};
 use nm_model::{Outcome, RunResult};
 
+use crate::exchange;
 use crate::facts;
 use crate::table::{Table, Tone};
 use crate::units;
@@ -28,6 +29,7 @@ const EMBEDDED_BYTES_MAX: usize = 512 * 1024;
 pub fn report(result: &RunResult, references: &[RunResult]) -> String {
     let notes = Notes::collect(result);
     let sections = charts::sections(result, references);
+    let exchange = exchange::tables(result);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -48,13 +50,14 @@ pub fn report(result: &RunResult, references: &[RunResult]) -> String {
                 }
                 main {
                     (verdict(result))
-                    (contents(result, &sections, &notes))
+                    (contents(result, &sections, &exchange, &notes))
                     (targets(result))
                     (comparisons(result))
                     @for section in &sections {
                         (chart_section(section))
                     }
                     (figures(result, &notes))
+                    (the_exchange(&exchange))
                     (doubts(&notes))
                     (endpoints(result))
                     (references_section(references))
@@ -173,7 +176,12 @@ fn verdict(result: &RunResult) -> Markup {
     }
 }
 
-fn contents(result: &RunResult, sections: &[charts::Section], notes: &Notes) -> Markup {
+fn contents(
+    result: &RunResult,
+    sections: &[charts::Section],
+    exchange: &[Table],
+    notes: &Notes,
+) -> Markup {
     let mut links: Vec<(String, &str)> = vec![];
     let mut add = |is_there: bool, anchor: &str, title: &'static str| {
         if is_there {
@@ -186,6 +194,7 @@ fn contents(result: &RunResult, sections: &[charts::Section], notes: &Notes) -> 
         add(true, &section.anchor(), section.title);
     }
     add(!result.series.is_empty(), "figures", "All figures");
+    add(!exchange.is_empty(), "exchange", "The exchange");
     add(!notes.notes.is_empty(), "doubts", "Doubts");
     add(!result.facts.is_empty(), "endpoints", "Endpoints");
     add(!result.not_available.is_empty() || !result.failures.is_empty(), "missing", "Not measured");
@@ -282,6 +291,23 @@ fn compared(comparison: &Comparison) -> Markup {
                     summary { "Cases that only one side has" }
                     ul { @for line in &comparison.unmatched { li { (line) } } }
                 }
+            }
+        }
+    }
+}
+
+/// Round trips and rates beside the published ones, CPU time, hops and faults.
+fn the_exchange(tables: &[Table]) -> Markup {
+    html! {
+        @if !tables.is_empty() {
+            section id="exchange" aria-labelledby="exchange-h" {
+                h2 id="exchange-h" { "The exchange" }
+                p.reading {
+                    "A round trip goes from the client through gateway, router, mediator and \
+                     transaction processor and back; it counts from when the schedule wanted the \
+                     request to leave. The published study ran on twelve hosts without durability."
+                }
+                @for table in tables { (region(table)) }
             }
         }
     }

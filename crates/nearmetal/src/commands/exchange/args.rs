@@ -1,0 +1,164 @@
+//! What can be said to `nearmetal exchange`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use nm_exchange::network::Role;
+use nm_exchange::run::Kill;
+use nm_model::exchange::{Durability, NodeCounts, OrderMix};
+
+use super::verify::VerifyArgs;
+use crate::cli::FormatArgs;
+
+#[derive(Debug, Subcommand)]
+pub enum ExchangeCommand {
+    /// Start a network, drive orders through it at a rate, and judge the round trips.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange run\n  \
+        nearmetal exchange run --nodes 1-1-1-1 --rate 100000\n  \
+        nearmetal exchange run --durability disk-quorum --kill mediator:0@2\n  \
+        nearmetal exchange run --nodes 4-4-4-4 --rate 20000 --hosts hosts.txt")]
+    Run(RunArgs),
+    /// Find the highest rate that keeps ES10 and p99 under the limit.
+    #[command(after_help = "Examples:\n  nearmetal exchange search --nodes 1-1-1-1\n  \
+        nearmetal exchange search --nodes 2-2-2-2 --durability memory-quorum --limit 5")]
+    Search(SearchArgs),
+    /// Prove from the logs of a recorded run that nothing was lost, doubled or reordered.
+    Verify(VerifyArgs),
+    /// One node of a network, until its input ends; started by `exchange run`, or by hand.
+    Node(NodeArgs),
+    /// Kill nodes at random under load, again and again, and verify each time.
+    Torture(TortureArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// gateway, router, mediator or processor.
+    #[arg(long)]
+    pub role: Role,
+    /// Which one of its class, from 0 on.
+    #[arg(long)]
+    pub index: usize,
+    /// The network's file, the same for all of its nodes.
+    #[arg(long, value_name = "FILE")]
+    pub network: PathBuf,
+}
+
+/// How links are carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// Unix sockets.
+    Unix,
+}
+
+/// The network and its load, for `run` and `search` alike.
+#[derive(Debug, Args)]
+pub struct NetworkArgs {
+    /// Gateways, routers, mediators and transaction processors.
+    #[arg(long, default_value = "2-2-2-2", value_name = "G-R-M-P")]
+    pub nodes: NodeCounts,
+    /// Measuring time of a round, s.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Load before each measurement, ms.
+    #[arg(long, default_value_t = 500, value_name = "MS")]
+    pub warmup: u64,
+    /// When a request counts as done: none, memory-quorum or disk-quorum.
+    #[arg(long, default_value = "none")]
+    pub durability: Durability,
+    /// What carries the links.
+    #[arg(long, value_enum, default_value = "tcp")]
+    pub transport: Transport,
+    /// Orders of the load: default, exchange-core or monterey.
+    #[arg(long, default_value = "default", value_name = "NAME")]
+    pub mix: OrderMix,
+    /// Seed of orders and schedule; the same seed gives the same orders.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Limit for ES10 and p99, ms.
+    #[arg(long, default_value_t = nm_model::exchange::SLA_MS, value_name = "MS")]
+    pub limit: f64,
+    /// Hosts for the nodes, reached by ssh; this machine if not given.
+    #[arg(long, value_name = "FILE")]
+    pub hosts: Option<PathBuf>,
+    /// Folder on each of the hosts for journals.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp/nearmetal-exchange")]
+    pub host_data: PathBuf,
+    /// Folder for the result; made anew.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Requests a second.
+    #[arg(long, default_value_t = 10_000.0)]
+    pub rate: f64,
+    /// Rounds, each with a network of its own; five or more support a verdict.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Kill a node in each round and start it again, such as mediator:0@2.5.
+    #[arg(long, value_name = "ROLE:INDEX@SECONDS")]
+    pub kill: Vec<Kill>,
+    /// Keep the client's log and journals of each round, for `exchange verify`.
+    #[arg(long)]
+    pub record: bool,
+    /// Let the load generator stand still for so long in the middle of a round, ms: a test of the
+    /// figures themselves.
+    #[arg(long, value_name = "MS")]
+    pub stall: Option<f64>,
+    /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SearchArgs {
+    /// First rate that is tried, requests a second; 5000 for each mediator if not given.
+    #[arg(long, value_name = "RATE")]
+    pub from: Option<f64>,
+    /// Highest rate that is tried.
+    #[arg(long, default_value_t = 1e6, value_name = "RATE")]
+    pub to: f64,
+    /// How often both ends of the bracket are tried.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How close the ends of the bracket shall be, %.
+    #[arg(long, default_value_t = 8.0, value_name = "PERCENT")]
+    pub within: f64,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TortureArgs {
+    /// Trials.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub trials: u32,
+    /// Seed of everything random: sizes, durabilities, victims, times.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Requests a second.
+    #[arg(long, default_value_t = 2_000.0)]
+    pub rate: f64,
+    /// Load of one trial, s.
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Only this durability; all in turn if not given.
+    #[arg(long)]
+    pub durability: Option<Durability>,
+    /// Only nodes of this class; all in turn if not given.
+    #[arg(long)]
+    pub role: Option<Role>,
+    /// Folder for what trials leave; those that found nothing are removed.
+    #[arg(long, value_name = "DIR", default_value = "nearmetal-torture")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}

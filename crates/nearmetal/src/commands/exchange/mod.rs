@@ -1,0 +1,24 @@
+//! `nearmetal exchange`: the commands of the exchange, each in a file of its own.
+
+pub mod args;
+mod node;
+mod run;
+mod search;
+mod torture;
+pub mod verify;
+
+use anyhow::Result;
+
+use crate::exit::Exit;
+use args::ExchangeCommand;
+
+/// Runs one command of the exchange.
+pub fn run(command: &ExchangeCommand) -> Result<Exit> {
+    match command {
+        ExchangeCommand::Run(args) => run::run(args),
+        ExchangeCommand::Search(args) => search::run(args),
+        ExchangeCommand::Verify(args) => verify::run(args),
+        ExchangeCommand::Node(args) => node::run(args),
+        ExchangeCommand::Torture(args) => torture::run(args),
+    }
+}

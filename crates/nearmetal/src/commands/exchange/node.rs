@@ -1,0 +1,28 @@
+//! `nearmetal exchange node`: one node, which tells what happens as lines of JSON and ends when its
+//! input does.
+
+use std::io::stdin;
+use std::os::fd::AsFd;
+
+use anyhow::Result;
+use nm_exchange::network::Network;
+use nm_exchange::node::{self, Notice};
+
+use super::args::NodeArgs;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+/// Runs a node until its input ends.
+pub fn run(args: &NodeArgs) -> Result<Exit> {
+    let network = Network::read(&args.network).map_err(Stop::usage)?;
+    let mut say = |notice: &Notice| {
+        if let Ok(line) = serde_json::to_string(notice) {
+            // Whoever started it may have gone; then its input has ended, too.
+            let _ = output::data(&(line + "\n"));
+        }
+    };
+    let stop = stdin();
+    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut say)?;
+    say(&Notice::End(ended));
+    Ok(Exit::Pass)
+}

@@ -1,0 +1,156 @@
+//! Distributions that the load is drawn from, on the seeded generator of nm-stats.
+
+use nm_stats::random::Random;
+
+/// A gap of a Poisson process, in units of its mean.
+pub fn exponential(random: &mut Random) -> f64 {
+    // One minus a number below one is never zero.
+    -(1.0 - random.unit()).ln()
+}
+
+/// Ranks from 0 on, each with a probability that falls with its rank to a power.
+#[derive(Debug, Clone)]
+pub struct Zipf {
+    /// Probability of this rank or a lower one.
+    cumulated: Vec<f64>,
+}
+
+impl Zipf {
+    /// `count` ranks, at least one; an exponent of zero makes all equal.
+    pub fn new(count: u32, exponent: f64) -> Zipf {
+        let weights = (1..=count.max(1)).map(|rank| f64::from(rank).powf(-exponent));
+        let mut sum = 0.0;
+        let mut cumulated: Vec<f64> = weights
+            .map(|weight| {
+                sum += weight;
+                sum
+            })
+            .collect();
+        for value in &mut cumulated {
+            *value /= sum;
+        }
+        Zipf { cumulated }
+    }
+
+    /// One of the ranks.
+    pub fn draw(&self, random: &mut Random) -> u32 {
+        let unit = random.unit();
+        let at = self.cumulated.partition_point(|share| *share <= unit);
+        at.min(self.cumulated.len() - 1) as u32
+    }
+}
+
+/// Sizes of messages: a Pareto distribution cut at both ends, of which the mean is given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sizes {
+    min: f64,
+    max: f64,
+    /// Tail index; zero where all have one size.
+    tail: f64,
+}
+
+impl Sizes {
+    /// Sizes from `min` to `max`, bytes, of this mean.
+    ///
+    /// # Errors
+    /// A sentence, if the mean does not lie between the ends.
+    pub fn new(min: u32, max: u32, mean: u32) -> Result<Sizes, String> {
+        if min == 0 || !(min..=max).contains(&mean) || (min < max && (mean == min || mean == max)) {
+            return Err(format!(
+                "sizes of {min} to {max} bytes have no mean of {mean}: it must lie between them"
+            ));
+        }
+        let (min, max, mean) = (f64::from(min), f64::from(max), f64::from(mean));
+        if min == max {
+            return Ok(Sizes { min, max, tail: 0.0 });
+        }
+        let tail = tail_index(min, max, mean);
+        if (bounded_pareto_mean(min, max, tail) / mean - 1.0).abs() > 1e-3 {
+            return Err(format!("a mean size of {mean} bytes is too near to one of its ends"));
+        }
+        Ok(Sizes { min, max, tail })
+    }
+
+    /// Sizes of the published study: 200 B to 80 kB, 800 B on average.
+    pub fn study() -> Sizes {
+        let (min, max) = (200.0, 80_000.0);
+        Sizes { min, max, tail: tail_index(min, max, 800.0) }
+    }
+
+    /// One of the sizes, bytes.
+    pub fn draw(&self, random: &mut Random) -> u32 {
+        let unit = random.unit();
+        let (a, ratio) = (self.tail, self.min / self.max);
+        let size = if self.min == self.max {
+            self.min
+        } else if a.abs() < 1e-9 {
+            self.min * ratio.powf(-unit)
+        } else {
+            self.min * (1.0 - unit * (1.0 - ratio.powf(a))).powf(-1.0 / a)
+        };
+        size.clamp(self.min, self.max) as u32
+    }
+}
+
+/// Tail index of a Pareto distribution that is cut at both ends and has this mean.
+fn tail_index(min: f64, max: f64, mean: f64) -> f64 {
+    // The mean falls as the tail index grows, so halving finds it.
+    let (mut low, mut high) = (-50.0, 50.0);
+    for _ in 0..200 {
+        let tail = f64::midpoint(low, high);
+        if bounded_pareto_mean(min, max, tail) > mean { low = tail } else { high = tail }
+    }
+    f64::midpoint(low, high)
+}
+
+/// Mean of a Pareto distribution with this tail index, cut at both ends.
+fn bounded_pareto_mean(min: f64, max: f64, tail: f64) -> f64 {
+    let ratio = max / min;
+    // Both expressions have a removable singularity, near which a straight one is exact enough.
+    let integral = |power: f64| {
+        if power.abs() < 1e-9 { ratio.ln() } else { (ratio.powf(power) - 1.0) / power }
+    };
+    min * integral(1.0 - tail) / integral(-tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_mean_and_the_ends_that_were_asked_for() {
+        for (min, max, mean) in [(200, 80_000, 800), (200, 1000, 900), (100, 100, 100)] {
+            let sizes = Sizes::new(min, max, mean).unwrap();
+            let mut random = Random::new(3);
+            let drawn: Vec<u32> = (0..400_000).map(|_| sizes.draw(&mut random)).collect();
+            assert!(drawn.iter().all(|size| (min..=max).contains(size)));
+            let found = drawn.iter().map(|size| f64::from(*size)).sum::<f64>() / 400_000.0;
+            assert!((found / f64::from(mean) - 1.0).abs() < 0.03, "{found} for {mean}");
+        }
+        assert_eq!(Sizes::new(200, 80_000, 800), Ok(Sizes::study()));
+        for (min, max, mean) in [(0, 9, 5), (10, 20, 9), (10, 20, 20), (20, 10, 15)] {
+            assert!(Sizes::new(min, max, mean).unwrap_err().contains("between"));
+        }
+    }
+
+    #[test]
+    fn ranks_fall_by_their_power() {
+        let (zipf, mut random) = (Zipf::new(4, 1.0), Random::new(5));
+        let mut counts = [0f64; 4];
+        for _ in 0..100_000 {
+            counts[zipf.draw(&mut random) as usize] += 1.0 / 100_000.0;
+        }
+        for (rank, share) in counts.iter().enumerate() {
+            let expected = 12.0 / 25.0 / (rank + 1) as f64;
+            assert!((share - expected).abs() < 0.01, "{counts:?}");
+        }
+        assert_eq!(Zipf::new(0, 1.0).draw(&mut random), 0);
+    }
+
+    #[test]
+    fn gaps_have_a_mean_of_one() {
+        let mut random = Random::new(6);
+        let sum: f64 = (0..100_000).map(|_| exponential(&mut random)).sum();
+        assert!((sum / 100_000.0 - 1.0).abs() < 0.02, "{sum}");
+    }
+}

@@ -1,0 +1,323 @@
+//! Gateway: keeps the clients' connections, and their requests until they are answered.
+//!
+//! Replies leave in the order of a session's requests on an instrument: one that comes before that
+//! of an earlier request, whose reply was lost on a link, waits for it.
+//!
+//! What has no reply is sent again, in order for each session and instrument: when the router's
+//! link was made anew, when a cell has a new leader or a new processor, when a mediator misses a
+//! predecessor, and after a while without reply, ever longer.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::cell::Request;
+use crate::link::{Arrived, Broken};
+use crate::network::{Network, Role};
+use crate::order::{Segment, UserId};
+use crate::wire::{self, FrameKind};
+
+use super::Behaviour;
+use super::links::{LinkId, Links, Peer};
+
+/// Without a reply for so long, a session's requests on an instrument are sent again, ns.
+const PATIENCE_NS: u64 = 200_000_000;
+
+/// Longest patience, ns.
+const PATIENCE_NS_MAX: u64 = 3_200_000_000;
+
+/// What was sent again is not sent again for so long when a mediator misses something, ns.
+const AGAIN_NS: u64 = 2_000_000;
+
+/// How often requests without reply are looked through, ns.
+const SWEEP_NS: u64 = 50_000_000;
+
+/// Bytes of requests without reply beyond which a gateway takes no more.
+const PENDING_BYTES_MAX: usize = 1 << 30;
+
+/// Buffers that are kept to be used again.
+const SPARE_MAX: usize = 16 << 10;
+
+/// Requests of one session on one instrument that have no reply, in order.
+#[derive(Debug)]
+struct Flow {
+    cell: u16,
+    pending: VecDeque<Pending>,
+    sent_again_ns: u64,
+    patience_ns: u64,
+    is_watched: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    client_seq: u64,
+    sent_ns: u64,
+    bytes: Vec<u8>,
+    /// Its reply, which waits for an earlier one; empty if there is none.
+    reply: Vec<u8>,
+}
+
+impl Flow {
+    /// Sends all of it again; how much that was. Those whose reply waits are among them: they are
+    /// the predecessors of others.
+    fn again(&mut self, links: &mut Links, router: LinkId) -> u64 {
+        self.sent_again_ns = links.now_ns;
+        for pending in &mut self.pending {
+            pending.sent_ns = links.now_ns;
+            links.forward(router, &pending.bytes);
+        }
+        self.pending.len() as u64
+    }
+
+    /// The same, unless that was done just now.
+    fn again_soon(&mut self, links: &mut Links, router: Option<LinkId>) -> u64 {
+        let is_due = links.now_ns.saturating_sub(self.sent_again_ns) > AGAIN_NS;
+        router.filter(|_| is_due).map_or(0, |router| self.again(links, router))
+    }
+}
+
+/// A gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    network: Network,
+    index: usize,
+    sessions: HashMap<UserId, LinkId>,
+    clients: Vec<LinkId>,
+    flows: HashMap<(Segment, UserId), Flow>,
+    /// Flows that may have something pending.
+    watched: Vec<(Segment, UserId)>,
+    sweep_ns: u64,
+    pending_bytes: usize,
+    spare: Vec<Vec<u8>>,
+    requests: u64,
+    resent: u64,
+}
+
+impl Gateway {
+    /// A gateway without clients.
+    pub fn new(network: &Network, index: usize) -> Gateway {
+        Gateway {
+            network: network.clone(),
+            index,
+            sessions: HashMap::new(),
+            clients: vec![],
+            flows: HashMap::new(),
+            watched: vec![],
+            sweep_ns: 0,
+            pending_bytes: 0,
+            spare: vec![],
+            requests: 0,
+            resent: 0,
+        }
+    }
+
+    fn router(&self, links: &Links) -> Option<LinkId> {
+        links.to(Role::Router, self.index % self.network.router.len())
+    }
+
+    fn request(
+        &mut self,
+        links: &mut Links,
+        from: LinkId,
+        frame: &mut Arrived<'_>,
+    ) -> Result<(), Broken> {
+        let body_bytes = frame.body().len();
+        // What no mediator could read would never have a reply.
+        if Request::from_parts(&frame.header, frame.body()).is_err() {
+            return Err(Broken("a client sent a request that means nothing".to_string()));
+        }
+        if self.pending_bytes > PENDING_BYTES_MAX {
+            return Err(Broken("too many requests have no reply yet".to_string()));
+        }
+        self.requests += 1;
+        let (segment, session) = (frame.header.segment, frame.header.session);
+        self.sessions.insert(session, from);
+        let cell = self.network.cell_of(segment);
+        wire::route(frame.bytes, self.index as u16, cell, body_bytes);
+        wire::stamp(frame.bytes, 0, links.now_ns);
+        self.keep(cell, (segment, session), frame, links.now_ns);
+        if let Some(router) = self.router(links) {
+            links.forward(router, frame.bytes);
+        }
+        Ok(())
+    }
+
+    /// Keeps a request until it is answered; one that came again is kept already.
+    fn keep(&mut self, cell: u16, key: (Segment, UserId), frame: &Arrived<'_>, sent_ns: u64) {
+        let flow = self.flows.entry(key).or_insert_with(|| Flow {
+            cell,
+            pending: VecDeque::new(),
+            sent_again_ns: 0,
+            patience_ns: PATIENCE_NS,
+            is_watched: false,
+        });
+        let client_seq = frame.header.client_seq;
+        let place = match flow.pending.back() {
+            Some(last) if last.client_seq >= client_seq => {
+                match flow.pending.binary_search_by_key(&client_seq, |known| known.client_seq) {
+                    Ok(_) => return,
+                    Err(place) => place,
+                }
+            }
+            _ => flow.pending.len(),
+        };
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(frame.bytes);
+        self.pending_bytes += bytes.len();
+        flow.pending.insert(place, Pending { client_seq, sent_ns, bytes, reply: vec![] });
+        if !flow.is_watched {
+            flow.is_watched = true;
+            if self.watched.is_empty() {
+                self.sweep_ns = sent_ns + SWEEP_NS;
+            }
+            self.watched.push(key);
+        }
+    }
+
+    /// A reply goes to its client if it was waited for and none before it still is.
+    fn reply(&mut self, links: &mut Links, frame: &Arrived<'_>) {
+        let header = &frame.header;
+        let router = self.router(links);
+        let Some(flow) = self.flows.get_mut(&(header.segment, header.session)) else { return };
+        let place = flow.pending.binary_search_by_key(&header.client_seq, |known| known.client_seq);
+        let Some(done) = place.ok().and_then(|place| flow.pending.get_mut(place)) else { return };
+        flow.patience_ns = PATIENCE_NS;
+        if place != Ok(0) {
+            if done.reply.is_empty() {
+                done.reply.extend_from_slice(frame.bytes);
+                self.resent += flow.again_soon(links, router);
+            }
+            return;
+        }
+        let client = self.sessions.get(&header.session).copied();
+        let mut reply = Some(&*frame.bytes);
+        while let Some(first) = flow.pending.front()
+            && (reply.is_some() || !first.reply.is_empty())
+        {
+            let reply = reply.take().unwrap_or(&first.reply);
+            if let Some(client) = client {
+                links.forward(client, reply);
+            }
+            self.pending_bytes -= first.bytes.len();
+            let first = flow.pending.pop_front();
+            self.spare.extend(first.map(|first| first.bytes));
+        }
+        self.spare.truncate(SPARE_MAX);
+    }
+
+    /// Sends what has no reply again, of the flows that are wanted.
+    fn again(&mut self, links: &mut Links, wanted: impl Fn(&Flow) -> bool) {
+        let Some(router) = self.router(links) else { return };
+        for key in &self.watched {
+            let Some(flow) = self.flows.get_mut(key).filter(|flow| wanted(flow)) else { continue };
+            self.resent += flow.again(links, router);
+        }
+    }
+
+    /// Sends what has waited too long again, and forgets flows that wait for nothing.
+    fn sweep(&mut self, links: &mut Links) {
+        let now_ns = links.now_ns;
+        let late = |flow: &Flow| {
+            let waits = |first: &Pending| now_ns.saturating_sub(first.sent_ns) > flow.patience_ns;
+            flow.pending.front().is_some_and(waits)
+        };
+        self.again(links, late);
+        let flows = &mut self.flows;
+        self.watched.retain(|key| {
+            let Some(flow) = flows.get_mut(key) else { return false };
+            if flow.sent_again_ns == now_ns {
+                flow.patience_ns = (flow.patience_ns * 2).min(PATIENCE_NS_MAX);
+            }
+            flow.is_watched = !flow.pending.is_empty();
+            flow.is_watched
+        });
+        self.sweep_ns = now_ns + SWEEP_NS;
+    }
+
+    fn to_session(&mut self, links: &mut Links, session: UserId, bytes: &[u8]) {
+        if let Some(client) = self.sessions.get(&session) {
+            links.forward(*client, bytes);
+        }
+    }
+
+    fn from_processor(&mut self, links: &mut Links, frame: &Arrived<'_>) -> bool {
+        let header = &frame.header;
+        let key = (header.segment, header.session);
+        match header.kind {
+            FrameKind::Reply => self.reply(links, frame),
+            FrameKind::Private => self.to_session(links, header.session, frame.bytes),
+            FrameKind::Public => {
+                for client in &self.clients {
+                    links.forward(*client, frame.bytes);
+                }
+            }
+            FrameKind::Again => {
+                let router = self.router(links);
+                if let Some(flow) = self.flows.get_mut(&key) {
+                    self.resent += flow.again_soon(links, router);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Behaviour for Gateway {
+    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+        match peer {
+            Peer::Node(Role::Router, _) => self.again(links, |_| true),
+            Peer::Node(Role::Processor, index) => {
+                let processors = self.network.processor.len();
+                self.again(links, |flow| usize::from(flow.cell) % processors == index);
+            }
+            _ => {}
+        }
+    }
+
+    fn down(&mut self, _links: &mut Links, peer: Peer, id: LinkId) {
+        if peer == Peer::Client {
+            self.clients.retain(|client| *client != id);
+            self.sessions.retain(|_, client| *client != id);
+        }
+    }
+
+    fn frame(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        frame: &mut Arrived<'_>,
+    ) -> Result<(), Broken> {
+        match (from.1, frame.header.kind) {
+            (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
+            (Peer::Client, FrameKind::Hello) => {
+                self.sessions.insert(frame.header.session, from.0);
+                if !self.clients.contains(&from.0) {
+                    self.clients.push(from.0);
+                }
+                Ok(())
+            }
+            (Peer::Node(Role::Router, _), FrameKind::Lead) => {
+                let cell = frame.header.cell;
+                self.again(links, |flow| flow.cell == cell);
+                Ok(())
+            }
+            (Peer::Node(Role::Processor, _), _) if self.from_processor(links, frame) => Ok(()),
+            (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a gateway"))),
+        }
+    }
+
+    fn turn(&mut self, links: &mut Links) -> Result<(), nm_model::agent::Failure> {
+        if !self.watched.is_empty() && links.now_ns >= self.sweep_ns {
+            self.sweep(links);
+        }
+        Ok(())
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        (!self.watched.is_empty()).then_some(self.sweep_ns)
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.requests, self.resent)
+    }
+}

@@ -1,0 +1,59 @@
+//! Transaction processor: sends replies and broadcasts out.
+
+use crate::link::{Arrived, Broken};
+use crate::network::{Network, Role};
+use crate::wire::{self, FrameKind};
+
+use super::Behaviour;
+use super::links::{LinkId, Links, Peer};
+
+/// A processor that passes on what its mediators found.
+#[derive(Debug)]
+pub struct Processor {
+    gateways: usize,
+    replies: u64,
+}
+
+impl Processor {
+    /// A processor.
+    pub fn new(network: &Network) -> Processor {
+        Processor { gateways: network.gateway.len(), replies: 0 }
+    }
+}
+
+impl Behaviour for Processor {
+    fn frame(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        frame: &mut Arrived<'_>,
+    ) -> Result<(), Broken> {
+        let Peer::Node(Role::Mediator, _) = from.1 else {
+            return Err(Broken(format!("{} sent something to a processor", from.1)));
+        };
+        wire::stamp(frame.bytes, 3, links.now_ns);
+        match frame.header.kind {
+            FrameKind::Reply | FrameKind::Private | FrameKind::Again => {
+                self.replies += u64::from(frame.header.kind == FrameKind::Reply);
+                let gateway = usize::from(frame.header.gateway);
+                if let Some(link) = links.to(Role::Gateway, gateway) {
+                    links.forward(link, frame.bytes);
+                }
+                Ok(())
+            }
+            FrameKind::Public => {
+                for gateway in 0..self.gateways {
+                    if let Some(link) = links.to(Role::Gateway, gateway) {
+                        links.forward(link, frame.bytes);
+                    }
+                }
+                Ok(())
+            }
+            kind => Err(Broken(format!("a mediator sent a {kind:?} to a processor"))),
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.replies, 0)
+    }
+}

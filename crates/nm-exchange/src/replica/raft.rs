@@ -1,0 +1,198 @@
+//! The types that openraft is used with, and the two ends of the channel between its thread and the
+//! data loop.
+
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
+
+use nm_sys::poll::Waker;
+use openraft::{EmptyNode, LogId, TokioRuntime};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::store::epoch_of;
+use super::{IN_FLIGHT_MAX, Log, Refused, Shared, Told};
+
+/// A replica's number: its position in the group, from 1 on.
+pub type NodeId = u64;
+
+openraft::declare_raft_types!(
+    /// The types.
+    pub Types:
+        D = Shared,
+        R = (),
+        NodeId = NodeId,
+        Node = EmptyNode,
+        Entry = openraft::Entry<Types>,
+        SnapshotData = Shared,
+        AsyncRuntime = TokioRuntime,
+);
+
+/// The engine.
+pub type Raft = openraft::Raft<Types>;
+
+/// What the data loop asks of the replication thread.
+#[derive(Debug)]
+pub enum Asked {
+    /// To propose a batch.
+    Propose(Vec<u8>, u32),
+    /// To take a snapshot that was wanted.
+    Snapshot(u64, Vec<u8>),
+}
+
+/// What goes to the data loop.
+#[derive(Debug)]
+pub enum Message {
+    /// For the user.
+    Told(Told),
+    /// A batch that was proposed in this epoch was refused.
+    Refused(u32),
+}
+
+#[derive(Debug, Default)]
+struct Leading {
+    /// Epoch in which the engine says that it leads.
+    elected: Option<u64>,
+    /// Epoch of the last entry that was applied.
+    applied: Option<u64>,
+    /// What the data loop was told.
+    told: Option<u64>,
+}
+
+/// The end of the channel on the replication thread.
+#[derive(Debug)]
+pub struct Teller {
+    messages: Sender<Message>,
+    waker: Waker,
+    may_lead: bool,
+    leading: Mutex<Leading>,
+}
+
+impl Teller {
+    /// The end for one group.
+    pub fn new(messages: Sender<Message>, waker: Waker, may_lead: bool) -> Teller {
+        Teller { messages, waker, may_lead, leading: Mutex::default() }
+    }
+
+    /// Tells.
+    pub fn tell(&self, told: Told) {
+        self.send(Message::Told(told));
+    }
+
+    /// Says that a proposal of an epoch was refused.
+    pub fn refused(&self, epoch: u32) {
+        self.send(Message::Refused(epoch));
+    }
+
+    fn send(&self, message: Message) {
+        // Without a data loop nobody wants to know.
+        let _ = self.messages.send(message);
+        self.waker.wake();
+    }
+
+    /// Tells what was committed, the last of it being `last`.
+    pub fn applied(&self, told: Vec<Told>, last: Option<LogId<NodeId>>) {
+        let is_any = !told.is_empty();
+        for told in told {
+            let _ = self.messages.send(Message::Told(told));
+        }
+        self.lead(|leading| leading.applied = last.map(|last| epoch_of(&last.leader_id)));
+        if is_any {
+            self.waker.wake();
+        }
+    }
+
+    /// The engine leads in this epoch, or does not lead.
+    pub fn elected(&self, epoch: Option<u64>) {
+        self.lead(|leading| leading.elected = epoch);
+    }
+
+    /// A leader leads when it has applied its own first entry: most replicas are then with it, and
+    /// all of the earlier epochs has been told.
+    fn lead(&self, change: impl FnOnce(&mut Leading)) {
+        let mut leading = self.leading.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut leading);
+        let now = leading.elected.filter(|_| leading.elected == leading.applied);
+        if !self.may_lead || now == leading.told {
+            return;
+        }
+        leading.told = now;
+        self.tell(match now.and_then(|epoch| u32::try_from(epoch).ok()) {
+            Some(epoch) => Told::Lead { epoch },
+            None => Told::Follow,
+        });
+    }
+}
+
+/// A group's log by openraft, as the data loop holds it.
+#[derive(Debug)]
+pub struct RaftLog {
+    cell: u16,
+    messages: Receiver<Message>,
+    asked: UnboundedSender<Asked>,
+    lead: Option<u32>,
+    in_flight: usize,
+}
+
+impl RaftLog {
+    /// The data loop's end for one group.
+    pub(super) fn new(
+        cell: u16,
+        messages: Receiver<Message>,
+        asked: UnboundedSender<Asked>,
+    ) -> RaftLog {
+        RaftLog { cell, messages, asked, lead: None, in_flight: 0 }
+    }
+
+    /// The cell.
+    pub fn cell(&self) -> u16 {
+        self.cell
+    }
+}
+
+impl Log for RaftLog {
+    fn lead(&self) -> Option<u32> {
+        self.lead
+    }
+
+    fn has_room(&self) -> bool {
+        self.lead.is_some() && self.in_flight < IN_FLIGHT_MAX
+    }
+
+    fn propose(&mut self, batch: Vec<u8>) -> Result<(), Refused> {
+        match self.lead {
+            Some(epoch) if self.in_flight < IN_FLIGHT_MAX => {
+                self.in_flight += 1;
+                // If the thread has ended, its last word tells so.
+                let _ = self.asked.send(Asked::Propose(batch, epoch));
+                Ok(())
+            }
+            _ => Err(Refused(batch)),
+        }
+    }
+
+    fn next(&mut self) -> Option<Told> {
+        loop {
+            let told = match self.messages.try_recv().ok()? {
+                Message::Told(told) => told,
+                Message::Refused(epoch) => {
+                    if self.lead == Some(epoch) {
+                        self.in_flight = self.in_flight.saturating_sub(1);
+                    }
+                    continue;
+                }
+            };
+            match &told {
+                Told::Committed { term, .. } if self.lead.map(u64::from) == Some(*term) => {
+                    self.in_flight = self.in_flight.saturating_sub(1);
+                }
+                Told::Lead { epoch } => (self.lead, self.in_flight) = (Some(*epoch), 0),
+                Told::Follow | Told::Stopped(_) => (self.lead, self.in_flight) = (None, 0),
+                _ => {}
+            }
+            return Some(told);
+        }
+    }
+
+    fn snapshot(&mut self, number: u64, state: Vec<u8>) {
+        let _ = self.asked.send(Asked::Snapshot(number, state));
+    }
+}

@@ -1,0 +1,472 @@
+//! Whole rings in one process: replies exactly once and in order, while links break and nodes die.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nm_exchange::codec::{self, Fields};
+use nm_exchange::link::{Link, Stream};
+use nm_exchange::network::{Network, Node, Role};
+use nm_exchange::node::{self, Ended, Notice};
+use nm_exchange::order::{Command, Event, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+use nm_exchange::wire::{self, FrameKind, Header};
+use nm_sys::clock::Deadline;
+
+/// Nothing here takes so long unless it hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A network of threads over Unix sockets, in a folder that goes with it.
+struct Ring {
+    network: Network,
+    folder: tempfile::TempDir,
+    nodes: BTreeMap<(Role, usize), Running>,
+}
+
+struct Running {
+    stop: UnixStream,
+    thread: JoinHandle<Ended>,
+}
+
+impl Ring {
+    fn new(counts: &str) -> Ring {
+        let folder = tempfile::tempdir().unwrap();
+        let network = Network::new(counts.parse().unwrap(), |role, index| {
+            let path = folder.path().join(format!("{role}-{index}"));
+            let address = format!("unix:{}", path.display()).parse().unwrap();
+            Node { address, replication: None }
+        });
+        Ring { network, folder, nodes: BTreeMap::new() }
+    }
+
+    /// Starts all nodes and waits until all links are up.
+    fn start(&mut self) {
+        let ready = Arc::new(AtomicU64::new(0));
+        let all: Vec<_> = self.network.all().map(|(role, index, _)| (role, index)).collect();
+        for (role, index) in &all {
+            self.start_one(*role, *index, &self.network.clone(), &ready);
+        }
+        let deadline = Deadline::after(LIMIT);
+        while ready.load(Ordering::Acquire) < all.len() as u64 {
+            assert!(!deadline.passed(), "the ring is not ready");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn start_one(&mut self, role: Role, index: usize, seen: &Network, ready: &Arc<AtomicU64>) {
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let (network, ready) = (seen.clone(), Arc::clone(ready));
+        let thread = std::thread::spawn(move || {
+            let mut say = |notice: &Notice| {
+                if matches!(notice, Notice::Ready { .. }) {
+                    ready.fetch_add(1, Ordering::AcqRel);
+                }
+            };
+            node::run(&network, role, index, stopped.as_fd(), &mut say).unwrap()
+        });
+        self.nodes.insert((role, index), Running { stop, thread });
+    }
+
+    /// Ends a node, and starts it again as it was.
+    fn restart(&mut self, role: Role, index: usize) {
+        self.stop_one(role, index);
+        self.start_one(role, index, &self.network.clone(), &Arc::default());
+    }
+
+    fn stop_one(&mut self, role: Role, index: usize) -> Ended {
+        let running = self.nodes.remove(&(role, index)).unwrap();
+        drop(running.stop);
+        running.thread.join().unwrap()
+    }
+
+    fn stop(mut self) -> Vec<Ended> {
+        let all: Vec<_> = self.nodes.keys().copied().collect();
+        all.into_iter().map(|(role, index)| self.stop_one(role, index)).collect()
+    }
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    header: Header,
+    body: Vec<u8>,
+}
+
+/// A client with one link and any number of sessions; it connects again and sends again.
+struct Client {
+    address: nm_exchange::link::Address,
+    link: Option<Link>,
+    sessions: BTreeMap<u32, u64>,
+    /// Last number sent, and what has no reply, by session and instrument.
+    flows: BTreeMap<(u32, u32), (u64, VecDeque<(u64, Vec<u8>)>)>,
+    told: Vec<Told>,
+}
+
+impl Client {
+    fn new(ring: &Ring, gateway: usize, sessions: &[u32]) -> Client {
+        Client {
+            address: ring.network.gateway[gateway].address.clone(),
+            link: None,
+            sessions: sessions.iter().map(|session| (*session, 0)).collect(),
+            flows: BTreeMap::new(),
+            told: vec![],
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.flows.values().map(|(_, pending)| pending.len()).sum()
+    }
+
+    fn request(&mut self, session: u32, segment: u32, flags: u16, command: &Command) {
+        let seq = self.sessions.get_mut(&session).unwrap();
+        *seq += 1;
+        let (last, pending) = self.flows.entry((session, segment)).or_default();
+        let header = Header {
+            flags: flags | wire::STAMPED,
+            segment,
+            session,
+            client_seq: *seq,
+            previous_seq: *last,
+            intended_ns: *seq,
+            ..Header::new(FrameKind::Request)
+        };
+        let (mut body, mut bytes) = (vec![], vec![]);
+        codec::write_command(command, &mut body);
+        wire::write(&header, &body, 300 + (*seq as usize * 37) % 900, &mut bytes);
+        if let Some(link) = &mut self.link {
+            link.output.extend_from_slice(&bytes);
+        }
+        *last = *seq;
+        pending.push_back((*seq, bytes));
+    }
+
+    fn connect(&mut self) {
+        let Ok(stream) = Stream::connect(&self.address, LIMIT) else {
+            return std::thread::sleep(Duration::from_millis(2));
+        };
+        let mut link = Link::new(stream).unwrap();
+        for session in self.sessions.keys() {
+            let header = Header { session: *session, ..Header::new(FrameKind::Hello) };
+            wire::write(&header, b"client", 0, &mut link.output);
+        }
+        for (_, pending) in self.flows.values() {
+            pending.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
+        }
+        self.link = Some(link);
+    }
+
+    /// Sends what is to be sent, and takes what comes within a moment.
+    fn turn(&mut self) {
+        if self.link.is_none() {
+            self.connect();
+        }
+        let Some(link) = &mut self.link else { return };
+        let mut outcome = link.flush().map(|_| ());
+        let fd = link.as_fd().as_raw_fd();
+        if outcome.is_ok() && nm_sys::poll::readable(fd, Duration::from_millis(5)).unwrap() {
+            outcome = link.receive();
+        }
+        while let Ok(Some(frame)) = link.input.next_frame() {
+            let (header, body) = (frame.header, frame.body().to_vec());
+            if header.kind == FrameKind::Reply {
+                let flow = self.flows.get_mut(&(header.session, header.segment)).unwrap();
+                let first = flow.1.front().map(|(seq, _)| *seq);
+                // Whatever the gateway lost, a reply comes in order and once for each link.
+                if first != Some(header.client_seq) {
+                    assert!(first.is_none_or(|first| first > header.client_seq), "{header:?}");
+                    continue;
+                }
+                flow.1.pop_front();
+            }
+            self.told.push(Told { header, body });
+        }
+        if outcome.is_err() {
+            self.link = None;
+        }
+    }
+
+    fn replies(&self) -> impl Iterator<Item = &Told> {
+        self.told.iter().filter(|told| told.header.kind == FrameKind::Reply)
+    }
+}
+
+fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
+    Command::New(NewOrder {
+        id: u64::from(session) << 32 | seq,
+        user: session,
+        side,
+        kind: Kind::Limit,
+        life: Life::Day,
+        price,
+        stop_price: 0,
+        quantity: 1 + seq % 5,
+        display: 0,
+        minimum: 0,
+        post_only: PostOnly::No,
+        self_trade: SelfTrade::CancelOldest,
+    })
+}
+
+const SEGMENTS: u32 = 5;
+
+/// Sends `count` orders of each session on each instrument, and calls `meanwhile` with the number
+/// of replies so far.
+fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
+    let deadline = Deadline::after(LIMIT);
+    let mut sent: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    loop {
+        let mut is_done = true;
+        for client in &mut *clients {
+            let sessions: Vec<u32> = client.sessions.keys().copied().collect();
+            for (session, segment) in
+                sessions.iter().flat_map(|s| (0..SEGMENTS).map(move |segment| (*s, segment)))
+            {
+                let sent = sent.entry((session, segment)).or_default();
+                let pending = client.flows.get(&(session, segment)).map_or(0, |f| f.1.len());
+                for _ in pending..8.min(pending + (count - *sent) as usize) {
+                    *sent += 1;
+                    let side = if (u64::from(session) + *sent) % 2 == 0 { Side::Buy } else { Side::Sell };
+                    let price = 100 + (*sent * 7 % 5) as i64;
+                    let flags = if *sent % 50 == 0 { wire::PUBLIC } else { 0 };
+                    client.request(session, segment, flags, &order(session, *sent, side, price));
+                }
+                is_done &= *sent == count;
+            }
+            client.turn();
+            is_done &= client.waiting() == 0;
+        }
+        meanwhile(clients.iter().map(|client| client.replies().count()).sum());
+        if is_done {
+            return;
+        }
+        let waiting: Vec<usize> = clients.iter().map(Client::waiting).collect();
+        assert!(!deadline.passed(), "no reply to {waiting:?} requests");
+    }
+}
+
+/// Each request has one reply, each instrument's outcomes are numbered without a gap, and each
+/// session's requests on an instrument were carried out in the order sent.
+fn prove(clients: &[Client], count: u64) {
+    let mut numbers: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+    let mut last: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
+    let mut sessions = 0;
+    for client in clients {
+        sessions += client.sessions.len() as u64;
+        for told in client.replies() {
+            let header = &told.header;
+            assert_eq!(header.flags & wire::FORGOTTEN, 0);
+            assert!(numbers.entry(header.segment).or_default().insert(header.output_seq));
+            let now = (header.client_seq, header.output_seq);
+            let before = last.insert((header.session, header.segment), now).unwrap_or_default();
+            assert!(before.0 < now.0 && before.1 < now.1, "{before:?} {now:?}");
+        }
+    }
+    for numbers in numbers.values() {
+        assert_eq!(numbers.len() as u64, sessions * count);
+        assert_eq!(numbers.last(), Some(&(sessions * count)), "carried out twice");
+    }
+    assert_eq!(numbers.len(), SEGMENTS as usize);
+}
+
+#[test]
+fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
+    let mut ring = Ring::new("2-1-3-2");
+    ring.start();
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3])];
+    clients.iter_mut().for_each(|client| while client.link.is_none() { client.connect() });
+    trade(&mut clients, 100, |_| {});
+    prove(&clients, 100);
+    let trades = |kind: FrameKind, client: &Client| -> BTreeSet<(u32, u64, u64, u64)> {
+        let told = client.told.iter().filter(|told| told.header.kind == kind);
+        told.flat_map(|told| {
+            let skip = if kind == FrameKind::Reply { 8 } else { 0 };
+            let mut fields = Fields(&told.body[skip..]);
+            let segment = told.header.segment;
+            std::iter::from_fn(move || codec::read_event(&mut fields).ok()).filter_map(
+                move |event| match event {
+                    Event::Traded { maker, taker, maker_left, .. } => {
+                        Some((segment, maker, taker, maker_left))
+                    }
+                    _ => None,
+                },
+            )
+        })
+        .collect()
+    };
+    let by = |id: u64| (id >> 32) as u32;
+    // What the third session's orders made others trade is what it was told as their counterparty.
+    let [first, second] = &clients;
+    let with_third: BTreeSet<_> =
+        trades(FrameKind::Reply, first).into_iter().filter(|t| by(t.1) == 3).collect();
+    let told: BTreeSet<_> =
+        trades(FrameKind::Private, second).into_iter().filter(|t| by(t.2) != 3).collect();
+    assert!(!told.is_empty());
+    assert_eq!(told, with_third);
+    // Everybody is told the same.
+    let public = |client: &Client| -> BTreeSet<(u32, u64)> {
+        let told = client.told.iter().filter(|told| told.header.kind == FrameKind::Public);
+        told.map(|told| (told.header.segment, told.header.output_seq)).collect()
+    };
+    let deadline = Deadline::after(LIMIT);
+    while clients.iter().any(|client| public(client).len() < 3 * 2 * SEGMENTS as usize) {
+        assert!(!deadline.passed(), "not everybody is told");
+        clients.iter_mut().for_each(Client::turn);
+    }
+    assert_eq!(public(&clients[0]), public(&clients[1]));
+    let stamps = |told: &Told| told.header.flags & wire::STAMPED != 0;
+    assert!(clients[0].replies().all(stamps));
+    let ended = ring.stop();
+    let requests = |role| ended.iter().filter(|e| e.role == role).map(|e| e.requests).sum::<u64>();
+    let total = 3 * 100 * u64::from(SEGMENTS);
+    assert_eq!(Role::ALL.map(requests), [total; 4]);
+    assert!(ended.iter().all(|ended| ended.resent == 0 && ended.turns > 0));
+}
+
+#[test]
+fn a_gateway_and_a_router_and_a_processor_die_and_nothing_is_lost_or_done_twice() {
+    let mut ring = Ring::new("2-2-2-2");
+    ring.start();
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+    let (count, mut killed) = (150, 0);
+    let victims = [
+        (Role::Gateway, 0),
+        (Role::Router, 1),
+        (Role::Processor, 0),
+        (Role::Processor, 1),
+        (Role::Router, 0),
+        (Role::Gateway, 1),
+    ];
+    trade(&mut clients, count, |replies| {
+        if killed < victims.len() && replies > (killed + 1) * 350 {
+            let (role, index) = victims[killed];
+            killed += 1;
+            ring.restart(role, index);
+        }
+    });
+    assert_eq!(killed, victims.len());
+    prove(&clients, count);
+    ring.stop();
+}
+
+#[test]
+fn a_mediator_that_keeps_nothing_dies_and_trading_goes_on() {
+    let mut ring = Ring::new("1-1-2-1");
+    ring.start();
+    let mut clients = [Client::new(&ring, 0, &[1, 2, 3])];
+    let mut is_killed = false;
+    trade(&mut clients, 60, |replies| {
+        if !is_killed && replies > 300 {
+            is_killed = true;
+            ring.restart(Role::Mediator, 1);
+        }
+    });
+    assert!(is_killed);
+    ring.stop();
+}
+
+/// Stands between a node and those that connect to it, and cuts each connection after a while.
+struct Cutter {
+    address: PathBuf,
+    is_over: Arc<AtomicBool>,
+    cuts: Arc<AtomicU64>,
+}
+
+impl Cutter {
+    fn new(folder: &Path, name: &str, seed: u64) -> Cutter {
+        let target = folder.join(name);
+        let address = folder.join(format!("{name}-cut"));
+        let listener = UnixListener::bind(&address).unwrap();
+        let (is_over, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, count) = (Arc::clone(&is_over), Arc::clone(&cuts));
+        std::thread::spawn(move || {
+            let mut random = seed | 1;
+            for near in listener.incoming() {
+                let Ok(near) = near else { return };
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+                let Ok(far) = UnixStream::connect(&target) else { continue };
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let left = Arc::new(AtomicU64::new(20_000 + random % 60_000));
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (left, count) = (Arc::clone(&left), Arc::clone(&count));
+                    std::thread::spawn(move || copy(from, to, &left, &count));
+                }
+            }
+        });
+        Cutter { address, is_over, cuts }
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        let _ = UnixStream::connect(&self.address);
+    }
+}
+
+fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &AtomicU64) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        let before = left.load(Ordering::Acquire);
+        left.store(before.saturating_sub(count as u64), Ordering::Release);
+        // The cut goes through the middle of what came.
+        let passes = count.min(before as usize);
+        if to.write_all(&bytes[..passes]).is_err() {
+            break;
+        }
+        if passes < count {
+            cuts.fetch_add(1, Ordering::AcqRel);
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+#[test]
+fn links_that_break_again_and_again_lose_nothing_and_repeat_nothing() {
+    let mut ring = Ring::new("2-2-2-2");
+    // Each node is reached through a cutter; it listens where it always did.
+    let mut cutters = vec![];
+    let mut seen = ring.network.clone();
+    for (role, nodes) in [
+        (Role::Gateway, &mut seen.gateway),
+        (Role::Router, &mut seen.router),
+        (Role::Mediator, &mut seen.mediator),
+        (Role::Processor, &mut seen.processor),
+    ] {
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let name = format!("{role}-{index}");
+            let cutter = Cutter::new(ring.folder.path(), &name, cutters.len() as u64 * 77 + 5);
+            node.address = format!("unix:{}", cutter.address.display()).parse().unwrap();
+            cutters.push(cutter);
+        }
+    }
+    let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
+    for (role, index) in all {
+        let own = &ring.network.nodes(role)[index];
+        let mut network = seen.clone();
+        match role {
+            Role::Gateway => network.gateway[index] = own.clone(),
+            Role::Router => network.router[index] = own.clone(),
+            Role::Mediator => network.mediator[index] = own.clone(),
+            Role::Processor => network.processor[index] = own.clone(),
+        }
+        ring.start_one(role, index, &network, &Arc::default());
+    }
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+    trade(&mut clients, 60, |_| {});
+    prove(&clients, 60);
+    let cuts: u64 = cutters.iter().map(|cutter| cutter.cuts.load(Ordering::Acquire)).sum();
+    assert!(cuts > 20, "{cuts} cuts");
+    ring.stop();
+}

@@ -1,0 +1,233 @@
+//! The exchange as a probe: its parameters, and what one round tells beside the latencies.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::stack::{named_enum, text_serde};
+use crate::words::UnknownWord;
+
+/// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
+pub const MESSAGE_BYTES: u32 = 800;
+
+/// Round trips longer than this break the promise, unless another limit is asked for, ms.
+pub const SLA_MS: f64 = 10.0;
+
+named_enum!(
+    /// When a request counts as done.
+    Durability, "durability", {
+        /// When one mediator has it in memory.
+        None = "none",
+        /// When most replicas of its cell have it in memory.
+        MemoryQuorum = "memory-quorum",
+        /// When most replicas of its cell have it on disk.
+        DiskQuorum = "disk-quorum",
+    }
+);
+
+named_enum!(
+    /// What orders the load is made of.
+    OrderMix, "mix", {
+        /// 60 % new orders, 30 % replacements and cancellations, 10 % that trade at once.
+        Default = "default",
+        /// That of a peer's benchmark: 9 % new, 3 % immediate, 6 % cancelled, 82 % moved.
+        ExchangeCore = "exchange-core",
+        /// As the published study describes its own: single orders that meet others.
+        Monterey = "monterey",
+    }
+);
+
+/// Nodes of each class, gateways first: `2-2-2-2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeCounts {
+    /// Gateways, routers, mediators, transaction processors.
+    pub of_class: [u16; 4],
+}
+
+impl NodeCounts {
+    /// Most nodes of one class.
+    pub const MAX: u16 = 64;
+
+    /// So many of each class.
+    pub fn each(nodes: u16) -> NodeCounts {
+        NodeCounts { of_class: [nodes; 4] }
+    }
+
+    /// Nodes in all.
+    pub fn total(self) -> u32 {
+        self.of_class.iter().map(|nodes| u32::from(*nodes)).sum()
+    }
+
+    /// Mediators, by which capacity grows.
+    pub fn mediators(self) -> u16 {
+        self.of_class[2]
+    }
+}
+
+impl fmt::Display for NodeCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [gateways, routers, mediators, processors] = self.of_class;
+        f.pad(&format!("{gateways}-{routers}-{mediators}-{processors}"))
+    }
+}
+
+impl FromStr for NodeCounts {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<NodeCounts, UnknownWord> {
+        let known = ["1-1-1-1", "2-2-2-2", "4-4-4-4", "16-16-16-16"];
+        let unknown = || UnknownWord {
+            nearest: None,
+            ..UnknownWord::new("size of a network", text, &known)
+        };
+        let counts: Vec<u16> = text
+            .split('-')
+            .map(|part| part.parse().ok().filter(|n| (1..=NodeCounts::MAX).contains(n)))
+            .collect::<Option<_>>()
+            .ok_or_else(unknown)?;
+        Ok(NodeCounts { of_class: counts.try_into().map_err(|_| unknown())? })
+    }
+}
+
+text_serde!(NodeCounts);
+
+/// A distributed stock exchange under load at a fixed rate: an open loop on an absolute schedule,
+/// latency from the intended send to the reply through all four classes of nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExchangeSpec {
+    /// Gateways, routers, mediators and transaction processors.
+    pub nodes: NodeCounts,
+    /// Requests a second.
+    pub rate_per_s: f64,
+    /// Measuring time, s.
+    pub seconds: f64,
+    /// Load before the measurement, ms.
+    pub warmup_ms: u64,
+    /// When a request counts as done.
+    pub durability: Durability,
+    /// What orders the load is made of.
+    pub mix: OrderMix,
+}
+
+impl Default for ExchangeSpec {
+    fn default() -> ExchangeSpec {
+        ExchangeSpec {
+            nodes: NodeCounts::each(2),
+            rate_per_s: 10_000.0,
+            seconds: 5.0,
+            warmup_ms: 500,
+            durability: Durability::None,
+            mix: OrderMix::Default,
+        }
+    }
+}
+
+impl ExchangeSpec {
+    /// Checks what types cannot.
+    ///
+    /// # Errors
+    /// The field that is wrong, and a sentence.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let fail = |field: &str, message: String| Err((field.to_string(), message));
+        if !(self.rate_per_s >= 1.0 && self.rate_per_s <= 1e7) {
+            let message =
+                format!("rate_per_s is {}, must be 1 to 1e7 requests a second", self.rate_per_s);
+            return fail("rate_per_s", message);
+        }
+        if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
+            return fail("seconds", "seconds must be above 0 and at most 3600".to_string());
+        }
+        if self.warmup_ms > 60_000 {
+            return fail("warmup_ms", "warmup_ms must be at most 60000".to_string());
+        }
+        Ok(())
+    }
+}
+
+/// What a round of the exchange tells beside its latencies.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ExchangeRound {
+    /// Requests a second that the schedule asked for.
+    pub offered_per_s: f64,
+    /// How late the load generator itself was at the 99th percentile, ns.
+    pub lateness_p99_ns: Option<f64>,
+    /// Hash of the stream of orders, hexadecimal: the same seed gives the same.
+    pub stream_hash: Option<String>,
+    /// Requests that were sent again.
+    pub resent: u64,
+    /// CPU time by class of node.
+    pub cpu: Vec<ClassCpu>,
+    /// Where the time went, hop by hop; only where all nodes share a clock.
+    pub hops: Vec<Hop>,
+    /// Nodes that were killed, and what clients saw of it.
+    pub faults: Vec<Fault>,
+}
+
+/// CPU time of the nodes of a class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClassCpu {
+    /// `gateway`, `router`, `mediator` or `processor`; `load` is the generator.
+    pub class: String,
+    /// How many there are.
+    pub nodes: u32,
+    /// CPU time of all of them for one transaction, µs; their start and warm-up included.
+    pub cpu_us_per_txn: f64,
+}
+
+/// One hop of the ring.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Hop {
+    /// Such as `gateway to router`.
+    pub name: String,
+    /// Arithmetic mean, ns.
+    pub mean_ns: f64,
+    /// Median, ns.
+    pub median_ns: f64,
+    /// 99th percentile, ns.
+    pub p99_ns: f64,
+}
+
+/// A node that was killed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Fault {
+    /// Such as `mediator 1`.
+    pub node: String,
+    /// When, s after the start of the measurement.
+    pub at_s: f64,
+    /// Time from the kill until requests that were sent then met the limit again, ms.
+    pub back_ms: Option<f64>,
+    /// Longest round trip that was caught in it, ms.
+    pub worst_ms: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_networks_read_back_and_others_are_refused() {
+        for text in ["1-1-1-1", "2-2-2-2", "64-1-2-3"] {
+            assert_eq!(text.parse::<NodeCounts>().unwrap().to_string(), text);
+        }
+        for text in ["", "2", "2-2-2", "0-1-1-1", "65-1-1-1", "2-2-2-2-2", "a-b-c-d", "-1-1-1-1"] {
+            let error = text.parse::<NodeCounts>().unwrap_err().to_string();
+            assert!(error.contains("known are 1-1-1-1"), "{text}: {error}");
+        }
+        assert_eq!(NodeCounts::each(16).total(), 64);
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_by_name() {
+        let good = ExchangeSpec::default();
+        assert_eq!(good.check(), Ok(()));
+        let field = |spec: ExchangeSpec| spec.check().unwrap_err().0;
+        assert_eq!(field(ExchangeSpec { rate_per_s: 0.0, ..good.clone() }), "rate_per_s");
+        assert_eq!(field(ExchangeSpec { rate_per_s: f64::NAN, ..good.clone() }), "rate_per_s");
+        assert_eq!(field(ExchangeSpec { seconds: -1.0, ..good.clone() }), "seconds");
+        assert_eq!(field(ExchangeSpec { warmup_ms: 99_999, ..good }), "warmup_ms");
+    }
+}
