@@ -86,6 +86,11 @@ impl Recorder {
         }
     }
 
+    /// Keeps a sentence about the run as a whole.
+    pub fn note(&mut self, name: &str, sentence: &str) {
+        self.result.notes.insert(name.to_string(), sentence.to_string());
+    }
+
     /// Notes a trial that did not end.
     pub fn failed(&mut self, sentence: String) -> Result<()> {
         self.result.failures.push(sentence);

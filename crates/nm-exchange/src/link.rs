@@ -280,7 +280,9 @@ impl Link {
                 self.input.end += count;
                 Ok(())
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
                 Ok(())
             }
             Err(error) => Err(Broken(error.to_string())),

@@ -110,9 +110,10 @@ impl FromStr for Durability {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Durability, String> {
-        Durability::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
-            format!("`{text}` is no durability: none, memory-quorum or disk-quorum")
-        })
+        Durability::ALL
+            .into_iter()
+            .find(|known| known.name() == text)
+            .ok_or_else(|| format!("`{text}` is no durability: none, memory-quorum or disk-quorum"))
     }
 }
 
@@ -212,8 +213,9 @@ impl Network {
     /// # Errors
     /// A sentence.
     pub fn read(path: &Path) -> Result<Network, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("the network file {} cannot be read: {error}", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            format!("the network file {} cannot be read: {error}", path.display())
+        })?;
         Network::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
@@ -242,7 +244,8 @@ impl Network {
                 ));
             }
         }
-        if network.data.is_none() && (network.record || network.durability == Durability::DiskQuorum)
+        if network.data.is_none()
+            && (network.record || network.durability == Durability::DiskQuorum)
         {
             return Err("it has no `data` folder for its journals".to_string());
         }

@@ -69,7 +69,9 @@ impl Drop for PrivateFolder {
 fn sweep(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PRIVATE)) else { continue };
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PRIVATE)) else {
+            continue;
+        };
         let pid: Option<u32> = rest.split('-').next().and_then(|pid| pid.parse().ok());
         // Not a link, and only for its owner: ours, not one that somebody else put there.
         let is_private = fs::symlink_metadata(entry.path())

@@ -207,8 +207,7 @@ fn make_folder(path: &Path) -> Result<(), Failure> {
 }
 
 fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Failure> {
-    let mut network =
-        place::network(counts(&setup.spec)?, setup.transport, sockets, &setup.hosts)?;
+    let mut network = place::network(counts(&setup.spec)?, setup.transport, sockets, &setup.hosts)?;
     network.durability = durability(setup);
     network.record = setup.record;
     if keeps(setup) {
@@ -240,7 +239,8 @@ fn drive(
         ..Settings::default()
     };
     let gateways: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
-    let mut generator = Generator::connect(&settings, &gateways, log, Duration::from_secs(10))?;
+    let mut generator =
+        Generator::connect(&settings, None, &gateways, log, Duration::from_secs(10))?;
     let pace = |seconds: f64, stall| Pace {
         rate_per_s: setup.spec.rate_per_s,
         arrivals: Arrivals::Poisson,
@@ -254,7 +254,7 @@ fn drive(
     }
     started.store(monotonic_ns(), Ordering::Release);
     let round = generator.round(&pace(setup.spec.seconds, setup.stall), stop);
-    generator.end()?;
+    generator.end(Duration::from_secs_f64(DRAIN_S))?;
     round
 }
 
@@ -417,11 +417,8 @@ mod tests {
             cpu_us,
             line: serde_json::Value::Null,
         };
-        let ends = [
-            end(Role::Gateway, 0, 100),
-            end(Role::Gateway, 1, 300),
-            end(Role::Router, 0, 100),
-        ];
+        let ends =
+            [end(Role::Gateway, 0, 100), end(Role::Gateway, 1, 300), end(Role::Router, 0, 100)];
         let told = cpu(&setup(), &ends);
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].class.as_str(), told[0].cpu_us_per_txn), ("gateway", 4.0));

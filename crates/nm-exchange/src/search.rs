@@ -18,13 +18,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan {
-            start_per_s: 10_000.0,
-            most_per_s: 1e6,
-            ratio: 1.08,
-            repeats: 5,
-            rounds_max: 60,
-        }
+        Plan { start_per_s: 10_000.0, most_per_s: 1e6, ratio: 1.08, repeats: 5, rounds_max: 60 }
     }
 }
 
@@ -72,10 +66,7 @@ const LEAST_PER_S: f64 = 10.0;
 ///
 /// # Errors
 /// Those of `keeps`, at once.
-pub fn search<E>(
-    plan: &Plan,
-    mut keeps: impl FnMut(f64) -> Result<bool, E>,
-) -> Result<Bracket, E> {
+pub fn search<E>(plan: &Plan, mut keeps: impl FnMut(f64) -> Result<bool, E>) -> Result<Bracket, E> {
     let mut known: Vec<Tried> = vec![];
     for _ in 0..plan.rounds_max {
         let Some(rate_per_s) = next(plan, &known) else { break };
@@ -107,7 +98,8 @@ fn ends(known: &[Tried]) -> (Option<Tried>, Option<Tried>) {
 /// The rate of the next round; none if the search has come to its end.
 fn next(plan: &Plan, known: &[Tried]) -> Option<f64> {
     // One round that breaks may be the machine's: a rate is given up when two of three break.
-    let is_open = |tried: &&Tried| tried.rounds < 3 && tried.kept < 2 && tried.kept + 2 > tried.rounds;
+    let is_open =
+        |tried: &&Tried| tried.rounds < 3 && tried.kept < 2 && tried.kept + 2 > tried.rounds;
     let (carried, broken) = ends(known);
     if let Some(open) = broken.as_ref().filter(is_open) {
         return Some(open.rate_per_s);

@@ -105,9 +105,8 @@ mod tests {
     fn the_time_until_the_limit_is_met_again() {
         let sla = Sla::default();
         // A pause of 100 ms from 500 ms on: who asks at t waits until 600 ms.
-        let samples: Vec<Sample> = (0..2000)
-            .map(|t| at(t, if (500..600).contains(&t) { 600 - t } else { 1 }))
-            .collect();
+        let samples: Vec<Sample> =
+            (0..2000).map(|t| at(t, if (500..600).contains(&t) { 600 - t } else { 1 })).collect();
         let (back_ns, worst_ns) = sla.back_after(&samples, 500 * MS, 100 * MS);
         assert_eq!((back_ns / MS, worst_ns / MS), (90, 100));
         assert_eq!(sla.back_after(&samples, 700 * MS, 100 * MS), (0, 0));

@@ -190,8 +190,7 @@ impl Supervisor {
                 .and_then(|()| stdin.flush())
                 .map_err(|error| failure("tell the network to", &error))?;
         }
-        let stdout =
-            process.take_stdout().ok_or_else(|| failure("hear", &"it has no output"))?;
+        let stdout = process.take_stdout().ok_or_else(|| failure("hear", &"it has no output"))?;
         let say = self.say.clone();
         let listen = move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -239,7 +238,11 @@ impl Supervisor {
                     .collect();
                 return Err(Failure::new(
                     FailureKind::Peer,
-                    format!("not all links came up within {} s: {}", limit.as_secs(), late.join(", ")),
+                    format!(
+                        "not all links came up within {} s: {}",
+                        limit.as_secs(),
+                        late.join(", ")
+                    ),
                 ));
             }
             self.hear(deadline.remaining().min(Duration::from_millis(100)));
@@ -250,7 +253,8 @@ impl Supervisor {
     fn died(&self, node: &Running) -> Failure {
         let Running { role, index, .. } = node;
         let words = self.last_words(*role, *index);
-        let words = words.map_or("it said nothing".to_string(), |words| format!("it said: {words}"));
+        let words =
+            words.map_or("it said nothing".to_string(), |words| format!("it said: {words}"));
         Failure::new(FailureKind::Peer, format!("{role} {index} ended at once; {words}"))
     }
 

@@ -232,7 +232,7 @@ fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<
                     let statistic = planned_statistic(wanted.require.metric, block.probe.kind());
                     let key = SeriesKey {
                         environment: environment.to_string(),
-                        stack: stack.to_string(),
+                        stack: block.probe.stack_name(stack),
                         probe: block.probe.kind(),
                         case,
                         statistic,

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use nm_exchange::place::Transport;
 use nm_exchange::run::{self, Setup};
 use nm_exchange::sla::Sla;
-use nm_model::exchange::Durability;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
 use nm_model::result::{Round, RoundData, Statistic};
@@ -69,19 +68,9 @@ pub fn setup(
     })
 }
 
-/// How a series of the exchange is named: its layout, and what differs from TCP without durability.
+/// How a series of the exchange is named.
 pub fn stack_name(setup: &Setup) -> String {
-    let mut name = setup.spec.nodes.to_string();
-    if setup.transport == Transport::Unix {
-        name += " unix";
-    }
-    if setup.spec.durability != Durability::None {
-        name += &format!(" {}", setup.spec.durability);
-    }
-    if setup.spec.mix != nm_model::exchange::OrderMix::Default {
-        name += &format!(" {}", setup.spec.mix);
-    }
-    name
+    setup.spec.name(protocol(setup))
 }
 
 /// Runs one round. With it come sentences about nodes that died by themselves.
@@ -167,17 +156,6 @@ fn settings(setup: &Setup) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn networks_are_named_by_their_layout_and_what_is_special() {
-        let name = |stacks: &str, spec: ExchangeSpec| {
-            let stacks: StackPair = stacks.parse().unwrap();
-            stack_name(&setup(&spec, &stacks, 1, Path::new("/f")).unwrap())
-        };
-        assert_eq!(name("tcp-epoll", ExchangeSpec::default()), "2-2-2-2");
-        let durable = ExchangeSpec { durability: Durability::DiskQuorum, ..Default::default() };
-        assert_eq!(name("unix-epoll", durable), "2-2-2-2 unix disk-quorum");
-    }
 
     #[test]
     fn other_stacks_and_environments_are_refused() {

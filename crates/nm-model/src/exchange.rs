@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::stack::{named_enum, text_serde};
+use crate::stack::{Protocol, named_enum, text_serde};
 use crate::words::UnknownWord;
 
 /// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
@@ -78,10 +78,8 @@ impl FromStr for NodeCounts {
 
     fn from_str(text: &str) -> Result<NodeCounts, UnknownWord> {
         let known = ["1-1-1-1", "2-2-2-2", "4-4-4-4", "16-16-16-16"];
-        let unknown = || UnknownWord {
-            nearest: None,
-            ..UnknownWord::new("size of a network", text, &known)
-        };
+        let unknown =
+            || UnknownWord { nearest: None, ..UnknownWord::new("size of a network", text, &known) };
         let counts: Vec<u16> = text
             .split('-')
             .map(|part| part.parse().ok().filter(|n| (1..=NodeCounts::MAX).contains(n)))
@@ -126,6 +124,22 @@ impl Default for ExchangeSpec {
 }
 
 impl ExchangeSpec {
+    /// Its layout, and what differs from the default orders over TCP without durability:
+    /// `2-2-2-2`, `2-2-2-2 unix disk-quorum`.
+    pub fn name(&self, protocol: Protocol) -> String {
+        let mut words = vec![self.nodes.to_string()];
+        if protocol != Protocol::Tcp {
+            words.push(protocol.to_string());
+        }
+        if self.durability != Durability::None {
+            words.push(self.durability.to_string());
+        }
+        if self.mix != OrderMix::Default {
+            words.push(self.mix.to_string());
+        }
+        words.join(" ")
+    }
+
     /// Checks what types cannot.
     ///
     /// # Errors
@@ -218,6 +232,14 @@ mod tests {
             assert!(error.contains("known are 1-1-1-1"), "{text}: {error}");
         }
         assert_eq!(NodeCounts::each(16).total(), 64);
+    }
+
+    #[test]
+    fn networks_are_named_by_their_layout_and_what_is_special() {
+        let plain = ExchangeSpec::default();
+        assert_eq!(plain.name(Protocol::Tcp), "2-2-2-2");
+        let durable = ExchangeSpec { durability: Durability::DiskQuorum, ..plain };
+        assert_eq!(durable.name(Protocol::Unix), "2-2-2-2 unix disk-quorum");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, ExchangeSpec};
-use crate::stack::{Protocol, named_enum, text_serde};
+use crate::stack::{Protocol, StackPair, named_enum, text_serde};
 use crate::words::UnknownWord;
 
 named_enum!(
@@ -309,6 +309,15 @@ impl ProbeSpec {
             ProbeSpec::Compute => ProbeKind::Compute,
             ProbeSpec::Jitter => ProbeKind::Jitter,
             ProbeSpec::Exchange(_) => ProbeKind::Exchange,
+        }
+    }
+
+    /// What a series of this probe over `stacks` has as its stack: their own name, or the layout of
+    /// the exchange with what is special about it.
+    pub fn stack_name(&self, stacks: &StackPair) -> String {
+        match self {
+            ProbeSpec::Exchange(spec) => spec.name(stacks.protocol()),
+            _ => stacks.to_string(),
         }
     }
 

@@ -78,9 +78,8 @@ fn latency_table(own: &[&Series], published: Option<&RunResult>) -> Table {
         &["network", "source", "#rate /s", "#mean", "#p90", "#ES10", "#p99", "#lost"],
     );
     let cells = |series: &Series, source: &str| {
-        let ms = |metric| {
-            or_not_available(view::value(series, metric), |ns| significant(ns / 1e6, 3))
-        };
+        let ms =
+            |metric| or_not_available(view::value(series, metric), |ns| significant(ns / 1e6, 3));
         vec![
             series.key.stack.clone(),
             source.to_string(),
@@ -177,9 +176,8 @@ fn hop_table(own: &[&Series]) -> Table {
         let names = rounds.first().map_or(&[][..], |round| &round.hops).iter();
         for name in names.map(|hop| &hop.name) {
             let all = || rounds.iter().flat_map(|r| &r.hops).filter(|hop| hop.name == *name);
-            let us = |values: Vec<f64>| {
-                or_not_available(median(values), |ns| significant(ns / 1e3, 3))
-            };
+            let us =
+                |values: Vec<f64>| or_not_available(median(values), |ns| significant(ns / 1e3, 3));
             table.push(
                 Tone::Plain,
                 vec![

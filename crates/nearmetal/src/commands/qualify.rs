@@ -165,8 +165,10 @@ impl Only {
         let places: Vec<String> = plan
             .trials
             .iter()
-            .flat_map(|b| b.environments.iter().map(move |e| (e, &b.stacks)))
-            .flat_map(|(e, stacks)| stacks.iter().map(move |stack| format!("{e}/{stack}")))
+            .flat_map(|b| b.environments.iter().map(move |e| (e, b)))
+            .flat_map(|(e, b)| {
+                b.stacks.iter().map(move |stack| format!("{e}/{}", b.probe.stack_name(stack)))
+            })
             .collect();
         let speaks = |on: &str| {
             let selector = nm_judge::Selector::new(on);

@@ -229,14 +229,11 @@ impl Journal {
     pub fn truncate(&mut self, from: u64) -> Result<(), Failure> {
         self.flush()?;
         let mut is_cut = false;
-        while let Some(last) = self.segments.last_mut() {
-            if last.first < from || self.segments.len() == 1 {
-                break;
-            }
-            let gone = last.path.clone();
-            self.segments.pop();
+        while self.segments.len() > 1
+            && let Some(gone) = self.segments.pop_if(|last| last.first >= from)
+        {
             is_cut = true;
-            if let Err(error) = fs::remove_file(&gone) {
+            if let Err(error) = fs::remove_file(&gone.path) {
                 return Err(self.fail("cannot be cut", &error));
             }
         }
@@ -500,5 +497,67 @@ impl Reader {
         let (places, end) = (scan.places, scan.end as u64);
         let torn_bytes = scan.torn_bytes;
         Ok(Some(Scanned { path, first, places, end, torn_bytes, bytes }))
+    }
+}
+
+/// Kind of a record that stands for batches which the one who records did not see.
+pub const MISSED: Kind = 3;
+
+/// Kind of a record that only keeps the numbers in a row.
+const GAP: Kind = 1;
+
+/// Writes batches down for an audit as they are carried out, in a journal that promises nothing: the
+/// disk is not waited for.
+#[derive(Debug)]
+pub struct Recorder(Journal);
+
+impl Recorder {
+    /// Goes on with what a folder holds.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open(folder: &Path, settings: Settings) -> Result<Recorder, Failure> {
+        Journal::open(folder, settings, u64::MAX).map(|(journal, _)| Recorder(journal))
+    }
+
+    /// Notes a batch, unless it was noted before. Numbers between the last and this one had no
+    /// batch.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn batch(&mut self, index: u64, term: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.fill(index.saturating_sub(1), term, GAP)?;
+        if index < self.next() {
+            return Ok(());
+        }
+        self.0.append(index, term, BATCH, bytes)
+    }
+
+    /// Notes that the batches up to `upto` came as a snapshot.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn missed(&mut self, upto: u64) -> Result<(), Failure> {
+        self.fill(upto, 0, MISSED)
+    }
+
+    /// Hands what was noted to the system.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        self.0.flush()
+    }
+
+    /// Number after the last one that is noted or known to be none.
+    pub fn next(&self) -> u64 {
+        self.0.next().unwrap_or(1)
+    }
+
+    fn fill(&mut self, upto: u64, term: u64, kind: Kind) -> Result<(), Failure> {
+        while self.next() <= upto {
+            self.0.append(self.next(), term, kind, &[])?;
+        }
+        Ok(())
     }
 }

@@ -205,7 +205,8 @@ impl Clients {
     /// A connection to a gateway was made: its sessions say hello, and what has no reply is sent
     /// again in order.
     pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
-        let sessions = (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
+        let sessions =
+            (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
         for session in sessions.collect::<Vec<usize>>() {
             let header = Header { session: session as u32, ..Header::new(FrameKind::Hello) };
             wire::write(&header, HELLO, 0, out);

@@ -6,6 +6,8 @@
 //! that it measures.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
@@ -39,6 +41,9 @@ const REQUESTS_AT_ONCE: usize = 256;
 
 /// Time from the start of a round to its first request, ns.
 const LEAD_NS: u64 = 1_000_000;
+
+/// Longest sleep, so that a cancellation is seen, ns.
+const LOOK_NS: u64 = 100_000_000;
 
 /// Token of the dialer; the others are indices of gateways.
 const DIALER: u64 = u64::MAX;
@@ -98,6 +103,7 @@ pub struct Generator {
     hash: StreamHash,
     scratch: Vec<u8>,
     reconnects: u64,
+    round_start_ns: Arc<AtomicU64>,
 }
 
 impl Generator {
@@ -128,8 +134,11 @@ impl Generator {
         let dialer = Dialer::new().map_err(|error| system("waiting", &error))?;
         poller.add(dialer.waker(), DIALER, false).map_err(|error| system("waiting", &error))?;
         let log = log.map(Log::create).transpose()?;
-        let gate = |address: &Address| {
-            Gate { address: address.clone(), link: None, is_full: false, nowhere: vec![] }
+        let gate = |address: &Address| Gate {
+            address: address.clone(),
+            link: None,
+            is_full: false,
+            nowhere: vec![],
         };
         let mut generator = Generator {
             settings,
@@ -146,6 +155,7 @@ impl Generator {
             hash: StreamHash::default(),
             scratch: vec![],
             reconnects: 0,
+            round_start_ns: Arc::default(),
         };
         generator.connect_all(limit)?;
         Ok(generator)
@@ -214,25 +224,32 @@ impl Generator {
         let Some(link) = &mut gate.link else { return };
         let flushed = link.flush();
         let is_full = matches!(flushed, Ok(false));
-        let changed = is_full == gate.is_full
-            || self.poller.change(&*link, index as u64, is_full).is_ok();
+        let changed =
+            is_full == gate.is_full || self.poller.change(&*link, index as u64, is_full).is_ok();
         gate.is_full = is_full;
         if flushed.is_err() || !changed {
             self.lose(index);
         }
     }
 
+    /// Start of the round at hand, ns on the machine's clock; zero before the first. For whoever
+    /// must do something at a time of the round, in another thread.
+    pub fn round_start(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.round_start_ns)
+    }
+
     /// One round: sends on time, waits for the last replies, and says what came out.
     ///
     /// # Errors
-    /// A pace that makes no sense, or a failure of this machine; never one of the network, which
-    /// shows as requests that were lost.
-    pub fn round(&mut self, pace: &Pace) -> Result<Round, Failure> {
+    /// A pace that makes no sense, a failure of this machine, or `cancel` was set; never a failure
+    /// of the network, which shows as requests that were lost.
+    pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
         pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
         cpu::precise_timers();
         let about = (pace.rate_per_s * pace.seconds * 1.1).min(SAMPLES_ROOM) as usize;
         let (counts, reconnects) = (self.clients.counts, self.reconnects);
         let start_ns = monotonic_ns() + LEAD_NS;
+        self.round_start_ns.store(start_ns, Ordering::Relaxed);
         let mut taking = Taking::new(start_ns, self.clients.asked(), about);
         let mut due = self.begin(pace, start_ns);
         let drained_ns = due.end_ns + (pace.drain_s * 1e9) as u64;
@@ -246,6 +263,9 @@ impl Generator {
             }
             self.send(&mut due, &mut taking, now_ns)?;
             (0..self.gates.len()).for_each(|index| self.flush(index));
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Failure::new(FailureKind::Cancelled, "the load was cancelled"));
+            }
             let is_done = due.next.is_none() && taking.unanswered() == 0;
             if is_done || due.next.is_none() && monotonic_ns() >= drained_ns {
                 break;
@@ -257,6 +277,7 @@ impl Generator {
                 (Some((at_ns, _)), None) => *at_ns,
                 (None, _) => drained_ns,
             };
+            let until_ns = until_ns.min(now_ns + LOOK_NS);
             self.wait(until_ns, pace.rate_per_s > GROUPED_PER_S, &mut taking)?;
         }
         self.finish(due, taking, pace, (counts, reconnects))

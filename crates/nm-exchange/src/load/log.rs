@@ -96,9 +96,7 @@ impl Record {
             Record::Answered(answered) => {
                 let Answered { at_ns, output_seq, events_hash, .. } = *answered;
                 codec::put(out, &[name.client_seq, at_ns, output_seq, events_hash]);
-                out.push(
-                    u8::from(answered.is_repeated) | u8::from(answered.is_forgotten) << 1,
-                );
+                out.push(u8::from(answered.is_repeated) | u8::from(answered.is_forgotten) << 1);
             }
         }
     }
@@ -118,7 +116,8 @@ impl Record {
                 command_hash: fields.u64()?,
             })),
             2 => {
-                let (at_ns, output_seq, events_hash) = (fields.u64()?, fields.u64()?, fields.u64()?);
+                let (at_ns, output_seq, events_hash) =
+                    (fields.u64()?, fields.u64()?, fields.u64()?);
                 let flags = fields.u8()?;
                 if flags > 3 {
                     return Err(Meaningless);

@@ -277,7 +277,11 @@ mod tests {
             assert!(near(counts[0], adds), "{mix}: {counts:?}");
             for instrument in &maker.instruments {
                 assert_eq!(instrument.living.len(), instrument.book.len(), "{mix}");
-                assert!((5..1000).contains(&instrument.living.len()), "{mix}: {}", instrument.living.len());
+                assert!(
+                    (5..1000).contains(&instrument.living.len()),
+                    "{mix}: {}",
+                    instrument.living.len()
+                );
             }
         }
     }

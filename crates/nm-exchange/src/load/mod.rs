@@ -142,7 +142,10 @@ impl Pace {
             return Err(format!("a round of {} s is not possible: up to 3600 s are", self.seconds));
         }
         if !(0.0..=600.0).contains(&self.drain_s) {
-            return Err(format!("waiting {} s for replies is not possible: 0 to 600", self.drain_s));
+            return Err(format!(
+                "waiting {} s for replies is not possible: 0 to 600",
+                self.drain_s
+            ));
         }
         Ok(())
     }

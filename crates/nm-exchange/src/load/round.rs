@@ -173,7 +173,9 @@ pub fn stall_figures(seconds: f64, stall_s: f64, base_ns: f64) -> (f64, f64) {
     let caught = (stall_s / seconds).min(1.0);
     // Mean wait of the slowest `share` of all: a uniform tail, cut where it is longer than that.
     let tail_mean_s = |share: f64| {
-        if caught <= share { caught / share * stall_s / 2.0 } else {
+        if caught <= share {
+            caught / share * stall_s / 2.0
+        } else {
             stall_s * (1.0 - share / caught / 2.0)
         }
     };

@@ -11,9 +11,9 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::cell::Request;
 use crate::link::{Arrived, Broken};
-use crate::network::{Network, Role};
+use crate::network::{Durability, Network, Role};
 use crate::order::{Segment, UserId};
-use crate::wire::{self, FrameKind};
+use crate::wire::{self, FrameKind, Header};
 
 use super::Behaviour;
 use super::links::{LinkId, Links, Peer};
@@ -87,6 +87,8 @@ pub struct Gateway {
     sweep_ns: u64,
     pending_bytes: usize,
     spare: Vec<Vec<u8>>,
+    /// By instrument: the highest number of what was passed on, and that below which it is repeated.
+    told: HashMap<Segment, (u64, u64)>,
     requests: u64,
     resent: u64,
 }
@@ -104,6 +106,7 @@ impl Gateway {
             sweep_ns: 0,
             pending_bytes: 0,
             spare: vec![],
+            told: HashMap::new(),
             requests: 0,
             resent: 0,
         }
@@ -233,18 +236,30 @@ impl Gateway {
         self.sweep_ns = now_ns + SWEEP_NS;
     }
 
-    fn to_session(&mut self, links: &mut Links, session: UserId, bytes: &[u8]) {
+    fn tell_session(&mut self, links: &mut Links, session: UserId, bytes: &[u8]) {
         if let Some(client) = self.sessions.get(&session) {
             links.forward(*client, bytes);
         }
     }
 
-    fn from_processor(&mut self, links: &mut Links, frame: &Arrived<'_>) -> bool {
+    /// Whether an earlier start of the processor has told this: a restarted one applies again what
+    /// it had applied since the last snapshot. Without replicas nothing is applied twice.
+    fn is_repeated(&mut self, header: &Header) -> bool {
+        if self.network.durability == Durability::None {
+            return false;
+        }
+        let (last, floor) = self.told.entry(header.segment).or_default();
+        *last = header.output_seq.max(*last);
+        header.output_seq <= *floor
+    }
+
+    fn pass_on(&mut self, links: &mut Links, frame: &Arrived<'_>) -> bool {
         let header = &frame.header;
         let key = (header.segment, header.session);
         match header.kind {
             FrameKind::Reply => self.reply(links, frame),
-            FrameKind::Private => self.to_session(links, header.session, frame.bytes),
+            FrameKind::Private | FrameKind::Public if self.is_repeated(header) => {}
+            FrameKind::Private => self.tell_session(links, header.session, frame.bytes),
             FrameKind::Public => {
                 for client in &self.clients {
                     links.forward(*client, frame.bytes);
@@ -268,6 +283,12 @@ impl Behaviour for Gateway {
             Peer::Node(Role::Router, _) => self.again(links, |_| true),
             Peer::Node(Role::Processor, index) => {
                 let processors = self.network.processor.len();
+                let network = &self.network;
+                let of_it =
+                    |segment: Segment| network.processor_of(network.cell_of(segment)) == index;
+                for (_, (last, floor)) in self.told.iter_mut().filter(|(seg, _)| of_it(**seg)) {
+                    *floor = *last;
+                }
                 self.again(links, |flow| usize::from(flow.cell) % processors == index);
             }
             _ => {}
@@ -301,7 +322,7 @@ impl Behaviour for Gateway {
                 self.again(links, |flow| flow.cell == cell);
                 Ok(())
             }
-            (Peer::Node(Role::Processor, _), _) if self.from_processor(links, frame) => Ok(()),
+            (Peer::Node(Role::Processor, _), _) if self.pass_on(links, frame) => Ok(()),
             (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a gateway"))),
         }
     }

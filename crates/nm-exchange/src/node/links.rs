@@ -79,6 +79,8 @@ pub struct Links {
     pub now_ns: u64,
     /// Frames written to links so far.
     pub frames_out: u64,
+    /// Sentences to be said at the end of the turn.
+    pub troubles: Vec<String>,
     network: Network,
     own: (Role, usize),
     start: u64,
@@ -107,6 +109,7 @@ impl Links {
             poller: Poller::new()?,
             now_ns: 0,
             frames_out: 0,
+            troubles: vec![],
             network: network.clone(),
             own: (role, index),
             start,
@@ -141,9 +144,8 @@ impl Links {
     pub fn take_dialed(&mut self) -> io::Result<()> {
         self.dialer.drain();
         while let Ok((role, index, stream)) = self.dialed.try_recv() {
-            let made = Link::new(stream).and_then(|link| {
-                self.insert(link, Peer::Node(role, index), true)
-            });
+            let made =
+                Link::new(stream).and_then(|link| self.insert(link, Peer::Node(role, index), true));
             let Ok(id) = made else {
                 self.want(role, index);
                 continue;

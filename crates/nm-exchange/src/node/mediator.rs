@@ -1,7 +1,13 @@
 //! Mediator: puts requests in order and matches them.
 
+use std::path::PathBuf;
+
+use nm_model::agent::Failure;
+
+use crate::batch;
 use crate::book::Book;
 use crate::cell::{Cell, Request};
+use crate::journal::{self, Recorder};
 use crate::link::{Arrived, Broken};
 use crate::network::{Network, Role};
 use crate::wire::{Frame, FrameKind, Header};
@@ -17,23 +23,40 @@ pub struct Mediator {
     index: u16,
     processor: usize,
     cell: Cell<Book>,
+    /// Index of its first batch: rises with each start, if there is a record.
+    term: u64,
     /// Index of the batch of this turn, if it has begun.
     batch: Option<u64>,
+    /// What is written down of each batch, if anything is, and the batch.
+    recorder: Option<Recorder>,
+    recorded: Vec<u8>,
     answers: Answers,
     requests: u64,
 }
 
 impl Mediator {
     /// A mediator with empty books.
-    pub fn new(network: &Network, index: usize) -> Mediator {
-        Mediator {
+    pub fn new(network: &Network, index: usize) -> Result<Mediator, Failure> {
+        let folder = network.folder(Role::Mediator, index).filter(|_| network.record);
+        let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
+        let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
+        let recorder = folder.map(open).transpose()?;
+        // A mediator that starts again goes on counting where the record ends, in another term.
+        let first = recorder.as_ref().map_or(1, Recorder::next);
+        let mut cell = Cell::default();
+        cell.forgives = first > 1;
+        cell.begin(first - 1, 0);
+        Ok(Mediator {
             index: index as u16,
             processor: index % network.processor.len(),
-            cell: Cell::default(),
+            cell,
+            term: first,
             batch: None,
+            recorder,
+            recorded: vec![],
             answers: Answers::default(),
             requests: 0,
-        }
+        })
     }
 
     /// Tells routers that requests find their way from now on, and that those before may be lost.
@@ -53,6 +76,10 @@ impl Mediator {
             let index = self.cell.index() + 1;
             self.batch = Some(index);
             self.cell.begin(index, links.now_ns);
+            batch::begin(links.now_ns, &mut self.recorded);
+        }
+        if self.recorder.is_some() {
+            self.recorded.extend_from_slice(frame.bytes);
         }
         let (now_ns, frames_before) = (links.now_ns, links.frames_out);
         let Some(output) = links.output(processor) else { return };
@@ -76,8 +103,7 @@ impl Behaviour for Mediator {
             }
             Peer::Node(Role::Router, index) => {
                 let router = links.to(Role::Router, index);
-                if let (Some(_), Some(router)) =
-                    (links.to(Role::Processor, self.processor), router)
+                if let (Some(_), Some(router)) = (links.to(Role::Processor, self.processor), router)
                 {
                     self.lead(links, &[router]);
                 }
@@ -103,8 +129,11 @@ impl Behaviour for Mediator {
         }
     }
 
-    fn turn(&mut self, _links: &mut Links) -> Result<(), nm_model::agent::Failure> {
-        self.batch = None;
+    fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
+        if let (Some(index), Some(recorder)) = (self.batch.take(), &mut self.recorder) {
+            recorder.batch(index, self.term, &self.recorded)?;
+            recorder.flush()?;
+        }
         Ok(())
     }
 

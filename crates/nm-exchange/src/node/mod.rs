@@ -6,6 +6,7 @@ mod gateway;
 mod links;
 mod mediator;
 mod processor;
+mod replicated;
 mod router;
 
 use std::os::fd::BorrowedFd;
@@ -13,11 +14,11 @@ use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
-use nm_sys::poll::Ready;
+use nm_sys::poll::{Ready, Waker};
 use serde::Serialize;
 
 use crate::link::{Arrived, Broken, Listener};
-use crate::network::{Network, Role};
+use crate::network::{Durability, Network, Role};
 use crate::wire::FrameKind;
 
 use links::{LinkId, Links, Peer};
@@ -100,6 +101,19 @@ trait Behaviour {
         Ok(())
     }
 
+    /// What wakes it beside its links.
+    fn waker(&self) -> Option<&Waker> {
+        None
+    }
+
+    /// Its waker woke it.
+    ///
+    /// # Errors
+    /// If it cannot go on.
+    fn woken(&mut self, _links: &mut Links) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// When the next turn must be at the latest, ns on the machine's clock.
     fn due_ns(&self) -> Option<u64> {
         None
@@ -117,6 +131,7 @@ trait Behaviour {
 const STOP: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const DIALER: u64 = u64::MAX - 2;
+const WAKER: u64 = u64::MAX - 3;
 
 /// Runs a node until `stop` can be read or has ended.
 ///
@@ -148,15 +163,26 @@ pub fn run(
     }
     links.poller.add(&listener, LISTENER, false).map_err(system)?;
     links.poller.add(links.dialer(), DIALER, false).map_err(system)?;
+    let behaviour = behaviour(network, role, index)?;
+    if let Some(waker) = behaviour.waker() {
+        links.poller.add(waker, WAKER, false).map_err(system)?;
+    }
     say(&Notice::Listening { role, index, address: own.address.to_string() });
-    let behaviour: Box<dyn Behaviour> = match role {
-        Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
-        Role::Router => Box::new(router::Router::new(network)),
-        Role::Mediator => Box::new(mediator::Mediator::new(network, index)),
-        Role::Processor => Box::new(processor::Processor::new(network)),
-    };
     let (frames_in, turns) = (0, 0);
     Turning { own: (role, index), listener, links, behaviour, frames_in, turns, say }.run()
+}
+
+/// What a node of this class does in this network.
+fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Behaviour>, Failure> {
+    let is_replicated = network.durability != Durability::None;
+    Ok(match role {
+        Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
+        Role::Router => Box::new(router::Router::new(network)),
+        Role::Mediator if is_replicated => Box::new(replicated::Mediator::new(network, index)?),
+        Role::Mediator => Box::new(mediator::Mediator::new(network, index)?),
+        Role::Processor if is_replicated => Box::new(replicated::Processor::new(network, index)?),
+        Role::Processor => Box::new(processor::Processor::new(network)),
+    })
 }
 
 struct Turning<'a> {
@@ -173,9 +199,10 @@ impl Turning<'_> {
     fn run(mut self) -> Result<Ended, Failure> {
         let (mut ready, mut broken, mut was_ready) = (vec![], vec![], false);
         loop {
-            let limit = self.behaviour.due_ns().map(|due_ns| {
-                Duration::from_nanos(due_ns.saturating_sub(clock::monotonic_ns()))
-            });
+            let limit = self
+                .behaviour
+                .due_ns()
+                .map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(clock::monotonic_ns())));
             let system =
                 |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
             self.links.poller.wait(&mut ready, limit).map_err(system)?;
@@ -186,6 +213,7 @@ impl Turning<'_> {
                     STOP => return Ok(self.end()),
                     LISTENER => self.accept(),
                     DIALER => self.links.take_dialed().map_err(system)?,
+                    WAKER => self.behaviour.woken(&mut self.links)?,
                     _ => self.serve(*ready),
                 }
             }
@@ -197,6 +225,9 @@ impl Turning<'_> {
                     self.close(id, &why);
                 }
                 self.links.flush(&mut broken);
+            }
+            for message in std::mem::take(&mut self.links.troubles) {
+                self.trouble(message);
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {

@@ -10,16 +10,15 @@ use super::links::{LinkId, Links, Peer};
 /// A router.
 #[derive(Debug)]
 pub struct Router {
-    /// By cell: who leads it, and since which epoch.
-    leaders: Vec<(usize, u32)>,
+    /// By cell: who leads it, and since which epoch; none as long as nobody has said so.
+    leaders: Vec<Option<(usize, u32)>>,
     requests: u64,
 }
 
 impl Router {
-    /// A router that takes each mediator for the leader of its own cell.
+    /// A router that knows no leader yet.
     pub fn new(network: &Network) -> Router {
-        let leaders = (0..network.mediator.len()).map(|mediator| (mediator, 0)).collect();
-        Router { leaders, requests: 0 }
+        Router { leaders: vec![None; network.mediator.len()], requests: 0 }
     }
 
     /// A mediator says that it leads a cell. What was on its way to the one before is lost, so the
@@ -29,9 +28,11 @@ impl Router {
         let epoch = frame.header.epoch;
         // Epochs rise but for replicas that all lost their memory: then the old leader is gone, or
         // is the same mediator.
-        let is_newer = epoch >= known.1 || known.0 == mediator;
-        if is_newer || links.to(Role::Mediator, known.0).is_none() {
-            *known = (mediator, epoch);
+        let is_newer = known.is_none_or(|(leader, since)| {
+            epoch >= since || leader == mediator || links.to(Role::Mediator, leader).is_none()
+        });
+        if is_newer {
+            *known = Some((mediator, epoch));
             for gateway in links.all_to(Role::Gateway) {
                 links.forward(gateway, frame.bytes);
             }
@@ -50,8 +51,8 @@ impl Behaviour for Router {
             (Peer::Node(Role::Gateway, _), FrameKind::Request) => {
                 self.requests += 1;
                 wire::stamp(frame.bytes, 1, links.now_ns);
-                let leader = self.leaders.get(usize::from(frame.header.cell));
-                let link = leader.and_then(|leader| links.to(Role::Mediator, leader.0));
+                let leader = self.leaders.get(usize::from(frame.header.cell)).copied().flatten();
+                let link = leader.and_then(|(leader, _)| links.to(Role::Mediator, leader));
                 // Without a leader it is lost, and sent again when there is one.
                 if let Some(link) = link {
                     links.forward(link, frame.bytes);
@@ -64,6 +65,10 @@ impl Behaviour for Router {
             }
             (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a router"))),
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.leaders.iter().all(Option::is_some)
     }
 
     fn counts(&self) -> (u64, u64) {

@@ -63,13 +63,13 @@ impl Coded for Standing {
         }
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Standing, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<Standing, Meaningless> {
         Ok(match from.u8()? {
             0 => Standing::Blank(from.u64()?),
             1 => Standing::Live {
-                certificate: Vec::take(from)?,
-                vote: Option::take(from)?,
-                last: Option::take(from)?,
+                certificate: Vec::read(from)?,
+                vote: Option::read(from)?,
+                last: Option::read(from)?,
             },
             _ => return Err(Meaningless),
         })

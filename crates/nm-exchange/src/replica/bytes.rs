@@ -21,7 +21,7 @@ pub const MEMBERS: u8 = 2;
 /// A value that can be written and read back.
 pub trait Coded: Sized {
     fn put(&self, out: &mut Vec<u8>);
-    fn take(from: &mut Fields<'_>) -> Result<Self, Meaningless>;
+    fn read(from: &mut Fields<'_>) -> Result<Self, Meaningless>;
 
     fn bytes(&self) -> Vec<u8> {
         let mut out = vec![];
@@ -32,7 +32,7 @@ pub trait Coded: Sized {
     /// The value whose bytes are exactly these.
     fn whole(bytes: &[u8]) -> Result<Self, Meaningless> {
         let mut fields = Fields(bytes);
-        let value = Self::take(&mut fields)?;
+        let value = Self::read(&mut fields)?;
         if fields.0.is_empty() { Ok(value) } else { Err(Meaningless) }
     }
 }
@@ -42,7 +42,7 @@ impl Coded for u64 {
         out.extend_from_slice(&self.to_le_bytes());
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<u64, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<u64, Meaningless> {
         from.u64()
     }
 }
@@ -52,7 +52,7 @@ impl Coded for bool {
         out.push(u8::from(*self));
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<bool, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<bool, Meaningless> {
         match from.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -67,7 +67,7 @@ impl Coded for Shared {
         out.extend_from_slice(self);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Shared, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<Shared, Meaningless> {
         let length = usize::try_from(from.u64()?).map_err(|_| Meaningless)?;
         Ok(Shared(from.bytes(length)?.to_vec().into()))
     }
@@ -81,8 +81,8 @@ impl<T: Coded> Coded for Option<T> {
         }
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Option<T>, Meaningless> {
-        if bool::take(from)? { T::take(from).map(Some) } else { Ok(None) }
+    fn read(from: &mut Fields<'_>) -> Result<Option<T>, Meaningless> {
+        if bool::read(from)? { T::read(from).map(Some) } else { Ok(None) }
     }
 }
 
@@ -94,9 +94,9 @@ impl<T: Coded> Coded for Vec<T> {
         }
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Vec<T>, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<Vec<T>, Meaningless> {
         // Every value has at least a byte, so that a wrong count ends at the end of the bytes.
-        (0..from.u64()?).map(|_| T::take(from)).collect()
+        (0..from.u64()?).map(|_| T::read(from)).collect()
     }
 }
 
@@ -107,7 +107,7 @@ impl Coded for LogId<NodeId> {
         }
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<LogId<NodeId>, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<LogId<NodeId>, Meaningless> {
         let leader = CommittedLeaderId::new(from.u64()?, from.u64()?);
         Ok(LogId::new(leader, from.u64()?))
     }
@@ -120,9 +120,9 @@ impl Coded for Vote<NodeId> {
         self.committed.put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Vote<NodeId>, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<Vote<NodeId>, Meaningless> {
         let mut vote = Vote::new(from.u64()?, from.u64()?);
-        vote.committed = bool::take(from)?;
+        vote.committed = bool::read(from)?;
         Ok(vote)
     }
 }
@@ -137,11 +137,11 @@ impl Coded for Membership<NodeId, EmptyNode> {
         self.nodes().map(|(id, _)| *id).collect::<Vec<NodeId>>().put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Membership<NodeId, EmptyNode>, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<Membership<NodeId, EmptyNode>, Meaningless> {
         let configs: Result<Vec<BTreeSet<NodeId>>, Meaningless> =
-            (0..from.u64()?).map(|_| Ok(Vec::take(from)?.into_iter().collect())).collect();
+            (0..from.u64()?).map(|_| Ok(Vec::read(from)?.into_iter().collect())).collect();
         let nodes: BTreeMap<NodeId, EmptyNode> =
-            Vec::take(from)?.into_iter().map(|id| (id, EmptyNode::new())).collect();
+            Vec::read(from)?.into_iter().map(|id| (id, EmptyNode::new())).collect();
         Ok(Membership::new(configs?, nodes))
     }
 }
@@ -154,10 +154,10 @@ impl Coded for SnapshotMeta<NodeId, EmptyNode> {
         Shared(self.snapshot_id.clone().into_bytes().into()).put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<SnapshotMeta<NodeId, EmptyNode>, Meaningless> {
-        let last_log_id = Option::take(from)?;
-        let last_membership = StoredMembership::new(Option::take(from)?, Membership::take(from)?);
-        let id = Shared::take(from)?.to_vec();
+    fn read(from: &mut Fields<'_>) -> Result<SnapshotMeta<NodeId, EmptyNode>, Meaningless> {
+        let last_log_id = Option::read(from)?;
+        let last_membership = StoredMembership::new(Option::read(from)?, Membership::read(from)?);
+        let id = Shared::read(from)?.to_vec();
         let snapshot_id = String::from_utf8(id).map_err(|_| Meaningless)?;
         Ok(SnapshotMeta { last_log_id, last_membership, snapshot_id })
     }
@@ -198,10 +198,10 @@ impl Coded for Entry<Types> {
         content.put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Entry<Types>, Meaningless> {
-        let log_id = LogId::take(from)?;
+    fn read(from: &mut Fields<'_>) -> Result<Entry<Types>, Meaningless> {
+        let log_id = LogId::read(from)?;
         let kind = from.u8()?;
-        entry(log_id, kind, Shared::take(from)?)
+        entry(log_id, kind, Shared::read(from)?)
     }
 }
 
@@ -213,9 +213,9 @@ impl Coded for AppendEntriesRequest<Types> {
         self.entries.put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<AppendEntriesRequest<Types>, Meaningless> {
-        let (vote, prev_log_id) = (Vote::take(from)?, Option::take(from)?);
-        let (leader_commit, entries) = (Option::take(from)?, Vec::take(from)?);
+    fn read(from: &mut Fields<'_>) -> Result<AppendEntriesRequest<Types>, Meaningless> {
+        let (vote, prev_log_id) = (Vote::read(from)?, Option::read(from)?);
+        let (leader_commit, entries) = (Option::read(from)?, Vec::read(from)?);
         Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
     }
 }
@@ -236,12 +236,12 @@ impl Coded for AppendEntriesResponse<NodeId> {
         }
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<AppendEntriesResponse<NodeId>, Meaningless> {
+    fn read(from: &mut Fields<'_>) -> Result<AppendEntriesResponse<NodeId>, Meaningless> {
         Ok(match from.u8()? {
             0 => AppendEntriesResponse::Success,
-            1 => AppendEntriesResponse::PartialSuccess(Option::take(from)?),
+            1 => AppendEntriesResponse::PartialSuccess(Option::read(from)?),
             2 => AppendEntriesResponse::Conflict,
-            3 => AppendEntriesResponse::HigherVote(Vote::take(from)?),
+            3 => AppendEntriesResponse::HigherVote(Vote::read(from)?),
             _ => return Err(Meaningless),
         })
     }
@@ -253,8 +253,8 @@ impl Coded for VoteRequest<NodeId> {
         self.last_log_id.put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<VoteRequest<NodeId>, Meaningless> {
-        Ok(VoteRequest { vote: Vote::take(from)?, last_log_id: Option::take(from)? })
+    fn read(from: &mut Fields<'_>) -> Result<VoteRequest<NodeId>, Meaningless> {
+        Ok(VoteRequest { vote: Vote::read(from)?, last_log_id: Option::read(from)? })
     }
 }
 
@@ -265,9 +265,9 @@ impl Coded for VoteResponse<NodeId> {
         self.last_log_id.put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<VoteResponse<NodeId>, Meaningless> {
-        let (vote, vote_granted) = (Vote::take(from)?, bool::take(from)?);
-        Ok(VoteResponse { vote, vote_granted, last_log_id: Option::take(from)? })
+    fn read(from: &mut Fields<'_>) -> Result<VoteResponse<NodeId>, Meaningless> {
+        let (vote, vote_granted) = (Vote::read(from)?, bool::read(from)?);
+        Ok(VoteResponse { vote, vote_granted, last_log_id: Option::read(from)? })
     }
 }
 

@@ -102,7 +102,7 @@ impl Machine {
             && let Some(bytes) = read_whole(path)?
         {
             let mut fields = Fields(&bytes);
-            let meta = SnapshotMeta::take(&mut fields).map_err(|_| {
+            let meta = SnapshotMeta::read(&mut fields).map_err(|_| {
                 let message = format!("the snapshot {} is of another version", path.display());
                 Failure::new(nm_model::agent::FailureKind::System, message)
             })?;

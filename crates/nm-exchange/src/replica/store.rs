@@ -1,15 +1,24 @@
 //! The log of a group at one replica: all entries that may still be asked for in memory, and in the
 //! journal too if the group has a folder; and what was promised, in a file beside it.
+//!
+//! ```text
+//! promises   two slots of 4096 bytes, written in turn, so that a crash leaves one of them whole:
+//!            0 number of the write u64   8 length u32   12 crc32c of number and content u32
+//!            16 content
+//! ```
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::{Bound, RangeBounds};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
+use nm_sys::clock::Moment;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{
     AnyError, CommittedLeaderId, Entry, LogId, LogState, OptionalSend, RaftLogReader,
@@ -17,8 +26,8 @@ use openraft::{
 };
 
 use super::bytes::{self, Coded};
-use super::raft::{NodeId, Types};
-use super::{Settings, Shared};
+use super::raft::{NodeId, Teller, Types};
+use super::{Settings, Shared, Told};
 use crate::codec::{Fields, Meaningless};
 use crate::journal::{self, Journal};
 
@@ -47,9 +56,9 @@ impl Coded for Promises {
         self.purged.put(out);
     }
 
-    fn take(from: &mut Fields<'_>) -> Result<Promises, Meaningless> {
-        let (certificate, vote) = (Vec::take(from)?, Option::take(from)?);
-        Ok(Promises { certificate, vote, floor: Option::take(from)?, purged: Option::take(from)? })
+    fn read(from: &mut Fields<'_>) -> Result<Promises, Meaningless> {
+        let (certificate, vote) = (Vec::read(from)?, Option::read(from)?);
+        Ok(Promises { certificate, vote, floor: Option::read(from)?, purged: Option::read(from)? })
     }
 }
 
@@ -76,6 +85,99 @@ struct Disk {
     folder: PathBuf,
     journal: Journal,
     keep_all: bool,
+    slots: Option<Slots>,
+    /// Time for a sync after which others will want another leader; who is told of a longer one;
+    /// and when that was last.
+    slow: Duration,
+    teller: Arc<Teller>,
+    told: Option<Moment>,
+}
+
+impl Disk {
+    fn sync(&mut self) -> Result<(), Failure> {
+        let since = Moment::now();
+        self.journal.sync()?;
+        let took = since.elapsed();
+        let is_news = self.told.is_none_or(|told| told.elapsed() > SLOW_AGAIN);
+        if took > self.slow && is_news {
+            self.told = Some(Moment::now());
+            self.teller.tell(Told::Waits(format!(
+                "the disk of {} took {} ms for a sync: no leader stays in office with such a disk",
+                self.folder.display(),
+                took.as_millis()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// How often a slow disk is spoken of.
+const SLOW_AGAIN: Duration = Duration::from_secs(5);
+
+/// The file of [`Promises`].
+#[derive(Debug)]
+struct Slots {
+    file: File,
+    number: u64,
+}
+
+const SLOT_BYTES: u64 = 4096;
+
+impl Slots {
+    /// The file and the content of the slot that was written last; none if there is no file.
+    fn open(path: &Path) -> Result<Option<(Slots, Vec<u8>)>, Failure> {
+        let opened = File::options().read(true).write(true).open(path);
+        let unreadable = |error: io::Error| failure(path, "cannot be read", &error.to_string());
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let bytes = fs::read(path).map_err(unreadable)?;
+        let slots = bytes.chunks(SLOT_BYTES as usize).filter_map(Slots::content);
+        let last = slots.max_by_key(|(number, _)| *number);
+        let (number, content) =
+            last.ok_or_else(|| failure(path, "is damaged", "no checksum of it is right"))?;
+        Ok(Some((Slots { file, number }, content.to_vec())))
+    }
+
+    fn content(slot: &[u8]) -> Option<(u64, &[u8])> {
+        let mut fields = Fields(slot);
+        let number = fields.u64().ok()?;
+        let (length, checksum) = (fields.u32().ok()?, fields.u32().ok()?);
+        let content = fields.bytes(length as usize).ok()?;
+        (number > 0 && checksum == Slots::checksum(number, content)).then_some((number, content))
+    }
+
+    fn checksum(number: u64, content: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), content)
+    }
+
+    /// A file whose first slot has this content.
+    fn create(path: &Path, content: &[u8]) -> io::Result<Slots> {
+        let temporary = path.with_extension("tmp");
+        let file = File::create(&temporary)?;
+        file.set_len(2 * SLOT_BYTES)?;
+        let mut slots = Slots { file, number: 0 };
+        slots.write(content)?;
+        slots.file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        journal::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
+        Ok(slots)
+    }
+
+    fn write(&mut self, content: &[u8]) -> io::Result<()> {
+        let number = self.number + 1;
+        let mut slot = number.to_le_bytes().to_vec();
+        slot.extend_from_slice(&(content.len() as u32).to_le_bytes());
+        slot.extend_from_slice(&Slots::checksum(number, content).to_le_bytes());
+        slot.extend_from_slice(content);
+        slot.resize(SLOT_BYTES as usize, 0);
+        self.file.write_all_at(&slot, number % 2 * SLOT_BYTES)?;
+        self.file.sync_data()?;
+        self.number = number;
+        Ok(())
+    }
 }
 
 /// The log.
@@ -90,7 +192,11 @@ impl Store {
     ///
     /// # Errors
     /// If the folder cannot be used or what it holds is damaged.
-    pub fn open(folder: Option<&Path>, settings: &Settings) -> Result<(Store, bool), Failure> {
+    pub fn open(
+        folder: Option<&Path>,
+        settings: &Settings,
+        teller: Arc<Teller>,
+    ) -> Result<(Store, bool), Failure> {
         let Some(folder) = folder else {
             let inner = Inner {
                 promises: Promises::default(),
@@ -102,10 +208,10 @@ impl Store {
         };
         fs::create_dir_all(folder)
             .map_err(|error| failure(folder, "cannot be made", &error.to_string()))?;
-        let known = read_whole(&folder.join(PROMISES))?;
+        let known = Slots::open(&folder.join(PROMISES))?;
         let damaged = |what: &str| failure(folder, "is damaged", what);
         let mut promises = Promises::default();
-        if let Some(bytes) = &known {
+        if let Some((_, bytes)) = &known {
             promises = Promises::whole(bytes).map_err(|_| damaged("what was promised is lost"))?;
             // Whoever led must be elected anew, so that each start leads in an epoch of its own.
             if let Some(vote) = &mut promises.vote {
@@ -129,9 +235,18 @@ impl Store {
         if known.is_none() && !entries.is_empty() {
             return Err(damaged("it has a journal, but what was promised is lost"));
         }
-        let disk = Some(Disk { folder: folder.into(), journal, keep_all: settings.keep_all });
-        let inner = Inner { promises, entries, disk, failed: None };
-        Ok((Store(Arc::new(Mutex::new(inner))), known.is_some()))
+        let is_known = known.is_some();
+        let disk = Disk {
+            folder: folder.into(),
+            journal,
+            keep_all: settings.keep_all,
+            slots: known.map(|(slots, _)| slots),
+            slow: Duration::from_millis(settings.election_ms.1),
+            teller,
+            told: None,
+        };
+        let inner = Inner { promises, entries, disk: Some(disk), failed: None };
+        Ok((Store(Arc::new(Mutex::new(inner))), is_known))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -176,12 +291,17 @@ impl Inner {
     }
 
     fn save(&mut self) -> Result<(), Failure> {
-        let Some(disk) = &self.disk else { return Ok(()) };
-        let saved = write_whole(&disk.folder.join(PROMISES), &self.promises.bytes());
-        if let Err(failure) = &saved {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        let (path, content) = (disk.folder.join(PROMISES), self.promises.bytes());
+        let written = match &mut disk.slots {
+            Some(slots) => slots.write(&content),
+            None => Slots::create(&path, &content).map(|slots| disk.slots = Some(slots)),
+        };
+        written.map_err(|error| {
+            let failure = failure(&path, "cannot be written", &error.to_string());
             self.failed.get_or_insert(failure.clone());
-        }
-        saved
+            failure
+        })
     }
 
     fn append(&mut self, entries: impl IntoIterator<Item = Entry<Types>>) -> Result<(), Failure> {
@@ -193,7 +313,7 @@ impl Inner {
             }
             self.entries.push_back(entry);
         }
-        self.disk.as_mut().map_or(Ok(()), |disk| disk.journal.sync())
+        self.disk.as_mut().map_or(Ok(()), Disk::sync)
     }
 
     fn truncate(&mut self, from: u64) -> Result<(), Failure> {

@@ -1,6 +1,10 @@
 //! Tests of the exchange, in one binary.
 
 mod book;
+mod journal;
+mod load;
 mod nodes;
 mod quiet;
+mod replica;
 mod scenarios;
+mod verify;

@@ -11,9 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nm_exchange::batch;
+use nm_exchange::book::Book;
+use nm_exchange::cell::{Cell, Handled, Outcome, Request};
 use nm_exchange::codec::{self, Fields};
+use nm_exchange::journal::Reader;
 use nm_exchange::link::{Link, Stream};
-use nm_exchange::network::{Network, Node, Role};
+use nm_exchange::network::{Durability, Network, Node, Role};
 use nm_exchange::node::{self, Ended, Notice};
 use nm_exchange::order::{Command, Event, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
 use nm_exchange::wire::{self, FrameKind, Header};
@@ -35,13 +39,16 @@ struct Running {
 }
 
 impl Ring {
-    fn new(counts: &str) -> Ring {
+    fn new(counts: &str, durability: Durability) -> Ring {
         let folder = tempfile::tempdir().unwrap();
-        let network = Network::new(counts.parse().unwrap(), |role, index| {
+        let mut network = Network::new(counts.parse().unwrap(), |role, index| {
             let path = folder.path().join(format!("{role}-{index}"));
-            let address = format!("unix:{}", path.display()).parse().unwrap();
-            Node { address, replication: None }
+            let address = format!("unix:{}", path.display());
+            let replication = Some(format!("{address}-replication"));
+            Node { address: address.parse().unwrap(), replication }
         });
+        network.durability = durability;
+        network.data = Some(folder.path().join("data"));
         Ring { network, folder, nodes: BTreeMap::new() }
     }
 
@@ -98,13 +105,20 @@ struct Told {
     body: Vec<u8>,
 }
 
+/// Last number sent, and what has no reply.
+#[derive(Debug, Default)]
+struct Flow {
+    last: u64,
+    pending: VecDeque<(u64, Vec<u8>)>,
+}
+
 /// A client with one link and any number of sessions; it connects again and sends again.
 struct Client {
     address: nm_exchange::link::Address,
     link: Option<Link>,
     sessions: BTreeMap<u32, u64>,
-    /// Last number sent, and what has no reply, by session and instrument.
-    flows: BTreeMap<(u32, u32), (u64, VecDeque<(u64, Vec<u8>)>)>,
+    /// By session and instrument.
+    flows: BTreeMap<(u32, u32), Flow>,
     told: Vec<Told>,
 }
 
@@ -120,19 +134,19 @@ impl Client {
     }
 
     fn waiting(&self) -> usize {
-        self.flows.values().map(|(_, pending)| pending.len()).sum()
+        self.flows.values().map(|flow| flow.pending.len()).sum()
     }
 
     fn request(&mut self, session: u32, segment: u32, flags: u16, command: &Command) {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
-        let (last, pending) = self.flows.entry((session, segment)).or_default();
+        let flow = self.flows.entry((session, segment)).or_default();
         let header = Header {
             flags: flags | wire::STAMPED,
             segment,
             session,
             client_seq: *seq,
-            previous_seq: *last,
+            previous_seq: flow.last,
             intended_ns: *seq,
             ..Header::new(FrameKind::Request)
         };
@@ -142,8 +156,8 @@ impl Client {
         if let Some(link) = &mut self.link {
             link.output.extend_from_slice(&bytes);
         }
-        *last = *seq;
-        pending.push_back((*seq, bytes));
+        flow.last = *seq;
+        flow.pending.push_back((*seq, bytes));
     }
 
     fn connect(&mut self) {
@@ -155,8 +169,8 @@ impl Client {
             let header = Header { session: *session, ..Header::new(FrameKind::Hello) };
             wire::write(&header, b"client", 0, &mut link.output);
         }
-        for (_, pending) in self.flows.values() {
-            pending.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
+        for flow in self.flows.values() {
+            flow.pending.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
         }
         self.link = Some(link);
     }
@@ -176,13 +190,13 @@ impl Client {
             let (header, body) = (frame.header, frame.body().to_vec());
             if header.kind == FrameKind::Reply {
                 let flow = self.flows.get_mut(&(header.session, header.segment)).unwrap();
-                let first = flow.1.front().map(|(seq, _)| *seq);
+                let first = flow.pending.front().map(|(seq, _)| *seq);
                 // Whatever the gateway lost, a reply comes in order and once for each link.
                 if first != Some(header.client_seq) {
                     assert!(first.is_none_or(|first| first > header.client_seq), "{header:?}");
                     continue;
                 }
-                flow.1.pop_front();
+                flow.pending.pop_front();
             }
             self.told.push(Told { header, body });
         }
@@ -215,6 +229,23 @@ fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
 
 const SEGMENTS: u32 = 5;
 
+/// Orders that a session may have without reply on an instrument.
+const WINDOW: usize = 8;
+
+/// Lets a session send what its window has room for; `sent` of `count` are sent.
+fn send(client: &mut Client, session: u32, segment: u32, sent: &mut u64, count: u64) {
+    let pending = client.flows.get(&(session, segment)).map_or(0, |flow| flow.pending.len());
+    let room = WINDOW.saturating_sub(pending).min((count - *sent) as usize);
+    for _ in 0..room {
+        *sent += 1;
+        let is_buy = (u64::from(session) + *sent).is_multiple_of(2);
+        let side = if is_buy { Side::Buy } else { Side::Sell };
+        let price = 100 + (*sent * 7 % 5) as i64;
+        let flags = if sent.is_multiple_of(50) { wire::PUBLIC } else { 0 };
+        client.request(session, segment, flags, &order(session, *sent, side, price));
+    }
+}
+
 /// Sends `count` orders of each session on each instrument, and calls `meanwhile` with the number
 /// of replies so far.
 fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
@@ -223,20 +254,12 @@ fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
     loop {
         let mut is_done = true;
         for client in &mut *clients {
-            let sessions: Vec<u32> = client.sessions.keys().copied().collect();
-            for (session, segment) in
-                sessions.iter().flat_map(|s| (0..SEGMENTS).map(move |segment| (*s, segment)))
-            {
-                let sent = sent.entry((session, segment)).or_default();
-                let pending = client.flows.get(&(session, segment)).map_or(0, |f| f.1.len());
-                for _ in pending..8.min(pending + (count - *sent) as usize) {
-                    *sent += 1;
-                    let side = if (u64::from(session) + *sent) % 2 == 0 { Side::Buy } else { Side::Sell };
-                    let price = 100 + (*sent * 7 % 5) as i64;
-                    let flags = if *sent % 50 == 0 { wire::PUBLIC } else { 0 };
-                    client.request(session, segment, flags, &order(session, *sent, side, price));
+            for session in client.sessions.keys().copied().collect::<Vec<_>>() {
+                for segment in 0..SEGMENTS {
+                    let sent = sent.entry((session, segment)).or_default();
+                    send(client, session, segment, sent, count);
+                    is_done &= *sent == count;
                 }
-                is_done &= *sent == count;
             }
             client.turn();
             is_done &= client.waiting() == 0;
@@ -276,10 +299,14 @@ fn prove(clients: &[Client], count: u64) {
 
 #[test]
 fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
-    let mut ring = Ring::new("2-1-3-2");
+    let mut ring = Ring::new("2-1-3-2", Durability::None);
     ring.start();
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3])];
-    clients.iter_mut().for_each(|client| while client.link.is_none() { client.connect() });
+    clients.iter_mut().for_each(|client| {
+        while client.link.is_none() {
+            client.connect()
+        }
+    });
     trade(&mut clients, 100, |_| {});
     prove(&clients, 100);
     let trades = |kind: FrameKind, client: &Client| -> BTreeSet<(u32, u64, u64, u64)> {
@@ -328,22 +355,19 @@ fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
     assert!(ended.iter().all(|ended| ended.resent == 0 && ended.turns > 0));
 }
 
-#[test]
-fn a_gateway_and_a_router_and_a_processor_die_and_nothing_is_lost_or_done_twice() {
-    let mut ring = Ring::new("2-2-2-2");
+/// Lets nodes die one after another while clients trade, and proves that nobody noticed more than a
+/// pause.
+fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
+    let mut ring = Ring::new(counts, durability);
     ring.start();
-    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+    let gateways = ring.network.gateway.len();
+    let mut clients: Vec<Client> = (0..gateways)
+        .map(|gateway| Client::new(&ring, gateway, &[1, 2].map(|s| gateway as u32 * 2 + s)))
+        .collect();
     let (count, mut killed) = (150, 0);
-    let victims = [
-        (Role::Gateway, 0),
-        (Role::Router, 1),
-        (Role::Processor, 0),
-        (Role::Processor, 1),
-        (Role::Router, 0),
-        (Role::Gateway, 1),
-    ];
+    let total = clients.len() * 2 * count as usize * SEGMENTS as usize;
     trade(&mut clients, count, |replies| {
-        if killed < victims.len() && replies > (killed + 1) * 350 {
+        if killed < victims.len() && replies > (killed + 1) * total / (victims.len() + 2) {
             let (role, index) = victims[killed];
             killed += 1;
             ring.restart(role, index);
@@ -355,8 +379,31 @@ fn a_gateway_and_a_router_and_a_processor_die_and_nothing_is_lost_or_done_twice(
 }
 
 #[test]
+fn a_gateway_and_a_router_and_a_processor_die_and_nothing_is_lost_or_done_twice() {
+    use Role::{Gateway, Processor, Router};
+    let victims =
+        [(Gateway, 0), (Router, 1), (Processor, 0), (Processor, 1), (Router, 0), (Gateway, 1)];
+    kill("2-2-2-2", Durability::None, &victims);
+}
+
+#[test]
+fn with_a_quorum_in_memory_any_node_may_die() {
+    use Role::{Gateway, Mediator, Processor, Router};
+    let victims =
+        [(Mediator, 0), (Processor, 1), (Mediator, 1), (Gateway, 0), (Router, 1), (Processor, 0)];
+    kill("2-2-2-2", Durability::MemoryQuorum, &victims);
+}
+
+#[test]
+fn with_a_quorum_on_disk_two_replicas_survive_the_death_of_each() {
+    use Role::{Mediator, Processor};
+    kill("1-1-1-1", Durability::DiskQuorum, &[(Mediator, 0), (Processor, 0), (Mediator, 0)]);
+}
+
+#[test]
 fn a_mediator_that_keeps_nothing_dies_and_trading_goes_on() {
-    let mut ring = Ring::new("1-1-2-1");
+    let mut ring = Ring::new("1-1-2-1", Durability::None);
+    ring.network.record = true;
     ring.start();
     let mut clients = [Client::new(&ring, 0, &[1, 2, 3])];
     let mut is_killed = false;
@@ -367,7 +414,93 @@ fn a_mediator_that_keeps_nothing_dies_and_trading_goes_on() {
         }
     });
     assert!(is_killed);
+    // The record tells where the books were lost, and has every reply's request once at most
+    // within a life of the books.
+    for (mediator, lives) in [(0, 1), (1, 2)] {
+        let folder = ring.network.folder(Role::Mediator, mediator).unwrap();
+        let mut reader = Reader::open(&folder.join(format!("cell-{mediator}"))).unwrap();
+        let (mut terms, mut cell, mut next) = (BTreeSet::new(), Cell::<Book>::default(), 1);
+        let mut done = BTreeSet::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            assert_eq!(record.index, next);
+            next += 1;
+            if terms.insert(record.term) {
+                cell = Cell::default();
+                cell.forgives = terms.len() > 1;
+            }
+            let (time_ns, frames) = batch::open(&record.bytes).unwrap();
+            cell.begin(record.index, time_ns);
+            for frame in frames {
+                let request = Request::of(&frame.unwrap()).unwrap();
+                if let Handled::Done(outcome) = cell.handle(&request, |_| {}) {
+                    done.insert((request.segment, request.session, outcome));
+                }
+            }
+        }
+        assert_eq!(terms.len(), lives, "{terms:?}");
+        for told in clients[0].replies() {
+            let header = &told.header;
+            if usize::from(header.cell) == mediator && header.flags & wire::FORGOTTEN == 0 {
+                let events_hash = Fields(&told.body).u64().unwrap();
+                let (client_seq, output_seq) = (header.client_seq, header.output_seq);
+                let outcome = Outcome { client_seq, output_seq, events_hash };
+                assert!(done.contains(&(header.segment, header.session, outcome)), "{header:?}");
+            }
+        }
+    }
     ring.stop();
+}
+
+#[test]
+fn strangers_and_nonsense_are_refused_and_trading_goes_on() {
+    let mut ring = Ring::new("1-1-1-1", Durability::None);
+    ring.start();
+    let frame = |kind: FrameKind, body: &[u8]| {
+        let mut bytes = vec![];
+        wire::write(&Header { client_seq: 1, ..Header::new(kind) }, body, 0, &mut bytes);
+        bytes
+    };
+    let hello = frame(FrameKind::Hello, b"client");
+    let gateway = (Role::Gateway, 0);
+    let refused = [
+        (gateway, vec![7; 500]),
+        (gateway, frame(FrameKind::Hello, b"mediator 0")),
+        (gateway, frame(FrameKind::Hello, b"processor 7")),
+        (gateway, frame(FrameKind::Hello, &[0xff, 0xfe])),
+        (gateway, frame(FrameKind::Request, b"")),
+        (gateway, [hello.clone(), frame(FrameKind::Request, &[99])].concat()),
+        (gateway, [hello.clone(), frame(FrameKind::Lead, b"")].concat()),
+        ((Role::Router, 0), hello.clone()),
+        ((Role::Mediator, 0), frame(FrameKind::Request, b"")),
+        ((Role::Mediator, 0), frame(FrameKind::Welcome, b"")),
+        ((Role::Processor, 0), frame(FrameKind::Reply, b"")),
+    ];
+    for ((role, index), bytes) in refused {
+        let path = ring.folder.path().join(format!("{role}-{index}"));
+        let mut stranger = UnixStream::connect(path).unwrap();
+        stranger.set_read_timeout(Some(LIMIT)).unwrap();
+        stranger.write_all(&bytes).unwrap();
+        let end = stranger.read(&mut [0; 64]);
+        let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(end.as_ref().is_ok_and(|n| *n == 0) || end.as_ref().is_err_and(reset), "{end:?}");
+    }
+    let mut clients = [Client::new(&ring, 0, &[1])];
+    trade(&mut clients, 20, |_| {});
+    prove(&clients, 20);
+    ring.stop();
+}
+
+#[test]
+fn a_node_that_cannot_be_is_refused_in_a_sentence() {
+    let ring = Ring::new("1-1-1-1", Durability::None);
+    let (_stop, stopped) = UnixStream::pair().unwrap();
+    let run = |network: &Network, index| {
+        node::run(network, Role::Router, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
+    };
+    assert!(run(&ring.network, 4).message.contains("there is no router 4"));
+    let mut network = ring.network.clone();
+    network.router[0].address = "unix:/no/such/folder/node".parse().unwrap();
+    assert!(run(&network, 0).message.contains("router 0 cannot listen at unix:/no/such"));
 }
 
 /// Stands between a node and those that connect to it, and cuts each connection after a while.
@@ -434,7 +567,7 @@ fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &Atomi
 
 #[test]
 fn links_that_break_again_and_again_lose_nothing_and_repeat_nothing() {
-    let mut ring = Ring::new("2-2-2-2");
+    let mut ring = Ring::new("2-2-2-2", Durability::None);
     // Each node is reached through a cutter; it listens where it always did.
     let mut cutters = vec![];
     let mut seen = ring.network.clone();

@@ -7,7 +7,6 @@ use nm_exchange::network::Role;
 use nm_exchange::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
 
-use super::verify::VerifyArgs;
 use crate::cli::FormatArgs;
 
 #[derive(Debug, Subcommand)]
@@ -23,10 +22,12 @@ pub enum ExchangeCommand {
     #[command(after_help = "Examples:\n  nearmetal exchange search --nodes 1-1-1-1\n  \
         nearmetal exchange search --nodes 2-2-2-2 --durability memory-quorum --limit 5")]
     Search(SearchArgs),
-    /// Prove from the logs of a recorded run that nothing was lost, doubled or reordered.
-    Verify(VerifyArgs),
     /// One node of a network, until its input ends; started by `exchange run`, or by hand.
     Node(NodeArgs),
+    /// Prove from client logs and journals that nothing was lost, doubled or reordered.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR")]
+    Verify(VerifyArgs),
     /// Kill nodes at random under load, again and again, and verify each time.
     Torture(TortureArgs),
 }
@@ -159,6 +160,15 @@ pub struct TortureArgs {
     /// Folder for what trials leave; those that found nothing are removed.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-torture")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Folder of a run that was recorded, or of one of its rounds.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
     #[command(flatten)]
     pub format: FormatArgs,
 }

@@ -5,7 +5,7 @@ mod node;
 mod run;
 mod search;
 mod torture;
-pub mod verify;
+mod verify;
 
 use anyhow::Result;
 
@@ -17,8 +17,8 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
     match command {
         ExchangeCommand::Run(args) => run::run(args),
         ExchangeCommand::Search(args) => search::run(args),
-        ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Node(args) => node::run(args),
+        ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Torture(args) => torture::run(args),
     }
 }

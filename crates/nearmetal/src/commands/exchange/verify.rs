@@ -1,0 +1,95 @@
+//! `nearmetal exchange verify`: the proof, after a run, from what clients and replicas wrote down.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use nm_exchange::verify::{self, Findings};
+use nm_report::table::Tone;
+use serde::Serialize;
+
+use super::args::VerifyArgs;
+use crate::cli::Format;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+/// One folder with what was found in it.
+#[derive(Debug, Serialize)]
+struct Checked {
+    folder: PathBuf,
+    is_clean: bool,
+    #[serde(flatten)]
+    findings: Findings,
+}
+
+/// Checks a folder, or each folder of a round below it.
+pub fn run(args: &VerifyArgs) -> Result<Exit> {
+    let mut all = vec![];
+    for folder in rounds(&args.folder)? {
+        let findings = verify::folder(&folder)?;
+        all.push(Checked { folder, is_clean: findings.is_clean(), findings });
+    }
+    match args.format.format {
+        Format::Json => output::json(&all)?,
+        Format::Text => {
+            let texts: Vec<String> = all.iter().map(text).collect();
+            output::data(&texts.join("\n"))?;
+        }
+    }
+    Ok(if all.iter().all(|checked| checked.is_clean) { Exit::Pass } else { Exit::Fail })
+}
+
+/// The folders to check: those that have a network's file.
+fn rounds(folder: &Path) -> Result<Vec<PathBuf>> {
+    let is_round = |path: &Path| path.join("network.toml").is_file();
+    if is_round(folder) {
+        return Ok(vec![folder.to_path_buf()]);
+    }
+    let entries = fs::read_dir(folder)
+        .map_err(|error| Stop::usage(format!("{} cannot be read: {error}", folder.display())))?;
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| is_round(path))
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        return Err(Stop::usage(format!(
+            "neither {0} nor a folder in it has a network.toml; run the exchange with --record \
+             --out {0} first",
+            folder.display()
+        )));
+    }
+    Ok(found)
+}
+
+fn text(checked: &Checked) -> String {
+    let Checked { folder, findings, .. } = checked;
+    let style = output::style();
+    let verdict = if checked.is_clean {
+        style.tone(Tone::Good, "nothing lost, doubled or reordered")
+    } else {
+        style.tone(Tone::Bad, "the network broke its word")
+    };
+    let mut text = format!("{}: {verdict}\n", folder.display());
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(text, "  {what:<28}{value}");
+    };
+    line("durability", findings.durability.to_string());
+    line("requests sent", findings.sent.to_string());
+    line("answered", findings.answered.to_string());
+    line("carried out", findings.executed.to_string());
+    line("carried out, not answered", findings.unanswered_executed.to_string());
+    line("batches replayed", format!("{} from {} journals", findings.batches, findings.journals));
+    line("states compared", findings.hashes.to_string());
+    for (violation, count) in &findings.violations {
+        line(&violation.to_string(), count.to_string());
+    }
+    for (violation, count) in &findings.not_promised {
+        line(&violation.to_string(), format!("{count}, not excluded by the durability"));
+    }
+    for sentence in findings.sentences.iter().chain(&findings.notes) {
+        let _ = writeln!(text, "  {sentence}");
+    }
+    text
+}

@@ -1,0 +1,353 @@
+//! Mediators and processors whose cells are replicated: the leader of a cell puts requests in order
+//! and proposes them in batches; every replica applies what is committed, and the processor answers.
+
+use std::collections::VecDeque;
+
+use nm_model::agent::{Failure, FailureKind};
+use nm_sys::poll::Waker;
+
+use crate::batch;
+use crate::book::Book;
+use crate::cell::{Cell, Request};
+use crate::journal::{self, Recorder};
+use crate::link::{Arrived, Broken};
+use crate::network::{Durability, Network, Role};
+use crate::replica::{self, Log, RaftLog, Refused, Replicas, Told};
+use crate::wire::{self, Frame, FrameKind, Header};
+
+use super::Behaviour;
+use super::answer::Answers;
+use super::links::{LinkId, Links, Peer};
+
+/// Bytes of requests that may wait for room in the log; more are lost, and sent again.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Where what applying a request leads to goes.
+type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>) + 'a;
+
+/// One replica of a cell.
+#[derive(Debug)]
+struct Replica<L> {
+    number: u16,
+    cell: Cell<Book>,
+    log: L,
+    /// Batches that wait for room in the log; the last one still grows.
+    waiting: VecDeque<Vec<u8>>,
+    waiting_bytes: usize,
+    /// Number of the snapshot that is being copied.
+    copying: Option<u64>,
+    recorder: Option<Recorder>,
+}
+
+impl<L: Log> Replica<L> {
+    fn new(number: u16, log: L, recorder: Option<Recorder>) -> Replica<L> {
+        Replica {
+            number,
+            cell: Cell::default(),
+            log,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            copying: None,
+            recorder,
+        }
+    }
+
+    /// Takes all that is told; a leadership that is new is announced.
+    fn hear(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
+        while let Some(told) = self.log.next() {
+            match told {
+                Told::Committed { index, term, batch } => {
+                    self.apply(index, &batch, apply)?;
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.batch(index, term, &batch)?;
+                    }
+                }
+                Told::Snapshot { number } => {
+                    self.cell.begin_snapshot();
+                    self.copying = Some(number);
+                }
+                Told::Load { index, state } => {
+                    let broken = |message| Failure::new(FailureKind::System, message);
+                    self.cell = Cell::load(&state).map_err(broken)?;
+                    self.copying = None;
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.missed(index)?;
+                    }
+                }
+                Told::Lead { .. } => {
+                    self.forget();
+                    let routers = links.all_to(Role::Router);
+                    self.announce(links, &routers);
+                }
+                Told::Follow => self.forget(),
+                Told::Waits(message) => {
+                    links.troubles.push(format!("cell {} waits: {message}", self.number));
+                }
+                Told::Stopped(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, index: u64, batch: &[u8], apply: &mut Apply<'_>) -> Result<(), Failure> {
+        let wrong = |_| {
+            let message = format!("batch {index} of cell {} is damaged", self.number);
+            Failure::new(FailureKind::System, message)
+        };
+        let (time_ns, frames) = batch::open(batch).map_err(wrong)?;
+        self.cell.begin(index, time_ns);
+        for frame in frames {
+            let frame = frame.map_err(wrong)?;
+            let request = Request::of(&frame).map_err(wrong)?;
+            apply(&mut self.cell, &request, &frame);
+        }
+        Ok(())
+    }
+
+    /// Tells routers that this replica leads, and that requests before may be lost.
+    fn announce(&self, links: &mut Links, routers: &[LinkId]) {
+        let Some(epoch) = self.log.lead() else { return };
+        let header = Header { cell: self.number, epoch, ..Header::new(FrameKind::Lead) };
+        for router in routers {
+            links.send(*router, &header, &[], 0);
+        }
+    }
+
+    /// Drops what waits: who leads then is told again by the gateways.
+    fn forget(&mut self) {
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+    }
+
+    /// Queues a request, if this replica leads.
+    fn queue(&mut self, now_ns: u64, bytes: &[u8]) -> bool {
+        if self.log.lead().is_none() || self.waiting_bytes > WAITING_BYTES_MAX {
+            return false;
+        }
+        let fits = |last: &Vec<u8>| last.len() + bytes.len() <= replica::BATCH_BYTES_MAX;
+        if !self.waiting.back().is_some_and(fits) {
+            let mut batch = Vec::with_capacity(bytes.len() * 4);
+            batch::begin(now_ns, &mut batch);
+            self.waiting.push_back(batch);
+        }
+        if let Some(last) = self.waiting.back_mut() {
+            last.extend_from_slice(bytes);
+        }
+        self.waiting_bytes += bytes.len();
+        true
+    }
+
+    /// Proposes what waits, copies a little, writes what is recorded.
+    fn turn(&mut self) -> Result<(), Failure> {
+        while self.log.has_room()
+            && let Some(batch) = self.waiting.pop_front()
+        {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(batch.len() - batch::HEAD_BYTES);
+            if let Err(Refused(batch)) = self.log.propose(batch) {
+                self.waiting_bytes += batch.len() - batch::HEAD_BYTES;
+                self.waiting.push_front(batch);
+                break;
+            }
+        }
+        if let Some(number) = self.copying
+            && let Some(state) = self.cell.copy_one()
+        {
+            self.copying = None;
+            self.log.snapshot(number, state);
+        }
+        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)
+    }
+}
+
+/// The replicas that a node has.
+#[derive(Debug)]
+struct Cells {
+    waker: Waker,
+    replicas: Vec<Replica<RaftLog>>,
+    /// The thread of the logs, which ends with this.
+    _thread: Replicas,
+}
+
+impl Cells {
+    fn new(network: &Network, role: Role, index: usize) -> Result<Cells, Failure> {
+        let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
+        let waker = Waker::new().map_err(system)?;
+        let settings = replica::Settings { keep_all: network.record, ..Default::default() };
+        let (thread, logs) = Replicas::start(network, role, index, settings, waker.clone())?;
+        // With a disk quorum, the log's own journal is the record.
+        let records = network.record && network.durability != Durability::DiskQuorum;
+        let mut replicas = vec![];
+        for log in logs {
+            let number = log.cell();
+            let folder = network.folder(role, index).filter(|_| records);
+            let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
+            let recorder = folder
+                .map(|folder| Recorder::open(&folder, journal::Settings::default()))
+                .transpose()?;
+            replicas.push(Replica::new(number, log, recorder));
+        }
+        Ok(Cells { waker, replicas, _thread: thread })
+    }
+
+    fn hear(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
+        self.waker.drain();
+        self.replicas.iter_mut().try_for_each(|replica| replica.hear(links, apply))
+    }
+
+    fn turn(&mut self) -> Result<(), Failure> {
+        self.replicas.iter_mut().try_for_each(Replica::turn)
+    }
+
+    /// At once while a snapshot is copied.
+    fn due_ns(&self) -> Option<u64> {
+        self.replicas.iter().any(|replica| replica.copying.is_some()).then_some(0)
+    }
+}
+
+/// A mediator with replicas of its own cell and of its neighbour's.
+#[derive(Debug)]
+pub struct Mediator {
+    cells: Cells,
+    requests: u64,
+}
+
+impl Mediator {
+    /// A mediator whose replicas join their groups from now on.
+    pub fn new(network: &Network, index: usize) -> Result<Mediator, Failure> {
+        Ok(Mediator { cells: Cells::new(network, Role::Mediator, index)?, requests: 0 })
+    }
+}
+
+impl Behaviour for Mediator {
+    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+        if let Peer::Node(Role::Router, index) = peer
+            && let Some(router) = links.to(Role::Router, index)
+        {
+            self.cells.replicas.iter().for_each(|replica| replica.announce(links, &[router]));
+        }
+    }
+
+    fn frame(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        frame: &mut Arrived<'_>,
+    ) -> Result<(), Broken> {
+        let (Peer::Node(Role::Router, _), FrameKind::Request) = (from.1, frame.header.kind) else {
+            return Err(Broken(format!("{} sent a {:?} to a mediator", from.1, frame.header.kind)));
+        };
+        // What cannot be applied must not come into the log.
+        if Request::from_parts(&frame.header, frame.body()).is_err() {
+            return Err(Broken("a router sent a request that means nothing".to_string()));
+        }
+        let mut replicas = self.cells.replicas.iter_mut();
+        if let Some(replica) = replicas.find(|replica| replica.number == frame.header.cell) {
+            wire::stamp(frame.bytes, 2, links.now_ns);
+            self.requests += u64::from(replica.queue(links.now_ns, frame.bytes));
+        }
+        Ok(())
+    }
+
+    fn waker(&self) -> Option<&Waker> {
+        Some(&self.cells.waker)
+    }
+
+    fn woken(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.cells.hear(links, &mut |cell, request, _| {
+            cell.handle(request, |_| {});
+        })
+    }
+
+    fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
+        self.cells.turn()
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.cells.due_ns()
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.requests, 0)
+    }
+}
+
+/// A processor with replicas of its mediators' cells.
+#[derive(Debug)]
+pub struct Processor {
+    cells: Cells,
+    answers: Answers,
+    /// By gateway: whether it is up, and its frames of this turn. They are gathered, because the
+    /// links are lent to the replicas meanwhile.
+    gathered: Vec<(bool, Vec<u8>)>,
+    replies: u64,
+}
+
+impl Processor {
+    /// A processor whose replicas join their groups from now on.
+    pub fn new(network: &Network, index: usize) -> Result<Processor, Failure> {
+        Ok(Processor {
+            cells: Cells::new(network, Role::Processor, index)?,
+            answers: Answers::default(),
+            gathered: vec![(false, vec![]); network.gateway.len()],
+            replies: 0,
+        })
+    }
+}
+
+impl Behaviour for Processor {
+    fn frame(
+        &mut self,
+        _links: &mut Links,
+        from: (LinkId, Peer),
+        frame: &mut Arrived<'_>,
+    ) -> Result<(), Broken> {
+        Err(Broken(format!("{} sent a {:?} to a processor", from.1, frame.header.kind)))
+    }
+
+    fn waker(&self) -> Option<&Waker> {
+        Some(&self.cells.waker)
+    }
+
+    fn woken(&mut self, links: &mut Links) -> Result<(), Failure> {
+        let (answers, gathered) = (&mut self.answers, &mut self.gathered);
+        let (now_ns, mut frames, mut replies) = (links.now_ns, 0, 0);
+        for (index, (is_up, _)) in gathered.iter_mut().enumerate() {
+            *is_up = links.to(Role::Gateway, index).is_some();
+        }
+        self.cells.hear(links, &mut |cell, request, frame| {
+            answers.handle(cell, request, frame, &[(3, now_ns)], |out| {
+                replies += u64::from(out.header.kind == FrameKind::Reply);
+                let one = usize::from(out.header.gateway);
+                let is_public = out.header.kind == FrameKind::Public;
+                let to = if is_public { 0..gathered.len() } else { one..one + 1 };
+                for (is_up, bytes) in gathered.get_mut(to).into_iter().flatten() {
+                    if *is_up {
+                        frames += 1;
+                        out.write(bytes);
+                    }
+                }
+            });
+        })?;
+        for (index, (_, bytes)) in self.gathered.iter_mut().enumerate() {
+            if let Some(gateway) = links.to(Role::Gateway, index).filter(|_| !bytes.is_empty()) {
+                links.forward(gateway, bytes);
+            }
+            bytes.clear();
+        }
+        self.replies += replies;
+        links.frames_out += frames;
+        Ok(())
+    }
+
+    fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
+        self.cells.turn()
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.cells.due_ns()
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.replies, 0)
+    }
+}

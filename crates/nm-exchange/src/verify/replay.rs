@@ -1,0 +1,110 @@
+//! Carries batches out again, with the plain book and with the fast one side by side.
+
+use crate::batch;
+use crate::book;
+use crate::cell::{Cell, Handled, Request};
+use crate::load::log::Name;
+use crate::naive;
+use crate::saved::fnv1a;
+
+use super::judge::{Executed, Findings, Violation};
+
+/// A cell that is replayed.
+#[derive(Debug)]
+pub struct Replay {
+    cell: u16,
+    /// Whether the state outlives whoever leads; else every term begins with empty books.
+    is_kept: bool,
+    plain: Cell<naive::Book>,
+    fast: Cell<book::Book>,
+    term: Option<u64>,
+    life: u64,
+    /// What was carried out, in order.
+    pub executed: Vec<Executed>,
+}
+
+impl Replay {
+    /// A cell with empty books.
+    pub fn new(cell: u16, is_kept: bool) -> Replay {
+        let (plain, fast) = (Cell::default(), Cell::default());
+        Replay { cell, is_kept, plain, fast, term: None, life: 1, executed: vec![] }
+    }
+
+    /// Which cell it is.
+    pub fn cell(&self) -> u16 {
+        self.cell
+    }
+
+    /// Whether books were lost on the way.
+    pub fn has_forgotten(&self) -> bool {
+        self.life > 1
+    }
+
+    /// Carries a batch out.
+    ///
+    /// # Errors
+    /// A sentence, if its bytes are none.
+    pub fn batch(
+        &mut self,
+        (index, term): (u64, u64),
+        bytes: &[u8],
+        findings: &mut Findings,
+    ) -> Result<(), String> {
+        let unreadable = |_| format!("batch {index} of cell {} cannot be read", self.cell);
+        if !self.is_kept && self.term.is_some_and(|last| last != term) {
+            (self.plain, self.fast) = (Cell::default(), Cell::default());
+            (self.plain.forgives, self.fast.forgives) = (true, true);
+            self.life += 1;
+        }
+        self.term = Some(term);
+        let (time_ns, frames) = batch::open(bytes).map_err(unreadable)?;
+        self.plain.begin(index, time_ns);
+        self.fast.begin(index, time_ns);
+        findings.batches += 1;
+        for frame in frames {
+            let frame = frame.map_err(unreadable)?;
+            // What carries no command is passed over by the network, too.
+            let Ok(request) = Request::of(&frame) else { continue };
+            let handled = self.plain.handle(&request, |_| {});
+            let fast = self.fast.handle(&request, |_| {});
+            let Request { segment, session, client_seq, .. } = request;
+            let name = Name { segment, session, client_seq };
+            if handled != fast {
+                findings.add(Violation::HashDiffers, || {
+                    format!("{name} in batch {index}: plain book {handled:?}, fast book {fast:?}")
+                });
+            }
+            if let Handled::Done(outcome) = handled {
+                self.executed.push(Executed {
+                    name,
+                    output_seq: outcome.output_seq,
+                    events_hash: outcome.events_hash,
+                    command_hash: fnv1a(frame.body),
+                    index,
+                    life: self.life,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the states of both books with each other, and with one that was written down if
+    /// there is one.
+    pub fn compare(&self, recorded: Option<u64>, findings: &mut Findings) {
+        let (plain, fast) = (self.plain.hash(), self.fast.hash());
+        let (cell, index) = (self.cell, self.plain.index());
+        findings.hashes += 1 + u64::from(recorded.is_some());
+        if plain != fast {
+            findings.add(Violation::HashDiffers, || {
+                format!(
+                    "cell {cell} after batch {index}: plain book {plain:016x}, fast book {fast:016x}"
+                )
+            });
+        }
+        if let Some(recorded) = recorded.filter(|recorded| *recorded != fast) {
+            findings.add(Violation::HashDiffers, || {
+                format!("cell {cell} after batch {index}: {fast:016x}, recorded {recorded:016x}")
+            });
+        }
+    }
+}
