@@ -1,6 +1,8 @@
-//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-book | bench-peers`.
+//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-book | bench-exchange |
+//! bench-peers`.
 
 mod bench_book;
+mod bench_exchange;
 mod bench_peers;
 mod ci;
 mod dist;
@@ -16,6 +18,7 @@ usage: cargo xtask TASK
   tidy          the rules that no compiler checks: layers, file heads, line width, licences
   dist          static build, completions and man page in target/dist
   bench-book    ns, allocations and tails per command of the order book, fast and plain
+  bench-exchange  the exchange's networks and rates, each with the published figure beside
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)";
 
 fn main() -> ExitCode {
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(),
         Some("dist") => dist::run(),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
+        Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");

@@ -21,6 +21,7 @@ const PLANS: &[(&str, &str)] = built_in![
     "vmware-pingpong",
     "xenserver-stream",
     "monterey-network",
+    "monterey-exchange",
 ];
 
 /// Names and texts of the built-in plans, the shortest to run first.

@@ -20,6 +20,10 @@ use crate::wire::{self, HEADER_BYTES, Header};
 /// Room that the kernel is asked for in each direction, bytes.
 const SOCKET_BYTES: u32 = 4 << 20;
 
+/// A peer that has been silent for so long is asked whether it is there; one that does not answer
+/// for twice as long has gone, as when its host has lost its power.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// Bytes that one call may read.
 const READ_BYTES: usize = 256 << 10;
 
@@ -85,6 +89,7 @@ impl Stream {
         let _ = socket::set_buffers(self.as_fd(), SOCKET_BYTES);
         match self {
             Stream::Tcp(stream) => {
+                socket::set_silence(stream.as_fd(), SILENCE)?;
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)
             }

@@ -144,21 +144,19 @@ pub struct Outcome {
 
 /// Runs one round in `setup.folder`.
 ///
-/// Whatever happens, no process is left; journals and the client's log are, if they are to be kept.
+/// Whatever happens, no process is left. Of files, the folder keeps what is to be recorded, and the
+/// logs of nodes that had something to say.
 ///
 /// # Errors
 /// If the network cannot be started or kept, or the load not be driven.
 pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
     setup.check()?;
     let private = PrivateFolder::new()?;
-    let folder = match keeps(setup) {
-        true => setup.folder.clone(),
-        false => private.path().join("run"),
-    };
-    make_folder(&folder)?;
-    let network = network(setup, private.path(), &folder)?;
+    let folder = &setup.folder;
+    make_folder(folder)?;
+    let network = network(setup, private.path(), folder)?;
     let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
-    let mut supervisor = Supervisor::start(&network, &setup.program, &folder, host_of)?;
+    let mut supervisor = Supervisor::start(&network, &setup.program, folder, host_of)?;
 
     let log = setup.record.then(|| folder.join(CLIENT_LOG));
     let started = AtomicU64::new(0);
@@ -180,12 +178,12 @@ pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
         let _ = fs::remove_dir_all(folder.join(DATA));
         let _ = fs::remove_file(folder.join("network.toml"));
         // Stays where a node's log tells something.
-        let _ = fs::remove_dir(&folder);
+        let _ = fs::remove_dir(folder);
     }
     Ok(outcome(setup, driven, &restarts, &ends))
 }
 
-/// Whether a round leaves, or needs while it runs, more than a memory file system should hold.
+/// Whether nodes write journals.
 fn keeps(setup: &Setup) -> bool {
     setup.record || durability(setup) == Durability::DiskQuorum
 }
@@ -297,7 +295,7 @@ fn outcome(setup: &Setup, load: load::Round, restarts: &[Restart], ends: &[NodeE
         .collect();
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
     let mut latency = load.latency;
-    latency.exchange = Some(ExchangeRound {
+    latency.exchange = Some(Box::new(ExchangeRound {
         offered_per_s: setup.spec.rate_per_s,
         lateness_p99_ns,
         stream_hash: Some(format!("{:016x}", load.stream_hash)),
@@ -305,7 +303,7 @@ fn outcome(setup: &Setup, load: load::Round, restarts: &[Restart], ends: &[NodeE
         cpu: cpu(setup, ends),
         hops: load.hops,
         faults,
-    });
+    }));
     let mut doubts = vec![];
     if let Some(late_ns) = lateness_p99_ns.filter(|ns| *ns > LATE_NS) {
         let detail = format!("the load itself was {:.0} us late at p99", late_ns / 1e3);
@@ -404,7 +402,9 @@ mod tests {
 
     #[test]
     fn a_node_that_ends_at_once_is_told_with_its_last_words() {
-        let failure = round(&setup(), &AtomicBool::new(false)).unwrap_err();
+        let folder = PrivateFolder::new().unwrap();
+        let setup = Setup { folder: folder.path().join("round-1"), ..setup() };
+        let failure = round(&setup, &AtomicBool::new(false)).unwrap_err();
         assert!(failure.message.contains("ended at once; it said nothing"), "{failure}");
     }
 

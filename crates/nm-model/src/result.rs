@@ -302,7 +302,7 @@ pub struct LatencyRound {
     pub slices: Vec<Slice>,
     /// What the exchange tells beside.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exchange: Option<ExchangeRound>,
+    pub exchange: Option<Box<ExchangeRound>>,
 }
 
 impl LatencyRound {

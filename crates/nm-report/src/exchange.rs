@@ -55,7 +55,7 @@ fn layout(series: &Series) -> &str {
 }
 
 fn rounds(series: &Series) -> Vec<&ExchangeRound> {
-    view::latency_rounds(series).filter_map(|data| data.exchange.as_ref()).collect()
+    view::latency_rounds(series).filter_map(|data| data.exchange.as_deref()).collect()
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -266,7 +266,7 @@ mod tests {
             mean_ns: Some(0.2e6),
             es10_ns: Some(0.6e6),
             percentiles: vec![percentile(90.0, 0.3), percentile(99.0, p99_ms)],
-            exchange: Some(exchange),
+            exchange: Some(Box::new(exchange)),
             ..LatencyRound::default()
         };
         let size = RrSize { request_bytes: 800, response_bytes: 800 };

@@ -155,6 +155,17 @@ pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1 as c_int)
 }
 
+/// `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_USER_TIMEOUT`: a peer that has been silent
+/// for `limit` is asked whether it is there, and one that does not answer for twice as long, or
+/// does not take what was sent, has gone: the connection fails. Whole seconds, at least one.
+pub fn set_silence(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
+    let seconds = limit.as_secs().clamp(1, 3_600) as c_int;
+    set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1 as c_int)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, seconds * 2_000)
+}
+
 /// `SO_REUSEADDR`: lets a server bind again at once, and several receivers share a group's port.
 pub fn set_reuse_address(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1 as c_int)

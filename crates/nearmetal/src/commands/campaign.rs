@@ -10,8 +10,8 @@ use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::trial::{self, Options};
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
-    Campaign, ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, Side, StackPair,
-    Trial,
+    Campaign, ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, Side,
+    StackPair, Trial,
 };
 
 use crate::progress::Progress;
@@ -118,15 +118,19 @@ fn exchange(
     trial: &Trial,
     spec: &ExchangeSpec,
     options: &Options,
-    folder: Option<&Path>,
+    log_folder: Option<&Path>,
     interrupted: &AtomicBool,
 ) -> Tried {
-    let folder = folder.map_or_else(std::env::temp_dir, |folder| folder.join("exchange"));
-    let folder = folder.join(format!("round-{}", trial.round + 1));
+    let all = log_folder.map_or_else(std::env::temp_dir, |folder| folder.join("exchange"));
+    let folder = all.join(format!("round-{}", trial.round + 1));
     let seed = options.seed.wrapping_add(u64::from(trial.round));
     let setup = nm_lab::exchange::setup(spec, &trial.stack, seed, &folder);
-    let tried = setup
-        .and_then(|setup| nm_lab::exchange::run(&setup, trial.round, options, interrupted));
+    let tried =
+        setup.and_then(|setup| nm_lab::exchange::run(&setup, trial.round, options, interrupted));
+    if log_folder.is_some() {
+        // Stays where a node's log tells something.
+        let _ = std::fs::remove_dir(&all);
+    }
     match tried {
         Ok((measured, trouble)) => Tried::Exchange(Box::new(measured), trouble),
         Err(failure) => Tried::Failed(vec![], failure),

@@ -1,5 +1,6 @@
 //! End-to-end tests: each runs the built binary as a user would.
 
+mod exchange;
 mod faults;
 mod offline;
 mod qualify;

@@ -3,9 +3,9 @@
 //!
 //! Records are appended to a buffer; [`Journal::sync`] writes all of them at once and waits for the
 //! disk once. What a crash left half written at the end is cut off when the journal is opened;
-//! damage before the end is refused, because what was promised would be missing (see [`segment`] for
-//! how the two are told apart). After a failed write or sync, nothing is accepted any more: what the
-//! disk holds is then unknown.
+//! damage before the end is refused, because what was promised would be missing (see [`segment`]
+//! for how the two are told apart). After a failed write or sync, nothing is accepted any more:
+//! what the disk holds is then unknown.
 
 pub mod segment;
 
@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 
@@ -103,11 +104,7 @@ impl Journal {
     ///
     /// # Errors
     /// If the folder cannot be used, or a record before the end is damaged.
-    pub fn open(
-        folder: &Path,
-        settings: Settings,
-        from: u64,
-    ) -> Result<(Journal, Found), Failure> {
+    pub fn open(folder: &Path, settings: Settings, from: u64) -> Result<(Journal, Found), Failure> {
         let wrong = |what: &str, error: io::Error| failure(folder, what, &error);
         fs::create_dir_all(folder).map_err(|error| wrong("cannot be made", error))?;
         let mut found = Found::default();
@@ -137,7 +134,7 @@ impl Journal {
                 .map_err(|error| wrong("cannot be written", error))?;
             journal.file = Some(file);
         }
-        journal.begin_spare();
+        journal.prepare();
         Ok((journal, found))
     }
 
@@ -173,10 +170,8 @@ impl Journal {
         if size > room {
             return Err(bad(format!("a record of {size} bytes fits no file of {room} bytes")));
         }
-        let fits = self
-            .segments
-            .last()
-            .is_some_and(|last| last.end + size <= self.settings.segment_bytes);
+        let fits =
+            self.segments.last().is_some_and(|last| last.end + size <= self.settings.segment_bytes);
         if !fits {
             self.roll(index)?;
         }
@@ -186,6 +181,7 @@ impl Journal {
             last.starts.push(last.end);
             last.end += size;
         }
+        self.prepare();
         Ok(())
     }
 
@@ -307,16 +303,23 @@ impl Journal {
             Err(error) => return Err(self.fail("cannot grow", &error)),
         }
         self.segments.push(Segment { path, first, starts: vec![], end: HEADER_BYTES as u64 });
-        self.begin_spare();
         Ok(())
     }
 
-    fn begin_spare(&mut self) {
+    /// Lets the next file be made, as soon as half of the last one is used.
+    fn prepare(&mut self) {
+        let used = self.segments.last().map(|last| last.end);
+        let is_early = used.is_some_and(|used| used < self.settings.segment_bytes / 2);
+        if is_early || self.spare.is_some() {
+            return;
+        }
         let (path, bytes) = (self.folder.join(SPARE), self.settings.segment_bytes);
+        // While records are written, the disk must not be busy with zeros for long at a time.
+        let pause = if used.is_some() { PAUSE } else { Duration::ZERO };
         // Without a thread it is made when it is needed.
         self.spare = std::thread::Builder::new()
             .name("journal-spare".to_string())
-            .spawn(move || zeros(&path, bytes).map(|()| path))
+            .spawn(move || zeros(&path, bytes, pause).map(|()| path))
             .ok();
     }
 
@@ -326,7 +329,7 @@ impl Journal {
             Some(made) => made?,
             None => {
                 let path = self.folder.join(SPARE);
-                zeros(&path, self.settings.segment_bytes)?;
+                zeros(&path, self.settings.segment_bytes, Duration::ZERO)?;
                 path
             }
         };
@@ -348,10 +351,21 @@ impl Drop for Journal {
     }
 }
 
+/// Pause after each mebibyte of zeros.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// A file of zeros, on the disk.
-fn zeros(path: &Path, bytes: u64) -> io::Result<()> {
+fn zeros(path: &Path, bytes: u64, pause: Duration) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    fill(&file, 0, bytes)?;
+    let mut at = 0;
+    while !pause.is_zero() && at < bytes {
+        let end = bytes.min(at + (1 << 20));
+        fill(&file, at, end)?;
+        file.sync_data()?;
+        std::thread::sleep(pause);
+        at = end;
+    }
+    fill(&file, at, bytes)?;
     file.sync_all()
 }
 
@@ -506,8 +520,8 @@ pub const MISSED: Kind = 3;
 /// Kind of a record that only keeps the numbers in a row.
 const GAP: Kind = 1;
 
-/// Writes batches down for an audit as they are carried out, in a journal that promises nothing: the
-/// disk is not waited for.
+/// Writes batches down for an audit as they are carried out, in a journal that promises nothing:
+/// the disk is not waited for.
 #[derive(Debug)]
 pub struct Recorder(Journal);
 

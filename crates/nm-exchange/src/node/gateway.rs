@@ -5,7 +5,7 @@
 //!
 //! What has no reply is sent again, in order for each session and instrument: when the router's
 //! link was made anew, when a cell has a new leader or a new processor, when a mediator misses a
-//! predecessor, and after a while without reply, ever longer.
+//! predecessor, and after a while without reply, ever longer, and longer than replies take lately.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -85,6 +85,8 @@ pub struct Gateway {
     /// Flows that may have something pending.
     watched: Vec<(Segment, UserId)>,
     sweep_ns: u64,
+    /// Longest wait for a reply lately, ns: a network that is slow is not asked twice.
+    slowest_ns: u64,
     pending_bytes: usize,
     spare: Vec<Vec<u8>>,
     /// By instrument: the highest number of what was passed on, and that below which it is repeated.
@@ -104,6 +106,7 @@ impl Gateway {
             flows: HashMap::new(),
             watched: vec![],
             sweep_ns: 0,
+            slowest_ns: 0,
             pending_bytes: 0,
             spare: vec![],
             told: HashMap::new(),
@@ -184,6 +187,7 @@ impl Gateway {
         let place = flow.pending.binary_search_by_key(&header.client_seq, |known| known.client_seq);
         let Some(done) = place.ok().and_then(|place| flow.pending.get_mut(place)) else { return };
         flow.patience_ns = PATIENCE_NS;
+        self.slowest_ns = self.slowest_ns.max(links.now_ns.saturating_sub(done.sent_ns));
         if place != Ok(0) {
             if done.reply.is_empty() {
                 done.reply.extend_from_slice(frame.bytes);
@@ -219,8 +223,11 @@ impl Gateway {
     /// Sends what has waited too long again, and forgets flows that wait for nothing.
     fn sweep(&mut self, links: &mut Links) {
         let now_ns = links.now_ns;
+        let least_ns = (self.slowest_ns * 3).min(PATIENCE_NS_MAX);
+        self.slowest_ns -= self.slowest_ns / 8;
         let late = |flow: &Flow| {
-            let waits = |first: &Pending| now_ns.saturating_sub(first.sent_ns) > flow.patience_ns;
+            let patience_ns = flow.patience_ns.max(least_ns);
+            let waits = |first: &Pending| now_ns.saturating_sub(first.sent_ns) > patience_ns;
             flow.pending.front().is_some_and(waits)
         };
         self.again(links, late);

@@ -15,7 +15,7 @@ use crate::wire::{self, FrameKind, Header};
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Pauses between attempts to connect: the first one, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 
 /// A link for as long as it lasts; a later one never has the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ struct Entry {
 pub struct Links {
     /// What wakes the node.
     pub poller: Poller,
-    /// Time of this turn, ns on the machine's clock.
+    /// When what is at hand was read, ns on the machine's clock.
     pub now_ns: u64,
     /// Frames written to links so far.
     pub frames_out: u64,

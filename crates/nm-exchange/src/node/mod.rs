@@ -265,6 +265,8 @@ impl Turning<'_> {
         let Some(link) = self.links.link(id) else { return };
         let received = link.receive();
         let mut input = std::mem::take(&mut link.input);
+        // What came may be younger than the turn: no stamp lies before what it was sent.
+        self.links.now_ns = clock::monotonic_ns();
         let mut outcome = Ok(());
         while outcome.is_ok() {
             outcome = match input.next_frame() {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use nm_model::agent::{Failure, FailureKind};
+use nm_sys::clock;
 use nm_sys::poll::Waker;
 
 use crate::batch;
@@ -22,8 +23,8 @@ use super::links::{LinkId, Links, Peer};
 /// Bytes of requests that may wait for room in the log; more are lost, and sent again.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Where what applying a request leads to goes.
-type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>) + 'a;
+/// Applies a request; the last is when its batch was told, ns on the machine's clock.
+type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) + 'a;
 
 /// One replica of a cell.
 #[derive(Debug)]
@@ -96,10 +97,11 @@ impl<L: Log> Replica<L> {
         };
         let (time_ns, frames) = batch::open(batch).map_err(wrong)?;
         self.cell.begin(index, time_ns);
+        let now_ns = clock::monotonic_ns();
         for frame in frames {
             let frame = frame.map_err(wrong)?;
             let request = Request::of(&frame).map_err(wrong)?;
-            apply(&mut self.cell, &request, &frame);
+            apply(&mut self.cell, &request, &frame, now_ns);
         }
         Ok(())
     }
@@ -253,7 +255,7 @@ impl Behaviour for Mediator {
     }
 
     fn woken(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.cells.hear(links, &mut |cell, request, _| {
+        self.cells.hear(links, &mut |cell, request, _, _| {
             cell.handle(request, |_| {});
         })
     }
@@ -310,11 +312,11 @@ impl Behaviour for Processor {
 
     fn woken(&mut self, links: &mut Links) -> Result<(), Failure> {
         let (answers, gathered) = (&mut self.answers, &mut self.gathered);
-        let (now_ns, mut frames, mut replies) = (links.now_ns, 0, 0);
+        let (mut frames, mut replies) = (0, 0);
         for (index, (is_up, _)) in gathered.iter_mut().enumerate() {
             *is_up = links.to(Role::Gateway, index).is_some();
         }
-        self.cells.hear(links, &mut |cell, request, frame| {
+        self.cells.hear(links, &mut |cell, request, frame, now_ns| {
             answers.handle(cell, request, frame, &[(3, now_ns)], |out| {
                 replies += u64::from(out.header.kind == FrameKind::Reply);
                 let one = usize::from(out.header.gateway);

@@ -1,8 +1,9 @@
 //! How a replica finds out, before it takes part, whether it is new or has lost its memory.
 //!
 //! Raft trusts what its members remember: a replica that voted, or took an entry that was then
-//! committed, and comes back without knowing it, can help a leader into office that lacks the entry.
-//! That happens with every restart of a replica that has only memory, and with a lost disk. So:
+//! committed, and comes back without knowing it, can help a leader into office that lacks the
+//! entry. That happens with every restart of a replica that has only memory, and with a lost disk.
+//! So:
 //!
 //! - Each start without a memory has a random number. The first member, when it sees that all the
 //!   others have no memory either, writes down the numbers of all: the **certificate** of the

@@ -57,8 +57,9 @@ impl Replicas {
         let address = |role: Role, index: usize| -> Result<Address, Failure> {
             let node = network.nodes(role).get(index);
             let text = node.and_then(|node| node.replication.as_ref());
-            let text = text
-                .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))?;
+            let text = text.ok_or_else(|| {
+                wrong(format!("{role} {index} of the network has no `replication`"))
+            })?;
             text.parse().map_err(wrong)
         };
         let folder = match network.durability {
@@ -100,9 +101,8 @@ impl Replicas {
         waker: Waker,
     ) -> Result<(Replicas, Vec<RaftLog>), Failure> {
         let system = |what: String| Failure::new(FailureKind::System, what);
-        let listener = crate::link::Listener::bind(listen).map_err(|error| {
-            system(format!("the replicas cannot listen at {listen}: {error}"))
-        })?;
+        let listener = crate::link::Listener::bind(listen)
+            .map_err(|error| system(format!("the replicas cannot listen at {listen}: {error}")))?;
         let (mut seats, mut logs) = (vec![], vec![]);
         for group in groups {
             let (messages, told) = channel();
@@ -232,7 +232,7 @@ impl Seat {
     }
 
     fn waits(&self, why: &str) {
-        self.teller.tell(Told::Waits(format!("cell {} waits: {why}", self.group.cell)));
+        self.teller.tell(Told::Waits(why.to_string()));
     }
 
     fn may_lead(&self) -> bool {
@@ -424,7 +424,8 @@ impl Seat {
                 since = Instant::now();
                 self.waits(
                     "it lost its memory, and no leader has brought it what it had; if this does \
-                     not end, too many replicas were lost at once and what was acknowledged is gone",
+                     not end, too many replicas were lost at once, and acknowledged requests with \
+                     them",
                 );
             }
             if engine.silence() > self.lease() * 2 {

@@ -1,9 +1,10 @@
-//! What openraft takes for the state machine: it hands committed batches to the data loop, and keeps
-//! the last snapshot.
+//! What openraft takes for the state machine: it hands committed batches to the data loop, and
+//! keeps the last snapshot.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nm_model::agent::{Failure, FailureKind};
 use openraft::storage::RaftStateMachine;
 use openraft::{
     AnyError, EmptyNode, Entry, EntryPayload, LogId, OptionalSend, RaftSnapshotBuilder, Snapshot,
@@ -16,7 +17,6 @@ use super::raft::{NodeId, Teller, Types};
 use super::store::{epoch_of, read_whole, write_whole};
 use super::{Shared, Told};
 use crate::codec::Fields;
-use nm_model::agent::Failure;
 
 /// The last snapshot, and the one that the data loop is asked for.
 #[derive(Debug)]
@@ -32,18 +32,14 @@ impl Snapshots {
         &mut self,
         meta: &SnapshotMeta<NodeId, EmptyNode>,
         state: &Shared,
-    ) -> Result<(), StorageIOError<NodeId>> {
+    ) -> Result<(), Failure> {
         if self.last.as_ref().is_some_and(|(last, _)| last.last_log_id > meta.last_log_id) {
             return Ok(());
         }
         if let Some(path) = &self.path {
             let mut bytes = meta.bytes();
             bytes.extend_from_slice(state);
-            let written = write_whole(path, &bytes);
-            let signature = Some(meta.signature());
-            written.map_err(|failure| {
-                StorageIOError::write_snapshot(signature, AnyError::new(&failure))
-            })?;
+            write_whole(path, &bytes)?;
         }
         self.last = Some((meta.clone(), state.clone()));
         Ok(())
@@ -104,7 +100,7 @@ impl Machine {
             let mut fields = Fields(&bytes);
             let meta = SnapshotMeta::read(&mut fields).map_err(|_| {
                 let message = format!("the snapshot {} is of another version", path.display());
-                Failure::new(nm_model::agent::FailureKind::System, message)
+                Failure::new(FailureKind::System, message)
             })?;
             last = Some((meta, Shared(fields.0.to_vec().into())));
         }
@@ -148,7 +144,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 last_membership: self.members.clone(),
                 snapshot_id,
             };
-            snapshots.keep(&meta, &Shared(state.into()))?;
+            snapshots.keep(&meta, &Shared(state.into())).map_err(|failure| unkept(&failure))?;
         }
         // A snapshot that came from the leader meanwhile is the newer one.
         snapshots.last().ok_or_else(|| {
@@ -156,6 +152,10 @@ impl RaftSnapshotBuilder<Types> for Builder {
             StorageError::from(StorageIOError::read_state_machine(error))
         })
     }
+}
+
+fn unkept(failure: &Failure) -> StorageError<NodeId> {
+    StorageIOError::write_snapshot(None, AnyError::new(failure)).into()
 }
 
 impl RaftStateMachine<Types> for Machine {
@@ -223,7 +223,7 @@ impl RaftStateMachine<Types> for Machine {
         snapshot: Box<Shared>,
     ) -> Result<(), StorageError<NodeId>> {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-        snapshots.keep(meta, &snapshot)?;
+        snapshots.keep(meta, &snapshot).map_err(|failure| unkept(&failure))?;
         snapshots.wanted = None;
         self.applied = meta.last_log_id;
         self.members = meta.last_membership.clone();

@@ -4,11 +4,11 @@
 //! thread of its own with an async runtime ([`Replicas`]); the two talk by channels, and a
 //! [`Waker`](nm_sys::poll::Waker) says that there is something to be [told](Told).
 //!
-//! - A **batch is committed** when most replicas have it: in memory, or synced to their disks if the
-//!   group has a folder. Only then it is told, to every replica, in the same order.
+//! - A **batch is committed** when most replicas have it: in memory, or synced to their disks if
+//!   the group has a folder. Only then it is told, to every replica, in the same order.
 //! - **Who leads** is decided by elections. A member that may not lead (a transaction processor)
-//!   stands only when its log is ahead of the one who wants to lead; it brings the others up to date
-//!   and hands over. Every change of leader has a higher epoch.
+//!   stands only when its log is ahead of the one who wants to lead; it brings the others up to
+//!   date and hands over. Every change of leader has a higher epoch.
 //! - A replica that **lost its memory** does not vote as if it had never promised anything: see
 //!   [`birth`].
 //! - **Snapshots** are taken by the data loop, one instrument at a time: see [`Told::Snapshot`].
@@ -143,7 +143,7 @@ pub enum Told {
     },
     /// It does not lead any more.
     Follow,
-    /// It cannot take part at the moment; why, as a sentence for people.
+    /// It cannot take part as it should at the moment; why, for people: "cell 3 waits: …".
     Waits(String),
     /// It takes no part any more, and must be started again.
     Stopped(Failure),

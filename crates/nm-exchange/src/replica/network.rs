@@ -1,5 +1,5 @@
-//! What replicas send each other: a frame with a question, a frame with the answer, one at a time on
-//! a connection.
+//! What replicas send each other: a frame with a question, a frame with the answer, one at a time
+//! on a connection.
 //!
 //! ```text
 //! 0 length of the rest u64   8 kind u8   9 sender's number u8   10 cell u16   12 body
@@ -9,9 +9,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use openraft::error::{
-    Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable,
-};
+use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
@@ -144,9 +142,7 @@ impl Listener {
     /// What the system says.
     pub fn new(listener: crate::link::Listener) -> io::Result<Listener> {
         Ok(match listener {
-            crate::link::Listener::Tcp(listener) => {
-                Listener::Tcp(TcpListener::from_std(listener)?)
-            }
+            crate::link::Listener::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
             crate::link::Listener::Unix(listener) => {
                 Listener::Unix(UnixListener::from_std(listener)?)
             }
@@ -259,9 +255,10 @@ impl RaftNetwork<Types> for Peer {
         let mut head = vote.bytes();
         snapshot.meta.put(&mut head);
         let state: Shared = *snapshot.snapshot;
+        let asked = self.ask(Kind::Install, head, &state);
         tokio::select! {
             closed = cancel => Err(closed.into()),
-            answer = tokio::time::timeout(SNAPSHOT_LIMIT, self.ask(Kind::Install, head, &state)) => {
+            answer = tokio::time::timeout(SNAPSHOT_LIMIT, asked) => {
                 let late = |_| io::Error::from(io::ErrorKind::TimedOut);
                 let answer = answer.map_err(late).and_then(|answer| answer);
                 let vote = answer.and_then(|answer| Vote::whole(&answer).map_err(io::Error::other));
@@ -277,4 +274,3 @@ impl RaftNetwork<Types> for Peer {
         Backoff::new(std::iter::repeat(AGAIN))
     }
 }
-

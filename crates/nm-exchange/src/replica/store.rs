@@ -21,8 +21,8 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Moment;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{
-    AnyError, CommittedLeaderId, Entry, LogId, LogState, OptionalSend, RaftLogReader,
-    StorageError, StorageIOError, Vote,
+    AnyError, CommittedLeaderId, Entry, LogId, LogState, OptionalSend, RaftLogReader, StorageError,
+    StorageIOError, Vote,
 };
 
 use super::bytes::{self, Coded};
@@ -338,11 +338,9 @@ impl Inner {
     }
 
     /// Remembers a failure, and says it as openraft wants it.
-    fn told(&mut self, result: Result<(), Failure>) -> Result<(), StorageIOError<NodeId>> {
-        result.map_err(|failure| {
-            self.failed.get_or_insert(failure.clone());
-            StorageIOError::write_logs(AnyError::new(&failure))
-        })
+    fn failed(&mut self, failure: &Failure) -> StorageError<NodeId> {
+        self.failed.get_or_insert(failure.clone());
+        StorageIOError::write_logs(AnyError::new(failure)).into()
     }
 }
 
@@ -445,8 +443,7 @@ impl RaftLogStorage<Types> for Store {
     async fn save_vote(&mut self, vote: &Vote<NodeId>) -> Result<(), StorageError<NodeId>> {
         let mut inner = self.inner();
         inner.promises.vote = Some(*vote);
-        let saved = inner.save();
-        Ok(inner.told(saved)?)
+        inner.save().map_err(|failure| inner.failed(&failure))
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote<NodeId>>, StorageError<NodeId>> {
@@ -463,8 +460,7 @@ impl RaftLogStorage<Types> for Store {
         I::IntoIter: OptionalSend,
     {
         let mut inner = self.inner();
-        let appended = inner.append(entries);
-        inner.told(appended)?;
+        inner.append(entries).map_err(|failure| inner.failed(&failure))?;
         drop(inner);
         callback.log_io_completed(Ok(()));
         Ok(())
@@ -472,13 +468,11 @@ impl RaftLogStorage<Types> for Store {
 
     async fn truncate(&mut self, from: LogId<NodeId>) -> Result<(), StorageError<NodeId>> {
         let mut inner = self.inner();
-        let truncated = inner.truncate(from.index);
-        Ok(inner.told(truncated)?)
+        inner.truncate(from.index).map_err(|failure| inner.failed(&failure))
     }
 
     async fn purge(&mut self, upto: LogId<NodeId>) -> Result<(), StorageError<NodeId>> {
         let mut inner = self.inner();
-        let purged = inner.purge(upto);
-        Ok(inner.told(purged)?)
+        inner.purge(upto).map_err(|failure| inner.failed(&failure))
     }
 }

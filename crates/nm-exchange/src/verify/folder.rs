@@ -4,7 +4,7 @@
 //! network.toml                       the network as it ran
 //! client*.log                        client logs
 //! data/ROLE-INDEX/cell-C/*.journal   journals (or wherever `data` of the network says)
-//! hashes.jsonl                       states that were written down: {"cell":0,"index":9,"hash":"…"}
+//! hashes.jsonl                       states, such as {"cell":0,"index":9,"hash":"00ff"}
 //! ```
 
 use std::collections::HashMap;

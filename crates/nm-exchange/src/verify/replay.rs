@@ -96,9 +96,7 @@ impl Replay {
         findings.hashes += 1 + u64::from(recorded.is_some());
         if plain != fast {
             findings.add(Violation::HashDiffers, || {
-                format!(
-                    "cell {cell} after batch {index}: plain book {plain:016x}, fast book {fast:016x}"
-                )
+                format!("cell {cell} after batch {index}: plain {plain:016x}, fast {fast:016x}")
             });
         }
         if let Some(recorded) = recorded.filter(|recorded| *recorded != fast) {

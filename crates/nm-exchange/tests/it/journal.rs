@@ -59,8 +59,7 @@ fn records_come_back_after_purge_truncate_and_restart() {
     let other = Record { term: 99, ..record(30, 100) };
     append(&mut journal, &other);
     journal.sync().unwrap();
-    let wanted: Vec<Record> =
-        all[first as usize - 1..29].iter().chain([&other]).cloned().collect();
+    let wanted: Vec<Record> = all[first as usize - 1..29].iter().chain([&other]).cloned().collect();
     assert_eq!(read(folder.path()), wanted);
     drop(journal);
     let (mut journal, found) = opened(folder.path());

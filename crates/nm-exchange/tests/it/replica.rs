@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nm_exchange::journal;
 use nm_exchange::link::Address;
+use nm_exchange::network::{Durability, Network, Node, Role};
 use nm_exchange::replica::{Group, Log, Member, RaftLog, Replicas, Settings, Told};
 use nm_sys::clock::{Deadline, Moment};
 use nm_sys::poll::{Poller, Waker};
@@ -120,6 +121,12 @@ impl Cell {
         (0..self.replicas.len()).filter(|own| leads(own).is_some()).max_by_key(leads)
     }
 
+    /// Who leads, as soon as somebody does.
+    fn led(&mut self) -> usize {
+        self.until(false, "somebody leads", |cell| cell.leader().is_some());
+        self.leader().unwrap()
+    }
+
     /// Hears what there is, proposes where there is room if there is `load`, and waits a moment.
     fn turn(&mut self, load: bool) {
         self.poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
@@ -142,7 +149,8 @@ impl Cell {
                         replica.log.snapshot(number, ids.collect());
                     }
                     Told::Load { state, .. } => {
-                        let ids = state.chunks(8).map(|id| u64::from_le_bytes(id.try_into().unwrap()));
+                        let ids =
+                            state.chunks(8).map(|id| u64::from_le_bytes(id.try_into().unwrap()));
                         replica.applied = ids.collect();
                         replica.loads += 1;
                         let known = self.acknowledged.len().min(replica.applied.len());
@@ -257,7 +265,9 @@ fn pass(mut from: UnixStream, mut to: UnixStream, is_open: &AtomicBool, is_over:
     let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
 }
 
-fn kill_leaders(on_disk: bool) {
+/// Kills the leader four times; how long it took until more was acknowledged.
+fn kill_leaders(on_disk: bool) -> Vec<Duration> {
+    let mut pauses = vec![];
     let mut cell = Cell::new(3, on_disk, settings());
     cell.more(50);
     if !on_disk {
@@ -273,38 +283,71 @@ fn kill_leaders(on_disk: bool) {
         cell.more(50);
     }
     for _ in 0..4 {
-        let leader = cell.leader().unwrap();
+        let leader = cell.led();
         assert!(leader < 2, "the last may not lead");
         cell.kill(leader);
         let since = Moment::now();
         cell.more(50);
-        println!("on disk {on_disk}: going again {:?} after the kill", since.elapsed());
+        pauses.push(since.elapsed());
         cell.start(leader);
         cell.more(50);
         cell.settle();
     }
     assert!(cell.leads.len() >= 5);
     assert!(cell.leads.is_sorted_by(|a, b| a < b), "epochs rise: {:?}", cell.leads);
+    pauses
 }
 
 #[test]
 fn killed_leaders_lose_nothing_in_memory() {
-    kill_leaders(false);
+    println!("50 batches after a kill, in memory: {:?}", kill_leaders(false));
 }
 
 #[test]
 fn killed_leaders_lose_nothing_on_disk() {
-    kill_leaders(true);
+    println!("50 batches after a kill, on disk: {:?}", kill_leaders(true));
+}
+
+/// Any replicas are killed at any time: in memory one at a time, on disk any number at once.
+#[test]
+fn random_kills_lose_nothing() {
+    for (seed, on_disk) in [(1, false), (2, false), (3, true), (4, true)] {
+        let mut random: u64 = 0x9e37_79b9_7f4a_7c15 >> seed;
+        let mut below = |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % bound) as usize
+        };
+        let mut cell = Cell::new(3, on_disk, Settings { snapshot_bytes: 100 << 10, ..settings() });
+        cell.more(20);
+        for _ in 0..6 {
+            let own = below(3);
+            (0..below(40)).for_each(|_| cell.turn(true));
+            cell.kill(own);
+            (0..below(100)).for_each(|_| cell.turn(true));
+            if on_disk && below(2) == 0 {
+                cell.kill((own + 1) % 3);
+                cell.start((own + 1) % 3);
+            }
+            cell.start(own);
+            if !on_disk {
+                cell.settle();
+            }
+        }
+        cell.more(20);
+        cell.settle();
+        assert!(cell.leads.is_sorted_by(|a, b| a < b), "epochs rise: {:?}", cell.leads);
+    }
 }
 
 #[test]
 fn killed_followers_come_back_from_entries_or_a_snapshot() {
     for on_disk in [false, true] {
-        let mut cell =
-            Cell::new(3, on_disk, Settings { snapshot_bytes: 64 << 10, ..settings() });
+        let mut cell = Cell::new(3, on_disk, Settings { snapshot_bytes: 64 << 10, ..settings() });
         cell.more(300);
         for _ in 0..2 {
-            let leader = cell.leader().unwrap();
+            let leader = cell.led();
             let follower = (0..2).find(|own| *own != leader).unwrap();
             for own in [follower, 2] {
                 cell.kill(own);
@@ -340,7 +383,7 @@ fn two_replicas_of_three_that_lose_their_memory_say_so_and_wait() {
     cell.start(1);
     let say = |cell: &Cell, own: usize| {
         let waits = &cell.replicas[own].as_ref().unwrap().waits;
-        waits.iter().filter(|why| why.contains("cell 7") && why.contains("more than one")).count()
+        waits.iter().filter(|why| why.contains("more than one")).count()
     };
     cell.until(true, "both say so", |cell| say(cell, 0) > 0 && say(cell, 1) > 0);
     let before = cell.acknowledged.len();
@@ -381,7 +424,7 @@ fn who_is_behind_gets_the_rest_from_the_one_that_may_not_lead() {
         let mut cell = Cell::gated(3, on_disk, settings(), true);
         cell.more(20);
         cell.settle();
-        let leader = cell.leader().unwrap();
+        let leader = cell.led();
         let behind = 1 - leader;
         cell.gates[leader][behind].as_ref().unwrap().is_open.store(false, Ordering::Relaxed);
         cell.more(30);
@@ -407,7 +450,7 @@ fn a_leader_that_is_cut_off_acknowledges_nothing_and_follows_when_it_is_back() {
     let mut cell = Cell::gated(3, false, settings(), true);
     cell.more(30);
     for _ in 0..2 {
-        let leader = cell.leader().unwrap();
+        let leader = cell.led();
         let set = |cell: &Cell, is_open: bool| {
             for other in 0..3 {
                 for (from, to) in [(leader, other), (other, leader)] {
@@ -441,13 +484,11 @@ fn a_replica_whose_disk_is_full_stops_with_a_sentence_and_the_others_go_on() {
     let mut cell = Cell::new(3, true, settings());
     cell.more(20);
     cell.settle();
-    let leader = cell.leader().unwrap();
+    let leader = cell.led();
     cell.kill(leader);
     fill(&cell.disk(leader));
     cell.start(leader);
-    cell.until(true, "it stops", |cell| {
-        cell.replicas[leader].as_ref().unwrap().stopped.is_some()
-    });
+    cell.until(true, "it stops", |cell| cell.replicas[leader].as_ref().unwrap().stopped.is_some());
     let sentence = cell.replicas[leader].as_ref().unwrap().stopped.clone().unwrap();
     assert!(sentence.contains("cannot grow") && sentence.contains("make room"), "{sentence}");
     cell.more(100);
@@ -456,6 +497,56 @@ fn a_replica_whose_disk_is_full_stops_with_a_sentence_and_the_others_go_on() {
     cell.start(leader);
     cell.more(20);
     cell.settle();
+}
+
+/// Two cells of a network share a thread and an address at each of their nodes.
+#[test]
+fn cells_of_a_network_share_their_nodes() {
+    let folder = TempDir::new().unwrap();
+    let at = |what: String| format!("unix:{}", folder.path().join(what).display());
+    let mut network = Network::new("1-1-2-1".parse().unwrap(), |role, index| Node {
+        address: at(format!("{role}-{index}")).parse().unwrap(),
+        replication: Some(at(format!("{role}-{index}-r"))),
+    });
+    network.durability = Durability::DiskQuorum;
+    network.data = Some(folder.path().join("data"));
+    let waker = Waker::new().unwrap();
+    let start = |role: Role, index: usize| {
+        Replicas::start(&network, role, index, settings(), waker.clone()).unwrap()
+    };
+    let mut nodes = [start(Role::Mediator, 0), start(Role::Mediator, 1), start(Role::Processor, 0)];
+    let mut came = [[0; 2]; 3];
+    let deadline = Deadline::after(LIMIT);
+    while came.iter().flatten().any(|count| *count < 20) {
+        assert!(!deadline.passed(), "{came:?}");
+        for ((_, logs), came) in nodes.iter_mut().zip(&mut came) {
+            for log in logs {
+                let cell = log.cell();
+                while let Some(told) = log.next() {
+                    if let Told::Committed { batch, .. } = told {
+                        assert_eq!(batch[..], cell.to_le_bytes(), "a batch of another cell");
+                        came[usize::from(cell)] += 1;
+                    }
+                }
+                while log.has_room() {
+                    log.propose(cell.to_le_bytes().to_vec()).unwrap();
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(nodes);
+    let mut reader = journal::Reader::open(&folder.path().join("data/processor-0/cell-1")).unwrap();
+    let mut batches = 0;
+    while let Some(record) = reader.next_record().unwrap() {
+        batches += usize::from(record.kind == journal::BATCH);
+    }
+    assert!(batches >= 20, "{batches} batches in the processor's journal");
+    let mut wrong = network.clone();
+    wrong.processor[0].replication = None;
+    let refused =
+        Replicas::start(&wrong, Role::Mediator, 0, settings(), waker.clone()).unwrap_err();
+    assert!(refused.message.contains("processor 0"), "{refused}");
 }
 
 #[test]

@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 use nm_exchange::batch;
 use nm_exchange::book::Book;
 use nm_exchange::cell::{Cell, Handled, Request};
-use nm_exchange::journal::{BATCH, Journal, Settings as JournalSettings};
+use nm_exchange::journal::{BATCH, Journal, MISSED, Settings as JournalSettings};
 use nm_exchange::load::clients::Clients;
 use nm_exchange::load::log::{Log, Record};
 use nm_exchange::load::mix::Maker;
 use nm_exchange::load::{Settings, Sizes};
+use nm_exchange::naive;
 use nm_exchange::network::{Counts, Durability, Network, Node, Role};
+use nm_exchange::order::Matching;
 use nm_exchange::verify::{Findings, Violation, folder};
 use nm_exchange::wire::{self, FrameKind, Header};
+use nm_stats::random::Random;
 
 const CELLS: usize = 2;
 
@@ -81,7 +84,7 @@ impl Run {
                 records.extend(clients.receive(&header, &body, number, &mut vec![]).1);
             }
             entries[cell].push(Entry { index, term: 1, kind: BATCH, bytes: batch_bytes });
-            if index % 20 == 0 {
+            if index.is_multiple_of(20) {
                 let (kind, index) = (OTHER, index + 1);
                 entries[cell].push(Entry { index, term: 1, kind, bytes: vec![] });
             }
@@ -297,7 +300,7 @@ fn replicas_that_carried_out_other_batches_are_found() {
     run.journal(Role::Processor, 0, 0, &run.entries[0][middle..]);
     let mut missed = run.entries[0].clone();
     for entry in &mut missed[..middle] {
-        (entry.kind, entry.bytes) = (nm_exchange::journal::MISSED, vec![]);
+        (entry.kind, entry.bytes) = (MISSED, vec![]);
     }
     run.journal(Role::Mediator, 1, 0, &missed);
     assert!(run.check_again().is_clean());
@@ -322,6 +325,46 @@ fn a_mediator_that_keeps_nothing_may_forget_and_that_is_told() {
     assert!(findings.notes.iter().any(|note| note.contains("empty books")), "{findings:?}");
     let kinds: Vec<&Violation> = findings.violations.keys().collect();
     assert_eq!(kinds, [&Violation::HashDiffers], "the recorded state is of a whole life");
+}
+
+/// Carries some batches out and gives the hash after them.
+fn carry_out<M: Matching>(cell: &mut Cell<M>, entries: &[Entry]) -> u64 {
+    for entry in entries.iter().filter(|entry| entry.kind == BATCH) {
+        let (time_ns, frames) = batch::open(&entry.bytes).unwrap();
+        cell.begin(entry.index, time_ns);
+        for frame in frames {
+            cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
+        }
+    }
+    cell.hash()
+}
+
+/// From a snapshot at any place, carried on by either book, the state is that of the whole run.
+#[test]
+fn a_journal_gives_the_same_state_from_any_cut() {
+    let run = Run::new(Durability::MemoryQuorum);
+    let entries = &run.entries[0];
+    let mut cell = Cell::<Book>::default();
+    let states: Vec<(Vec<u8>, u64)> = entries
+        .iter()
+        .map(|entry| {
+            let hash = carry_out(&mut cell, std::slice::from_ref(entry));
+            (cell.save(), hash)
+        })
+        .collect();
+    assert_eq!(states.last().unwrap().1, run.hashes[0]);
+    let mut random = Random::new(3);
+    for cut in 0..1_000 {
+        let from = random.below(entries.len() - 1);
+        let to = (from + 1 + random.below(12)).min(entries.len() - 1);
+        let (saved, part) = (&states[from].0, &entries[from + 1..=to]);
+        let hash = if cut % 2 == 0 {
+            carry_out(&mut Cell::<Book>::load(saved).unwrap(), part)
+        } else {
+            carry_out(&mut Cell::<naive::Book>::load(saved).unwrap(), part)
+        };
+        assert_eq!(hash, states[to].1, "cut {cut}: from {from} to {to}");
+    }
 }
 
 #[test]

@@ -36,7 +36,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     setup.record = args.record;
     setup.stall = args.stall.map(|for_ms| Stall { at_s: setup.spec.seconds / 2.0, for_ms });
     setup.check()?;
-    let run = Run::begin(&args.network, &setup, args.rounds, args.raw)?;
+    let plan = plan(&setup, args.rounds, Some(args.network.limit))?;
+    let run = Run::begin(&args.network, &setup, plan, args.raw)?;
     let mut recorder = run.recorder;
     let mut progress = Progress::new(run.round_s * f64::from(args.rounds));
     let mut state = RunState::Complete;
@@ -87,8 +88,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Makes the folder and an empty result with a plan of one row.
-    pub fn begin(args: &NetworkArgs, setup: &Setup, rounds: u32, raw: bool) -> Result<Run> {
+    /// Makes the folder and an empty result of `plan`.
+    pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw: bool) -> Result<Run> {
         let interrupted = interrupt::flag()?;
         let at = Timestamp::now();
         let name = file_name(&format!(
@@ -101,11 +102,10 @@ impl Run {
             None => ResultFolder::create(OUT.as_ref(), &name)?,
         };
         let path = folder.path().to_path_buf();
-        let plan = plan(setup, rounds, args.limit)?;
         let started = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let mut recorder = Recorder::new(&name, &started, Some(folder));
+        recorder.facts(&format!("{} client", environment(setup)), nm_host::facts());
         recorder.plan(&Campaign::resolve(plan, |_, _, _| None));
-        recorder.facts("loopback client", nm_host::facts());
         let options = Options { raw_samples: raw, ..Options::new(args.seed) };
         let round_s = ProbeSpec::Exchange(setup.spec.clone()).duration_s();
         Ok(Run { recorder, path, options, interrupted, round_s })
@@ -161,8 +161,15 @@ fn stacks(args: &NetworkArgs) -> StackPair {
     StackPair { client: stack, server: stack }
 }
 
-/// The run as a plan of one row with the limit as its targets.
-fn plan(setup: &Setup, rounds: u32, limit_ms: f64) -> Result<Plan> {
+fn environment(setup: &Setup) -> EnvironmentKind {
+    match setup.hosts.is_empty() {
+        true => EnvironmentKind::Loopback,
+        false => EnvironmentKind::Ssh,
+    }
+}
+
+/// The run as a plan of one row, with the limit as its targets if there is one.
+pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
     let protocol = match setup.transport {
         Transport::Tcp => Protocol::Tcp,
         Transport::Unix => Protocol::Unix,
@@ -178,9 +185,13 @@ fn plan(setup: &Setup, rounds: u32, limit_ms: f64) -> Result<Plan> {
             why: why.to_string(),
         })
     };
-    let environment = match setup.hosts.is_empty() {
-        true => EnvironmentKind::Loopback,
-        false => EnvironmentKind::Ssh,
+    let targets = match limit_ms {
+        None => vec![],
+        Some(limit_ms) => vec![
+            target(format!("es10 < {limit_ms}ms"), "the mean of the slowest 10 % counts")?,
+            target(format!("p99 < {limit_ms}ms"), "monterey-2010 promised both below 10 ms")?,
+            target("loss <= 0".to_string(), "every request has an answer")?,
+        ],
     };
     Ok(Plan {
         name: "exchange".to_string(),
@@ -189,15 +200,11 @@ fn plan(setup: &Setup, rounds: u32, limit_ms: f64) -> Result<Plan> {
         seed: setup.seed,
         references: vec![nm_report::exchange::LATENCY.to_string()],
         trials: vec![TrialBlock {
-            environments: vec![environment],
+            environments: vec![environment(setup)],
             stacks: vec![StackPair { client: stack, server: stack }],
             probe: ProbeSpec::Exchange(setup.spec.clone()),
         }],
-        targets: vec![
-            target(format!("es10 < {limit_ms}ms"), "the mean of the slowest 10 % counts")?,
-            target(format!("p99 < {limit_ms}ms"), "monterey-2010 promised both below 10 ms")?,
-            target("loss <= 0".to_string(), "every request has an answer")?,
-        ],
+        targets,
         comparisons: vec![],
     })
 }

@@ -9,7 +9,7 @@ use nm_report::terminal;
 use serde::Serialize;
 
 use super::args::SearchArgs;
-use super::run::{Run, cancelled, of_round, setup};
+use super::run::{self, Run, cancelled, of_round, setup};
 use crate::cli::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -35,7 +35,9 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
     let plan = Plan { start_per_s, most_per_s: args.to, ratio, repeats, ..Plan::default() };
     let base = setup(&args.network, start_per_s)?;
     let sla = Sla::of_ms(args.network.limit);
-    let mut run = Run::begin(&args.network, &base, repeats, false)?;
+    // The bracket is the verdict: rates above it are meant to break the limit.
+    let row = run::plan(&base, repeats, None)?;
+    let mut run = Run::begin(&args.network, &base, row, false)?;
     let mut number = 0;
     let found = search::search(&plan, |rate_per_s| {
         if run.is_interrupted() {

@@ -1,0 +1,220 @@
+//! The exchange: whole networks of processes on this machine, killed nodes, and what is left of
+//! them, which is nothing.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Running, command, finish, json, processes, run, signal, wait_for, wait_gone};
+
+/// A run of one short round of a small network at a low rate, unless `more` says otherwise.
+fn short<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let usual = [
+        ("--nodes", "1-1-1-1"),
+        ("--rate", "500"),
+        ("--seconds", "0.5"),
+        ("--warmup", "100"),
+        ("--rounds", "1"),
+        ("--out", out.to_str().unwrap()),
+    ];
+    let mut args = vec!["exchange", "run"];
+    for (flag, value) in usual {
+        if !more.contains(&flag) {
+            args.extend([flag, value]);
+        }
+    }
+    args.extend(more);
+    args
+}
+
+/// What the only round tells.
+fn round(out: &Path) -> Value {
+    let result = json(&out.join("result.json"));
+    result["series"][0]["rounds"][0]["data"].clone()
+}
+
+fn nodes_of(pid: u32) -> Vec<u32> {
+    let is_node =
+        |words: &[String]| words.get(1..3).is_some_and(|words| words == ["exchange", "node"]);
+    let all = processes().into_iter().filter(|p| p.parent == pid && is_node(&p.words));
+    all.map(|p| p.pid).collect()
+}
+
+#[test]
+fn one_command_starts_a_network_and_tells_what_it_carried() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let run = run(&short(&out, &[]));
+    // One round supports no verdict, and says so.
+    assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+    assert!(run.stdout.contains("fewer than 5 rounds"), "{}", run.stdout);
+    assert!(run.stdout.contains("gateway to router"), "{}", run.stdout);
+    let round = round(&out);
+    assert!(round["count"].as_u64().unwrap() > 100, "{round}");
+    assert_eq!(round["exchange"]["cpu"].as_array().unwrap().len(), 4);
+    assert_eq!(round["exchange"]["hops"].as_array().unwrap().len(), 5);
+    assert!(out.join("report.html").exists());
+    assert!(!out.join("round-1").exists(), "nothing was to be recorded");
+}
+
+#[test]
+fn published_figures_stand_beside_those_of_the_same_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let run = run(&short(&out, &["--nodes", "2-2-2-2", "--transport", "unix"]));
+    assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+    assert!(run.stdout.contains("2-2-2-2 unix"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("published, 2010") && run.stdout.contains("7.17"),
+        "{}",
+        run.stdout
+    );
+    let report = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(report.contains("id=\"exchange\"") && report.contains("published, 2010"));
+}
+
+#[test]
+fn the_same_seed_asks_the_same_and_another_seed_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let hash = |name: &str, seed: &str| {
+        let out = folder.path().join(name);
+        let run = run(&short(&out, &["--seed", seed]));
+        assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+        round(&out)["exchange"]["stream_hash"].as_str().unwrap().to_string()
+    };
+    assert_eq!(hash("a", "7"), hash("b", "7"));
+    assert_ne!(hash("c", "7"), hash("d", "8"));
+}
+
+#[test]
+fn a_generator_that_stands_still_shows_in_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    run(&short(&out, &["--seconds", "1", "--stall", "200"]));
+    let round = round(&out);
+    // A fifth of the requests waits 0 to 200 ms: the slower half of them is the slowest tenth. More
+    // than that may come from the machine, less may not.
+    assert!(round["es10_ns"].as_f64().unwrap() > 0.9 * 150e6, "{}", round["es10_ns"]);
+}
+
+#[test]
+fn a_killed_node_comes_back_and_the_proof_finds_nothing_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("torture");
+    let args = ["exchange", "torture", "--trials", "4", "--seed", "3", "--rate", "300"];
+    let more = ["--seconds", "2", "--out", out.to_str().unwrap(), "--format", "json"];
+    let run = run(&[&args[..], &more[..]].concat());
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let all: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(all.as_array().unwrap().len(), 4);
+    for trial in all.as_array().unwrap() {
+        assert!(trial["answered"].as_u64().unwrap() > 100, "{trial}");
+        assert!(!trial["back_ms"].as_array().unwrap().is_empty(), "{trial}");
+    }
+    assert!(!out.exists(), "trials that found nothing leave nothing");
+}
+
+#[test]
+fn what_was_recorded_can_be_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let recorded =
+        run(&short(&out, &["--record", "--durability", "memory-quorum", "--nodes", "1-1-2-1"]));
+    assert_eq!(recorded.code, 3, "{}{}", recorded.stdout, recorded.stderr);
+    let verified = run(&["exchange", "verify", out.join("round-1").to_str().unwrap()]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+}
+
+#[test]
+fn nothing_outlives_a_supervisor_that_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let running = Running::start(&short(&out, &["--nodes", "2-1-2-1", "--seconds", "60"]));
+    let nodes = wait_for("the nodes", || {
+        let nodes = nodes_of(running.pid());
+        (nodes.len() == 6).then_some(nodes)
+    });
+    signal("KILL", running.pid());
+    running.finish();
+    wait_gone(&nodes);
+}
+
+#[test]
+fn ctrl_c_ends_a_run_and_its_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let running = Running::start(&short(&out, &["--seconds", "60"]));
+    let nodes = wait_for("the nodes", || {
+        let nodes = nodes_of(running.pid());
+        (nodes.len() == 4).then_some(nodes)
+    });
+    signal("INT", running.pid());
+    let run = running.finish();
+    assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
+    wait_gone(&nodes);
+    assert_eq!(json(&out.join("result.json"))["state"], "interrupted");
+}
+
+#[test]
+fn nodes_run_on_other_hosts_by_ssh() {
+    let folder = tempfile::tempdir().unwrap();
+    // An ssh that stays here: the last word is the command.
+    let ssh = folder.path().join("ssh");
+    fs::write(&ssh, "#!/bin/sh\nfor word; do :; done\nexec sh -c \"$word\"\n").unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let hosts = folder.path().join("hosts");
+    fs::write(&hosts, format!("here 127.0.0.1 {}\n", crate::support::BINARY)).unwrap();
+    let temporary = folder.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let out = folder.path().join("out");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let args = short(&out, &["--hosts", hosts.to_str().unwrap()]);
+    let run = finish(command(&args).env("PATH", path).env("TMPDIR", &temporary));
+    assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["series"][0]["key"]["environment"], "ssh");
+    assert!(round(&out)["count"].as_u64().unwrap() > 100);
+    let left: Vec<_> = fs::read_dir(&temporary).unwrap().flatten().map(|e| e.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_search_tells_its_bracket() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let args = ["exchange", "search", "--nodes", "1-1-1-1", "--from", "50", "--to", "100"];
+    let more = ["--rounds", "1", "--seconds", "0.4", "--limit", "5000", "--format", "json"];
+    let all = [&args[..], &more[..], &["--out", out.to_str().unwrap()]].concat();
+    let run = run(&all);
+    let found: Value = serde_json::from_str(&run.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", run.stdout, run.stderr));
+    assert!(!found["tried"].as_array().unwrap().is_empty(), "{found}");
+    let carried = found["carried_per_s"].as_f64();
+    assert_eq!(run.code, if carried.is_some() { 0 } else { 1 }, "{found}");
+    assert!(out.join("report.html").exists());
+}
+
+#[test]
+fn a_bad_value_is_answered_by_one_sentence() {
+    for (args, why) in [
+        (&["--nodes", "2-2-2"][..], "size of a network"),
+        (&["--rate", "0"], "rate_per_s is 0"),
+        (&["--seconds=-1"], "seconds must be"),
+        (&["--durability", "paper"], "unknown durability"),
+        (&["--mix", "defualt"], "did you mean `default`"),
+        (&["--kill", "router:7@1"], "has no router 7"),
+        (&["--kill", "router"], "mediator:0@2.5"),
+        (&["--hosts", "/no/such/file"], "cannot be read"),
+        (&["--limit", "0"], "--limit 0"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let out = out.to_str().unwrap();
+        let run = run(&[&["exchange", "run", "--out", out][..], args].concat());
+        assert_eq!(run.code, 2, "{args:?}: {}{}", run.stdout, run.stderr);
+        assert!(run.stderr.contains(why), "{args:?}: {}", run.stderr);
+        assert!(!Path::new(out).exists(), "{args:?}");
+    }
+}
