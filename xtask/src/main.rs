@@ -1,7 +1,10 @@
-//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-peers`.
+//! Automation of the workspace: `cargo xtask ci | tidy | dist | bench-peers | bench-bypass`.
 
+mod bench;
+mod bench_bypass;
 mod bench_peers;
 mod ci;
+mod connect;
 mod dist;
 mod shell;
 mod tidy;
@@ -14,7 +17,9 @@ usage: cargo xtask TASK
   ci            everything that must hold: format, lints, docs, tidy, tests, the README's main job
   tidy          the rules that no compiler checks: layers, file heads, line width, licences
   dist          static build, completions and man page in target/dist
-  bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)";
+  bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
+  bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
+                kernel and the limit of the hardware (root; --help)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -23,6 +28,9 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(),
         Some("dist") => dist::run(),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
+        Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
+        // A program that bench-bypass measures.
+        Some("connect") => connect::run(&args.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

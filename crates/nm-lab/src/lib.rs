@@ -5,11 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accelerator;
 pub mod affinity;
 pub mod agent;
 pub mod doctor;
 pub mod environment;
 pub mod launcher;
+pub mod ledger;
 mod netlink;
 pub mod pair;
 pub mod resolve;

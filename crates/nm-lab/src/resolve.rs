@@ -1,7 +1,7 @@
 //! What of a plan can run on this machine with this version, and why the rest cannot.
 
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Mode, ProbeKind, Protocol, Stack, StackPair};
+use nm_model::{Launcher, Mode, ProbeKind, Protocol, Stack, StackPair};
 
 use crate::{environment, launcher};
 
@@ -15,6 +15,7 @@ pub fn obstacle(
         .or_else(|| probe_obstacle(probe))
         .or_else(|| stack_obstacle(&stacks.client))
         .or_else(|| stack_obstacle(&stacks.server))
+        .or_else(|| company_obstacle(stacks))
         .or_else(|| passage_obstacle(environment, stacks.protocol()))
         .or_else(|| carriage_obstacle(stacks.protocol(), probe))
 }
@@ -71,6 +72,17 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
         Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix | Protocol::Shm => {}
     }
     stack.launcher.and_then(launcher::obstacle)
+}
+
+/// Why the accelerator does nothing for a pair of stacks.
+fn company_obstacle(stacks: &StackPair) -> Option<String> {
+    let is_accelerated = |stack: &Stack| stack.launcher == Some(Launcher::Accel);
+    match (is_accelerated(&stacks.client), is_accelerated(&stacks.server)) {
+        (false, false) => None,
+        (true, true) if stacks.protocol() == Protocol::Tcp => None,
+        (true, true) => Some("the accelerator takes TCP connections only; use accel+tcp".into()),
+        _ => Some("a connection leaves the kernel only if both ends are accelerated".into()),
+    }
 }
 
 /// Why AF_XDP cannot be used here in this way.
@@ -158,6 +170,16 @@ mod tests {
     }
 
     #[test]
+    fn the_accelerator_takes_tcp_and_both_ends() {
+        let reason = |text: &str| company_obstacle(&text.parse().unwrap());
+        assert_eq!(reason("accel+tcp-spin"), None);
+        assert_eq!(reason("accel+tcp-spin:accel+tcp-blocking"), None);
+        assert_eq!(reason("tcp-spin"), None);
+        assert!(reason("accel+tcp-spin:tcp-spin").unwrap().contains("both ends"));
+        assert!(reason("accel+udp-spin").unwrap().contains("TCP"));
+    }
+
+    #[test]
     fn what_cannot_run_says_why() {
         use EnvironmentKind::{Loopback, Ssh, Vm};
         for (environment, stacks, probe, word) in [
@@ -170,7 +192,6 @@ mod tests {
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Jitter, "jitter"),
             (Loopback, "tcp-spin", ProbeKind::Exchange, "exchange"),
-            (Loopback, "accel+tcp-spin:tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Loopback, "onload+unix-spin", ProbeKind::Pingpong, "Unix"),
             (Loopback, "unix-busy-poll", ProbeKind::Pingpong, "busy-poll"),
         ] {

@@ -1,6 +1,7 @@
 //! One trial: every case of a probe between two agents, and what both ends tell of a case put
 //! together to rounds of series.
 
+mod accelerated;
 mod merge;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +9,15 @@ use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
 use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
-use nm_model::result::{Round, Statistic};
+use nm_model::result::{CACHE_LINE_LIMIT, Round, Statistic};
 use nm_model::stack::{Comparability, Protocol};
 use nm_model::{
     Case, Failure, FailureKind, Pattern, ProbeKind, ProbeSpec, SeriesKey, Side, Stack, StackPair,
 };
+use nm_ring::line::half_round_trip_ns;
 use nm_sys::clock::{Deadline, Moment};
+
+use accelerated::Watch;
 
 use crate::affinity::{Affinity, one_kernel};
 use crate::agent::{Event, Handle};
@@ -220,17 +224,35 @@ fn run_case(
     let client = task(stacks.client, &affinity.client);
     let server = task(stacks.server, &affinity.server);
 
+    let watch = Watch::begin(pair, stacks);
     let started_s = options.started.elapsed().as_secs_f64();
     let told = prepare(pair, &client, &server).and_then(|()| {
         let limit = Duration::from_secs_f64(probe.duration_s() * 2.0 + 60.0);
         drive(pair, limit, show, cancel)
     });
-    let (client_told, server_told) = match told {
+    let (mut client_told, server_told) = match told {
         Ok(told) => told,
         Err(failure) => return Err(after_failure(pair, failure)),
     };
+    if let Some(watch) = watch {
+        let found = watch.end(pair)?;
+        client_told.report.settings.extend(found.settings);
+        client_told.report.doubts.extend(found.doubts);
+        if !matches!(case, Case::Flows { .. }) {
+            let limit = cache_line_limit(&client_told.report, &server_told.report);
+            client_told.report.settings.extend(limit);
+        }
+    }
     let conditions = Conditions { pair, stacks, probe: probe.kind(), case, round, started_s };
     Ok(merge::rounds(&conditions, client_told, server_told))
+}
+
+/// The setting that shared memory has beside its figures, where both ends' threads were pinned:
+/// half of a round trip of one cache line between their CPUs, which both agents have just left.
+fn cache_line_limit(client: &TaskReport, server: &TaskReport) -> Option<(String, String)> {
+    let cpu = |report: &TaskReport| report.placements.first()?.pinned_cpu;
+    let limit_ns = half_round_trip_ns((cpu(client)?, cpu(server)?)).ok()?;
+    Some((CACHE_LINE_LIMIT.to_string(), format!("{limit_ns:.0} ns")))
 }
 
 /// Has both ends listen and connect. Both are asked to connect before either is waited for, because

@@ -139,6 +139,10 @@ doubts! {
     BelowSystem, "below-system", "time lost below the system",
         "the hot thread lost time that neither the scheduler nor steal explains",
         "compare with a bare-metal run";
+    /// Part of the bytes did not take the way that the stack names.
+    NotAccelerated, "not-accelerated", "partly on the kernel",
+        "some of the messages went through the kernel's TCP instead of shared memory",
+        "look at `nearmetal accel status` while it runs: it says why";
     /// Data came from another tool.
     Imported, "imported", "made by another tool",
         "the figures were read from another tool's output; samples and rounds are not known",

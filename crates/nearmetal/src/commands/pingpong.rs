@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
-use nm_model::{ProbeSpec, Protocol, Stack, StackPair};
+use nm_model::{ProbeSpec, Protocol, StackPair};
 use nm_report::sfnt;
 
 use super::remote;
@@ -42,7 +42,8 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     remote::show(&result, report.as_deref(), args.common.format.format)
 }
 
-/// `tcp` with the flags' way of waiting, or a whole stack such as `tcp-epoll-spin`.
+/// `tcp` with the flags' way of waiting, a whole stack such as `tcp-epoll-spin`, or the client's
+/// and the server's with a colon between them.
 fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
     if let Ok(protocol) = stack.parse::<Protocol>() {
         return Ok(remote::stacks(protocol, &args.common));
@@ -51,12 +52,16 @@ fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
         let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
         return Err(Stop::usage(UnknownWord::new("stack", stack, &names).to_string()));
     }
-    let client: Stack = stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
-    if client.launcher.is_some() {
+    let pair: StackPair = stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
+    let client = pair.client;
+    if client.launcher.is_some() || pair.server.launcher.is_some() {
         return Err(Stop::usage(format!(
             "put the launcher in front of nearmetal itself: `onload nearmetal pingpong {}-{} …`",
             client.protocol, client.mode
         )));
+    }
+    if stack.contains(':') {
+        return Ok(pair);
     }
     Ok(remote::with_server_mode(client, &args.common))
 }

@@ -1,7 +1,9 @@
 //! End-to-end tests: each runs the built binary as a user would.
 
+mod accel;
 mod faults;
 mod offline;
+mod programs;
 mod qualify;
 mod stall;
 mod standalone;

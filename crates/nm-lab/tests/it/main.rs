@@ -16,6 +16,7 @@ mod trials;
 mod xdp;
 
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::process::ExitCode;
 
 type Test = (&'static str, fn());
@@ -25,8 +26,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["agent"] => return exit(nm_lab::agent::serve(std::io::stdin(), std::io::stdout())),
-        ["lab-hold"] => {
-            nm_lab::environment::hold();
+        ["lab-hold", ..] => {
+            nm_lab::environment::hold(words.get(1).map(Path::new));
             return ExitCode::SUCCESS;
         }
         ["lab-wire", ..] => {
