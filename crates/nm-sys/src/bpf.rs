@@ -345,6 +345,10 @@ impl Assembler {
     }
 }
 
+/// Protocol numbers of IP.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
 /// Which packets a program takes off a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
@@ -358,12 +362,17 @@ pub struct Flow {
 impl Flow {
     /// UDP datagrams to `local`.
     pub fn udp(local: SocketAddr) -> Flow {
-        Flow { protocol: 17, local, peer: None }
+        Flow { protocol: UDP, local, peer: None }
     }
 
     /// TCP segments to `local`, from everywhere or from `peer` only, which is of the same family.
     pub fn tcp(local: SocketAddr, peer: Option<SocketAddr>) -> Flow {
-        Flow { protocol: 6, local, peer }
+        Flow { protocol: TCP, local, peer }
+    }
+
+    /// Whether it is of TCP segments.
+    pub fn is_tcp(&self) -> bool {
+        self.protocol == TCP
     }
 }
 
