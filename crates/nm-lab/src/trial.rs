@@ -118,7 +118,9 @@ pub fn run(
     }
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
-        if let Some(reason) = stacks.protocols().into_iter().find_map(|protocol| case_obstacle(protocol, &case)) {
+        if let Some(reason) =
+            stacks.protocols().into_iter().find_map(|protocol| case_obstacle(protocol, &case))
+        {
             outcome.skipped.push((case, reason));
             continue;
         }
@@ -355,10 +357,8 @@ mod tests {
             case_obstacle(Protocol::Xdp, &Case::Message { size_bytes: 2048 }).as_deref(),
             Some("messages over xdp have at most 1472 bytes")
         );
-        let flows = |pattern: &str| Case::Flows {
-            pattern: pattern.parse().unwrap(),
-            write_bytes: 1 << 17,
-        };
+        let flows =
+            |pattern: &str| Case::Flows { pattern: pattern.parse().unwrap(), write_bytes: 1 << 17 };
         assert_eq!(case_obstacle(Protocol::XdpTcp, &flows("1-uni-1")), None);
         assert!(case_obstacle(Protocol::XdpTcp, &flows("2-bi-2")).is_some());
         assert_eq!(case_obstacle(Protocol::XdpTcp, &large), None);

@@ -120,8 +120,7 @@ impl Listener {
                 endpoint::check(stack)?;
                 let (socket, own) = reserve(&address::local(address)?)?;
                 let door = xdp::tcp::Door::open(own, stack.mode, options)?;
-                let mut listener =
-                    Listener::plain(stack, Address::Socket(own), socket, own.ip());
+                let mut listener = Listener::plain(stack, Address::Socket(own), socket, own.ip());
                 listener.xdp_tcp = Some(door);
                 Ok(listener)
             }

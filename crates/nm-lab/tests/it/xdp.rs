@@ -35,10 +35,10 @@ pub const TESTS: &[Test] = &[
     ("xdp::loopback_has_a_reason", loopback),
 ];
 
-const LONG: Duration = Duration::from_secs(10);
+pub const LONG: Duration = Duration::from_secs(10);
 
 /// An environment that AF_XDP works in; none where this machine says why not.
-fn start(kind: &str) -> Option<Environment> {
+pub fn start(kind: &str) -> Option<Environment> {
     let kind_of: EnvironmentKind = kind.parse().unwrap();
     match resolve::obstacle(kind_of, &stacks("xdp-spin"), ProbeKind::Pingpong) {
         None => environments::start(kind),
@@ -103,7 +103,7 @@ fn requests() {
 }
 
 /// Does `work` on a thread in the network namespace.
-fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R {
+pub fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
         let working = scope.spawn(|| {
             space.enter().unwrap();
@@ -114,7 +114,7 @@ fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R {
 }
 
 /// Whether a program is on the link with this address: a second one is refused then.
-fn is_taken(space: &Namespace, ip: IpAddr) -> bool {
+pub fn is_taken(space: &Namespace, ip: IpAddr) -> bool {
     inside(space, || {
         let links = Links::new().unwrap();
         let index = links.index(&links.with_address(ip).unwrap()).unwrap();
@@ -132,9 +132,10 @@ fn is_taken(space: &Namespace, ip: IpAddr) -> bool {
 /// `EBUSY`.
 const BUSY: i32 = 16;
 
-/// Runs a long ping-pong over `xdp-spin` and does `meanwhile` once it measures.
-fn with_meanwhile(
+/// Runs a long ping-pong over a stack and does `meanwhile` once it measures.
+pub fn with_meanwhile(
     environment: &mut Environment,
+    text: &str,
     max_ms: u64,
     meanwhile: impl FnOnce() + Send,
 ) -> Result<trial::Outcome, Box<trial::Interrupted>> {
@@ -159,7 +160,7 @@ fn with_meanwhile(
         });
         let outcome = trial::run(
             &mut environment.pair,
-            &stacks("xdp-spin"),
+            &stacks(text),
             &probe,
             0,
             &trial::Options::new(1),
@@ -176,7 +177,7 @@ fn other_traffic() {
     let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
     let server = Namespace::network_of(environment.pair.server.pid()).unwrap();
     let (client_ip, server_ip) = (environment.pair.client_address, environment.pair.server_address);
-    let outcome = with_meanwhile(&mut environment, 1_500, || {
+    let outcome = with_meanwhile(&mut environment, "xdp-spin", 1_500, || {
         assert!(is_taken(&client, client_ip) && is_taken(&server, server_ip));
         let listener = inside(&server, || TcpListener::bind((server_ip, 0)).unwrap());
         let address = listener.local_addr().unwrap();
@@ -216,7 +217,7 @@ fn killed() {
     let pid = environment.pair.client.pid();
     let client = Namespace::network_of(pid).unwrap();
     let ip = environment.pair.client_address;
-    let ended = with_meanwhile(&mut environment, 20_000, || {
+    let ended = with_meanwhile(&mut environment, "xdp-spin", 20_000, || {
         assert!(is_taken(&client, ip));
         kill(pid);
     });
@@ -230,7 +231,7 @@ fn server_killed() {
     let pid = environment.pair.server.pid();
     let server = Namespace::network_of(pid).unwrap();
     let ip = environment.pair.server_address;
-    let ended = with_meanwhile(&mut environment, 20_000, || kill(pid));
+    let ended = with_meanwhile(&mut environment, "xdp-spin", 20_000, || kill(pid));
     assert_eq!(ended.err().unwrap().failure.kind, FailureKind::Peer);
     is_free(&server, ip);
 }

@@ -86,7 +86,8 @@ impl Endpoint {
 
     /// What it has to tell of itself.
     pub fn report(&self) -> Report {
-        let checksums = if self.verify { "verified" } else { "not verified on this driver and path" };
+        let checksums =
+            if self.verify { "verified" } else { "not verified on this driver and path" };
         let mut settings: BTreeMap<String, String> = [
             ("AF_XDP path", self.socket.path().name().to_string()),
             ("driver", self.driver.clone()),

@@ -167,8 +167,7 @@ impl Engine {
         let mut header = [0; LINK_BYTES];
         header[..6].copy_from_slice(&next_hop.unwrap_or_default());
         header[6..12].copy_from_slice(&hardware);
-        header[12..]
-            .copy_from_slice(if local.is_ipv4() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+        header[12..].copy_from_slice(if local.is_ipv4() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
         let mut device = Device {
             socket,
             header,

@@ -6,8 +6,6 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use nm_model::{Failure, FailureKind};
-use nm_sys::clock::Deadline;
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
@@ -18,6 +16,8 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
+use nm_model::{Failure, FailureKind};
+use nm_sys::clock::Deadline;
 
 use super::endpoint::Endpoint;
 use crate::failure;
