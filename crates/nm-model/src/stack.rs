@@ -204,7 +204,7 @@ impl FromStr for Stack {
         // A name may begin with another one: `xdp-tcp-spin` is not the mode `tcp-spin` of `xdp`.
         let known = Protocol::ALL
             .iter()
-            .filter_map(|protocol| Some(rest.strip_prefix(protocol.name())?.strip_prefix('-')?))
+            .filter_map(|protocol| rest.strip_prefix(protocol.name())?.strip_prefix('-'))
             .min_by_key(|mode| mode.len());
         let split = match known {
             Some(mode) => rest.split_at_checked(rest.len() - mode.len() - 1),

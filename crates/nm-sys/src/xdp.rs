@@ -136,6 +136,8 @@ pub struct Socket {
     /// Frames to send from; the one used last is on top, because it is still in the cache.
     free: Vec<u64>,
     path: Path,
+    /// There is more in the send ring than the kernel was told of.
+    unflushed: bool,
     /// The kernel could not take all that was sent, and must be told again.
     kick_again: bool,
     /// Looks in a row that found nothing.
@@ -223,6 +225,7 @@ impl Socket {
             memory,
             free: (RING_ENTRIES..FRAMES).map(frame).collect(),
             path,
+            unflushed: false,
             kick_again: false,
             idle: 0,
             busy_poll,
@@ -244,7 +247,7 @@ impl Socket {
     pub fn receive<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> io::Result<Option<R>> {
         let Some(frame) = self.receive.peek() else {
             self.idle += 1;
-            if self.kick_again || self.idle == IDLE_LOOKS {
+            if self.kick_again || self.idle >= IDLE_LOOKS {
                 self.tell()?;
             }
             return Ok(None);
@@ -284,7 +287,11 @@ impl Socket {
     /// Whether [`Socket::receive`] has something to do: a frame, or a call that the kernel needs.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
-        self.receive.peek().is_some() || self.kick_again
+        if self.receive.peek().is_some() {
+            return true;
+        }
+        self.idle += 1;
+        self.kick_again || self.idle >= IDLE_LOOKS
     }
 
     /// Whether there is room for a frame to send.
@@ -320,6 +327,7 @@ impl Socket {
         write(self.memory.bytes_mut(addr as usize, length));
         // There are as many frames to send from as the ring has entries, so it fits.
         self.send.push(libc::xdp_desc { addr, len: length as u32, options: 0 });
+        self.unflushed = true;
         Ok(true)
     }
 
@@ -329,6 +337,10 @@ impl Socket {
     /// What the system says.
     #[inline(always)]
     pub fn flush(&mut self) -> io::Result<()> {
+        // In copying paths the kernel always waits for a call, which is most of what a frame costs.
+        if !std::mem::take(&mut self.unflushed) {
+            return Ok(());
+        }
         for _ in 0..KICKS_MAX {
             if !self.send.needs_wakeup() {
                 return Ok(());
@@ -347,13 +359,9 @@ impl Socket {
     /// Those of [`Socket::push`].
     #[inline(always)]
     pub fn send(&mut self, length: usize, write: impl FnOnce(&mut [u8])) -> io::Result<bool> {
-        if !self.push(length, write)? {
-            return Ok(false);
-        }
-        if self.send.needs_wakeup() {
-            self.kick()?;
-        }
-        Ok(true)
+        let pushed = self.push(length, write)?;
+        self.flush()?;
+        Ok(pushed)
     }
 
     /// Whether a frame is there within `limit`; sleeps for it.
