@@ -376,8 +376,8 @@ impl Flow {
     }
 }
 
-/// A program that puts the whole packets of `flow` on the socket of the queue that they came by. All
-/// the rest goes on to the kernel: other addresses, ports and protocols, ARP and neighbour
+/// A program that puts the whole packets of `flow` on the socket of the queue that they came by.
+/// All the rest goes on to the kernel: other addresses, ports and protocols, ARP and neighbour
 /// discovery, fragments, IPv4 options, and everything on a queue that has no socket.
 pub fn redirect(map: &SocketMap, flow: &Flow) -> Vec<Instruction> {
     const CONTEXT: Register = 1;

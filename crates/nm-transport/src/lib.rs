@@ -7,7 +7,7 @@
 //! transport.
 //!
 //! Addresses as text, which is what the two ends exchange over their control channel:
-//! `127.0.0.1:4000` and `[::1]:4000` (TCP and UDP, also TCP by AF_XDP), `unix:@NAME` and `unix:/PATH`,
+//! `127.0.0.1:4000` and `[::1]:4000` (TCP, also by AF_XDP, and UDP), `unix:@NAME` and `unix:/PATH`,
 //! `mcast:GROUP:PORT/PORT` (to the listener / back), `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`,
 //! and `shm:PID/FD` (shared memory by a descriptor of the listening process).
 

@@ -1,5 +1,5 @@
-//! TCP of our own over AF_XDP: segments leave and arrive as whole frames, and smoltcp makes a stream
-//! of them. The peer may be the same, or the kernel's TCP.
+//! TCP of our own over AF_XDP: segments leave and arrive as whole frames, and smoltcp makes a
+//! stream of them. The peer may be the same, or the kernel's TCP.
 //!
 //! A kernel socket is bound to the same address and port and does nothing but to hold them: the
 //! kernel never sees our segments, so it does not refuse them either.
