@@ -1,5 +1,5 @@
 //! A UDP endpoint of our own over AF_XDP: datagrams leave and arrive as whole frames, past the
-//! kernel's network stack. [`tcp`] is the same for TCP, and [`endpoint`] what both stand on.
+//! kernel's network stack. `tcp` is the same for TCP, and `endpoint` what both stand on.
 //!
 //! A kernel socket is bound to the same address and port. It reserves the port, says the first
 //! hello, so that the kernel finds the way to the peer (routes, ARP, neighbour discovery), and

@@ -34,6 +34,11 @@ const KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Silence after which the peer counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
+/// Writes that leave at once however small, before what is on its way is acknowledged; then only
+/// full segments do. Together they fit into the peer's receive ring, where 256 KiB in small
+/// segments would not, and each loss would cost a second.
+const SMALL_MAX: u32 = 64;
+
 /// Looks at the ring between two looks at the timers.
 const LOOKS: u32 = 256;
 
@@ -152,6 +157,8 @@ pub(super) struct Engine {
     began: u64,
     /// Looks at the ring since the timers were looked at.
     looks: u32,
+    /// Writes since all that was sent had been acknowledged.
+    writes: u32,
 }
 
 impl std::fmt::Debug for Engine {
@@ -194,7 +201,16 @@ impl Engine {
         socket.set_congestion_control(CongestionControl::Reno);
         let mut sockets = SocketSet::new(vec![]);
         let handle = sockets.add(socket);
-        Engine { device, interface, sockets, handle, clock, began: clock.now(), looks: 0 }
+        Engine {
+            device,
+            interface,
+            sockets,
+            handle,
+            clock,
+            began: clock.now(),
+            looks: 0,
+            writes: 0,
+        }
     }
 
     #[inline(always)]
@@ -254,7 +270,10 @@ impl Engine {
     /// Sends what there is room for: bytes, or none if the connection is closed to that.
     #[inline(always)]
     pub fn give(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        let Ok(length) = self.tcp().send_slice(bytes) else { return Ok(None) };
+        let socket = self.sockets.get_mut::<tcp::Socket>(self.handle);
+        self.writes = if socket.send_queue() == 0 { 0 } else { self.writes + 1 };
+        socket.set_nagle_enabled(self.writes > SMALL_MAX);
+        let Ok(length) = socket.send_slice(bytes) else { return Ok(None) };
         self.poll()?;
         Ok(Some(length))
     }
