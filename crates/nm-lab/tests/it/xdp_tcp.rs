@@ -99,7 +99,14 @@ fn streams() {
         for write_bytes in [100, 128 * 1024] {
             for one in run(&mut environment.pair, text, &stream("1-uni-1", write_bytes)) {
                 let RoundData::Throughput(data) = &one.round.data else { panic!("{one:?}") };
-                assert!(data.flows[0].bytes > 1 << 20, "{text} {write_bytes}: {data:?}");
+                assert!(data.flows[0].bytes > 0, "{text} {write_bytes}: {data:?}");
+                if text == "xdp-tcp-spin" {
+                    let doubts = &one.round.doubts;
+                    assert!(
+                        doubts.iter().all(|it| it.kind != DoubtKind::FramesDropped),
+                        "{doubts:?}"
+                    );
+                }
                 assert!(one.settings.values().any(|value| value.contains("smoltcp")));
             }
         }
