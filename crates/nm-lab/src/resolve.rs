@@ -16,8 +16,13 @@ pub fn obstacle(
         .or_else(|| stack_obstacle(&stacks.client))
         .or_else(|| stack_obstacle(&stacks.server))
         .or_else(|| company_obstacle(stacks))
-        .or_else(|| passage_obstacle(environment, stacks.protocol()))
-        .or_else(|| carriage_obstacle(stacks.protocol(), probe))
+        .or_else(|| {
+            let obstacle = |&protocol: &Protocol| {
+                passage_obstacle(environment, protocol)
+                    .or_else(|| carriage_obstacle(protocol, probe))
+            };
+            stacks.protocols().iter().find_map(obstacle)
+        })
 }
 
 /// Why an environment cannot be made here.
@@ -59,7 +64,7 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
         Protocol::Shm if stack.launcher.is_some() => {
             return Some("launchers replace IP sockets, not shared memory".to_string());
         }
-        Protocol::Xdp => return xdp_obstacle(stack),
+        Protocol::Xdp | Protocol::XdpTcp => return xdp_obstacle(stack),
         Protocol::Unix if stack.mode == Mode::BusyPoll => {
             return Some(
                 "a Unix socket has no device to busy-poll; use unix-spin or unix-blocking"
@@ -79,7 +84,7 @@ fn company_obstacle(stacks: &StackPair) -> Option<String> {
     let is_accelerated = |stack: &Stack| stack.launcher == Some(Launcher::Accel);
     match (is_accelerated(&stacks.client), is_accelerated(&stacks.server)) {
         (false, false) => None,
-        (true, true) if stacks.protocol() == Protocol::Tcp => None,
+        (true, true) if stacks.protocols() == [Protocol::Tcp; 2] => None,
         (true, true) => Some("the accelerator takes TCP connections only; use accel+tcp".into()),
         _ => Some("a connection leaves the kernel only if both ends are accelerated".into()),
     }
@@ -90,8 +95,12 @@ fn xdp_obstacle(stack: &Stack) -> Option<String> {
     if stack.launcher.is_some() {
         return Some("launchers replace IP sockets, not AF_XDP".to_string());
     }
-    if !matches!(stack.mode, Mode::Spin | Mode::Blocking) {
-        return Some("AF_XDP looks at a ring or sleeps; use xdp-spin or xdp-blocking".to_string());
+    if !matches!(stack.mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll) {
+        let protocol = stack.protocol;
+        return Some(format!(
+            "AF_XDP looks at a ring or sleeps; use {protocol}-spin, {protocol}-blocking or \
+             {protocol}-busy-poll"
+        ));
     }
     nm_sys::xdp::obstacle()
 }
@@ -99,13 +108,14 @@ fn xdp_obstacle(stack: &Stack) -> Option<String> {
 /// Why a protocol does not carry a probe.
 fn carriage_obstacle(protocol: Protocol, probe: ProbeKind) -> Option<String> {
     (protocol == Protocol::Xdp && probe == ProbeKind::Stream).then(|| {
-        "AF_XDP here carries datagrams of one flow, no streams; use pingpong or rr".to_string()
+        "AF_XDP carries datagrams of one flow here, no streams; use xdp-tcp, or pingpong or rr"
+            .to_string()
     })
 }
 
 /// Why a stack cannot join two ends that run, or do not run, under one kernel.
 pub fn distance_obstacle(stacks: &StackPair, one_kernel: bool) -> Option<String> {
-    (stacks.protocol() == Protocol::Shm && !one_kernel).then(|| {
+    (stacks.on_the_wire() == Protocol::Shm && !one_kernel).then(|| {
         "shared memory joins two processes of one host, and these ends run on two; use tcp or udp"
             .to_string()
     })
@@ -115,7 +125,7 @@ pub fn distance_obstacle(stacks: &StackPair, one_kernel: bool) -> Option<String>
 /// agents of namespaces share is the host.
 fn passage_obstacle(environment: EnvironmentKind, protocol: Protocol) -> Option<String> {
     let local = environment == EnvironmentKind::Loopback;
-    if protocol == Protocol::Xdp && local {
+    if protocol.is_af_xdp() && local {
         let reason = "loopback has no device to take frames from; use netns or bridge";
         return Some(reason.to_string());
     }
@@ -188,6 +198,7 @@ mod tests {
             (Loopback, "shm-epoll", ProbeKind::Pingpong, "shm-blocking"),
             (Loopback, "onload+shm-spin", ProbeKind::Pingpong, "launchers"),
             (Loopback, "xdp-epoll", ProbeKind::Pingpong, "xdp-blocking"),
+            (Loopback, "xdp-tcp-poll", ProbeKind::Pingpong, "xdp-tcp-busy-poll"),
             (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Jitter, "jitter"),

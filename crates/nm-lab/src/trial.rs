@@ -122,7 +122,9 @@ pub fn run(
     }
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
-        if let Some(reason) = case_obstacle(stacks.protocol(), &case) {
+        if let Some(reason) =
+            stacks.protocols().into_iter().find_map(|protocol| case_obstacle(protocol, &case))
+        {
             outcome.skipped.push((case, reason));
             continue;
         }
@@ -139,6 +141,11 @@ pub fn run(
 
 /// Why a case cannot be, if so.
 fn case_obstacle(protocol: Protocol, case: &Case) -> Option<String> {
+    if let (Protocol::XdpTcp, Case::Flows { pattern, .. }) = (protocol, case)
+        && pattern.flows > 1
+    {
+        return Some("xdp-tcp carries one flow: a link's queue has one endpoint".to_string());
+    }
     let largest = match protocol {
         Protocol::Udp | Protocol::Multicast => UDP_SIZE_BYTES_MAX,
         Protocol::Xdp => XDP_SIZE_BYTES_MAX,
@@ -372,6 +379,11 @@ mod tests {
             case_obstacle(Protocol::Xdp, &Case::Message { size_bytes: 2048 }).as_deref(),
             Some("messages over xdp have at most 1472 bytes")
         );
+        let flows =
+            |pattern: &str| Case::Flows { pattern: pattern.parse().unwrap(), write_bytes: 1 << 17 };
+        assert_eq!(case_obstacle(Protocol::XdpTcp, &flows("1-uni-1")), None);
+        assert!(case_obstacle(Protocol::XdpTcp, &flows("2-bi-2")).is_some());
+        assert_eq!(case_obstacle(Protocol::XdpTcp, &large), None);
         let size = RrSize { request_bytes: 1, response_bytes: 40_000 };
         let request = Case::Request { size, rate_per_s: None };
         assert!(case_obstacle(Protocol::Multicast, &request).is_some());

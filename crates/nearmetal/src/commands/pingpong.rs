@@ -17,7 +17,7 @@ const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
 pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     let (stack, address) = (remote::given(args.stack.as_deref())?, remote::given(args.address)?);
     let stacks = stacks(stack, args)?;
-    let is_datagram = matches!(stacks.protocol(), Protocol::Udp | Protocol::Multicast);
+    let is_datagram = matches!(stacks.on_the_wire(), Protocol::Udp | Protocol::Multicast);
     let sizes = match (args.sizes.is_empty(), is_datagram) {
         (false, _) => args.sizes.clone(),
         (true, true) => PINGPONG_SIZES[DATAGRAM_SIZES].to_vec(),
@@ -32,7 +32,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         timeout_ms: args.timeout,
         percentiles: args.percentile.clone(),
     });
-    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
     let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);

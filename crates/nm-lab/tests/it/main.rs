@@ -14,6 +14,7 @@ mod machine;
 mod remote;
 mod trials;
 mod xdp;
+mod xdp_tcp;
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -43,8 +44,15 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let tests: Vec<Test> =
-        [agents::TESTS, environments::TESTS, remote::TESTS, trials::TESTS, xdp::TESTS].concat();
+    let tests: Vec<Test> = [
+        agents::TESTS,
+        environments::TESTS,
+        remote::TESTS,
+        trials::TESTS,
+        xdp::TESTS,
+        xdp_tcp::TESTS,
+    ]
+    .concat();
     run(&tests, &words)
 }
 
