@@ -222,8 +222,8 @@ fn carry(bytes: &'static [u8], sent: usize, received: usize) {
 
 #[test]
 fn loom_inline_bytes_that_are_written_over_arrive_all_the_same() {
-    carry(b"abc", 1, 1);
-    carry(b"abcdef", 2, 3);
+    carry(b"ab", 1, 1);
+    carry(b"abcd", 2, 3);
 }
 
 #[test]

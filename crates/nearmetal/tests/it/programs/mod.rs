@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{BINARY, PATIENCE, listens, wait_for};
+use crate::support::{BINARY, PATIENCE, accelerator, listens, wait_for};
 
 /// Which of the two ends of a test run under the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,7 @@ pub fn alike_by_halves(place: Place, body: impl Fn(Way) -> Seen) {
 }
 
 fn compare(place: Place, ways: &[Way], body: impl Fn(Way) -> Seen) {
+    accelerator();
     let plain = body(Way::Plain);
     assert!(!plain.words.is_empty(), "the test looks at nothing");
     for &way in ways {
