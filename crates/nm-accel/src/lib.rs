@@ -10,6 +10,7 @@
 //! | [`socket`]   | one connection: its phase, its stages, its way back to the kernel  |
 //! | [`meet`]     | how two ends find each other and share memory                      |
 //! | [`stream`]   | receiving and sending                                              |
+//! | [`stranded`] | bytes that cannot go back to the kernel                            |
 //! | [`wait`]     | spinning and sleeping                                              |
 //! | [`ready`]    | readiness for poll, select and epoll                               |
 //! | [`signals`]  | deliveries of signal handlers, for `EINTR`                         |
@@ -28,6 +29,7 @@ mod report;
 mod settings;
 mod signals;
 mod socket;
+mod stranded;
 mod stream;
 mod table;
 mod wait;

@@ -17,7 +17,7 @@ use nm_ring::conduit::{End, Mapped};
 use nm_ring::ledger::Record;
 use nm_ring::pipe::{Pipe, QUARTER};
 
-use crate::{kernel, table, wait};
+use crate::{kernel, table};
 
 mod phases;
 mod readiness;
@@ -118,6 +118,8 @@ pub struct Socket {
     pub failed_spins: [AtomicU32; 2],
     /// Time of the last look at the kernel socket, ns.
     pub looked_at: AtomicU64,
+    /// Time of the first call after this end has brought the memory and nobody had taken it, ns.
+    offered_at: AtomicU64,
     /// The peer's reset has been told to the program.
     pub reset_told: AtomicU32,
 }
@@ -132,13 +134,7 @@ pub struct Inside(&'static Socket);
 impl Drop for Inside {
     #[inline(always)]
     fn drop(&mut self) {
-        let before = if wait::single_threaded() {
-            let before = self.0.inside.load(Ordering::Relaxed);
-            self.0.inside.store(before.wrapping_sub(1), Ordering::Relaxed);
-            before
-        } else {
-            self.0.inside.fetch_sub(1, Ordering::AcqRel)
-        };
+        let before = self.0.inside.fetch_sub(1, Ordering::AcqRel);
         if before == CLOSING + 1 {
             self.0.reclaim();
         }
@@ -185,6 +181,7 @@ impl Socket {
             budgets: [const { AtomicU64::new(u64::MAX) }; 2],
             failed_spins: [const { AtomicU32::new(0) }; 2],
             looked_at: AtomicU64::new(0),
+            offered_at: AtomicU64::new(0),
             reset_told: AtomicU32::new(0),
         }
     }
@@ -206,6 +203,7 @@ impl Socket {
         for word in [&self.news, &self.fulls, &self.receive_timeout_ns, &self.send_timeout_ns] {
             word.store(0, Ordering::Relaxed);
         }
+        self.offered_at.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.seen.store(0, Ordering::Relaxed);
         self.token.store(0, Ordering::Relaxed);
@@ -240,15 +238,7 @@ impl Socket {
     /// has been closed meanwhile.
     #[inline(always)]
     pub fn enter(&'static self, fd: c_int) -> Option<Inside> {
-        // With one thread alone a plain sum will do: a handler that comes in between enters and
-        // leaves as a whole. A locked one costs as much as all else that the call does here.
-        let before = if wait::single_threaded() {
-            let before = self.inside.load(Ordering::Relaxed);
-            self.inside.store(before.wrapping_add(1), Ordering::Relaxed);
-            before
-        } else {
-            self.inside.fetch_add(1, Ordering::AcqRel)
-        };
+        let before = self.inside.fetch_add(1, Ordering::AcqRel);
         let inside = Inside(self);
         let here =
             before & (CLOSING | GONE) == 0 && table::get(fd).is_some_and(|it| ptr::eq(it, self));
@@ -296,10 +286,11 @@ impl Socket {
 
     /// The shared region.
     ///
-    /// Only for a joined socket that the caller is inside of.
+    /// Only for a socket that the caller is inside of and that has been joined: it stays mapped
+    /// when both directions have gone back to the kernel.
     #[inline(always)]
     pub fn conduit(&self) -> &Mapped {
-        debug_assert!(self.joined() || self.closing() || self.generation() > 0);
+        debug_assert!(self.bell() >= 0 || self.closing() || self.generation() > 0);
         // SAFETY: written before the phase became `Joined`, and callers look at the phase first.
         unsafe { (*self.conduit.get()).assume_init_ref() }
     }

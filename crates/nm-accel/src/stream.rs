@@ -127,10 +127,7 @@ impl Receiving<'_> {
         if !back.lock_receive(pid()) {
             return Step::End(kernel::fail(libc::EAGAIN));
         }
-        if back.returned().is_some() {
-            // Another process that shares this end has sent the rest back to the kernel.
-            socket.stage_in.store(AFTER, Ordering::Release);
-            back.unlock_receive();
+        if self.has_gone_back() {
             return Step::Again;
         }
         let count = self.pull();
@@ -146,6 +143,19 @@ impl Receiving<'_> {
         self.done += count;
         socket.ring_writer();
         if self.enough() { Step::End(0) } else { Step::Again }
+    }
+
+    /// Under the receive lock, which is given back then: whether what is left comes through the
+    /// kernel, because the peer or another process that shares this end wants it so.
+    #[inline(always)]
+    fn has_gone_back(&self) -> bool {
+        let back = self.socket.back();
+        if back.returned().is_none() {
+            return false;
+        }
+        self.socket.stage_in.store(AFTER, Ordering::Release);
+        back.unlock_receive();
+        true
     }
 
     /// Bytes were announced, but another thread took them, or they never came.
@@ -199,6 +209,9 @@ impl Receiving<'_> {
         let _deferral = signals::defer();
         if !back.lock_receive(pid()) {
             return Step::End(kernel::fail(libc::EAGAIN));
+        }
+        if self.has_gone_back() {
+            return Step::Again;
         }
         let mut count = 0;
         if !self.is(libc::MSG_PEEK) {
@@ -322,6 +335,7 @@ impl Receiving<'_> {
         if !said
             && !own
             && socket.out().readable() > 0
+            && socket.out().returned().is_none()
             && socket.reset_told.swap(1, Ordering::AcqRel) == 0
         {
             socket.record().set_reason(Reason::PeerDied, 0);
@@ -334,6 +348,7 @@ impl Receiving<'_> {
     #[cold]
     fn before(&mut self) -> Step {
         let socket = self.socket;
+        socket.withdraw();
         let back = socket.back();
         let _deferral = signals::defer();
         if !back.lock_receive(pid()) {
@@ -565,6 +580,7 @@ impl Sending<'_> {
     #[cold]
     fn before(&mut self) -> Step {
         let socket = self.socket;
+        socket.withdraw();
         socket.start_out(self.fd);
         if socket.stage_out.load(Ordering::Acquire) != BEFORE {
             return Step::Again;

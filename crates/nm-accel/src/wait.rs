@@ -2,7 +2,7 @@
 //! that the kernel socket says, with a signal, or with the time limit.
 
 use std::ffi::{c_int, c_ulong};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::pollfd;
 use nm_ring::ledger::Flow;
@@ -31,10 +31,6 @@ static SPIN_NS: AtomicU64 = AtomicU64::new(0);
 static ALONE: AtomicBool = AtomicBool::new(false);
 /// Where the kernel keeps a thread's CPU number, from the thread pointer on; 0 if it does not.
 static RSEQ_OFFSET: AtomicUsize = AtomicUsize::new(0);
-/// libc's word that says whether this process has one thread only.
-static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new((&raw const UNKNOWN).cast_mut());
-/// Stands in for it where libc has none: there may be more.
-static UNKNOWN: AtomicU8 = AtomicU8::new(0);
 
 /// Reads what waiting goes by: settings, clock, CPUs. Once, in the constructor.
 pub fn prepare() {
@@ -44,11 +40,6 @@ pub fn prepare() {
     // run elsewhere, and says where.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     ALONE.store(online == 1, Ordering::Relaxed);
-    // SAFETY: a look-up by name; glibc from 2.32 on has it, `char __libc_single_threaded`.
-    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    if !single.is_null() {
-        SINGLE.store(single.cast(), Ordering::Relaxed);
-    }
     // SAFETY: a look-up by name; glibc from 2.35 on exports the offset as a constant.
     let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
     // SAFETY: as above: it is the address of a `ptrdiff_t` that does not change.
@@ -60,14 +51,6 @@ pub fn prepare() {
             RSEQ_OFFSET.store(offset as usize, Ordering::Relaxed);
         }
     }
-}
-
-/// Whether this process certainly has one thread only. It may change at any call of libc that makes
-/// or joins a thread, never in between.
-#[inline(always)]
-pub fn single_threaded() -> bool {
-    // SAFETY: a static of ours, or libc's variable of one byte, which lives for ever.
-    unsafe { &*SINGLE.load(Ordering::Relaxed) }.load(Ordering::Relaxed) != 0
 }
 
 /// The CPU that this thread runs on.

@@ -425,8 +425,8 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     // SAFETY: the program's own header.
     let header = unsafe { &*message };
     let control = !header.msg_control.is_null() && header.msg_controllen > 0;
-    if control {
-        handover::before_sendmsg(message);
+    if control && !handover::before_sendmsg(message) {
+        return kernel::fail(libc::ECONNRESET);
     }
     let Some(socket) = table::get(fd) else { return raw() };
     if control {
@@ -496,8 +496,9 @@ pub unsafe extern "C" fn sendmmsg(
         for index in 0..if messages.is_null() { 0 } else { count.min(PARTS_MAX as u32) } {
             // SAFETY: the program's own array of `count` entries.
             let header = unsafe { &(*messages.add(index as usize)).msg_hdr };
-            if !header.msg_control.is_null() && header.msg_controllen > 0 {
-                handover::before_sendmsg(header);
+            let control = !header.msg_control.is_null() && header.msg_controllen > 0;
+            if control && !handover::before_sendmsg(header) {
+                return kernel::fail(libc::ECONNRESET) as c_int;
             }
         }
         // SAFETY: the program's own call.

@@ -12,7 +12,7 @@ use nm_ring::ledger::Reason;
 use crate::calls::processes::{after_bare_fork, before_fork};
 use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
 use crate::next::Next;
-use crate::{kernel, table};
+use crate::{kernel, stranded, table};
 
 /// Gives the socket under `fd`, if it is known, back to the kernel.
 fn give_back(fd: c_int, reason: Reason) {
@@ -21,16 +21,18 @@ fn give_back(fd: c_int, reason: Reason) {
     }
 }
 
-/// Gives back the sockets whose descriptors a message carries to another process.
+/// Gives back the sockets whose descriptors a message carries to another process. False if bytes
+/// would be lost on the way: then the call fails with `ECONNRESET`.
 ///
 /// `message` is null or what the program passes to sendmsg, which the caller answers for.
-pub fn before_sendmsg(message: *const msghdr) {
+pub fn before_sendmsg(message: *const msghdr) -> bool {
     // SAFETY: the program's own header, if any.
-    let Some(message) = (unsafe { message.as_ref() }) else { return };
+    let Some(message) = (unsafe { message.as_ref() }) else { return true };
     let (start, bytes) = (message.msg_control.cast::<u8>(), message.msg_controllen);
     if start.is_null() {
-        return;
+        return true;
     }
+    let mut whole = true;
     let header_bytes = size_of::<cmsghdr>();
     let mut at = 0;
     while bytes.saturating_sub(at) >= header_bytes {
@@ -38,7 +40,7 @@ pub fn before_sendmsg(message: *const msghdr) {
         let header = unsafe { start.add(at).cast::<cmsghdr>().read_unaligned() };
         let length = header.cmsg_len;
         if length < header_bytes || length > bytes - at {
-            return;
+            return whole;
         }
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             for place in (at + header_bytes..at + length).step_by(size_of::<c_int>()) {
@@ -46,11 +48,13 @@ pub fn before_sendmsg(message: *const msghdr) {
                     // SAFETY: within the control bytes.
                     let fd = unsafe { start.add(place).cast::<c_int>().read_unaligned() };
                     give_back(fd, Reason::Passed);
+                    whole &= !stranded::keeps(fd);
                 }
             }
         }
         at += length.next_multiple_of(size_of::<usize>());
     }
+    whole
 }
 
 type FdopenFn = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;

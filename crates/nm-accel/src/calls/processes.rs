@@ -14,6 +14,8 @@ use nm_ring::ledger::Reason;
 
 use crate::calls::{handover, signals};
 use crate::next::Next;
+use crate::socket::Socket;
+use crate::stranded::StandIns;
 use crate::{kernel, meet, ready, table};
 
 /// What the calling process may do with the table.
@@ -232,7 +234,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 ///
 /// In a vfork child the descriptors are asked of the kernel, which knows the child's own; a socket
 /// that it copied has gone back already (see `descriptors`).
-fn release_survivors() {
+fn release_survivors(mut survives: impl FnMut(c_int, &'static Socket)) {
     let mut known = false;
     table::each_socket(|_| known = true);
     if !known {
@@ -243,6 +245,7 @@ fn release_survivors() {
         let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
             socket.to_kernel(Reason::Exec);
+            survives(fd, socket);
         }
     });
 }
@@ -250,12 +253,16 @@ fn release_survivors() {
 /// Runs an exec, which comes back only if it failed. The process lets go of its sockets before:
 /// those that it shares with its parent may then meet.
 pub fn replace_program(exec: impl FnOnce() -> c_int) -> c_int {
-    release_survivors();
+    let mut stand_ins = StandIns::new();
+    release_survivors(|fd, socket| stand_ins.replace(fd, socket));
     let owner = standing() == Standing::Owner;
     if owner {
         let_go();
     }
     let result = exec();
+    let errno = kernel::errno();
+    stand_ins.undo();
+    kernel::set_errno(errno);
     if owner {
         hold();
     }
@@ -456,7 +463,7 @@ pub unsafe extern "C" fn posix_spawn(
     environment: Strings,
 ) -> c_int {
     let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
-    release_survivors();
+    release_survivors(|_, _| ());
     // SAFETY: the caller's promise.
     unsafe { real(pid, path, actions, attributes, arguments, environment) }
 }
@@ -475,7 +482,7 @@ pub unsafe extern "C" fn posix_spawnp(
     environment: Strings,
 ) -> c_int {
     let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
-    release_survivors();
+    release_survivors(|_, _| ());
     // SAFETY: the caller's promise.
     unsafe { real(pid, file, actions, attributes, arguments, environment) }
 }
@@ -488,7 +495,7 @@ pub unsafe extern "C" fn posix_spawnp(
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     let Some(real) = SYSTEM.get() else { return missing() };
     if !command.is_null() {
-        release_survivors();
+        release_survivors(|_, _| ());
     }
     // SAFETY: the caller's promise.
     unsafe { real(command) }
@@ -504,7 +511,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         missing();
         return ptr::null_mut();
     };
-    release_survivors();
+    release_survivors(|_, _| ());
     // SAFETY: the caller's promise.
     unsafe { real(command, mode) }
 }
@@ -528,7 +535,10 @@ pub fn leaving() {
     if table::owner_pid() != 0 && standing() == Standing::Owner {
         LEFT.store(true, Ordering::Relaxed);
         table::each_socket(|socket| {
-            socket.record().release();
+            if socket.record().release() == 0 {
+                meet::stop(socket);
+                socket.leave_behind();
+            }
         });
     }
 }

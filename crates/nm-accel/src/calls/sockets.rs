@@ -136,6 +136,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
     {
         if how != libc::SHUT_RD {
+            socket.hand_back(fd);
             socket.end_out();
             if socket.owing() {
                 socket.pay(fd);
@@ -248,7 +249,7 @@ fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
     let Some(_inside) = socket.enter(fd).filter(|_| socket.joined()) else { return 0 };
     let bytes = match request {
         libc::FIONREAD if socket.pipe_is_next() => socket.back().readable(),
-        libc::TIOCOUTQ => socket.out().readable(),
+        libc::TIOCOUTQ if socket.out().returned().is_none() => socket.out().readable(),
         _ => 0,
     };
     bytes as c_int

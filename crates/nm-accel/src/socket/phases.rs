@@ -6,11 +6,18 @@ use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
 use nm_ring::Which;
-use nm_ring::conduit::{CLOSED, LISTENING, Mapped};
+use nm_ring::conduit::{CLOSED, FINISHED, LISTENING, Mapped};
 use nm_ring::ledger::{Phase as Shown, Reason};
 
 use super::{AFTER, CANDIDATE, JOINED, KERNEL, PIPE, Phase, Socket, pid};
-use crate::{kernel, ready, signals, table};
+use crate::meet::{OFFERED, WITHDRAWN};
+use crate::{kernel, ready, signals, table, wait};
+
+/// Calls for which memory that was brought waits to be taken.
+const OFFER_CALLS: u32 = 512;
+
+/// Time for which it waits at least, ns.
+const OFFER_NS: u64 = 2_000_000_000;
 
 /// To shared memory, and back.
 impl Socket {
@@ -101,6 +108,29 @@ impl Socket {
         self.switching.store(0, Ordering::SeqCst);
     }
 
+    /// Takes back the memory that this end has brought, if nobody has taken it for a while: the
+    /// other end may be no program of ours, or one that does not call any more. Asked at each call
+    /// that finds a direction before its pipe.
+    #[cold]
+    pub fn withdraw(&'static self) {
+        let offer = &self.conduit().taken_over;
+        if self.which() != Which::First || offer.load(Ordering::Acquire) != OFFERED {
+            return;
+        }
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        let now = wait::now_ns();
+        match self.offered_at.load(Ordering::Relaxed) {
+            0 => self.offered_at.store(now, Ordering::Relaxed),
+            since if calls >= OFFER_CALLS && now.saturating_sub(since) >= OFFER_NS => {
+                let order = (Ordering::AcqRel, Ordering::Relaxed);
+                if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_ok() {
+                    self.demote(Reason::PeerNotAccelerated);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Ends the outgoing pipe: what is sent from now on goes through the kernel.
     pub fn end_out(&self) {
         if self.stage_out.load(Ordering::Acquire) == AFTER {
@@ -123,20 +153,21 @@ impl Socket {
     /// Ends the incoming pipe; what lies in it unread comes again through the kernel.
     fn end_in(&self) {
         let back = self.back();
+        let gone = self.peer_is_gone();
         {
             let _deferral = signals::defer();
             if !back.lock_receive(pid()) {
                 return;
             }
             if back.lock_send(pid()) {
+                let unread = back.readable() > 0;
                 if back.ends_at().is_none() {
-                    let unread = back.readable() > 0;
                     back.set_ends_at(back.written());
-                    if unread {
+                    if unread && !gone {
                         back.set_returned(back.taken());
                     }
-                    self.stage_in.store(AFTER, Ordering::Release);
-                } else if back.readable() == 0 {
+                }
+                if !unread || back.returned().is_some() {
                     self.stage_in.store(AFTER, Ordering::Release);
                 }
                 back.unlock_send();
@@ -145,6 +176,23 @@ impl Socket {
         }
         self.ring_peer();
         self.await_returned();
+    }
+
+    /// Whether bytes lie in the incoming pipe that cannot come again through the kernel: it had
+    /// ended before it was to be given back, or who would have to send them again is gone.
+    pub fn stranded(&self) -> bool {
+        let back = self.back();
+        back.ends_at().is_some() && back.returned().is_none() && back.readable() > 0
+    }
+
+    /// Whether the peer neither sends nor receives any more.
+    pub fn peer_is_gone(&self) -> bool {
+        let said = self.peer().state.load(Ordering::Acquire);
+        if said & CLOSED != 0 {
+            return true;
+        }
+        // A FIN without a word in shared memory: it has died.
+        said & FINISHED == 0 && self.refresh() & libc::EPOLLRDHUP as u32 != 0
     }
 
     /// Gives the peer a while to send again what was left in the pipe.
@@ -157,7 +205,7 @@ impl Socket {
                 Some(from) if from != self.back().written() => {}
                 _ => return,
             }
-            if self.refresh() & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0 {
+            if self.refresh() & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0 {
                 return;
             }
             let _ = kernel::poll(&mut [], Some(5_000_000));
@@ -187,14 +235,43 @@ impl Socket {
         out.returned().is_some_and(|from| from != out.written())
     }
 
+    /// Before this end's FIN: what the peer has not read yet goes through the kernel in front of
+    /// it, if the kernel has room for all of it. From then on it does not matter who reads it, a
+    /// program without this library or one that comes after the peer, and this process may end.
+    pub fn hand_back(&self, fd: c_int) {
+        let out = self.out();
+        if self.stage_out.load(Ordering::Acquire) != PIPE || out.readable() == 0 {
+            return;
+        }
+        let _deferral = signals::defer();
+        if !out.lock_receive(pid()) {
+            return;
+        }
+        if out.lock_send(pid()) {
+            let unread = out.readable();
+            if out.ends_at().is_none() && unread > 0 && kernel_room(fd) >= unread {
+                out.set_returned(out.taken());
+                out.set_ends_at(out.written());
+                self.pay_locked(fd);
+            }
+            out.unlock_send();
+        }
+        out.unlock_receive();
+    }
+
     /// Sends through the kernel what the peer has given back of the outgoing pipe, as far as the
     /// kernel takes it at once.
     pub fn pay(&self, fd: c_int) {
         let out = self.out();
         let _deferral = signals::defer();
-        if !out.lock_send(pid()) {
-            return;
+        if out.lock_send(pid()) {
+            self.pay_locked(fd);
+            out.unlock_send();
         }
+    }
+
+    fn pay_locked(&self, fd: c_int) {
+        let out = self.out();
         self.stage_out.store(AFTER, Ordering::Release);
         let mut buffer = [0_u8; 4096];
         while let Some(from) = out.returned() {
@@ -217,7 +294,6 @@ impl Socket {
             }
             out.set_returned(from.wrapping_add(sent as u64));
         }
-        out.unlock_send();
     }
 
     /// Does what the peer may have asked for since the last look.
@@ -280,4 +356,11 @@ impl Socket {
             }
         }
     }
+}
+
+/// Bytes that the kernel takes at once, at least: its own book-keeping counts up to as much again.
+fn kernel_room(fd: c_int) -> usize {
+    let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).unwrap_or(size);
+    usize::try_from(size / 2 - queued).unwrap_or(0)
 }

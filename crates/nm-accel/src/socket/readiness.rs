@@ -165,7 +165,8 @@ impl Socket {
     #[inline(always)]
     pub fn pipe_is_next(&self) -> bool {
         match self.stage_in.load(Ordering::Acquire) {
-            PIPE => true,
+            // What has been handed back is with the kernel already.
+            PIPE => self.back().returned().is_none(),
             BEFORE => self.pipe_begins(),
             _ => false,
         }

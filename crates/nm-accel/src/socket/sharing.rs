@@ -50,6 +50,7 @@ impl Socket {
                 && self.back().returned().is_none()
                 && record.reason() == Reason::None
                 && self.back().readable() > 0;
+            self.hand_back(fd);
             self.own().state.fetch_or(CLOSED, Ordering::Release);
             self.end_out();
             if unread {
@@ -60,6 +61,16 @@ impl Socket {
                 // SAFETY: the value is live and of the stated size.
                 unsafe { kernel::setsockopt(fd, level, name, value, length) };
             }
+        }
+    }
+
+    /// Before the process ends without closing: its last bytes need nobody to send them again.
+    pub fn leave_behind(&'static self) {
+        if let Some(fd) = self.descriptor()
+            && let Some(_inside) = self.enter(fd)
+            && self.joined()
+        {
+            self.hand_back(fd);
         }
     }
 

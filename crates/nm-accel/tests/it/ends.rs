@@ -8,6 +8,9 @@ use crate::support::*;
 behaviours![
     end_after_close,
     end_after_data,
+    unread_bytes_are_counted_once_after_the_end,
+    unread_bytes_are_thrown_away_once_after_the_end,
+    half_close_with_unread_data_before_the_peer_is_killed,
     end_is_told_again_and_again,
     end_after_much_data,
     half_closed_still_receives,
@@ -64,6 +67,40 @@ fn end_after_data() {
     send_all(pair.client, b"last words");
     close(pair.client).unwrap();
     assert_eq!(recv_to_end(pair.server), (b"last words".to_vec(), Ok(())));
+}
+
+fn unread_bytes_are_counted_once_after_the_end() {
+    let pair = joined_pair();
+    send_all(pair.client, &pattern(1, 5_000));
+    assert_eq!(unread(pair.server), 5_000);
+    close(pair.client).unwrap();
+    assert_eq!(unread(pair.server), 5_000);
+    assert_bytes(&recv_exact(pair.server, 2_000), &pattern(1, 2_000));
+    assert_eq!(unread(pair.server), 3_000);
+    assert_bytes(&recv_to_end(pair.server).0, &pattern_at(1, 2_000, 3_000));
+}
+
+fn unread_bytes_are_thrown_away_once_after_the_end() {
+    let pair = joined_pair();
+    send_all(pair.client, &pattern(1, 5_000));
+    shutdown(pair.client, SHUT_WR).unwrap();
+    let mut some = [0; 100];
+    assert_eq!(recv(pair.server, &mut some, libc::MSG_PEEK), Ok(100));
+    assert_bytes(&some, &pattern(1, 100));
+    assert_eq!(recv(pair.server, &mut [0; 4_000], libc::MSG_TRUNC), Ok(4_000));
+    assert_bytes(&recv_to_end(pair.server).0, &pattern_at(1, 4_000, 1_000));
+}
+
+fn half_close_with_unread_data_before_the_peer_is_killed() {
+    let (fd, child) = joined_with_child(|fd| {
+        wait_for(fd, libc::POLLRDHUP);
+        assert_eq!(recv_to_end(fd).0.len(), 5_000);
+        kill(std::process::id().cast_signed(), libc::SIGKILL);
+    });
+    send_all(fd, &pattern(1, 5_000));
+    shutdown(fd, SHUT_WR).unwrap();
+    assert_eq!(recv(fd, &mut [0], 0), Ok(0));
+    waitpid(child.0).unwrap();
 }
 
 fn end_is_told_again_and_again() {

@@ -3,7 +3,8 @@
 //! suffer. Each body lives in a network namespace of its own, so that the only meeting is the one
 //! under attack.
 
-use std::os::fd::AsRawFd as _;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use nm_sys::clock::{Deadline, Moment};
 
 use crate::calls::*;
 use crate::harness::{Body, Side, another, c_string, note, state};
+use crate::spaces::own_network;
 use crate::support::*;
 
 accelerated_only![
@@ -32,10 +34,15 @@ accelerated_only![
     scribbling_while_we_send,
     scribbling_while_we_wait,
     scribbling_over_the_control_words,
+    squatter_that_never_answers,
+    squatter_of_another_user,
+    squatter_that_scribbles_while_we_receive,
+    squatter_that_scribbles_while_we_send,
 ];
 
 /// Program of the peer.
-pub(crate) const PEERS: &[Body] = &[(concat!(module_path!(), "::attack"), attack)];
+pub(crate) const PEERS: &[Body] =
+    &[(concat!(module_path!(), "::attack"), attack), (concat!(module_path!(), "::squat"), squat)];
 
 const MANNER: &str = "NEARMETAL_TEST_MANNER";
 const PORT: &str = "NEARMETAL_TEST_PORT";
@@ -44,33 +51,12 @@ const VERSION: u32 = 1;
 /// Bytes and answers before the attack, so that the accelerated end has opened the meeting.
 const ROUNDS: usize = 20;
 
-/// Moves this process into a network namespace of its own with a working loopback.
-fn own_network() {
-    // SAFETY: numbers; the process has one thread.
-    let made = unsafe {
-        libc::unshare(libc::CLONE_NEWNET) == 0
-            || libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) == 0
-    };
-    assert!(
-        made,
-        "this test needs root, or user namespaces, for a network of its own: {:?}",
-        errno()
-    );
-    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap();
-    // SAFETY: all zero is a request; it is there for the call.
-    unsafe {
-        let mut request: libc::ifreq = std::mem::zeroed();
-        request.ifr_name[0] = b'l' as _;
-        request.ifr_name[1] = b'o' as _;
-        request.ifr_ifru.ifru_flags = libc::IFF_UP as _;
-        assert_eq!(libc::ioctl(fd, libc::SIOCSIFFLAGS as _, &raw mut request), 0, "{:?}", errno());
-    }
-    close(fd).unwrap();
-}
-
 /// A connection to a peer that attacks by `manner`, after the first messages.
 #[track_caller]
 fn attacked(manner: &str) -> (Fd, Child) {
+    if manner.starts_with("squatter") {
+        return squatted(manner);
+    }
     let (listening, address) = listener(Family::V4);
     let mut peer = another(concat!(module_path!(), "::attack"), Side::Kernel);
     peer.env(MANNER, manner).env(PORT, address.port().to_string());
@@ -81,6 +67,71 @@ fn attacked(manner: &str) -> (Fd, Child) {
         send_all(fd, b"q");
     }
     (fd, peer)
+}
+
+/// A connection to a server that sits on the meeting's name.
+#[track_caller]
+fn squatted(manner: &str) -> (Fd, Child) {
+    let (listening, address) = listener(Family::V4);
+    let mut peer = another(concat!(module_path!(), "::squat"), Side::Kernel);
+    peer.env(MANNER, manner).env(PORT, listening.to_string());
+    // Only this descriptor of the body outlives the exec.
+    fcntl(listening, libc::F_SETFD, 0).unwrap();
+    let peer = peer.spawn().unwrap();
+    close(listening).unwrap();
+    let fd = connected(&address);
+    for _ in 0..ROUNDS {
+        assert_eq!(recv_exact(fd, 1), b"p");
+        send_all(fd, b"q");
+    }
+    (fd, peer)
+}
+
+/// The connection goes on until the kernel has it for good, and nothing is lost.
+#[track_caller]
+fn check_goes_back(manner: &str) {
+    own_network();
+    let (fd, mut peer) = attacked(manner);
+    let deadline = Deadline::after(SOON);
+    let mut round = 0;
+    while state(fd) != Some(KERNEL) {
+        assert!(!deadline.passed(), "still {:?} after {round} rounds", state(fd));
+        assert_bytes(&recv_exact(fd, 500), &pattern(round, 500));
+        send_all(fd, &pattern(round, 400));
+        round += 1;
+    }
+    for round in round..round + 300 {
+        assert_bytes(&recv_exact(fd, 500), &pattern(round, 500));
+        send_all(fd, &pattern(round, 400));
+    }
+    shutdown(fd, libc::SHUT_WR).unwrap();
+    assert_eq!(recv_to_end(fd).1, Ok(()));
+    assert!(peer.wait().unwrap().success(), "the squatter was not asked for");
+    check_others();
+}
+
+fn squatter_that_never_answers() {
+    check_goes_back("squatter silent");
+}
+
+fn squatter_of_another_user() {
+    // SAFETY: a question.
+    let user = unsafe { libc::geteuid() };
+    assert_eq!(user, 0, "this test must run as root: its peer becomes another user");
+    check_goes_back("squatter of another user");
+}
+
+fn squatter_that_scribbles_while_we_receive() {
+    check_survives("squatter scribble", receive_somehow);
+}
+
+fn squatter_that_scribbles_while_we_send() {
+    check_survives("squatter scribble control", |fd, _| {
+        // SAFETY: the peer may die at any time; that must not end this process.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        send_somehow(fd, 1);
+        receive_somehow(fd, 1);
+    });
 }
 
 /// The peer came with nonsense: the connection goes on over the kernel.
@@ -270,6 +321,98 @@ fn attack() {
     }
 }
 
+/// The peer: accepts, and sits on the name under which the client looks for an accelerated server.
+fn squat() {
+    let manner = std::env::var(MANNER).unwrap();
+    let listening = std::env::var(PORT).unwrap().parse().unwrap();
+    let (fd, client) = accept_from(listening).unwrap();
+    close(listening).unwrap();
+    if manner == "squatter of another user" {
+        become_nobody();
+    }
+    let meeting = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+    let server = getsockname(fd).unwrap().port();
+    let name = name_of_meeting(client.port(), server);
+    bind(meeting, &abstract_address(&name)).unwrap();
+    listen(meeting, 8).unwrap();
+    for _ in 0..ROUNDS {
+        send_all(fd, b"p");
+        assert_eq!(recv_exact(fd, 1), b"q");
+    }
+    let mut visits = vec![];
+    if manner.contains("scribble") {
+        let visitor = accept(meeting).unwrap();
+        let mapped = Mapped::open(first_descriptor(visitor)).unwrap();
+        mapped.taken_over.store(1, Relaxed);
+        mapped.own(Which::Second).say(LISTENING);
+        scribble(&mapped, manner.ends_with("control"), fd);
+    }
+    nonblocking(meeting, true);
+    for round in 0.. {
+        visits.extend(accept(meeting).ok());
+        send_all(fd, &pattern(round, 500));
+        if recv(fd, &mut [0], libc::MSG_PEEK) != Ok(1) {
+            break;
+        }
+        assert_bytes(&recv_exact(fd, 400), &pattern(round, 400));
+    }
+    assert_ne!(visits.len(), 0, "nobody came");
+}
+
+/// The name that the two ends of a connection over 127.0.0.1 make for their meeting; what goes into
+/// it is no secret. See `meet.rs`.
+fn name_of_meeting(client: u16, server: u16) -> String {
+    let words = [0usize, 1].map(|seed| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_usize(seed);
+        hasher.write_u32(0);
+        for port in [client, server] {
+            hasher.write(&[127, 0, 0, 1]);
+            hasher.write_u16(port);
+        }
+        hasher.finish()
+    });
+    format!("nearmetal-accel/{VERSION}/{:016x}{:016x}", words[0], words[1])
+}
+
+/// The first descriptor that comes with a message.
+fn first_descriptor(from: Fd) -> OwnedFd {
+    let mut bytes = [0; 8];
+    let mut vector = rooms_of(&mut [&mut bytes[..]]);
+    let mut header = header(&mut vector);
+    let mut control = [0u64; 16];
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: everything that the header names is there; the kernel lays the descriptors into the
+    // control buffer, and they belong to nobody yet.
+    unsafe {
+        assert_eq!(libc::recvmsg(from, &raw mut header, 0), 8, "{:?}", errno());
+        let message = libc::CMSG_FIRSTHDR(&raw const header);
+        OwnedFd::from_raw_fd(libc::CMSG_DATA(message).cast::<Fd>().read_unaligned())
+    }
+}
+
+fn become_nobody() {
+    // SAFETY: numbers; this process is root, and nobody afterwards.
+    let changed = unsafe { libc::setgid(65_534) == 0 && libc::setuid(65_534) == 0 };
+    assert!(changed, "the peer could not become another user: {:?}", errno());
+}
+
+/// The address of an abstract unix socket.
+fn abstract_address(name: &str) -> Address {
+    let name = c_string(name);
+    let mut address = Address::default();
+    // SAFETY: the storage is large and aligned enough; the name is shorter than a path may be.
+    unsafe {
+        let place = address.as_mut_ptr().cast::<libc::sockaddr_un>();
+        (*place).sun_family = libc::AF_UNIX as u16;
+        let path = (&raw mut (*place).sun_path).cast::<u8>();
+        path.add(1).copy_from_nonoverlapping(name.as_ptr().cast(), name.count_bytes());
+    }
+    address.length = (3 + name.count_bytes()) as u32;
+    address
+}
+
 /// A connection to the only meeting of this namespace.
 fn meeting(manner: &str) -> Fd {
     let mut name = None;
@@ -280,20 +423,9 @@ fn meeting(manner: &str) -> Fd {
         name.is_some()
     });
     if manner == "another user" {
-        // SAFETY: numbers; this process is root, and nobody afterwards.
-        let changed = unsafe { libc::setgid(65_534) == 0 && libc::setuid(65_534) == 0 };
-        assert!(changed, "the peer could not become another user: {:?}", errno());
+        become_nobody();
     }
-    let name = c_string(&name.unwrap());
-    let mut address = Address::default();
-    // SAFETY: the storage is large and aligned enough; the name is shorter than a path may be.
-    unsafe {
-        let place = address.as_mut_ptr().cast::<libc::sockaddr_un>();
-        (*place).sun_family = libc::AF_UNIX as u16;
-        let path = (&raw mut (*place).sun_path).cast::<u8>();
-        path.add(1).copy_from_nonoverlapping(name.as_ptr().cast(), name.count_bytes());
-    }
-    address.length = (3 + name.count_bytes()) as u32;
+    let address = abstract_address(&name.unwrap());
     let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
     connect(fd, &address).unwrap();
     fd

@@ -50,6 +50,7 @@ macro_rules! accelerated_only {
 
 mod calls;
 mod harness;
+mod spaces;
 mod support;
 
 mod data;
@@ -61,6 +62,7 @@ mod network;
 mod options;
 mod processes;
 mod ready;
+mod sharing;
 mod signals;
 mod times;
 
@@ -78,6 +80,8 @@ const BODIES: &[&[harness::Body]] = &[
     processes::BODIES,
     processes::PEERS,
     ready::BODIES,
+    sharing::BODIES,
+    sharing::PEERS,
     signals::BODIES,
     times::BODIES,
 ];

@@ -47,6 +47,7 @@ behaviours![
     stdio_both_ways,
     dprintf_writes,
     standard_input_and_output_of_inetd,
+    connections_in_the_place_of_standard_streams,
 ];
 
 fn refused() -> Address {
@@ -577,6 +578,25 @@ fn dprintf_writes() {
 }
 
 /// A service that talks through its standard streams, with a shell in between.
+/// A program that has closed its standard streams gets their numbers for its sockets, and the C
+/// library writes to them by itself.
+fn connections_in_the_place_of_standard_streams() {
+    let (listening, address) = listener(Family::V4);
+    close(0).unwrap();
+    close(1).unwrap();
+    let client = connected(&address);
+    let server = accept(listening).unwrap();
+    assert_eq!((client, server), (0, 1));
+    for round in 0..200 {
+        send_all(client, &pattern(round, 300));
+        assert_bytes(&recv_exact(server, 300), &pattern(round, 300));
+        send_all(server, &pattern(round, 200));
+        assert_bytes(&recv_exact(client, 200), &pattern(round, 200));
+    }
+    assert_state(client, KERNEL);
+    assert_state(server, KERNEL);
+}
+
 fn standard_input_and_output_of_inetd() {
     let pair = joined_pair();
     let child = spawn(|| {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{MSG_DONTWAIT, POLLIN, SHUT_WR};
 
 use crate::calls::*;
-use crate::harness::{Body, Side, another, c_string};
+use crate::harness::{self, Body, Side, another, c_string};
 use crate::support::*;
 
 behaviours![
@@ -26,6 +26,14 @@ behaviours![
     child_shuts_down_for_all,
     exec_cat_reads_the_socket,
     exec_cat_with_unread_data,
+    exec_after_the_peer_has_closed,
+    exec_after_the_peer_has_died,
+    exec_after_the_peer_has_shut_down,
+    exec_after_the_peer_has_ended,
+    exec_after_a_shut_down_without_room,
+    exec_that_fails_after_the_peer_has_died,
+    descriptor_sent_after_the_peer_has_closed,
+    descriptor_sent_after_the_peer_has_died,
     exec_echo_writes_to_the_socket,
     exec_of_a_close_on_exec_socket_ends_it,
     exec_by_execve_in_the_same_process,
@@ -332,6 +340,103 @@ fn exec_cat_with_unread_data() {
     child.join();
     check_way(pair.client, pair.server);
     check_way(pair.server, pair.client);
+}
+
+/// Reads everything from descriptor 3: the first 20 000 bytes of a row, and the end.
+const COUNT: &str = "test \"$(cat <&3 | wc -c)\" = 20000";
+
+fn exec_after_the_peer_has_closed() {
+    let pair = joined_pair();
+    send_all(pair.client, &pattern(4, 20_000));
+    close(pair.client).unwrap();
+    shell_with_socket(pair.server, COUNT).join();
+    assert_eq!(recv(pair.server, &mut [0], 0), Ok(0));
+}
+
+fn exec_after_the_peer_has_ended() {
+    let (fd, child) = joined_with_child(|fd| send_all(fd, &pattern(4, 20_000)));
+    child.join();
+    shell_with_socket(fd, COUNT).join();
+    assert_eq!(recv(fd, &mut [0], 0), Ok(0));
+}
+
+fn exec_after_the_peer_has_died() {
+    let (fd, child) = joined_with_child(|fd| {
+        send_all(fd, &pattern(4, 20_000));
+        kill(std::process::id().cast_signed(), libc::SIGKILL);
+    });
+    waitpid(child.0).unwrap();
+    shell_with_socket(fd, COUNT).join();
+    // Under the library the shell has got a copy, as nobody is there to send the bytes again.
+    let rest = if harness::accelerated() { 20_000 } else { 0 };
+    assert_eq!(recv_to_end(fd), (pattern(4, rest), Ok(())));
+}
+
+fn exec_after_the_peer_has_shut_down() {
+    let pair = joined_pair();
+    send_all(pair.client, &pattern(4, 20_000));
+    shutdown(pair.client, libc::SHUT_WR).unwrap();
+    shell_with_socket(pair.server, COUNT).join();
+    assert_eq!(recv(pair.server, &mut [0], 0), Ok(0));
+    send_all(pair.server, b"still there");
+    assert_eq!(recv_exact(pair.client, 11), b"still there");
+}
+
+/// Where the kernel has no room for what lies in memory, it cannot come again, and the connection
+/// still carries the other direction: the program sees an error, not a false end.
+fn exec_after_a_shut_down_without_room() {
+    let pair = joined_pair();
+    set_option(pair.client, libc::SOL_SOCKET, libc::SO_SNDBUF, 5_000).unwrap();
+    send_all(pair.client, &pattern(4, 20_000));
+    shutdown(pair.client, libc::SHUT_WR).unwrap();
+    let script = if harness::accelerated() { "! cat <&3" } else { COUNT };
+    shell_with_socket(pair.server, script).join();
+    let rest = if harness::accelerated() { 20_000 } else { 0 };
+    assert_eq!(recv_to_end(pair.server), (pattern(4, rest), Ok(())));
+    send_all(pair.server, b"still there");
+    assert_eq!(recv_exact(pair.client, 11), b"still there");
+}
+
+fn exec_that_fails_after_the_peer_has_died() {
+    let (fd, child) = joined_with_child(|fd| {
+        send_all(fd, &pattern(4, 20_000));
+        kill(std::process::id().cast_signed(), libc::SIGKILL);
+    });
+    waitpid(child.0).unwrap();
+    fcntl(fd, libc::F_SETFD, 0).unwrap();
+    let list = [c"program".as_ptr(), std::ptr::null()];
+    // SAFETY: the words are there for the call.
+    assert_eq!(unsafe { libc::execv(c"/nowhere/program".as_ptr(), list.as_ptr()) }, -1);
+    assert_eq!(errno(), Errno(libc::ENOENT));
+    assert_eq!(recv_to_end(fd), (pattern(4, 20_000), Ok(())));
+}
+
+fn descriptor_sent_after_the_peer_has_closed() {
+    let (over, pair) = (courier(), joined_pair());
+    let child = spawn(|| {
+        close(pair.client).unwrap();
+        close(pair.server).unwrap();
+        let fd = receive_descriptor(over[1]);
+        assert_eq!(recv_to_end(fd), (pattern(4, 20_000), Ok(())));
+    });
+    send_all(pair.client, &pattern(4, 20_000));
+    close(pair.client).unwrap();
+    send_descriptor(over[0], pair.server);
+    child.join();
+}
+
+/// The receiver may be a program without the library, for which the bytes would be lost.
+fn descriptor_sent_after_the_peer_has_died() {
+    let over = courier();
+    let (fd, child) = joined_with_child(|fd| {
+        send_all(fd, &pattern(4, 20_000));
+        kill(std::process::id().cast_signed(), libc::SIGKILL);
+    });
+    waitpid(child.0).unwrap();
+    let sent = try_to_send_descriptor(over[0], fd);
+    let lost = harness::accelerated();
+    assert_eq!(sent, if lost { Err(Errno(libc::ECONNRESET)) } else { Ok(()) });
+    assert_eq!(recv_to_end(fd), (pattern(4, 20_000), Ok(())));
 }
 
 fn exec_echo_writes_to_the_socket() {
