@@ -5,24 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::bench::{self, CLIENT_CPU, Ground, SERVER_CPU, Server, Wire, median, need};
 use crate::shell;
 
 const USAGE: &str = "\
 usage: cargo xtask bench-peers [--rounds N] [--sizes LIST] [--seconds S] [--out FILE]
                                [--only latency|throughput]";
-
-/// Names of the two namespaces and their addresses.
-const NAMESPACES: [(&str, &str); 2] = [("nmbench-a", "10.78.1.1"), ("nmbench-b", "10.78.1.2")];
-const CLIENT_CPU: &str = "1";
-const SERVER_CPU: &str = "0";
-const NEARMETAL: &str = "target/release/nearmetal";
 
 struct Options {
     rounds: usize,
@@ -35,12 +27,16 @@ struct Options {
 
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
-    for tool in ["sockperf", "iperf3", "nuttcp", "ip", "taskset"] {
-        if !shell::output(&format!("which {tool}"))?.1 {
-            bail!("{tool} is not installed; apt-get install sockperf iperf3 nuttcp iproute2");
-        }
+    for (tool, package) in [
+        ("sockperf", "sockperf"),
+        ("iperf3", "iperf3"),
+        ("nuttcp", "nuttcp"),
+        ("ip", "iproute2"),
+        ("taskset", "util-linux"),
+    ] {
+        need(tool, package)?;
     }
-    shell::run("cargo build --release --locked -p nearmetal")?;
+    bench::build()?;
     let _wire = Wire::up()?;
     let mut figures = Figures::default();
     for round in 0..options.rounds {
@@ -90,93 +86,10 @@ fn parse(args: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// Two namespaces back to back; removed on drop.
-struct Wire;
-
-impl Wire {
-    fn up() -> Result<Wire> {
-        let wire = Wire;
-        let [(a, a_address), (b, b_address)] = NAMESPACES;
-        for line in [
-            format!("ip netns add {a}"),
-            format!("ip netns add {b}"),
-            format!("ip -n {a} link add nm0 type veth peer name nm0 netns {b}"),
-            format!("ip -n {a} addr add {a_address}/24 dev nm0"),
-            format!("ip -n {b} addr add {b_address}/24 dev nm0"),
-            format!("ip -n {a} link set nm0 up"),
-            format!("ip -n {b} link set nm0 up"),
-            format!("ip -n {a} link set lo up"),
-            format!("ip -n {b} link set lo up"),
-        ] {
-            let (text, ok) = shell::output(&line)?;
-            if !ok {
-                bail!("`{line}` failed: {text}");
-            }
-        }
-        Ok(wire)
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        for (name, _) in NAMESPACES {
-            let _ = shell::output(&format!("ip netns del {name}"));
-        }
-    }
-}
-
-/// A server in the second namespace; ended on drop.
-struct Server(Child);
-
-impl Server {
-    fn start(line: &str) -> Result<Server> {
-        let line = format!("ip netns exec {} taskset -c {SERVER_CPU} {line}", NAMESPACES[1].0);
-        let child = shell::command(&line)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start `{line}`"))?;
-        sleep(Duration::from_millis(300));
-        Ok(Server(child))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+const GROUND: Ground = Ground::Veth;
 
 fn client(line: &str) -> Result<String> {
-    let line = format!("ip netns exec {} taskset -c {CLIENT_CPU} {line}", NAMESPACES[0].0);
-    let (text, ok) = shell::output(&line)?;
-    if !ok {
-        bail!("`{line}` failed: {text}");
-    }
-    Ok(text)
-}
-
-/// nearmetal's own client sets both ends' CPUs itself, as its users do.
-fn nearmetal(words: &str) -> Result<Value> {
-    let server_line =
-        format!("ip netns exec {} {NEARMETAL} pingpong server --once", NAMESPACES[1].0);
-    let child = shell::command(&server_line).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let _server = Server(child);
-    sleep(Duration::from_millis(200));
-    let line = format!(
-        "ip netns exec {} {NEARMETAL} {words} --affinity {CLIENT_CPU};{SERVER_CPU} --format json",
-        NAMESPACES[0].0
-    );
-    let output = Command::new("sh")
-        .args(["-c", &line.replace(';', "\\;")])
-        .current_dir(shell::root())
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text).with_context(|| {
-        format!("`{line}` gave no JSON: {}", String::from_utf8_lossy(&output.stderr))
-    })
+    Ok(bench::client(GROUND, line)?.stdout)
 }
 
 #[derive(Default)]
@@ -216,12 +129,15 @@ type Tool = fn(&str, &str, u32, f64) -> Result<f64>;
 type Stream = fn(u32, f64) -> Result<f64>;
 
 fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
-    let address = NAMESPACES[1].1;
+    let address = GROUND.address();
     let milliseconds = (seconds * 1e3) as u64;
-    let result = nearmetal(&format!(
-        "pingpong {protocol}-{mode} {address} --sizes {size} --maxms {milliseconds} \
+    let result = bench::nearmetal(
+        GROUND,
+        &format!(
+            "pingpong {protocol}-{mode} {address} --sizes {size} --maxms {milliseconds} \
          --maxiter 10000000 --warmupms 400"
-    ))?;
+        ),
+    )?;
     let percentiles = &result["series"][0]["rounds"][0]["data"]["percentiles"];
     let median = percentiles.as_array().and_then(|list| {
         list.iter().find(|p| p["percentile"] == 50.0).and_then(|p| p["value_ns"].as_f64())
@@ -230,11 +146,11 @@ fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Re
 }
 
 fn pingpong_sockperf(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
-    let address = NAMESPACES[1].1;
+    let address = GROUND.address();
     let tcp = if protocol == "tcp" { "--tcp" } else { "" };
     let spin = if mode == "spin" { "--nonblocked" } else { "" };
     let common = format!("-i {address} -p 11111 {tcp} {spin}");
-    let _server = Server::start(&format!("sockperf server {common}"))?;
+    let _server = Server::start(GROUND, &format!("sockperf server {common}"))?;
     // sockperf leaves the first 400 ms and the last 50 ms of its time out of its figures.
     let time = (seconds + 0.45).ceil() as u64;
     let text = client(&format!("sockperf ping-pong {common} -m {size} -t {time}"))?;
@@ -263,16 +179,18 @@ fn throughput(options: &Options, round: usize, figures: &mut Figures) -> Result<
 }
 
 fn stream_nearmetal(write_bytes: u32, seconds: f64) -> Result<f64> {
-    let address = NAMESPACES[1].1;
-    let result =
-        nearmetal(&format!("stream {address} --write {write_bytes} --seconds {seconds} --omit 0"))?;
+    let address = GROUND.address();
+    let result = bench::nearmetal(
+        GROUND,
+        &format!("stream {address} --write {write_bytes} --seconds {seconds} --omit 0"),
+    )?;
     let total = &result["series"][0]["rounds"][0]["data"]["total_gbps"];
     total.as_f64().context("nearmetal gave no total")
 }
 
 fn stream_iperf3(write_bytes: u32, seconds: f64) -> Result<f64> {
-    let address = NAMESPACES[1].1;
-    let _server = Server::start(&format!("iperf3 -s -1 -B {address} -p 5301"))?;
+    let address = GROUND.address();
+    let _server = Server::start(GROUND, &format!("iperf3 -s -1 -B {address} -p 5301"))?;
     let text = client(&format!("iperf3 -c {address} -p 5301 -t {seconds} -l {write_bytes} -J"))?;
     let json: Value = serde_json::from_str(&text)?;
     let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
@@ -280,8 +198,8 @@ fn stream_iperf3(write_bytes: u32, seconds: f64) -> Result<f64> {
 }
 
 fn stream_nuttcp(write_bytes: u32, seconds: f64) -> Result<f64> {
-    let address = NAMESPACES[1].1;
-    let _server = Server::start("nuttcp -S --nofork -P 5400 -p 5401")?;
+    let address = GROUND.address();
+    let _server = Server::start(GROUND, "nuttcp -S --nofork -P 5400 -p 5401")?;
     let kibibytes = write_bytes / 1024;
     let text = client(&format!(
         "nuttcp -P 5400 -p 5401 -t -T{} -l{kibibytes}k -fparse {address}",
@@ -291,13 +209,6 @@ fn stream_nuttcp(write_bytes: u32, seconds: f64) -> Result<f64> {
         .split_whitespace()
         .find_map(|word| word.strip_prefix("rate_Mbps=")?.parse::<f64>().ok());
     Ok(rate.with_context(|| format!("nuttcp gave no rate: {text}"))? / 1e3)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
 impl Figures {
@@ -310,18 +221,7 @@ impl Figures {
              {} s a measurement.",
             options.rounds, options.seconds
         );
-        for (name, line) in [
-            ("Machine", "uname -srm"),
-            ("sockperf", "dpkg-query -W sockperf"),
-            ("iperf3", "dpkg-query -W iperf3"),
-            ("nuttcp", "dpkg-query -W nuttcp"),
-            ("load at the end", "cat /proc/loadavg"),
-        ] {
-            if let Ok((found, true)) = shell::output(line) {
-                let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
-                let _ = writeln!(text, "- {name}: {found}");
-            }
-        }
+        text += &bench::circumstances(&["sockperf", "iperf3", "nuttcp"]);
         if !self.latency_ns.is_empty() {
             text.push_str(
                 "\n## Half round trip, ns: median of the rounds' medians, best round, ratio to \

@@ -1,6 +1,8 @@
-//! A static binary with completions and man page, ready to copy to a machine.
+//! A static binary with completions and man page, and the accelerator's library for the programs of
+//! machines with glibc, ready to copy to a machine.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
@@ -25,6 +27,7 @@ pub fn run() -> Result<()> {
     let built = shell::root().join("target").join(target).join("dist/nearmetal");
     fs::copy(&built, dist.join("nearmetal"))
         .with_context(|| format!("cannot copy {}", built.display()))?;
+    library(&dist)?;
     let program = dist.join("nearmetal");
     let generated = [
         ("man", "nearmetal.1"),
@@ -40,5 +43,16 @@ pub fn run() -> Result<()> {
         fs::write(dist.join(file), text)?;
     }
     println!("{}", dist.display());
+    Ok(())
+}
+
+/// The accelerator's library. It is loaded into other programs, so it is always built for glibc; a
+/// static `nearmetal` puts it in front of them all the same, only its own agents cannot have it.
+fn library(dist: &Path) -> Result<()> {
+    const LIBRARY: &str = "libnm_accel.so";
+    shell::run(&format!("cargo build --profile dist --locked -p nm-accel --target {GLIBC}"))?;
+    let built = shell::root().join("target").join(GLIBC).join("dist").join(LIBRARY);
+    fs::copy(&built, dist.join(LIBRARY))
+        .with_context(|| format!("cannot copy {}", built.display()))?;
     Ok(())
 }

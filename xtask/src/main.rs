@@ -1,10 +1,13 @@
-//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-book | bench-exchange |
-//! bench-peers`.
+//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-book | bench-bypass |
+//! bench-exchange | bench-peers`.
 
+mod bench;
 mod bench_book;
+mod bench_bypass;
 mod bench_exchange;
 mod bench_peers;
 mod ci;
+mod connect;
 mod dist;
 mod shell;
 mod tidy;
@@ -19,7 +22,9 @@ usage: cargo xtask TASK
   dist          static build, completions and man page in target/dist
   bench-book    ns, allocations and tails per command of the order book, fast and plain
   bench-exchange  the exchange's networks and rates, each with the published figure beside
-  bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)";
+  bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
+  bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
+                kernel and the limit of the hardware (root; --help)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -30,6 +35,9 @@ fn main() -> ExitCode {
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
+        Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
+        // A program that bench-bypass measures.
+        Some("connect") => connect::run(&args.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -1,6 +1,7 @@
 //! The command tree: what can be said on the command line, its help and its examples. Completions
 //! and the man page are made from it.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -67,6 +68,28 @@ pub enum Command {
         nearmetal rr 192.0.2.1 --closed --sizes 1,1"
     )]
     Rr(RrArgs),
+    /// Run a program with its same-host TCP connections in shared memory.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        subcommand_negates_reqs = true,
+        long_about = "Runs an unmodified, dynamically linked program with its TCP connections to \
+            other accelerated programs of this host in shared memory instead of the kernel. What \
+            cannot be accelerated stays on the kernel. The program keeps its process id; its exit \
+            status is handed on.",
+        after_help = "Examples:\n  nearmetal accel redis-server --port 6379\n  \
+            nearmetal accel --stats redis-benchmark -p 6379 -n 100000\n  \
+            nearmetal accel --policy accel.toml -- ./my-server\n  \
+            nearmetal accel status\n  \
+            nearmetal accel -- status                      a program of that name\n\n\
+            Both ends must be accelerated and run as one user (or be of one --group).\n\n\
+            Policy file (first rule that matches wins, else allow):\n  \
+            [[rules]]\n  action = \"deny\"\n  ports = [22, \"8000-8099\"]     # of either end\n  \
+            programs = [\"ssh*\"]          # every program if absent\n  \
+            [spin_us]\n  redis-server = 20\n\n\
+            Exit codes: the program's own, 128 + N if signal N ended it · 126 it cannot be \
+            executed · 127 it is not there · 2 usage · 4 the accelerator's library is missing"
+    )]
+    Accel(AccelArgs),
     /// Compare two results: folders, result files, or `reference:NAME`.
     #[command(after_help = "Examples:\n  \
         nearmetal compare reference:deftech-e5-bm-ull reference:deftech-e5-vm-pf\n  \
@@ -120,7 +143,10 @@ pub enum Command {
     },
     /// Holds a namespace until its input ends; started by environments.
     #[command(hide = true)]
-    LabHold,
+    LabHold {
+        /// Folder to remove at the end.
+        share: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -374,6 +400,51 @@ pub struct RrClientArgs {
     pub repeat: u32,
     #[command(flatten)]
     pub common: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AccelArgs {
+    #[command(subcommand)]
+    pub command: Option<AccelCommand>,
+    #[command(flatten)]
+    pub run: AccelRunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AccelCommand {
+    /// Each connection of the accelerated programs that run: where it is, and why.
+    Status(FormatArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct AccelRunArgs {
+    /// Longest spin before a sleep, µs; 0 sleeps at once. Found by itself if not given.
+    #[arg(long, value_name = "N")]
+    pub spin_us: Option<u32>,
+    /// Stay in front of the program and write a report to stderr when it has ended: each TCP
+    /// socket, where its bytes went, and why.
+    #[arg(long)]
+    pub stats: bool,
+    /// Which ports and programs are accelerated, and how long they spin.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// Folder in which programs of different network namespaces meet: this user's alone (mode
+    /// 700), made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub share: Option<PathBuf>,
+    /// Group whose members' processes may share memory with the program.
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+    /// Program and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub program: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! The commands, each in a file of its own.
 
+mod accel;
 mod campaign;
 mod compare;
 mod doctor;
@@ -40,6 +41,7 @@ pub fn run(command: Command) -> Result<Exit> {
             Some(ServerCommand::Server(server)) => remote::serve(&server),
             None => rr::run(&args.client),
         },
+        Command::Accel(args) => accel::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Report(args) => report(&args),
         Command::Import(args) => import::run(&args),
@@ -58,8 +60,8 @@ pub fn run(command: Command) -> Result<Exit> {
             nm_lab::wire::run(&words)?;
             Ok(Exit::Pass)
         }
-        Command::LabHold => {
-            nm_lab::environment::hold();
+        Command::LabHold { share } => {
+            nm_lab::environment::hold(share.as_deref());
             Ok(Exit::Pass)
         }
     }

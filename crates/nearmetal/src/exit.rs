@@ -4,27 +4,49 @@ use nm_model::{Failure, FailureKind, Outcome};
 
 /// What the process tells its caller. Scripts rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
     /// Every target is met, or there was none and the work was done.
-    Pass = 0,
+    Pass,
     /// A target failed, or a comparison found a regression.
-    Fail = 1,
+    Fail,
     /// Usage or bad input.
-    Usage = 2,
+    Usage,
     /// The evidence supports no verdict.
-    Inconclusive = 3,
+    Inconclusive,
     /// An environment could not be made or kept, or a result could not be written.
-    Environment = 4,
+    Environment,
     /// Conflict: port taken, another run's result in the folder.
-    Conflict = 5,
+    Conflict,
     /// Ended by the user.
-    Interrupted = 130,
+    Interrupted,
+    /// A program that was run for the user: its own, as a shell gives it.
+    Program(u8),
+}
+
+impl Exit {
+    /// A program's file cannot be executed.
+    pub const NOT_EXECUTABLE: Exit = Exit::Program(126);
+    /// A program is not there.
+    pub const NOT_FOUND: Exit = Exit::Program(127);
+
+    /// The number.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Pass => 0,
+            Exit::Fail => 1,
+            Exit::Usage => 2,
+            Exit::Inconclusive => 3,
+            Exit::Environment => 4,
+            Exit::Conflict => 5,
+            Exit::Interrupted => 130,
+            Exit::Program(code) => code,
+        }
+    }
 }
 
 impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {
-        std::process::ExitCode::from(exit as u8)
+        std::process::ExitCode::from(exit.code())
     }
 }
 

@@ -379,7 +379,7 @@ fn cost(stack: &str) -> (u32, u32, String) {
         let bypass = match (stack.launcher, stack.protocol) {
             (None, Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix) => 0,
             (Some(Launcher::Accel), _) | (None, Protocol::Shm) => 1,
-            (None, Protocol::Xdp) => 2,
+            (None, Protocol::Xdp | Protocol::XdpTcp) => 2,
             (Some(_), _) => 3,
         };
         let waiting = match stack.mode {

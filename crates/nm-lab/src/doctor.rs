@@ -238,6 +238,7 @@ fn real_time() -> Check {
 
 fn launchers() -> Vec<Check> {
     [
+        (Launcher::Accel, "accel", "the stacks accel+*, and `nearmetal accel` for any program"),
         (Launcher::Onload, "onload", "the stacks onload+*: bypass on AMD Solarflare adapters"),
         (Launcher::Vma, "vma", "the stacks vma+*: bypass on NVIDIA adapters"),
         (Launcher::Smc, "smc", "the stacks smc+*: shared memory communications"),

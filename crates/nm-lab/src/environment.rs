@@ -5,6 +5,7 @@
 mod bridge;
 mod loopback;
 mod netns;
+mod share;
 mod spaces;
 
 use std::net::IpAddr;
@@ -19,6 +20,8 @@ use crate::agent::Handle;
 use crate::launcher;
 use crate::pair::Pair;
 
+use share::Share;
+
 pub use spaces::hold;
 pub(crate) use spaces::{obstacle as namespaces_obstacle, try_isolation};
 
@@ -32,6 +35,8 @@ pub struct Setup {
     /// Existing folder for what the agents say: `agent-ENVIRONMENT-client.log` and
     /// `…-server.log`.
     pub log_folder: Option<PathBuf>,
+    /// Folder in which accelerated agents of different namespaces meet; made where it is needed.
+    pub share: Option<PathBuf>,
     /// The program that takes the subcommands `agent`, `lab-hold` and `lab-wire`; this one if
     /// absent.
     pub program: Option<PathBuf>,
@@ -76,11 +81,17 @@ impl Setup {
             Side::Server => self.server_launcher,
         };
         let mut command = match launcher {
-            Some(launcher) => launcher::command(launcher, &self.program()?)?,
+            Some(launcher) => launcher::command(launcher, &self.program()?, self.share.as_deref())?,
             None => Command::new(self.program()?),
         };
         command.arg("agent");
         Ok(command)
+    }
+
+    /// Whether the agents need a folder to meet in: accelerated ones that are in namespaces.
+    fn needs_share(&self, kind: EnvironmentKind) -> bool {
+        let accelerated = [self.client_launcher, self.server_launcher];
+        kind != EnvironmentKind::Loopback && accelerated.contains(&Some(Launcher::Accel))
     }
 
     /// Starts one end's agent, to be waited for.
@@ -107,6 +118,8 @@ pub struct Environment {
     addresses: Addresses,
     /// Holds a namespace that no agent is in.
     holder: Option<Process>,
+    /// Where accelerated agents meet.
+    share: Option<Share>,
 }
 
 impl Environment {
@@ -123,7 +136,7 @@ impl Environment {
             Failure::new(FailureKind::System, format!("{kind} came without addresses"))
         })?;
         let pair = Pair::on_virtual_links(kind.name(), agents, first, layer)?;
-        Ok(Environment { kind, pair, addresses, holder })
+        Ok(Environment { kind, pair, addresses, holder, share: None })
     }
 
     /// Has the agents reach each other by IPv6, or by IPv4 again.
@@ -146,6 +159,7 @@ impl Environment {
         if let Some(mut holder) = self.holder.take() {
             holder.kill();
         }
+        self.share = None;
     }
 }
 
@@ -160,6 +174,13 @@ impl Drop for Environment {
 /// # Errors
 /// What is missing or forbidden, and how to get it.
 pub fn start(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Failure> {
+    if setup.share.is_none() && setup.needs_share(kind) {
+        let share = Share::new(setup.subcommand(&["lab-hold"])?)?;
+        let setup = Setup { share: Some(share.path().to_path_buf()), ..setup.clone() };
+        let mut environment = start(kind, &setup)?;
+        environment.share = Some(share);
+        return Ok(environment);
+    }
     match kind {
         EnvironmentKind::Loopback => loopback::start(setup),
         EnvironmentKind::Netns => netns::start(setup),

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use nm_model::{Failure, FailureKind, Launcher};
 
+use crate::accelerator;
+
 /// Preloading names of libvma and of XLIO, its successor.
 const VMA_LIBRARIES: &[&str] = &["libvma.so", "libxlio.so"];
 
@@ -18,11 +20,16 @@ const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib/aarch64-linux-gnu",
 ];
 
-/// The command that starts `program` under `launcher`, arguments to follow.
+/// The command that starts `program` under `launcher`, arguments to follow. Accelerated agents of
+/// different namespaces meet in the folder `share`.
 ///
 /// # Errors
 /// If the launcher is not there.
-pub fn command(launcher: Launcher, program: &Path) -> Result<Command, Failure> {
+pub fn command(
+    launcher: Launcher,
+    program: &Path,
+    share: Option<&Path>,
+) -> Result<Command, Failure> {
     if let Some(reason) = obstacle(launcher) {
         return Err(Failure::new(FailureKind::NotAvailable, reason));
     }
@@ -39,10 +46,18 @@ pub fn command(launcher: Launcher, program: &Path) -> Result<Command, Failure> {
         }
         Launcher::Vma | Launcher::Accel => Command::new(program),
     };
-    if launcher == Launcher::Vma
-        && let Some(library) = vma_library()
-    {
-        command.env("LD_PRELOAD", library);
+    match launcher {
+        Launcher::Accel => {
+            let share = share.map(Path::to_path_buf);
+            let settings = accelerator::Settings { share, ..accelerator::Settings::default() };
+            settings.apply(&mut command, &accelerator::library(program)?);
+        }
+        Launcher::Vma => {
+            if let Some(library) = vma_library() {
+                command.env("LD_PRELOAD", library);
+            }
+        }
+        Launcher::Onload | Launcher::Smc => {}
     }
     Ok(command)
 }
@@ -50,9 +65,7 @@ pub fn command(launcher: Launcher, program: &Path) -> Result<Command, Failure> {
 /// Why a launcher cannot be used here, if so.
 pub fn obstacle(launcher: Launcher) -> Option<String> {
     let (found, name, get) = match launcher {
-        Launcher::Accel => {
-            return Some("not in this version: nearmetal's own accelerator is planned".to_string());
-        }
+        Launcher::Accel => return accelerator_obstacle(),
         Launcher::Onload => {
             (in_path("onload").is_some(), "onload", "it comes with OpenOnload and AMD's adapters")
         }
@@ -60,6 +73,20 @@ pub fn obstacle(launcher: Launcher) -> Option<String> {
         Launcher::Vma => (vma_library().is_some(), "libvma", "install the package libvma, or XLIO"),
     };
     (!found).then(|| format!("{name} is not installed; {get}"))
+}
+
+/// Why agents of this very program cannot be accelerated.
+fn accelerator_obstacle() -> Option<String> {
+    if cfg!(any(target_env = "musl", target_feature = "crt-static")) {
+        let reason = "this nearmetal is linked statically, so nothing can be put in front of it; \
+                      build it with `cargo build --release`";
+        return Some(reason.to_string());
+    }
+    let program = std::env::current_exe().ok()?;
+    accelerator::library(&program).err().map(|failure| match failure.hint {
+        Some(hint) => format!("{}; {hint}", failure.message),
+        None => failure.message,
+    })
 }
 
 /// The first executable file `name` on the search path.
@@ -86,13 +113,16 @@ mod tests {
     fn a_launcher_that_is_missing_says_so() {
         for &launcher in Launcher::ALL {
             match obstacle(launcher) {
-                None => assert!(command(launcher, Path::new("/bin/true")).is_ok()),
+                None => {
+                    let program = std::env::current_exe().unwrap();
+                    assert!(command(launcher, &program, None).is_ok());
+                }
                 Some(reason) => {
                     assert!(
-                        reason.contains("is not installed") || reason.contains("this version"),
+                        reason.contains("is not installed") || reason.contains("libnm_accel.so"),
                         "{reason}"
                     );
-                    let failure = command(launcher, Path::new("/bin/true")).unwrap_err();
+                    let failure = command(launcher, Path::new("/bin/true"), None).unwrap_err();
                     assert_eq!(failure.kind, FailureKind::NotAvailable);
                 }
             }

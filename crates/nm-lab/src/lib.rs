@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accelerator;
 pub mod affinity;
 pub mod agent;
 pub mod doctor;
 pub mod environment;
 pub mod exchange;
 pub mod launcher;
+pub mod ledger;
 mod netlink;
 pub mod pair;
 pub mod resolve;

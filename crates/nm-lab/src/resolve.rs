@@ -1,7 +1,7 @@
 //! What of a plan can run on this machine with this version, and why the rest cannot.
 
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Mode, ProbeKind, Protocol, Stack, StackPair};
+use nm_model::{Launcher, Mode, ProbeKind, Protocol, Stack, StackPair};
 
 use crate::{environment, exchange, launcher};
 
@@ -15,11 +15,17 @@ pub fn obstacle(
         .or_else(|| probe_obstacle(probe))
         .or_else(|| stack_obstacle(&stacks.client))
         .or_else(|| stack_obstacle(&stacks.server))
-        .or_else(|| passage_obstacle(environment, stacks.protocol()))
-        .or_else(|| carriage_obstacle(stacks.protocol(), probe))
+        .or_else(|| company_obstacle(stacks))
         .or_else(|| match probe {
             ProbeKind::Exchange => exchange::obstacle(environment, stacks),
             _ => None,
+        })
+        .or_else(|| {
+            let obstacle = |&protocol: &Protocol| {
+                passage_obstacle(environment, protocol)
+                    .or_else(|| carriage_obstacle(protocol, probe))
+            };
+            stacks.protocols().iter().find_map(obstacle)
         })
 }
 
@@ -62,7 +68,7 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
         Protocol::Shm if stack.launcher.is_some() => {
             return Some("launchers replace IP sockets, not shared memory".to_string());
         }
-        Protocol::Xdp => return xdp_obstacle(stack),
+        Protocol::Xdp | Protocol::XdpTcp => return xdp_obstacle(stack),
         Protocol::Unix if stack.mode == Mode::BusyPoll => {
             return Some(
                 "a Unix socket has no device to busy-poll; use unix-spin or unix-blocking"
@@ -77,13 +83,28 @@ pub fn stack_obstacle(stack: &Stack) -> Option<String> {
     stack.launcher.and_then(launcher::obstacle)
 }
 
+/// Why the accelerator does nothing for a pair of stacks.
+fn company_obstacle(stacks: &StackPair) -> Option<String> {
+    let is_accelerated = |stack: &Stack| stack.launcher == Some(Launcher::Accel);
+    match (is_accelerated(&stacks.client), is_accelerated(&stacks.server)) {
+        (false, false) => None,
+        (true, true) if stacks.protocols() == [Protocol::Tcp; 2] => None,
+        (true, true) => Some("the accelerator takes TCP connections only; use accel+tcp".into()),
+        _ => Some("a connection leaves the kernel only if both ends are accelerated".into()),
+    }
+}
+
 /// Why AF_XDP cannot be used here in this way.
 fn xdp_obstacle(stack: &Stack) -> Option<String> {
     if stack.launcher.is_some() {
         return Some("launchers replace IP sockets, not AF_XDP".to_string());
     }
-    if !matches!(stack.mode, Mode::Spin | Mode::Blocking) {
-        return Some("AF_XDP looks at a ring or sleeps; use xdp-spin or xdp-blocking".to_string());
+    if !matches!(stack.mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll) {
+        let protocol = stack.protocol;
+        return Some(format!(
+            "AF_XDP looks at a ring or sleeps; use {protocol}-spin, {protocol}-blocking or \
+             {protocol}-busy-poll"
+        ));
     }
     nm_sys::xdp::obstacle()
 }
@@ -91,13 +112,14 @@ fn xdp_obstacle(stack: &Stack) -> Option<String> {
 /// Why a protocol does not carry a probe.
 fn carriage_obstacle(protocol: Protocol, probe: ProbeKind) -> Option<String> {
     (protocol == Protocol::Xdp && probe == ProbeKind::Stream).then(|| {
-        "AF_XDP here carries datagrams of one flow, no streams; use pingpong or rr".to_string()
+        "AF_XDP carries datagrams of one flow here, no streams; use xdp-tcp, or pingpong or rr"
+            .to_string()
     })
 }
 
 /// Why a stack cannot join two ends that run, or do not run, under one kernel.
 pub fn distance_obstacle(stacks: &StackPair, one_kernel: bool) -> Option<String> {
-    (stacks.protocol() == Protocol::Shm && !one_kernel).then(|| {
+    (stacks.on_the_wire() == Protocol::Shm && !one_kernel).then(|| {
         "shared memory joins two processes of one host, and these ends run on two; use tcp or udp"
             .to_string()
     })
@@ -107,7 +129,7 @@ pub fn distance_obstacle(stacks: &StackPair, one_kernel: bool) -> Option<String>
 /// agents of namespaces share is the host.
 fn passage_obstacle(environment: EnvironmentKind, protocol: Protocol) -> Option<String> {
     let local = environment == EnvironmentKind::Loopback;
-    if protocol == Protocol::Xdp && local {
+    if protocol.is_af_xdp() && local {
         let reason = "loopback has no device to take frames from; use netns or bridge";
         return Some(reason.to_string());
     }
@@ -162,6 +184,16 @@ mod tests {
     }
 
     #[test]
+    fn the_accelerator_takes_tcp_and_both_ends() {
+        let reason = |text: &str| company_obstacle(&text.parse().unwrap());
+        assert_eq!(reason("accel+tcp-spin"), None);
+        assert_eq!(reason("accel+tcp-spin:accel+tcp-blocking"), None);
+        assert_eq!(reason("tcp-spin"), None);
+        assert!(reason("accel+tcp-spin:tcp-spin").unwrap().contains("both ends"));
+        assert!(reason("accel+udp-spin").unwrap().contains("TCP"));
+    }
+
+    #[test]
     fn what_cannot_run_says_why() {
         use EnvironmentKind::{Loopback, Ssh, Vm};
         for (environment, stacks, probe, word) in [
@@ -170,11 +202,11 @@ mod tests {
             (Loopback, "shm-epoll", ProbeKind::Pingpong, "shm-blocking"),
             (Loopback, "onload+shm-spin", ProbeKind::Pingpong, "launchers"),
             (Loopback, "xdp-epoll", ProbeKind::Pingpong, "xdp-blocking"),
+            (Loopback, "xdp-tcp-poll", ProbeKind::Pingpong, "xdp-tcp-busy-poll"),
             (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Jitter, "jitter"),
             (Loopback, "tcp-spin", ProbeKind::Exchange, "epoll"),
-            (Loopback, "accel+tcp-spin:tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Loopback, "onload+unix-spin", ProbeKind::Pingpong, "Unix"),
             (Loopback, "unix-busy-poll", ProbeKind::Pingpong, "busy-poll"),
         ] {

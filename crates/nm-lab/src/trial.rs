@@ -1,6 +1,7 @@
 //! One trial: every case of a probe between two agents, and what both ends tell of a case put
 //! together to rounds of series.
 
+mod accelerated;
 mod merge;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +9,15 @@ use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
 use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
-use nm_model::result::{Round, Statistic};
+use nm_model::result::{CACHE_LINE_LIMIT, Round, Statistic};
 use nm_model::stack::{Comparability, Protocol};
 use nm_model::{
     Case, Failure, FailureKind, Pattern, ProbeKind, ProbeSpec, SeriesKey, Side, Stack, StackPair,
 };
+use nm_ring::line::half_round_trip_ns;
 use nm_sys::clock::{Deadline, Moment};
+
+use accelerated::Watch;
 
 use crate::affinity::{Affinity, one_kernel};
 use crate::agent::{Event, Handle};
@@ -118,7 +122,9 @@ pub fn run(
     }
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
-        if let Some(reason) = case_obstacle(stacks.protocol(), &case) {
+        if let Some(reason) =
+            stacks.protocols().into_iter().find_map(|protocol| case_obstacle(protocol, &case))
+        {
             outcome.skipped.push((case, reason));
             continue;
         }
@@ -135,6 +141,11 @@ pub fn run(
 
 /// Why a case cannot be, if so.
 fn case_obstacle(protocol: Protocol, case: &Case) -> Option<String> {
+    if let (Protocol::XdpTcp, Case::Flows { pattern, .. }) = (protocol, case)
+        && pattern.flows > 1
+    {
+        return Some("xdp-tcp carries one flow: a link's queue has one endpoint".to_string());
+    }
     let largest = match protocol {
         Protocol::Udp | Protocol::Multicast => UDP_SIZE_BYTES_MAX,
         Protocol::Xdp => XDP_SIZE_BYTES_MAX,
@@ -220,17 +231,35 @@ fn run_case(
     let client = task(stacks.client, &affinity.client);
     let server = task(stacks.server, &affinity.server);
 
+    let watch = Watch::begin(pair, stacks);
     let started_s = options.started.elapsed().as_secs_f64();
     let told = prepare(pair, &client, &server).and_then(|()| {
         let limit = Duration::from_secs_f64(probe.duration_s() * 2.0 + 60.0);
         drive(pair, limit, show, cancel)
     });
-    let (client_told, server_told) = match told {
+    let (mut client_told, server_told) = match told {
         Ok(told) => told,
         Err(failure) => return Err(after_failure(pair, failure)),
     };
+    if let Some(watch) = watch {
+        let found = watch.end(pair)?;
+        client_told.report.settings.extend(found.settings);
+        client_told.report.doubts.extend(found.doubts);
+        if !matches!(case, Case::Flows { .. }) {
+            let limit = cache_line_limit(&client_told.report, &server_told.report);
+            client_told.report.settings.extend(limit);
+        }
+    }
     let conditions = Conditions { pair, stacks, probe: probe.kind(), case, round, started_s };
     Ok(merge::rounds(&conditions, client_told, server_told))
+}
+
+/// The setting that shared memory has beside its figures, where both ends' threads were pinned:
+/// half of a round trip of one cache line between their CPUs, which both agents have just left.
+fn cache_line_limit(client: &TaskReport, server: &TaskReport) -> Option<(String, String)> {
+    let cpu = |report: &TaskReport| report.placements.first()?.pinned_cpu;
+    let limit_ns = half_round_trip_ns((cpu(client)?, cpu(server)?)).ok()?;
+    Some((CACHE_LINE_LIMIT.to_string(), format!("{limit_ns:.0} ns")))
 }
 
 /// Has both ends listen and connect. Both are asked to connect before either is waited for, because
@@ -350,6 +379,11 @@ mod tests {
             case_obstacle(Protocol::Xdp, &Case::Message { size_bytes: 2048 }).as_deref(),
             Some("messages over xdp have at most 1472 bytes")
         );
+        let flows =
+            |pattern: &str| Case::Flows { pattern: pattern.parse().unwrap(), write_bytes: 1 << 17 };
+        assert_eq!(case_obstacle(Protocol::XdpTcp, &flows("1-uni-1")), None);
+        assert!(case_obstacle(Protocol::XdpTcp, &flows("2-bi-2")).is_some());
+        assert_eq!(case_obstacle(Protocol::XdpTcp, &large), None);
         let size = RrSize { request_bytes: 1, response_bytes: 40_000 };
         let request = Case::Request { size, rate_per_s: None };
         assert!(case_obstacle(Protocol::Multicast, &request).is_some());

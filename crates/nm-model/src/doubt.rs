@@ -123,6 +123,11 @@ doubts! {
     Loss, "loss", "lost messages",
         "messages did not come back before the time-out and are not in the latency figures",
         "raise the socket buffers or lower the rate; latency with loss flatters";
+    /// The AF_XDP socket dropped frames.
+    FramesDropped, "frames-dropped", "frames dropped",
+        "frames that had come to the AF_XDP socket found no place and were dropped, so they are \
+         missing or were sent again",
+        "see that the end that receives has a CPU of its own; lower the rate or the write size";
     /// The sender fell behind its schedule.
     Behind, "behind", "schedule missed",
         "requests left later than intended; the delay is in the latency, not in the service time",
@@ -139,6 +144,10 @@ doubts! {
     BelowSystem, "below-system", "time lost below the system",
         "the hot thread lost time that neither the scheduler nor steal explains",
         "compare with a bare-metal run";
+    /// Part of the bytes did not take the way that the stack names.
+    NotAccelerated, "not-accelerated", "partly on the kernel",
+        "some of the messages went through the kernel's TCP instead of shared memory",
+        "look at `nearmetal accel status` while it runs: it says why";
     /// Data came from another tool.
     Imported, "imported", "made by another tool",
         "the figures were read from another tool's output; samples and rounds are not known",

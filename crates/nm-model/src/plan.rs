@@ -258,7 +258,7 @@ impl Plan {
                 return fail("trials", "[[trials]] needs an environment and a stack".to_string());
             }
             for pair in &block.stacks {
-                block.probe.check(pair.protocol())?;
+                block.probe.check(pair.on_the_wire())?;
             }
         }
         Ok(())

@@ -316,7 +316,7 @@ impl ProbeSpec {
     /// the exchange with what is special about it.
     pub fn stack_name(&self, stacks: &StackPair) -> String {
         match self {
-            ProbeSpec::Exchange(spec) => spec.name(stacks.protocol()),
+            ProbeSpec::Exchange(spec) => spec.name(stacks.on_the_wire()),
             _ => stacks.to_string(),
         }
     }

@@ -98,8 +98,27 @@ named_enum!(
         Shm = "shm",
         /// AF_XDP with our own UDP endpoint.
         Xdp = "xdp",
+        /// AF_XDP with a TCP of our own.
+        XdpTcp = "xdp-tcp",
     }
 );
+
+impl Protocol {
+    /// What passes between the ends: two protocols of which it is the same understand each other,
+    /// whoever speaks them, the kernel or this program.
+    pub fn on_the_wire(self) -> Protocol {
+        match self {
+            Protocol::Xdp => Protocol::Udp,
+            Protocol::XdpTcp => Protocol::Tcp,
+            other => other,
+        }
+    }
+
+    /// Whether this end takes its frames by AF_XDP.
+    pub fn is_af_xdp(self) -> bool {
+        matches!(self, Protocol::Xdp | Protocol::XdpTcp)
+    }
+}
 
 named_enum!(
     /// How an endpoint waits for bytes.
@@ -182,7 +201,17 @@ impl FromStr for Stack {
             Some((launcher, rest)) => (Some(launcher.parse()?), rest),
             None => (None, text),
         };
-        let Some((protocol, mode)) = rest.split_once('-') else {
+        // A name may begin with another one: `xdp-tcp-spin` is not the mode `tcp-spin` of `xdp`.
+        let known = Protocol::ALL
+            .iter()
+            .filter_map(|protocol| rest.strip_prefix(protocol.name())?.strip_prefix('-'))
+            .min_by_key(|mode| mode.len());
+        let split = match known {
+            Some(mode) => rest.split_at_checked(rest.len() - mode.len() - 1),
+            None => rest.split_once('-').map(|(protocol, _)| (protocol, "")),
+        };
+        let is_protocol = rest.parse::<Protocol>().is_ok();
+        let Some((protocol, _)) = split.filter(|_| !is_protocol) else {
             let all: Vec<String> = Protocol::ALL
                 .iter()
                 .flat_map(|p| Mode::ALL.iter().map(move |m| format!("{p}-{m}")))
@@ -193,13 +222,15 @@ impl FromStr for Stack {
             }
             return Err(unknown);
         };
-        Ok(Stack { protocol: protocol.parse()?, mode: mode.parse()?, launcher })
+        let protocol = protocol.parse()?;
+        Ok(Stack { protocol, mode: known.unwrap_or_default().parse()?, launcher })
     }
 }
 
 text_serde!(Stack);
 
-/// The stacks of both endpoints. The protocol is the same at both ends.
+/// The stacks of both endpoints. What passes between them is the same for both
+/// ([`Protocol::on_the_wire`]); the kernel may speak it at one end and this program at the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackPair {
     /// The end that sends first and takes the time.
@@ -214,9 +245,14 @@ impl StackPair {
         StackPair { client: stack, server: stack }
     }
 
-    /// The protocol, which both ends share.
-    pub fn protocol(&self) -> Protocol {
-        self.client.protocol
+    /// The protocols of both ends, the client's first.
+    pub fn protocols(&self) -> [Protocol; 2] {
+        [self.client.protocol, self.server.protocol]
+    }
+
+    /// What passes between the ends.
+    pub fn on_the_wire(&self) -> Protocol {
+        self.client.protocol.on_the_wire()
     }
 }
 
@@ -238,7 +274,7 @@ impl FromStr for StackPair {
             return Ok(StackPair::same(text.parse()?));
         };
         let (client, server): (Stack, Stack) = (client.parse()?, server.parse()?);
-        if client.protocol != server.protocol {
+        if client.protocol.on_the_wire() != server.protocol.on_the_wire() {
             let fixed = Stack { protocol: client.protocol, ..server };
             return Err(UnknownWord {
                 kind: "stack pair (both ends must have one protocol)",
@@ -348,6 +384,16 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_may_be_the_peer_of_our_own_endpoint() {
+        let pair: StackPair = "xdp-tcp-spin:tcp-blocking".parse().unwrap();
+        assert_eq!(pair.protocols(), [Protocol::XdpTcp, Protocol::Tcp]);
+        assert_eq!(pair.on_the_wire(), Protocol::Tcp);
+        assert_eq!(pair.to_string(), "xdp-tcp-spin:tcp-blocking");
+        assert!("udp-spin:xdp-spin".parse::<StackPair>().is_ok());
+        assert!("xdp-spin:xdp-tcp-spin".parse::<StackPair>().is_err());
+    }
+
+    #[test]
     fn unknown_words_are_named() {
         assert_eq!(
             "tpc-spin".parse::<Stack>().unwrap_err().to_string(),
@@ -356,6 +402,14 @@ mod tests {
         assert_eq!(
             "tcp".parse::<Stack>().unwrap_err().to_string(),
             "unknown stack `tcp`, did you mean `tcp-spin`?"
+        );
+        assert_eq!(
+            "xdp-tcp".parse::<Stack>().unwrap_err().to_string(),
+            "unknown stack `xdp-tcp`, did you mean `xdp-tcp-spin`?"
+        );
+        assert_eq!(
+            "xdp-tcp-spni".parse::<Stack>().unwrap_err().to_string(),
+            "unknown mode `spni`, did you mean `spin`?"
         );
     }
 

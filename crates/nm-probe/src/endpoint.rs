@@ -256,7 +256,7 @@ fn check(task: &Task) -> Result<(), Failure> {
     let datagram_bytes_max = match task.stack.protocol {
         Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
         Protocol::Xdp => Some(XDP_SIZE_BYTES_MAX),
-        Protocol::Tcp | Protocol::Unix | Protocol::Shm => None,
+        Protocol::Tcp | Protocol::XdpTcp | Protocol::Unix | Protocol::Shm => None,
     };
     let bad = |what: String, hint: &str| {
         Err(Failure::new(FailureKind::BadRequest, what).hint(hint.to_string()))
@@ -292,7 +292,12 @@ fn check(task: &Task) -> Result<(), Failure> {
             bad(format!("{rate} requests/s is no rate"), "use a rate above 0")
         }
         Work::Stream { .. } if task.stack.protocol == Protocol::Xdp => {
-            bad("a stream over xdp is not possible".to_string(), "use udp, or another probe")
+            bad("a stream over xdp is not possible".to_string(), "use xdp-tcp, or another probe")
+        }
+        Work::Stream { pattern, .. }
+            if task.stack.protocol == Protocol::XdpTcp && pattern.flows > 1 =>
+        {
+            bad(format!("{} flows over xdp-tcp are not possible", pattern.flows), "use 1-uni-1")
         }
         Work::Stream { pattern, .. } if !(1..=Pattern::MAX_FLOWS).contains(&pattern.flows) => {
             bad(format!("{} flows are not possible", pattern.flows), "use 1 to 256 flows")

@@ -138,6 +138,7 @@ pub fn client<T: Transport>(
     };
     transport.end_sending(&course.lengths());
     report.settings = transport.settings();
+    report.doubts.extend(transport.doubts());
     if let Some(ns) = cache_line_limit_ns(transport) {
         report.settings.insert(CACHE_LINE_LIMIT.to_string(), format!("{ns:.0} ns"));
     }
@@ -170,7 +171,8 @@ pub fn server<T: Transport>(
     let [request_bytes, response_bytes] = course.lengths();
     let watch = seat.watch();
     serve::serve(transport, request_bytes, response_bytes, control)?;
-    let (placement, doubts) = watch.finish();
+    let (placement, mut doubts) = watch.finish();
+    doubts.extend(transport.doubts());
     let settings = transport.settings();
     Ok(TaskReport { placements: vec![placement], doubts, settings, ..TaskReport::default() })
 }

@@ -338,7 +338,7 @@ impl End<'_> {
             retransmits: transport.retransmits(),
             settings: transport.settings(),
             account,
-            doubts: vec![],
+            doubts: transport.doubts(),
         };
         transport.end_sending(&[self.write_bytes]);
         Ok(report)
@@ -371,17 +371,18 @@ impl End<'_> {
         let count = self.count(transport, &mut buffer, begin)?;
         let account = watch.finish();
         let settings = transport.settings();
+        let mut doubts = transport.doubts();
         self.drain(transport, &mut buffer);
         let seconds = self.shared.clock.ns(count.length) as f64 / 1e9;
         let gbps = if seconds > 0.0 { count.bytes as f64 * 8.0 / seconds / 1e9 } else { 0.0 };
         let lost = count.numbered.saturating_sub(count.datagrams);
-        let doubts = (lost > 0).then(|| {
+        doubts.extend((lost > 0).then(|| {
             let (index, numbered) = (self.index, count.numbered);
             let percent = lost as f64 / numbered as f64 * 100.0;
             let detail =
                 format!("flow {index}: {lost} of {numbered} datagrams lost ({percent:.2} %)");
             Doubt::new(DoubtKind::Loss, detail)
-        });
+        }));
         let Count { bytes, .. } = count;
         let (index, sender) = (self.index, self.sender);
         Ok(FlowReport {
@@ -389,7 +390,7 @@ impl End<'_> {
             retransmits: None,
             settings,
             account,
-            doubts: doubts.into_iter().collect(),
+            doubts,
         })
     }
 

@@ -116,9 +116,17 @@ impl Table {
     }
 
     /// Column widths: the widest cell, columns of text narrowed from the widest down until the row
-    /// fits, but none below twelve characters.
+    /// fits, but none below twelve characters or a word of usual length, such as a stack's name.
     fn fit(&self, width: usize) -> Vec<usize> {
         const NARROWEST: usize = 12;
+        const WORD: usize = 20;
+        let longest_word = |cell: &String| cell.split(' ').map(|word| word.chars().count()).max();
+        let narrowest: Vec<usize> = (0..self.columns.len())
+            .map(|i| {
+                let words = self.rows.iter().filter_map(|row| longest_word(&row.cells[i]));
+                words.filter(|&length| length <= WORD).max().unwrap_or(0).max(NARROWEST)
+            })
+            .collect();
         let cell_width = |cell: &String| cell.chars().count();
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|i| {
@@ -132,10 +140,10 @@ impl Table {
                 return widths;
             }
             let widest = (0..widths.len())
-                .filter(|&i| !self.columns[i].is_figure && widths[i] > NARROWEST)
+                .filter(|&i| !self.columns[i].is_figure && widths[i] > narrowest[i])
                 .max_by_key(|&i| widths[i]);
             match widest {
-                Some(i) => widths[i] -= (total - width).min(widths[i] - NARROWEST).min(4),
+                Some(i) => widths[i] -= (total - width).min(widths[i] - narrowest[i]).min(4),
                 None => return widths,
             }
         }

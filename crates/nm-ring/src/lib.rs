@@ -7,6 +7,10 @@
 //! [`wake`] sleeps and wakes, [`layout`] says what lies where. [`mod@line`] measures what the
 //! hardware allows at best.
 //!
+//! The socket accelerator has a form of its own, which several processes can share at each end: a
+//! [`conduit`] with a [`mod@pipe`] in each direction, and the [`ledger`] of what became of each
+//! socket.
+//!
 //! Everything that the other end can write is taken as a claim, never as a fact: indices are masked
 //! and lengths clamped, so that a hostile end spoils its own messages and nothing else.
 //!
@@ -14,13 +18,18 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p nm-ring --release loom`.
 
 #[cfg(not(loom))]
+pub mod conduit;
+#[cfg(not(loom))]
 pub mod end;
 pub mod lane;
 pub mod layout;
 #[cfg(not(loom))]
+pub mod ledger;
+#[cfg(not(loom))]
 pub mod line;
 #[cfg(not(loom))]
 pub mod memory;
+pub mod pipe;
 mod sync;
 pub mod wake;
 

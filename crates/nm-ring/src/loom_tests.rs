@@ -8,6 +8,8 @@ use loom::thread;
 
 use crate::lane::{Consumer, Producer};
 use crate::layout::{FINISHED, INLINE_BYTES_MAX, Region, SLOTS};
+use crate::pipe::{INLINE, PIPE_BYTES, Pipe};
+use crate::sync::Word;
 use crate::wake::{nudge, sleep};
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -139,5 +141,119 @@ fn loom_the_end_wakes_a_sleeper_and_loses_no_byte() {
         }
         assert_eq!((received, bytes), (1, *b"a"));
         ending.join().unwrap();
+    });
+}
+
+/// A pipe with the bells of its two ends.
+struct Rung {
+    pipe: Pipe,
+    reader: Word,
+    writer: Word,
+}
+
+impl Rung {
+    fn new() -> Arc<Rung> {
+        Arc::new(Rung { pipe: Pipe::new(), reader: Word::new(), writer: Word::new() })
+    }
+
+    /// Sends all of `bytes`, `piece` at a time, sleeping for room.
+    fn send(&self, bytes: &[u8], piece: usize) {
+        for part in bytes.chunks(piece) {
+            let mut sent = 0;
+            while sent < part.len() {
+                let count = self.pipe.push(&part[sent..]);
+                sent += count;
+                if count > 0 {
+                    if self.pipe.take_reader_waits() {
+                        ring(&self.reader);
+                    }
+                    continue;
+                }
+                self.writer.store(0);
+                self.pipe.arm_writer();
+                if self.pipe.room() == 0 {
+                    self.writer.wait(0, LIMIT);
+                }
+                self.pipe.disarm_writer();
+            }
+        }
+    }
+
+    /// Receives until `count` bytes have come, at most `piece` at a time, sleeping for them.
+    fn receive(&self, count: usize, piece: usize) -> Vec<u8> {
+        let mut bytes = vec![];
+        while bytes.len() < count {
+            let mut buffer = vec![0; piece];
+            let pulled = self.pipe.pull(&mut buffer);
+            bytes.extend_from_slice(&buffer[..pulled]);
+            if pulled > 0 {
+                if self.pipe.take_writer_waits() {
+                    ring(&self.writer);
+                }
+                continue;
+            }
+            self.reader.store(0);
+            self.pipe.arm_reader();
+            if self.pipe.readable() == 0 {
+                self.reader.wait(0, LIMIT);
+            }
+            self.pipe.disarm_reader();
+        }
+        bytes
+    }
+}
+
+/// As an eventfd: whoever comes to sleep after this does not.
+fn ring(bell: &Word) {
+    bell.store(1);
+    bell.wake();
+}
+
+/// Sends `bytes` by pieces of one length and receives them by pieces of another.
+fn carry(bytes: &'static [u8], sent: usize, received: usize) {
+    check(move || {
+        let rung = Rung::new();
+        let other = rung.clone();
+        let sending = thread::spawn(move || other.send(bytes, sent));
+        assert_eq!(rung.receive(bytes.len(), received), bytes);
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_inline_bytes_that_are_written_over_arrive_all_the_same() {
+    carry(b"ab", 1, 1);
+    carry(b"abcd", 2, 3);
+}
+
+#[test]
+fn loom_long_and_short_pushes_mix_and_nobody_sleeps_for_ever() {
+    carry(b"0123456789ab", INLINE + 3, INLINE);
+}
+
+#[test]
+fn loom_a_full_pipe_wakes_its_writer() {
+    const { assert!(PIPE_BYTES == 16) };
+    carry(b"0123456789abcdef!", 16, 16);
+}
+
+#[test]
+fn loom_the_marks_are_seen_with_the_bytes() {
+    check(|| {
+        let rung = Rung::new();
+        let other = rung.clone();
+        let sending = thread::spawn(move || {
+            other.pipe.set_starts_at(7);
+            assert_eq!(other.pipe.push(b"a"), 1);
+            other.pipe.set_ends_at(1);
+        });
+        let pipe = &rung.pipe;
+        if pipe.readable() > 0 {
+            assert_eq!(pipe.starts_at(), Some(7), "who sees bytes sees where they begin");
+        }
+        if let Some(end) = pipe.ends_at() {
+            assert_eq!((end, pipe.readable()), (1, 1), "who sees the end sees all before it");
+        }
+        sending.join().unwrap();
     });
 }

@@ -345,13 +345,45 @@ impl Assembler {
     }
 }
 
-/// A program that puts whole UDP datagrams for `local` on the socket of the queue that they came
-/// by. All the rest goes on to the kernel: other ports and protocols, ARP and neighbour discovery,
-/// fragments, IPv4 options, and everything on a queue that has no socket.
-pub fn redirect(map: &SocketMap, local: SocketAddr) -> Vec<Instruction> {
+/// Protocol numbers of IP.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Which packets a program takes off a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Protocol number of IP.
+    protocol: u8,
+    local: SocketAddr,
+    /// Only from here, if it is known.
+    peer: Option<SocketAddr>,
+}
+
+impl Flow {
+    /// UDP datagrams to `local`.
+    pub fn udp(local: SocketAddr) -> Flow {
+        Flow { protocol: UDP, local, peer: None }
+    }
+
+    /// TCP segments to `local`, from everywhere or from `peer` only, which is of the same family.
+    pub fn tcp(local: SocketAddr, peer: Option<SocketAddr>) -> Flow {
+        Flow { protocol: TCP, local, peer }
+    }
+
+    /// Whether it is of TCP segments.
+    pub fn is_tcp(&self) -> bool {
+        self.protocol == TCP
+    }
+}
+
+/// A program that puts the whole packets of `flow` on the socket of the queue that they came by.
+/// All the rest goes on to the kernel: other addresses, ports and protocols, ARP and neighbour
+/// discovery, fragments, IPv4 options, and everything on a queue that has no socket.
+pub fn redirect(map: &SocketMap, flow: &Flow) -> Vec<Instruction> {
     const CONTEXT: Register = 1;
     const PACKET: Register = 6;
     const END: Register = 7;
+    let Flow { protocol, local, peer } = *flow;
     let mut program = Assembler::default();
     let pass = program.label();
     // struct xdp_md: data, data_end, …, rx_queue_index at 16. The queue is read now, because the
@@ -359,7 +391,7 @@ pub fn redirect(map: &SocketMap, local: SocketAddr) -> Vec<Instruction> {
     program.load(Width::Word, PACKET, CONTEXT, 0);
     program.load(Width::Word, END, CONTEXT, 4);
     program.load(Width::Word, 2, CONTEXT, 16);
-    let port = local.port().to_be_bytes();
+    // Both UDP and TCP begin with the ports, and have eight bytes at least.
     let headers_bytes = if local.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 };
     program.copy(3, PACKET);
     program.plus(3, headers_bytes);
@@ -372,16 +404,24 @@ pub fn redirect(map: &SocketMap, local: SocketAddr) -> Vec<Instruction> {
             program.load(Width::Half, 4, PACKET, 20);
             program.and(4, u16::from_ne_bytes([0x3f, 0xff]).into());
             program.jump_unless(4, 0, pass);
-            program.demand(PACKET, 23, &[17], pass);
+            program.demand(PACKET, 23, &[protocol], pass);
             program.demand(PACKET, 30, &ip.octets(), pass);
-            program.demand(PACKET, 36, &port, pass);
+            program.demand(PACKET, 36, &local.port().to_be_bytes(), pass);
         }
         IpAddr::V6(ip) => {
             program.demand(PACKET, 12, &[0x86, 0xdd], pass);
-            program.demand(PACKET, 20, &[17], pass);
+            program.demand(PACKET, 20, &[protocol], pass);
             program.demand(PACKET, 38, &ip.octets(), pass);
-            program.demand(PACKET, 56, &port, pass);
+            program.demand(PACKET, 56, &local.port().to_be_bytes(), pass);
         }
+    }
+    if let Some(peer) = peer {
+        let (address, port) = if local.is_ipv4() { (26, 34) } else { (22, 54) };
+        match peer.ip() {
+            IpAddr::V4(ip) => program.demand(PACKET, address, &ip.octets(), pass),
+            IpAddr::V6(ip) => program.demand(PACKET, address, &ip.octets(), pass),
+        }
+        program.demand(PACKET, port, &peer.port().to_be_bytes(), pass);
     }
     // redirect_map(map, queue, what to answer where the map has no socket)
     program.load_map(1, map);
@@ -429,16 +469,25 @@ mod tests {
         assert!(program.jumps.is_empty(), "every jump has its place");
     }
 
+    /// For each address UDP, TCP from everywhere, and TCP from one peer.
+    fn flows<const COUNT: usize>(addresses: [&str; COUNT]) -> Vec<Flow> {
+        let of = |address: &str| {
+            let local: SocketAddr = address.parse().unwrap();
+            [Flow::udp(local), Flow::tcp(local, None), Flow::tcp(local, Some(local))]
+        };
+        addresses.into_iter().flat_map(of).collect()
+    }
+
     #[test]
     fn every_jump_of_the_redirect_program_ends_at_the_answer_pass() {
         let map = no_map();
-        for local in ["10.77.0.1:4000", "[fd77::1]:4000"] {
-            let code = redirect(&map, local.parse().unwrap());
+        for flow in flows(["10.77.0.1:4000", "[fd77::1]:4000"]) {
+            let code = redirect(&map, &flow);
             let jumps = code.iter().enumerate().filter(|(_, one)| matches!(one.code, 0x2d | 0x56));
             let ends: Vec<usize> =
                 jumps.map(|(at, one)| at + 1 + usize::try_from(one.offset).unwrap()).collect();
-            assert!(ends.len() >= 7, "{local}");
-            assert!(ends.iter().all(|end| *end == code.len() - 2), "{local}: {ends:?}");
+            assert!(ends.len() >= 7, "{flow:?}");
+            assert!(ends.iter().all(|end| *end == code.len() - 2), "{flow:?}: {ends:?}");
             let [.., answer, exit] = code[..] else { unreachable!() };
             assert_eq!((answer.code, answer.immediate, exit.code), (0xb7, XDP_PASS, 0x95));
         }
@@ -462,15 +511,15 @@ mod tests {
                 return;
             }
         };
-        for local in ["10.77.0.1:4000", "255.255.255.254:65535", "[fd77::1]:1"] {
-            Program::load(&redirect(&map, local.parse().unwrap())).unwrap();
+        for flow in flows(["10.77.0.1:4000", "255.255.255.254:65535", "[fd77::1]:1"]) {
+            Program::load(&redirect(&map, &flow)).unwrap();
         }
         let mut wrong = Assembler::default();
         wrong.exit();
         let text = Program::load(&wrong.code).unwrap_err().to_string();
         assert!(text.contains("verifier") && text.contains("R0"), "{text}");
         assert!(map.set(0, &std::fs::File::open("/dev/null").unwrap()).is_err());
-        let program = Program::load(&redirect(&map, "10.77.0.1:1".parse().unwrap())).unwrap();
+        let program = Program::load(&redirect(&map, &flows(["10.77.0.1:1"])[0])).unwrap();
         assert!(Attachment::new(&program, u32::MAX >> 1, Hook::Generic).is_err());
     }
 }

@@ -12,6 +12,7 @@ pub mod namespace;
 pub mod poll;
 pub mod process;
 pub mod shared_memory;
+pub mod signal;
 pub mod socket;
 pub mod unix;
 pub mod xdp;

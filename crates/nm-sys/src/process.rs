@@ -112,7 +112,7 @@ impl Drop for Process {
 /// `PR_SET_PDEATHSIG`, prctl(2): it speaks of the *thread*, so start the command from one that
 /// lives as long as the child shall, as [`Process::spawn`] does. The parent may have died before
 /// the call, which its changed id shows.
-fn die_with_parent(command: &mut Command) {
+pub fn die_with_parent(command: &mut Command) {
     let parent = rustix::process::getpid();
     let set = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -123,6 +123,20 @@ fn die_with_parent(command: &mut Command) {
     };
     // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
     unsafe { command.pre_exec(set) };
+}
+
+/// Whether no process `pid` runs any more: it never was, has been waited for, or is a zombie. A
+/// process that we may not see counts as running.
+pub fn is_dead(pid: u32) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+            matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+        }
+        // No pidfd on kernels before 5.3, or no descriptor left: a zombie counts as running then.
+        Err(_) => rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH),
+    }
 }
 
 /// Has the child of `command` ignore SIGINT, which a terminal sends to all of a foreground group.
@@ -211,5 +225,19 @@ mod tests {
     fn a_program_that_is_not_there_is_an_error() {
         let error = Process::spawn(Command::new("/nothing/of/this/name")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_dead_are_told_from_the_living() {
+        assert!(!is_dead(std::process::id()));
+        assert!(is_dead(0) && is_dead(u32::MAX));
+        let mut child = Command::new("true").spawn().unwrap();
+        let limit = crate::clock::Deadline::after(Duration::from_secs(100));
+        while !is_dead(child.id()) {
+            assert!(!limit.passed(), "a zombie counts as dead");
+            thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(is_dead(child.id()));
     }
 }

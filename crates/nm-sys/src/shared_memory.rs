@@ -13,31 +13,41 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// What both ends rely on: the size stays as it is, and this stays so.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A mapping of shared memory, readable and writable, in place from the start.
+/// Memory that is mapped, without the descriptor that it came from.
 #[derive(Debug)]
-pub struct SharedMemory {
-    file: OwnedFd,
+pub struct Mapping {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; who reads and writes through
 // `start` answers for the order of it.
-unsafe impl Send for SharedMemory {}
+unsafe impl Send for Mapping {}
 
 // SAFETY: as above: nothing is read or written through a shared reference here.
-unsafe impl Sync for SharedMemory {}
+unsafe impl Sync for Mapping {}
 
-impl SharedMemory {
-    /// Fresh memory of `bytes` zero bytes; `name` shows in `/proc/PID/maps` and nowhere else.
+/// How memory is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// Readable and writable, each page in place from the start.
+    Populated,
+    /// Readable and writable, a page takes memory when it is first touched.
+    Sparse,
+    /// Readable only.
+    ReadOnly,
+}
+
+impl Mapping {
+    /// Fresh memory of `bytes` zero bytes and its descriptor; `name` shows in `/proc/PID/maps`.
     ///
     /// # Errors
     /// What the system says, such as `ENOMEM`.
-    pub fn new(name: &str, bytes: usize) -> io::Result<SharedMemory> {
+    pub fn new(name: &str, bytes: usize, manner: Manner) -> io::Result<(Mapping, OwnedFd)> {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        SharedMemory::map(file, bytes)
+        Ok((Mapping::map(&file, bytes, manner)?, file))
     }
 
     /// The memory behind a descriptor that another process handed over.
@@ -45,31 +55,32 @@ impl SharedMemory {
     /// # Errors
     /// `EINVAL` if its size is not `bytes` or could still change; a touch beyond the end of a file
     /// that its owner shrinks would kill this process.
-    pub fn open(file: OwnedFd, bytes: usize) -> io::Result<SharedMemory> {
-        let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
-        let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+    pub fn open(file: &OwnedFd, bytes: usize, manner: Manner) -> io::Result<Mapping> {
+        let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
+        let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
         if !sealed || size != bytes as u64 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        SharedMemory::map(file, bytes)
+        Mapping::map(file, bytes, manner)
     }
 
-    fn map(file: OwnedFd, bytes: usize) -> io::Result<SharedMemory> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    fn map(file: &OwnedFd, bytes: usize, manner: Manner) -> io::Result<Mapping> {
+        let access = match manner {
+            Manner::ReadOnly => ProtFlags::READ,
+            _ => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let flags = match manner {
+            Manner::Populated => MapFlags::SHARED | MapFlags::POPULATE,
+            _ => MapFlags::SHARED,
+        };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, &file, 0) }?;
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, file, 0) }?;
         let start =
             NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(SharedMemory { file, start, bytes })
+        Ok(Mapping { start, bytes })
     }
 
-    /// The descriptor to hand to the other process.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-
-    /// Where the mapping begins: at the border of a page, valid for [`SharedMemory::bytes`].
+    /// Where the mapping begins: at the border of a page, valid for [`Mapping::bytes`].
     pub fn start(&self) -> NonNull<c_void> {
         self.start
     }
@@ -80,10 +91,52 @@ impl SharedMemory {
     }
 }
 
-impl Drop for SharedMemory {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is the one that `map` made, and no reference outlives its owner.
         let _ = unsafe { munmap(self.start.as_ptr(), self.bytes) };
+    }
+}
+
+/// A mapping of shared memory, readable and writable, in place from the start, and its descriptor.
+#[derive(Debug)]
+pub struct SharedMemory {
+    file: OwnedFd,
+    mapping: Mapping,
+}
+
+impl SharedMemory {
+    /// Fresh memory: see [`Mapping::new`].
+    ///
+    /// # Errors
+    /// What the system says, such as `ENOMEM`.
+    pub fn new(name: &str, bytes: usize) -> io::Result<SharedMemory> {
+        let (mapping, file) = Mapping::new(name, bytes, Manner::Populated)?;
+        Ok(SharedMemory { file, mapping })
+    }
+
+    /// The memory behind a descriptor that another process handed over: see [`Mapping::open`].
+    ///
+    /// # Errors
+    /// `EINVAL` if its size is not `bytes` or could still change.
+    pub fn open(file: OwnedFd, bytes: usize) -> io::Result<SharedMemory> {
+        let mapping = Mapping::open(&file, bytes, Manner::Populated)?;
+        Ok(SharedMemory { file, mapping })
+    }
+
+    /// The descriptor to hand to the other process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where the mapping begins: at the border of a page, valid for [`SharedMemory::bytes`].
+    pub fn start(&self) -> NonNull<c_void> {
+        self.mapping.start()
+    }
+
+    /// Length of the mapping.
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes()
     }
 }
 

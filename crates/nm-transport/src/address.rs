@@ -119,7 +119,7 @@ pub fn random_name() -> String {
 }
 
 /// Random bits from the keys that the standard library takes from the system.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

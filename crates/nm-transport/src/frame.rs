@@ -14,7 +14,7 @@ const UDP_BYTES: usize = 8;
 const UDP: u8 = 17;
 
 /// The shortest frame, without the check sequence that the hardware adds.
-const FRAME_BYTES_MIN: usize = 60;
+pub const FRAME_BYTES_MIN: usize = 60;
 
 const HEADERS_BYTES_MAX: usize = LINK_BYTES + 40 + UDP_BYTES;
 

@@ -7,7 +7,7 @@
 //! transport.
 //!
 //! Addresses as text, which is what the two ends exchange over their control channel:
-//! `127.0.0.1:4000` and `[::1]:4000` (TCP and UDP), `unix:@NAME` and `unix:/PATH`,
+//! `127.0.0.1:4000` and `[::1]:4000` (TCP, also by AF_XDP, and UDP), `unix:@NAME` and `unix:/PATH`,
 //! `mcast:GROUP:PORT/PORT` (to the listener / back), `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`,
 //! and `shm:PID/FD` (shared memory by a descriptor of the listening process).
 
@@ -28,6 +28,8 @@ pub mod xdp;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
+
+use nm_model::Doubt;
 
 pub use link::{Connection, Visitor};
 pub use listen::{Listener, Options, connect};
@@ -150,6 +152,11 @@ pub trait Transport: Send {
     /// see it.
     fn peer_cpu(&self) -> Option<u32> {
         None
+    }
+
+    /// What the transport itself gives reason to doubt, such as frames that were dropped.
+    fn doubts(&self) -> Vec<Doubt> {
+        vec![]
     }
 
     /// Settings that explain a throughput, as they came to be: name to text.

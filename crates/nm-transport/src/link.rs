@@ -16,11 +16,12 @@ use crate::greeting::{self, Word};
 use crate::shm::Shm;
 use crate::wait::{Blocking, Multiplexed, Patience, Poll, Spin, Wait};
 use crate::xdp::Half;
+use crate::xdp::tcp::{Joined, XdpTcp};
 use crate::{Fault, SLICE, Transport, failure};
 
 /// µs that a sleeping receive spins on the device in mode `busy-poll`; the value that the kernel's
 /// documentation recommends.
-const BUSY_POLL_US: u32 = 50;
+pub(crate) const BUSY_POLL_US: u32 = 50;
 
 /// Two ends that have found each other, not yet bound to a way of waiting.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ enum Carrier {
         kernel: OwnedFd,
         half: Option<Half>,
     },
+    /// TCP of our own over AF_XDP.
+    Segments(Box<Joined>),
 }
 
 /// One socket, or two where multicast goes out by one and comes in by another.
@@ -151,6 +154,11 @@ impl Connection {
         Ok(Connection { stack, carrier, peer: format!("xdp:{peer}") })
     }
 
+    /// An end of a TCP connection of our own over AF_XDP.
+    pub(crate) fn over_segments(stack: Stack, joined: Joined, peer: SocketAddr) -> Connection {
+        Connection { stack, carrier: Carrier::Segments(Box::new(joined)), peer: peer.to_string() }
+    }
+
     /// Two ends in this process, connected by Unix stream sockets.
     ///
     /// # Errors
@@ -195,7 +203,7 @@ impl Connection {
                 greeting::knock(sockets, &self.peer, lengths, limit, cancelled)?;
                 *must_knock = false;
             }
-            Carrier::Kernel { .. } | Carrier::Memory(_) => {}
+            Carrier::Kernel { .. } | Carrier::Memory(_) | Carrier::Segments(_) => {}
         }
         Ok(())
     }
@@ -218,6 +226,10 @@ impl Connection {
                 Ok(visitor.visit(Shm::<false>::new(joint)))
             }
             Carrier::Memory(joint) => Ok(visitor.visit(Shm::<true>::new(joint))),
+            Carrier::Segments(joined) if stack.mode == Mode::Spin => {
+                Ok(visitor.visit(XdpTcp::<true>::new(*joined)))
+            }
+            Carrier::Segments(joined) => Ok(visitor.visit(XdpTcp::<false>::new(*joined))),
             Carrier::Frames { kernel, half: Some(half) } => half.with(stack.mode, kernel, visitor),
             Carrier::Frames { half: None, .. } => Err(Failure::new(
                 FailureKind::Peer,

@@ -12,11 +12,13 @@ use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use nm_sys::poll;
 use nm_sys::socket::{self, Kind};
+use nm_sys::xdp::Flow;
 
 use crate::address::{self, Address};
 use crate::greeting::{self, Word};
 use crate::link::Connection;
-use crate::xdp::{self, Door, Endpoint, Half};
+use crate::xdp::endpoint::{self, Endpoint};
+use crate::xdp::{self, Door, Half};
 use crate::{SLICE, failure, shm};
 
 /// Settings of a connection that differ between tasks.
@@ -60,6 +62,8 @@ pub struct Listener {
     interface: IpAddr,
     /// The endpoint over AF_XDP, whose port `socket` reserves.
     xdp: Option<Door>,
+    /// The same for TCP.
+    xdp_tcp: Option<xdp::tcp::Door>,
 }
 
 impl Listener {
@@ -102,14 +106,22 @@ impl Listener {
                 Ok(Listener::plain(stack, address, socket, interface))
             }
             Protocol::Xdp => {
-                xdp::check(stack)?;
+                endpoint::check(stack)?;
                 let local = address::local(address)?;
                 let socket = bind_socket(&local, Kind::Datagram, options, stack.protocol)?;
                 let found = socket::local_address(&socket)
                     .map_err(|error| failure::of(&error, "reading the own address"))?;
-                let door = Some(Door::open(found)?);
+                let door = Some(Door::open(found, stack.mode)?);
                 let mut listener = Listener::plain(stack, Address::Xdp(found), socket, found.ip());
                 listener.xdp = door;
+                Ok(listener)
+            }
+            Protocol::XdpTcp => {
+                endpoint::check(stack)?;
+                let (socket, own) = reserve(&address::local(address)?)?;
+                let door = xdp::tcp::Door::open(own, stack.mode, options)?;
+                let mut listener = Listener::plain(stack, Address::Socket(own), socket, own.ip());
+                listener.xdp_tcp = Some(door);
                 Ok(listener)
             }
             Protocol::Shm => {
@@ -126,7 +138,7 @@ impl Listener {
     }
 
     fn plain(stack: Stack, address: Address, socket: OwnedFd, interface: IpAddr) -> Listener {
-        Listener { stack, address, socket, _door: None, interface, xdp: None }
+        Listener { stack, address, socket, _door: None, interface, xdp: None, xdp_tcp: None }
     }
 
     /// Where the peer connects to.
@@ -146,6 +158,9 @@ impl Listener {
     ) -> Result<Connection, Failure> {
         if let Some(door) = &self.xdp {
             return door.accept(self.stack, &self.socket, lengths, limit, cancelled);
+        }
+        if let Some(door) = &self.xdp_tcp {
+            return door.accept(self.stack, &self.socket, limit, cancelled);
         }
         let failed =
             |error: io::Error| failure::of(&error, format!("listening on {}", self.address));
@@ -252,7 +267,8 @@ pub fn connect(
     let doing = format!("connecting to {address} by {}", stack.protocol);
     let failed = |error: io::Error| failure::of(&error, &doing);
     match (stack.protocol, &peer) {
-        (Protocol::Tcp | Protocol::Udp, Address::Socket(peer)) => {
+        (Protocol::Tcp, Address::Socket(peer))
+        | (Protocol::Udp, Address::Socket(peer) | Address::Xdp(peer)) => {
             let udp = stack.protocol == Protocol::Udp;
             let kind = if udp { Kind::Datagram } else { Kind::Stream };
             let socket = socket::socket(peer, kind).map_err(failed)?;
@@ -272,13 +288,18 @@ pub fn connect(
             options.apply(&socket, stack.protocol)?;
             Connection::new(stack, (socket, None), address.to_string(), false, false)
         }
-        (Protocol::Xdp, Address::Xdp(peer)) => {
-            xdp::check(stack)?;
+        (Protocol::XdpTcp, Address::Socket(peer)) => {
+            endpoint::check(stack)?;
+            let (socket, own) = reserve(&address::local(local)?)?;
+            xdp::tcp::connect(stack, socket, (own, *peer), options, limit)
+        }
+        (Protocol::Xdp, Address::Xdp(peer) | Address::Socket(peer)) => {
+            endpoint::check(stack)?;
             let socket =
                 bind_socket(&address::local(local)?, Kind::Datagram, options, stack.protocol)?;
             socket::connect(&socket, peer, limit).map_err(failed)?;
             let own = socket::local_address(&socket).map_err(failed)?;
-            let half = Half::Alone(Box::new(Endpoint::open(own)?));
+            let half = Half::Alone(Box::new(Endpoint::open(own, &Flow::udp(own), stack.mode)?));
             Connection::over_xdp(stack, socket, *peer, half)
         }
         (Protocol::Shm, Address::Descriptor(process, descriptor)) => {
@@ -322,6 +343,15 @@ fn bind_socket(
         socket::listen(&socket, 1).map_err(failed)?;
     }
     Ok(socket)
+}
+
+/// A kernel socket that holds a TCP port, so that no other program gets it, and says nothing.
+fn reserve(local: &SocketAddr) -> Result<(OwnedFd, SocketAddr), Failure> {
+    let failed = |error: io::Error| failure::of(&error, format!("taking {local} for TCP"));
+    let socket = socket::socket(local, Kind::Stream).map_err(failed)?;
+    socket::bind(&socket, local).map_err(failed)?;
+    let own = socket::local_address(&socket).map_err(failed)?;
+    Ok((socket, own))
 }
 
 fn unix_address(address: &Address) -> io::Result<UnixAddress> {

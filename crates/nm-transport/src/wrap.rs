@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nm_model::Doubt;
 use nm_sys::clock::Deadline;
 
 use crate::sim::Dice;
@@ -136,6 +137,10 @@ impl<T: Transport> Transport for Lossy<T> {
         self.inner.peer_cpu()
     }
 
+    fn doubts(&self) -> Vec<Doubt> {
+        self.inner.doubts()
+    }
+
     fn settings(&self) -> BTreeMap<String, String> {
         self.inner.settings()
     }
@@ -184,6 +189,10 @@ impl<T: Transport> Transport for Delayed<T> {
 
     fn peer_cpu(&self) -> Option<u32> {
         self.inner.peer_cpu()
+    }
+
+    fn doubts(&self) -> Vec<Doubt> {
+        self.inner.doubts()
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
@@ -237,6 +246,10 @@ impl<T: Transport, F: FnMut(Event) + Send> Transport for Traced<T, F> {
 
     fn peer_cpu(&self) -> Option<u32> {
         self.inner.peer_cpu()
+    }
+
+    fn doubts(&self) -> Vec<Doubt> {
+        self.inner.doubts()
     }
 
     fn settings(&self) -> BTreeMap<String, String> {

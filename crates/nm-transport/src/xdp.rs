@@ -1,10 +1,15 @@
 //! A UDP endpoint of our own over AF_XDP: datagrams leave and arrive as whole frames, past the
-//! kernel's network stack.
+//! kernel's network stack. `tcp` is the same for TCP, and `endpoint` what both stand on.
 //!
 //! A kernel socket is bound to the same address and port. It reserves the port, says the first
 //! hello, so that the kernel finds the way to the peer (routes, ARP, neighbour discovery), and
 //! hears when the peer's port is closed. The peer's hardware address is that of the first frame
 //! that comes from it.
+
+pub(crate) mod endpoint;
+mod engine;
+mod neighbour;
+pub(crate) mod tcp;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,76 +19,22 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nm_model::stack::{Mode, Stack};
-use nm_model::{Failure, FailureKind};
+use nm_model::{Doubt, Failure, FailureKind};
 use nm_sys::clock::Deadline;
-use nm_sys::ethtool::Links;
-use nm_sys::xdp::{FRAME_BYTES, FRAMES, PACKET_BYTES_MAX, Path, Socket};
+use nm_sys::xdp::{Flow, PACKET_BYTES_MAX};
 use nm_sys::{poll, socket};
 
-use crate::frame::{self, HardwareAddress, Route, Writer};
+use crate::frame::{self, Route, Writer};
 use crate::greeting::{self, Word};
 use crate::link::{Connection, Visitor};
 use crate::wait::Patience;
 use crate::{Fault, SLICE, Transport, failure};
-
-/// The queue that the endpoint takes; a link with one queue has no other.
-const QUEUE: u32 = 0;
+use endpoint::{Endpoint, QUEUE};
 
 /// Pause between two hellos.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Drivers of links that pass packets on within a machine, where the sending kernel leaves the
-/// checksum to hardware that never comes: what arrives over them is not verified.
-const PARTIAL_CHECKSUMS: &[&str] = &["veth", "virtio_net", "tun", "bridge"];
-
-/// An endpoint that knows no peer yet.
-#[derive(Debug)]
-pub(crate) struct Endpoint {
-    socket: Socket,
-    local: SocketAddr,
-    link: String,
-    driver: String,
-    hardware: HardwareAddress,
-    mtu: usize,
-    verify: bool,
-}
-
 impl Endpoint {
-    /// Takes the datagrams for `local`, an address of this host, off the link that has it.
-    ///
-    /// # Errors
-    /// A sentence, such as that it takes root or that the link has another program.
-    pub fn open(local: SocketAddr) -> Result<Endpoint, Failure> {
-        let not_available = |what: String, hint: &str| {
-            Failure::new(FailureKind::NotAvailable, what).hint(hint.to_string())
-        };
-        let ip = local.ip();
-        if ip.is_loopback() {
-            let what = format!("AF_XDP on {ip}: loopback has no device to take frames from");
-            return Err(not_available(what, "use the address of a network link, or udp"));
-        }
-        if ip.is_unspecified() {
-            let what = format!("AF_XDP takes the address of one link, not {ip}");
-            return Err(Failure::new(FailureKind::BadRequest, what)
-                .hint("`ip address` lists the addresses of this host"));
-        }
-        let links = Links::new().map_err(|error| failure::of(&error, "looking at the links"))?;
-        let link = links.with_address(local.ip()).ok_or_else(|| {
-            let error = io::ErrorKind::AddrNotAvailable.into();
-            failure::of(&error, format!("AF_XDP on {}", local.ip()))
-        })?;
-        let (Some(index), Some(hardware)) = (links.index(&link), links.hardware_address(&link))
-        else {
-            let what = format!("AF_XDP on {link}: it is no Ethernet link");
-            return Err(not_available(what, "use the address of an Ethernet link"));
-        };
-        let driver = links.driver(&link).map(|driver| driver.name).unwrap_or_default();
-        let mtu = links.mtu(&link).unwrap_or(1500) as usize;
-        let verify = !PARTIAL_CHECKSUMS.contains(&driver.as_str());
-        let socket = open_best(index, &link, &driver, local)?;
-        Ok(Endpoint { socket, local, link, driver, hardware, mtu, verify })
-    }
-
     /// The next greeting that is there, and the way that it came.
     fn hear(&mut self) -> io::Result<Option<(Word, Route)>> {
         let verify = self.verify;
@@ -133,64 +84,15 @@ impl Endpoint {
     }
 }
 
-/// Opens the socket by the best path that the link has.
-fn open_best(index: u32, link: &str, driver: &str, local: SocketAddr) -> Result<Socket, Failure> {
-    let mut tried = vec![];
-    for &path in Path::preferred(driver) {
-        let error = match Socket::open(index, QUEUE, local, path) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => error,
-        };
-        let doing = format!("AF_XDP on {link}");
-        match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                return Err(failure::of(&error, doing).hint(
-                    "run as root: it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of any \
-                     user namespace",
-                ));
-            }
-            Some(libc::EAFNOSUPPORT) => {
-                let what = format!("{doing}: the kernel has no AF_XDP");
-                return Err(Failure::new(FailureKind::NotAvailable, what)
-                    .hint("use a kernel with CONFIG_XDP_SOCKETS"));
-            }
-            Some(libc::EBUSY | libc::EEXIST) => {
-                let what = format!("{doing}: another XDP program or socket has the link");
-                return Err(Failure::new(FailureKind::AddressInUse, what)
-                    .hint(format!("`ip link show {link}` names the program; end what uses it")));
-            }
-            Some(libc::ENOBUFS) => {
-                let what = format!("{doing}: too little locked memory is allowed");
-                return Err(Failure::new(FailureKind::Permission, what)
-                    .hint("raise `ulimit -l` (limits.conf: memlock) by 1024 KiB"));
-            }
-            _ => tried.push(format!("{}: {error}", path.name())),
-        }
-    }
-    let what = format!("AF_XDP on {link} (driver {driver}) works in no way: {}", tried.join("; "));
-    Err(Failure::new(FailureKind::NotAvailable, what)
-        .hint("an MTU of 1500 or less and fewer queues than the device has help some drivers"))
-}
-
-/// Refuses the ways of waiting that an AF_XDP endpoint does not have.
-pub(crate) fn check(stack: Stack) -> Result<(), Failure> {
-    match stack.mode {
-        Mode::Spin | Mode::Blocking => Ok(()),
-        mode => {
-            let what = format!("xdp does not wait by {mode}: it looks at a ring or sleeps");
-            Err(Failure::new(FailureKind::NotAvailable, what).hint("use xdp-spin or xdp-blocking"))
-        }
-    }
-}
-
 /// What a listener keeps until its peer comes.
 #[derive(Debug)]
 pub(crate) struct Door(Mutex<Option<Endpoint>>);
 
 impl Door {
     /// Opens an endpoint on the address of a bound kernel socket.
-    pub fn open(local: SocketAddr) -> Result<Door, Failure> {
-        Ok(Door(Mutex::new(Some(Endpoint::open(local)?))))
+    pub fn open(local: SocketAddr, mode: Mode) -> Result<Door, Failure> {
+        let endpoint = Endpoint::open(local, &Flow::udp(local), mode)?;
+        Ok(Door(Mutex::new(Some(endpoint))))
     }
 
     /// Waits for the peer's hello and welcomes it. `kernel` is the socket that has the port.
@@ -417,52 +319,10 @@ impl<const SPINS: bool> Transport for Xdp<SPINS> {
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        let endpoint = &self.end.endpoint;
-        let checksums = if endpoint.verify { "verified" } else { "not verified on this driver" };
-        let mut settings: BTreeMap<String, String> = [
-            ("AF_XDP path", endpoint.socket.path().name().to_string()),
-            ("driver", endpoint.driver.clone()),
-            ("packet memory", format!("{FRAMES} frames of {FRAME_BYTES} B")),
-            ("queue", QUEUE.to_string()),
-            ("received checksums", checksums.to_string()),
-            ("MTU", format!("{} B", endpoint.mtu)),
-        ]
-        .map(|(name, value)| (name.to_string(), value))
-        .into();
-        let lost = endpoint.socket.statistics().unwrap_or_default();
-        for (name, count) in [("frames dropped", lost.dropped), ("frames refused", lost.refused)] {
-            if count > 0 {
-                settings.insert(name.to_string(), count.to_string());
-            }
-        }
-        settings
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_no_device_is_refused_with_a_sentence() {
-        for (local, kind) in [
-            ("127.0.0.1:4000", FailureKind::NotAvailable),
-            ("[::1]:4000", FailureKind::NotAvailable),
-            ("0.0.0.0:4000", FailureKind::BadRequest),
-            ("192.0.2.77:4000", FailureKind::BadRequest),
-        ] {
-            let failure = Endpoint::open(local.parse().unwrap()).unwrap_err();
-            assert_eq!(failure.kind, kind, "{failure}");
-            assert!(failure.hint.is_some(), "{failure}");
-        }
+        self.end.endpoint.report().settings
     }
 
-    #[test]
-    fn other_ways_of_waiting_are_refused() {
-        for mode in Mode::ALL {
-            let allowed = matches!(mode, Mode::Spin | Mode::Blocking);
-            let checked = check(Stack::new(nm_model::Protocol::Xdp, *mode));
-            assert_eq!(checked.is_ok(), allowed, "{mode}");
-        }
+    fn doubts(&self) -> Vec<Doubt> {
+        endpoint::doubts(&self.end.endpoint.socket, self.end.endpoint.local)
     }
 }

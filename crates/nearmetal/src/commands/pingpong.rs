@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
-use nm_model::{ProbeSpec, Protocol, Stack, StackPair};
+use nm_model::{ProbeSpec, Protocol, StackPair};
 use nm_report::sfnt;
 
 use super::remote;
@@ -17,7 +17,7 @@ const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
 pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     let (stack, address) = (remote::given(args.stack.as_deref())?, remote::given(args.address)?);
     let stacks = stacks(stack, args)?;
-    let is_datagram = matches!(stacks.protocol(), Protocol::Udp | Protocol::Multicast);
+    let is_datagram = matches!(stacks.on_the_wire(), Protocol::Udp | Protocol::Multicast);
     let sizes = match (args.sizes.is_empty(), is_datagram) {
         (false, _) => args.sizes.clone(),
         (true, true) => PINGPONG_SIZES[DATAGRAM_SIZES].to_vec(),
@@ -32,7 +32,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         timeout_ms: args.timeout,
         percentiles: args.percentile.clone(),
     });
-    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
     let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);
@@ -42,7 +42,8 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     remote::show(&result, report.as_deref(), args.common.format.format)
 }
 
-/// `tcp` with the flags' way of waiting, or a whole stack such as `tcp-epoll-spin`.
+/// `tcp` with the flags' way of waiting, a whole stack such as `tcp-epoll-spin`, or the client's
+/// and the server's with a colon between them.
 fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
     if let Ok(protocol) = stack.parse::<Protocol>() {
         return Ok(remote::stacks(protocol, &args.common));
@@ -51,12 +52,16 @@ fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
         let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
         return Err(Stop::usage(UnknownWord::new("stack", stack, &names).to_string()));
     }
-    let client: Stack = stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
-    if client.launcher.is_some() {
+    let pair: StackPair = stack.parse().map_err(|e: UnknownWord| Stop::usage(e.to_string()))?;
+    let client = pair.client;
+    if client.launcher.is_some() || pair.server.launcher.is_some() {
         return Err(Stop::usage(format!(
             "put the launcher in front of nearmetal itself: `onload nearmetal pingpong {}-{} …`",
             client.protocol, client.mode
         )));
+    }
+    if stack.contains(':') {
+        return Ok(pair);
     }
     Ok(remote::with_server_mode(client, &args.common))
 }

@@ -10,7 +10,7 @@ use nm_lab::trial::Options;
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::RunState;
 use nm_model::words::UnknownWord;
-use nm_model::{Campaign, Mode, Plan, ProbeKind, Protocol, StackPair};
+use nm_model::{Campaign, Launcher, Mode, Plan, ProbeKind, Protocol, StackPair};
 use nm_report::folder::{ResultFolder, file_name};
 use nm_report::terminal;
 
@@ -120,13 +120,16 @@ impl Only {
             } else if word.parse::<StackPair>().is_ok()
                 || word.parse::<Protocol>().is_ok()
                 || word.parse::<Mode>().is_ok()
+                || word.parse::<Launcher>().is_ok()
             {
                 only.stacks.push(word.clone());
             } else {
                 let environments = EnvironmentKind::ALL.iter().map(|kind| kind.name());
                 let probes = ProbeKind::ALL.iter().map(|kind| kind.name());
                 let protocols = Protocol::ALL.iter().map(|kind| kind.name());
-                let known: Vec<&str> = environments.chain(probes).chain(protocols).collect();
+                let launchers = Launcher::ALL.iter().map(|kind| kind.name());
+                let known: Vec<&str> =
+                    environments.chain(probes).chain(protocols).chain(launchers).collect();
                 let unknown = UnknownWord::new("word in --only", word, &known);
                 return Err(Stop::usage(unknown.to_string()));
             }
@@ -138,7 +141,10 @@ impl Only {
         let is_meant = |word: &String| {
             let ends = [stack.client, stack.server];
             *word == stack.to_string()
-                || ends.iter().any(|end| end.protocol.name() == word || end.mode.name() == word)
+                || ends.iter().any(|end| {
+                    let launcher = end.launcher.is_some_and(|launcher| launcher.name() == word);
+                    launcher || end.protocol.name() == word || end.mode.name() == word
+                })
         };
         self.stacks.is_empty() || self.stacks.iter().any(is_meant)
     }
@@ -207,6 +213,8 @@ mod tests {
         let udp = rows(&["udp", "netns", "bridge"]);
         assert!(udp.len() >= 2 && udp.iter().all(|row| row.contains("/udp-")), "{udp:?}");
         assert!(rows(&[]).len() > udp.len());
+        let accel = rows(&["accel", "loopback"]);
+        assert!(!accel.is_empty() && accel.iter().all(|row| row.contains("/accel+")), "{accel:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub fn run(args: &RrClientArgs) -> Result<Exit> {
         ..RrSpec::default()
     });
     let stacks = remote::stacks(args.protocol, &args.common);
-    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
     let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.repeat)?;
     remote::show(&result, report.as_deref(), args.common.format.format)
 }

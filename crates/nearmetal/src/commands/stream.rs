@@ -23,7 +23,7 @@ pub fn run(args: &StreamClientArgs) -> Result<Exit> {
         max_cv_percent: args.max_cv,
     });
     let stacks = remote::stacks(args.protocol, &args.common);
-    probe.check(stacks.protocol()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
     let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.repeat)?;
     remote::show(&result, report.as_deref(), args.common.format.format)
 }

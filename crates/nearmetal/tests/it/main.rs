@@ -1,8 +1,10 @@
 //! End-to-end tests: each runs the built binary as a user would.
 
+mod accel;
 mod exchange;
 mod faults;
 mod offline;
+mod programs;
 mod qualify;
 mod stall;
 mod standalone;

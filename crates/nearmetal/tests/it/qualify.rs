@@ -156,6 +156,31 @@ fn only_picks_rows_and_names_the_word_it_does_not_know() {
     assert!(unknown.stderr.contains("`nets`, did you mean `netns`?"), "{}", unknown.stderr);
 }
 
+/// As root it measures; else the row stays with its reason.
+#[test]
+fn tcp_over_af_xdp_is_a_row_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("xdp.toml");
+    let text = "name='xdp'\nrounds=1\n[[trials]]\nenvironments=['netns']\n\
+                stacks=['xdp-tcp-spin','tcp-spin']\nprobe='pingpong'\nsizes=[64]\nmax_ms=50\n\
+                min_iterations=20\nwarmup_ms=1\n";
+    fs::write(&plan, text).unwrap();
+    let out = folder.path().join("out");
+    let (plan, out_text) = (plan.to_str().unwrap(), out.to_str().unwrap());
+    let words = ["qualify", "--only", "netns,xdp-tcp-spin", "--plan", plan, "--out", out_text];
+    let run = run(&words);
+    let result = json(&out.join("result.json"));
+    match result["not_available"].as_array().and_then(|rows| rows.first()) {
+        Some(row) => assert!(row["reason"].as_str().unwrap().contains("; "), "{row}"),
+        None => {
+            let [series] = &result["series"].as_array().unwrap()[..] else { panic!("{result}") };
+            assert_eq!(series["key"]["stack"], "xdp-tcp-spin", "{}", run.stderr);
+            assert_eq!(series["comparability"]["bypass"], "xdp");
+            assert!(series["rounds"][0]["data"]["count"].as_u64().unwrap() >= 20);
+        }
+    }
+}
+
 #[test]
 fn every_plan_resolves_on_this_machine() {
     for name in

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -177,6 +178,28 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Has the accelerator's library built, beside the binary and in its profile: for tests cargo
+/// builds no library of that kind by itself.
+pub fn accelerator() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(BINARY).parent().expect("the binary is in a folder");
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            Some("debug") => "dev",
+            Some(name) => name,
+            None => "dev",
+        };
+        let target = folder.parent().expect("the folder of a profile is in the target folder");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--offline", "--package", "nm-accel", "--profile", profile]);
+        build.arg("--target-dir").arg(target).current_dir(root());
+        let output = build.output().expect("cargo starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the library cannot be built: {said}");
+    });
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -192,7 +215,7 @@ pub fn server(probe: &str, port: u16) -> Running {
 }
 
 /// Whether somebody listens on a TCP port, without connecting to it.
-fn listens(port: u16) -> bool {
+pub fn listens(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
         let text = std::fs::read_to_string(path).unwrap_or_default();

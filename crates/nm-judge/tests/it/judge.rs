@@ -163,6 +163,35 @@ fn a_row_that_failed_is_missing_evidence_for_both_scopes() {
     }
 }
 
+/// The target of the published runs with the rows of plan `quick`: what the kernel misses the
+/// accelerator meets, and programs keep their way of waiting.
+#[test]
+fn the_accelerator_is_the_cheapest_where_the_kernel_misses_the_target() {
+    let rest = "on='netns/*'\nscope='any'";
+    let mut run = result(Some(&plan(&target("median < 2us at size<=1024", rest))));
+    for (stack, ns) in [
+        ("tcp-spin", 4000.0),
+        ("tcp-blocking", 20_000.0),
+        ("xdp-spin", 1800.0),
+        ("shm-spin", 200.0),
+        ("accel+tcp-spin", 300.0),
+        ("accel+tcp-blocking", 350.0),
+    ] {
+        for size_bytes in [64, 1024] {
+            run.series.push(pingpong("netns", stack, size_bytes, &steady(ns, 5)));
+        }
+    }
+    let verdict = judged(run.clone()).verdicts.remove(0);
+    assert_eq!(verdict.outcome, Outcome::Pass);
+    let start = "netns/accel+tcp-blocking is the cheapest stack that meets it: median";
+    assert!(verdict.reason.starts_with(start), "{}", verdict.reason);
+    // A kernel row that meets it is cheaper.
+    run.series.push(pingpong("netns", "udp-spin", 64, &steady(1900.0, 5)));
+    run.series.push(pingpong("netns", "udp-spin", 1024, &steady(1900.0, 5)));
+    let verdict = judged(run).verdicts.remove(0);
+    assert!(verdict.reason.starts_with("netns/udp-spin is the cheapest"), "{}", verdict.reason);
+}
+
 #[test]
 fn any_names_the_cheapest_stack_that_meets_it() {
     let mut run = result(Some(&plan(&target("median < 2us", "on='netns/*'\nscope='any'"))));

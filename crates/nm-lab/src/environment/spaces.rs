@@ -3,6 +3,7 @@
 
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -111,9 +112,14 @@ fn run_helper(mut command: Command) -> Result<Vec<IpAddr>, Failure> {
     }
 }
 
-/// The hidden subcommand `lab-hold`: holds its namespaces until its standard input ends.
-pub fn hold() {
+/// The hidden subcommand `lab-hold`: holds its namespaces until its standard input ends, and then
+/// removes the folder that agents met in, if it was given one.
+pub fn hold(share: Option<&Path>) {
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    if let Some(folder) = share {
+        // The owner removes it as well, and may have been first.
+        let _ = super::share::remove(folder);
+    }
 }
 
 fn failure(what: &str, error: &io::Error) -> Failure {

@@ -136,7 +136,8 @@ fn bulk(
 fn bypass(stack: Stack) -> &'static str {
     match (stack.launcher, stack.protocol) {
         (Some(launcher), _) => launcher.name(),
-        (None, Protocol::Shm | Protocol::Xdp) => stack.protocol.name(),
+        (None, Protocol::Shm) => Protocol::Shm.name(),
+        (None, protocol) if protocol.is_af_xdp() => Protocol::Xdp.name(),
         (None, _) => "none",
     }
 }
@@ -150,7 +151,7 @@ fn comparability(
     let between = conditions.pair.between();
     Comparability {
         statistic: Some(statistic.name().to_string()),
-        protocol: Some(client.protocol.name().to_string()),
+        protocol: Some(both(client.protocol.name(), server.protocol.name())),
         mode: Some(both(client.mode.name(), server.mode.name())),
         bypass: Some(both(bypass(client), bypass(server))),
         link: between.link,

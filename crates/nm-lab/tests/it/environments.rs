@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nm_lab::environment::{self, Environment, Setup};
+use nm_lab::launcher;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{FailureKind, Launcher};
 
@@ -154,7 +155,9 @@ fn not_there() {
         assert_eq!(failure.kind, FailureKind::NotAvailable);
         assert!(failure.message.contains("not in this version"), "{failure}");
     }
-    let setup = Setup { client_launcher: Some(Launcher::Accel), ..Setup::default() };
+    let missing = Launcher::ALL.iter().find(|launcher| launcher::obstacle(**launcher).is_some());
+    let missing = missing.expect("a machine without one of the vendors' accelerators");
+    let setup = Setup { client_launcher: Some(*missing), ..Setup::default() };
     let failure = environment::start(EnvironmentKind::Loopback, &setup).err().unwrap();
     assert_eq!(failure.kind, FailureKind::NotAvailable);
 }

@@ -14,8 +14,10 @@ mod machine;
 mod remote;
 mod trials;
 mod xdp;
+mod xdp_tcp;
 
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::process::ExitCode;
 
 type Test = (&'static str, fn());
@@ -25,8 +27,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["agent"] => return exit(nm_lab::agent::serve(std::io::stdin(), std::io::stdout())),
-        ["lab-hold"] => {
-            nm_lab::environment::hold();
+        ["lab-hold", ..] => {
+            nm_lab::environment::hold(words.get(1).map(Path::new));
             return ExitCode::SUCCESS;
         }
         ["lab-wire", ..] => {
@@ -42,8 +44,15 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let tests: Vec<Test> =
-        [agents::TESTS, environments::TESTS, remote::TESTS, trials::TESTS, xdp::TESTS].concat();
+    let tests: Vec<Test> = [
+        agents::TESTS,
+        environments::TESTS,
+        remote::TESTS,
+        trials::TESTS,
+        xdp::TESTS,
+        xdp_tcp::TESTS,
+    ]
+    .concat();
     run(&tests, &words)
 }
 

@@ -4,6 +4,7 @@
 
 mod hostile;
 mod model;
+mod pipe;
 mod processes;
 
 use nm_ring::memory::Memory;

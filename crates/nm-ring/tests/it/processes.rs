@@ -11,7 +11,7 @@ use crate::joints;
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// A child inherits every descriptor, and so would keep another child's lifeline alive.
-static ALONE: Mutex<()> = Mutex::new(());
+pub static ALONE: Mutex<()> = Mutex::new(());
 
 /// An end here, and a child that sends back what it receives; its process id.
 fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
@@ -51,7 +51,7 @@ fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
     (End::new(ours), pid)
 }
 
-fn wait_for(pid: libc::pid_t) -> i32 {
+pub fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: our own child, and a live place for its status.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);

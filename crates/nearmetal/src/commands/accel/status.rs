@@ -1,0 +1,196 @@
+//! `nearmetal accel status`: what runs under the accelerator now, and where its connections are.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Result;
+use nm_lab::accelerator::LIBRARY;
+use nm_lab::ledger::{Connection, Ledger};
+use nm_report::terminal::clean;
+use nm_sys::hostfiles::HostFiles;
+use serde::Serialize;
+
+use super::program;
+use super::view::{Row, table};
+use crate::cli::Format;
+use crate::exit::Exit;
+use crate::output;
+
+/// What there is to tell.
+#[derive(Debug, Default, Serialize)]
+struct Status {
+    /// Accelerated programs.
+    programs: Vec<Program>,
+    /// Their connections.
+    connections: Vec<Row>,
+}
+
+/// One process that was started under the accelerator.
+#[derive(Debug, Serialize)]
+struct Program {
+    pid: u32,
+    program: String,
+    /// Whether the library is in the process.
+    loaded: bool,
+    /// Settings other than the defaults.
+    settings: String,
+    /// Why nothing of it is accelerated, or what keeps part of it on the kernel.
+    note: Option<String>,
+}
+
+pub fn run(format: Format) -> Result<Exit> {
+    let status = look();
+    match format {
+        Format::Json => output::json(&status)?,
+        Format::Text => output::data(&status.to_text())?,
+    }
+    Ok(Exit::Pass)
+}
+
+/// Looks at every process that this user may look at.
+fn look() -> Status {
+    let files = HostFiles::default();
+    let mut status = Status::default();
+    let mut known = BTreeSet::new();
+    let pids = files.names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    let mut pids: Vec<u32> = pids.filter(|pid| *pid != std::process::id()).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        let Some(mut program) = inspect(&files, pid) else { continue };
+        for ledger in Ledger::of_process(pid).into_iter().filter(|_| program.loaded) {
+            program.settings = clean(&ledger.settings());
+            // Processes that fork share one ledger.
+            if known.insert(ledger.id()) {
+                let name = ledger.program();
+                let open = ledger.connections().into_iter().filter(Connection::is_open);
+                status.connections.extend(open.map(|one| Row::new(&name, &one)));
+            }
+        }
+        status.programs.push(program);
+    }
+    status
+}
+
+/// A process that has the library, or was to have it; none for all others, and for the parents that
+/// only wait for a report.
+fn inspect(files: &HostFiles, pid: u32) -> Option<Program> {
+    let of = |name: &str| files.text(&format!("/proc/{pid}/{name}"));
+    let loaded = of("maps").is_some_and(|maps| maps.contains(LIBRARY));
+    let wanted = of("environ").is_some_and(|environ| {
+        environ
+            .split('\0')
+            .any(|variable| variable.starts_with("LD_PRELOAD=") && variable.contains(LIBRARY))
+    });
+    if !loaded && !wanted {
+        return None;
+    }
+    let program = clean(&of("comm").unwrap_or_else(|| "unknown".to_string()));
+    let note = if loaded {
+        uses_io_uring(files, pid).then(|| {
+            "uses io_uring, which moves bytes past every library: its sockets stay on the kernel"
+                .to_string()
+        })
+    } else {
+        let executable = files.path(&format!("/proc/{pid}/exe"));
+        Some(not_loaded(&executable))
+    };
+    Some(Program { pid, program, loaded, settings: String::new(), note })
+}
+
+/// Why the library is not in a process that was to have it.
+fn not_loaded(executable: &Path) -> String {
+    match program::obstacle(executable) {
+        Some(obstacle) => format!("{}: it runs on the kernel", obstacle.words()),
+        None => "has not loaded the library; its own messages may say why".to_string(),
+    }
+}
+
+fn uses_io_uring(files: &HostFiles, pid: u32) -> bool {
+    let folder = format!("/proc/{pid}/fd");
+    files.names(&folder).iter().any(|name| {
+        let target = std::fs::read_link(files.path(&format!("{folder}/{name}")));
+        target.is_ok_and(|target| target.to_string_lossy().contains("[io_uring]"))
+    })
+}
+
+impl Status {
+    fn to_text(&self) -> String {
+        if self.programs.is_empty() {
+            return "no accelerated program runs here\n".to_string();
+        }
+        let mut text = String::new();
+        if self.connections.is_empty() {
+            let some = self.programs.iter().filter(|program| program.loaded).count();
+            let programs = nm_report::units::plural(some, "program", "programs");
+            text += &format!("{programs} accelerated, without a TCP connection now\n");
+        } else {
+            text += &table(&self.connections, &output::style());
+        }
+        for program in &self.programs {
+            let Program { pid, program, settings, .. } = program;
+            if !settings.is_empty() {
+                text += &format!("{program} ({pid}): {settings}\n");
+            }
+        }
+        for program in &self.programs {
+            if let Some(note) = &program.note {
+                text += &format!("{} ({}) {note}\n", program.program, program.pid);
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A `/proc` with one process.
+    fn proc(maps: &str, environ: &str) -> (tempfile::TempDir, HostFiles) {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("proc/7");
+        fs::create_dir_all(folder.join("fd")).unwrap();
+        fs::write(folder.join("maps"), maps).unwrap();
+        fs::write(folder.join("environ"), environ).unwrap();
+        fs::write(folder.join("comm"), "server\n").unwrap();
+        let files = HostFiles::new(root.path());
+        (root, files)
+    }
+
+    #[test]
+    fn only_programs_under_the_accelerator_are_of_interest() {
+        let (_root, files) = proc("7f00 r-xp /lib/libc.so.6", "HOME=/\0LD_PRELOAD=/x.so\0");
+        assert!(inspect(&files, 7).is_none());
+        let (_root, files) = proc("7f00 r-xp /x/libnm_accel.so", "");
+        let program = inspect(&files, 7).unwrap();
+        assert!(program.loaded && program.note.is_none() && program.program == "server");
+    }
+
+    #[test]
+    fn a_program_that_loads_nothing_is_told_why() {
+        let (root, files) = proc("", "A=b\0LD_PRELOAD=/x/libnm_accel.so:y.so\0");
+        let program = inspect(&files, 7).unwrap();
+        assert!(program.note.unwrap().contains("has not loaded the library"));
+        // The head of a program for another machine.
+        let mut head = [0_u8; 64];
+        head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        fs::write(root.path().join("proc/7/exe"), head).unwrap();
+        let note = inspect(&files, 7).unwrap().note.unwrap();
+        assert!(note.contains("another machine") && note.ends_with("on the kernel"), "{note}");
+    }
+
+    #[test]
+    fn users_of_io_uring_are_told_so() {
+        let (root, files) = proc("/x/libnm_accel.so", "");
+        let link = root.path().join("proc/7/fd/5");
+        std::os::unix::fs::symlink("anon_inode:[io_uring]", link).unwrap();
+        assert!(inspect(&files, 7).unwrap().note.unwrap().contains("io_uring"));
+    }
+
+    #[test]
+    fn nothing_is_one_sentence() {
+        let text = Status::default().to_text();
+        assert_eq!(text, "no accelerated program runs here\n");
+    }
+}

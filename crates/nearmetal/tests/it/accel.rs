@@ -1,0 +1,355 @@
+//! `nearmetal accel` as its users meet it: programs started under it, their exit, the report, the
+//! status, and the rows of `qualify`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{
+    BINARY, Run, Running, accelerator, command, finish, free_port, json, listens, plan_of, run,
+    signal, wait_for, wait_gone,
+};
+
+/// `nearmetal accel` with `words`, once its library is built.
+fn accel(words: &[&str]) -> Command {
+    accelerator();
+    command(&[&["accel"], words].concat())
+}
+
+/// The exit report among what was written to stderr: the last JSON object.
+fn report(run: &Run) -> Value {
+    let start = run.stderr.rfind("\n{").map_or(0, |at| at + 1);
+    serde_json::from_str(&run.stderr[start..]).unwrap_or_else(|e| panic!("{e}: {}", run.stderr))
+}
+
+/// Words of a stand-alone server that ends after one client.
+fn server(port: &str) -> [&str; 8] {
+    [BINARY, "pingpong", "server", "--bind", "127.0.0.1", "--once", "--port", port]
+}
+
+/// Words of its client; `ms` of one message size.
+fn client<'a>(port: &'a str, ms: &'a str) -> [&'a str; 12] {
+    let sizes = ["--sizes", "64", "--maxms", ms, "--miniter", "20"];
+    let [a, b, c, d, e, f] = sizes;
+    [BINARY, "pingpong", "tcp", "127.0.0.1", "--port", port, a, b, c, d, e, f]
+}
+
+fn start(words: &[&str]) -> Running {
+    Running(accel(words).spawn().expect("the binary starts"))
+}
+
+/// A server under the accelerator that listens.
+fn accelerated_server(port: u16, options: &[&str]) -> Running {
+    let text = port.to_string();
+    let running = start(&[options, &server(&text)].concat());
+    wait_for("the server", || listens(port).then_some(()));
+    running
+}
+
+/// A program that makes two system calls: it exits with code 5. No loader, no library.
+fn static_program(folder: &Path) -> PathBuf {
+    let (machine, code): (u8, &[u8]) = match std::env::consts::ARCH {
+        // mov edi, 5; mov eax, 60; syscall
+        "x86_64" => (62, &[0xbf, 5, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]),
+        // mov x0, #5; mov x8, #93; svc #0
+        "aarch64" => (183, &[0xa0, 0, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4]),
+        other => panic!("this test has no program for {other}"),
+    };
+    let mut file = vec![0_u8; 120];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(16, &[2, 0, machine, 0, 1]);
+    put(24, &0x40_0078_u64.to_le_bytes());
+    put(32, &64_u64.to_le_bytes());
+    put(52, &[64, 0, 56, 0, 1]);
+    put(64, &[1, 0, 0, 0, 5]);
+    put(80, &0x40_0000_u64.to_le_bytes());
+    put(88, &0x40_0000_u64.to_le_bytes());
+    put(96, &132_u64.to_le_bytes());
+    put(104, &132_u64.to_le_bytes());
+    put(112, &0x1000_u64.to_le_bytes());
+    file.extend(code);
+    program(folder, "static", &file)
+}
+
+fn program(folder: &Path, name: &str, content: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn the_exit_status_is_the_programs_own() {
+    for options in [&[][..], &["--stats"]] {
+        let code = |words: &[&str]| finish(&mut accel(&[options, words].concat())).code;
+        assert_eq!(code(&["true"]), 0);
+        assert_eq!(code(&["sh", "-c", "exit 7"]), 7);
+        assert_eq!(code(&["--", "sh", "-c", "exit 8"]), 8);
+        assert_eq!(code(&["no-program-of-this-name"]), 127);
+        assert_eq!(code(&["/etc/passwd"]), 126);
+        assert_eq!(code(&["--", "status"]), 127, "a program, not the subcommand");
+    }
+    let killed = finish(&mut accel(&["--stats", "sh", "-c", "kill -TERM $$"]));
+    assert_eq!(killed.code, 128 + 15);
+    let status = accel(&["sh", "-c", "kill -TERM $$"]).status().unwrap();
+    assert_eq!(status.signal(), Some(15), "without --stats the program takes this one's place");
+    assert_eq!(finish(&mut accel(&[])).code, 2);
+}
+
+#[test]
+fn what_was_preloaded_stays() {
+    let mut command = accel(&["sh", "-c", "echo $LD_PRELOAD $NEARMETAL_ACCEL_SPIN_US"]);
+    let told = finish(command.env("LD_PRELOAD", "libc.so.6"));
+    assert!(told.stdout.trim().ends_with("/libnm_accel.so:libc.so.6"), "{}", told.stdout);
+    let told = finish(&mut accel(&["--spin-us", "0", "sh", "-c", "echo $NEARMETAL_ACCEL_SPIN_US"]));
+    assert_eq!(told.stdout, "0\n");
+}
+
+#[test]
+fn a_missing_library_is_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("nearmetal");
+    fs::copy(BINARY, &alone).unwrap();
+    let run = finish(Command::new(&alone).args(["accel", "true"]));
+    assert_eq!(run.code, 4, "{}", run.stderr);
+    assert!(run.stderr.contains("libnm_accel.so is neither beside"), "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}
+
+#[test]
+fn a_program_that_cannot_be_accelerated_is_told_and_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = static_program(folder.path());
+    let script = program(folder.path(), "script", format!("#!{}\n", path.display()).as_bytes());
+    for path in [&path, &script] {
+        let run = finish(&mut accel(&[path.to_str().unwrap()]));
+        assert_eq!(run.code, 5);
+        assert!(run.stderr.contains("linked statically"), "{}", run.stderr);
+        assert!(run.stderr.trim_end().ends_with("it runs on the kernel"), "{}", run.stderr);
+    }
+    let script = program(folder.path(), "shell", b"#!/bin/sh\nexit 9\n");
+    let run = finish(&mut accel(&[script.to_str().unwrap()]));
+    assert_eq!((run.code, run.stderr.as_str()), (9, ""));
+}
+
+#[test]
+fn signals_are_handed_on() {
+    let text = "trap 'exit 33' USR1; echo ready; while :; do sleep 0.02; done";
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("output");
+    let mut command = accel(&["--stats", "sh", "-c", text]);
+    command.stdout(fs::File::create(&output).unwrap());
+    let running = Running(command.spawn().unwrap());
+    wait_for("the trap", || (fs::read_to_string(&output).ok()? == "ready\n").then_some(()));
+    signal("USR1", running.pid());
+    assert_eq!(running.finish().code, 33);
+}
+
+#[test]
+fn status_and_report_show_a_connection_in_shared_memory() {
+    let port = free_port();
+    let text = port.to_string();
+    let server = accelerated_server(port, &["--stats", "--format", "json"]);
+    let client = start(&[&["--stats"], &client(&text, "3000")[..]].concat());
+    let shown = wait_for("a connection in shared memory", || {
+        let status = run(&["accel", "status", "--format", "json"]);
+        assert_eq!(status.code, 0, "{}", status.stderr);
+        let status: Value = serde_json::from_str(&status.stdout).unwrap();
+        let rows = status["connections"].as_array().unwrap().clone();
+        let of_ours = |row: &&Value| {
+            let busy = row["sent"]["memory_calls"].as_u64() > Some(100);
+            busy && row["place"] == "shared memory" && row["program"] == "nearmetal"
+        };
+        let found: Vec<Value> = rows.iter().filter(of_ours).cloned().collect();
+        (found.len() >= 2).then_some(found)
+    });
+    let is_pair = |a: &Value| shown.iter().any(|b| a["local"] == b["peer"] && a["why"].is_null());
+    assert!(shown.iter().any(is_pair), "{shown:?}");
+    let table = run(&["accel", "status"]);
+    assert!(table.stdout.contains("shared memory"), "{}", table.stdout);
+
+    let client = client.finish();
+    assert_eq!(client.code, 0, "{}{}", client.stdout, client.stderr);
+    assert!(client.stderr.contains(" in shared memory ("), "{}", client.stderr);
+    let server = server.finish();
+    assert_eq!(server.code, 0, "{}", server.stderr);
+    let report = report(&server);
+    let sockets = report["sockets"].as_array().unwrap();
+    let busiest = sockets.iter().max_by_key(|row| row["sent"]["memory_calls"].as_u64()).unwrap();
+    assert_eq!(busiest["place"], "shared memory", "{busiest}");
+    let calls = |kind: &str| busiest["sent"][kind].as_u64().unwrap();
+    assert!(calls("memory_calls") > 100 && calls("kernel_calls") < 100, "{busiest}");
+    assert!(report["share_in_memory"].as_f64().unwrap() > 0.9, "{report}");
+}
+
+#[test]
+fn a_policy_keeps_programs_on_the_kernel_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.toml");
+    fs::write(&policy, "[[rules]]\naction = \"deny\"\nprograms = [\"near*\"]\n").unwrap();
+    let port = free_port();
+    let text = port.to_string();
+    let server = accelerated_server(port, &[]);
+    let options = ["--stats", "--format", "json", "--policy", policy.to_str().unwrap()];
+    let client = finish(&mut accel(&[&options, &client(&text, "50")[..]].concat()));
+    assert_eq!(client.code, 0, "{}", client.stderr);
+    assert_eq!(server.finish().code, 0);
+    let report = report(&client);
+    let sockets = report["sockets"].as_array().unwrap();
+    assert!(!sockets.is_empty());
+    for socket in sockets {
+        assert_eq!(socket["place"], "kernel", "{socket}");
+        assert_eq!(socket["why"], "the policy keeps it on the kernel", "{socket}");
+    }
+    assert_eq!(report["moved"], 0);
+
+    fs::write(&policy, "[[rules]]\naction = \"deny\"\nports = [\"9-8\"]\n").unwrap();
+    let bad = finish(&mut accel(&["--policy", policy.to_str().unwrap(), "true"]));
+    assert_eq!(bad.code, 2);
+    assert!(bad.stderr.contains("policy.toml, line 3: `9-8` is no range"), "{}", bad.stderr);
+}
+
+#[test]
+fn a_killed_program_is_reported_and_nothing_is_left() {
+    let temporary = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let text = port.to_string();
+    let mut command = accel(&[&["--stats", "--format", "json"], &server(&text)[..]].concat());
+    command.env("TMPDIR", temporary.path());
+    let server = Running(command.spawn().unwrap());
+    wait_for("the server", || listens(port).then_some(()));
+    let client = start(&client(&text, "20000"));
+    let program = wait_for("the server's connection in shared memory", || {
+        let status = run(&["accel", "status", "--format", "json"]);
+        let status: Value = serde_json::from_str(&status.stdout).unwrap();
+        let rows = status["connections"].as_array().unwrap().clone();
+        let child = crate::support::processes().into_iter().find(|p| p.parent == server.pid())?;
+        let is_busy = |row: &&Value| {
+            row["pid"] == child.pid && row["received"]["memory_calls"].as_u64() > Some(100)
+        };
+        rows.iter().find(is_busy).map(|_| child.pid)
+    });
+    signal("KILL", program);
+    let server = server.finish();
+    assert_eq!(server.code, 128 + 9);
+    let report = report(&server);
+    let busy = |row: &Value| row["received"]["memory_calls"].as_u64() > Some(100);
+    assert!(report["sockets"].as_array().unwrap().iter().any(busy), "{report}");
+    assert_ne!(client.finish().code, 0, "its peer has gone");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_killed_parent_takes_the_program_with_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = accel(&["--stats", "sleep", "1000"]);
+    let parent = Running(command.env("TMPDIR", temporary.path()).spawn().unwrap());
+    let program = wait_for("the program", || {
+        let mut all = crate::support::processes().into_iter();
+        all.find(|p| p.parent == parent.pid() && p.words[0] == "sleep").map(|p| p.pid)
+    });
+    signal("KILL", parent.pid());
+    wait_gone(&[program]);
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+/// Agents under the accelerator, on one loopback link and between namespaces.
+#[test]
+fn rows_of_the_accelerator_say_that_they_left_the_kernel() {
+    accelerator();
+    let folder = tempfile::tempdir().unwrap();
+    let stacks = r#"["accel+tcp-blocking", "accel+tcp-spin", "tcp-blocking"]"#;
+    let plan = plan_of(folder.path(), r#"["loopback", "netns"]"#, stacks, 1, 200);
+    let out = folder.path().join("out");
+    let words = ["qualify", "--only", "accel", "--plan", plan.to_str().unwrap(), "--out"].to_vec();
+    let mut qualify = command(&[&words[..], &[out.to_str().unwrap()]].concat());
+    let temporary = tempfile::tempdir().unwrap();
+    let run = finish(qualify.env("TMPDIR", temporary.path()));
+    assert_eq!(run.code, 3, "one round supports no verdict: {}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    let series = result["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2 * 2 * 2, "{}", run.stderr);
+    let cpus = nm_sys::cpu::allowed().len();
+    for series in series {
+        assert_eq!(series["comparability"]["bypass"], "accel");
+        let accelerator = series["settings"]["accelerator"].as_str().unwrap();
+        assert!(accelerator.starts_with("nearmetal "), "{accelerator}");
+    }
+    // CPUs that others keep busy give no limit, which single rows may meet.
+    let has_limit = |series: &Value| series["settings"].get("cache-line limit").is_some();
+    assert!(series.iter().any(has_limit) || cpus < 2, "{series:?}");
+    let variables = &result["facts"]["netns client"]["variables"];
+    assert!(variables["NEARMETAL_ACCEL_SHARE"].is_string(), "{variables}");
+    assert!(variables["LD_PRELOAD"].as_str().unwrap().contains("libnm_accel.so"), "{variables}");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "the folder to meet in");
+}
+
+#[test]
+fn the_verdict_names_the_accelerator_where_it_is_the_cheapest() {
+    accelerator();
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("any.toml");
+    let text = "name = 'any'\nrounds = 5\n[[trials]]\nenvironments = ['loopback']\n\
+                stacks = ['shm-spin', 'accel+tcp-blocking']\nprobe = 'pingpong'\nsizes = [64]\n\
+                max_ms = 20\nmin_iterations = 20\nwarmup_ms = 20\n[[targets]]\n\
+                require = 'median < 1s'\non = 'loopback/*'\nscope = 'any'\n";
+    fs::write(&plan, text).unwrap();
+    let out = folder.path().join("out");
+    let run = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let sentence = "loopback/accel+tcp-blocking is the cheapest stack that meets it";
+    let shown = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains(sentence), "{}", run.stdout);
+    let report = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(report.contains(sentence));
+}
+
+#[test]
+fn a_killed_run_leaves_no_folder_to_meet_in() {
+    accelerator();
+    let folder = tempfile::tempdir().unwrap();
+    let stacks = r#"["accel+tcp-blocking"]"#;
+    let plan = plan_of(folder.path(), r#"["netns"]"#, stacks, 1000, 1000);
+    let out = folder.path().join("out");
+    let temporary = tempfile::tempdir().unwrap();
+    let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let qualify = Running(command(&words).env("TMPDIR", temporary.path()).spawn().unwrap());
+    let folders = || fs::read_dir(temporary.path()).unwrap().count();
+    wait_for("the first round", || (json_size(&out) > 0 && folders() > 0).then_some(()));
+    signal("KILL", qualify.pid());
+    wait_for("the folder's end", || (folders() == 0).then_some(()));
+}
+
+/// Bytes of the result so far.
+fn json_size(out: &Path) -> u64 {
+    fs::metadata(out.join("result.json")).map_or(0, |meta| meta.len())
+}
+
+#[test]
+fn a_row_that_stays_on_the_kernel_is_refused_with_the_reason() {
+    accelerator();
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan_of(folder.path(), r#"["loopback"]"#, r#"["accel+tcp-blocking"]"#, 1, 5);
+    let out = folder.path().join("out");
+    let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let run = finish(command(&words).env("NEARMETAL_ACCEL_OFF", "1"));
+    assert_eq!(run.code, 4, "{}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["series"].as_array().unwrap().len(), 0);
+    let failure = result["failures"][0].as_str().unwrap();
+    assert!(failure.contains("stayed on the kernel: acceleration is switched off"), "{failure}");
+}
+
+#[test]
+fn a_link_to_the_binary_finds_the_library_too() {
+    accelerator();
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("nearmetal");
+    symlink(BINARY, &link).unwrap();
+    assert_eq!(finish(Command::new(&link).args(["accel", "sh", "-c", "exit 3"])).code, 3);
+}

@@ -1,0 +1,676 @@
+//! The calls that move bytes: recv, send, read, write and all their relatives.
+//!
+//! Each of them looks its descriptor up and goes to the kernel at once if it is none of ours. A
+//! socket on its way to shared memory also goes to the kernel, and is counted; a joined one goes to
+//! [`crate::stream`].
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::slice;
+
+use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
+use nm_ring::ledger::Reason;
+
+use super::handover;
+use crate::socket::{Phase, Socket};
+use crate::{kernel, meet, stream, table, wait};
+
+/// Most parts that a vector may have.
+const PARTS_MAX: usize = 1024;
+
+/// Flags of a receiving call that only the kernel can serve.
+const KERNEL_RECEIVE: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+
+/// Flags of a sending call that only the kernel can serve.
+const KERNEL_SEND: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+/// Receives: from memory if the socket is joined, else by `raw`.
+#[inline(always)]
+fn receive(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    raw: impl Fn() -> isize,
+) -> isize {
+    if socket.joined()
+        && flags & KERNEL_RECEIVE == 0
+        && let Some(_inside) = socket.enter(fd)
+        && socket.joined()
+    {
+        return stream::receive(socket, fd, parts, flags);
+    }
+    receive_slowly(socket, fd, parts, flags, raw)
+}
+
+#[cold]
+fn receive_slowly(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    raw: impl Fn() -> isize,
+) -> isize {
+    if socket.phase() != Phase::Candidate || flags & KERNEL_RECEIVE != 0 {
+        return count_received(socket, raw());
+    }
+    if !socket.kernel_wait_begin() {
+        return receive(socket, fd, parts, flags, raw);
+    }
+    let result = raw();
+    socket.kernel_wait_end();
+    if result >= 0 && flags & libc::MSG_PEEK == 0 {
+        count_received(socket, result);
+        meet::after_call(socket, fd);
+    }
+    result
+}
+
+fn count_received(socket: &Socket, result: isize) -> isize {
+    if result > 0 {
+        let flow = &socket.record().back;
+        flow.kernel_bytes.add(result as u64);
+        flow.kernel_calls.add(1);
+    }
+    result
+}
+
+/// Sends: to memory if the socket is joined, else by `raw`.
+#[inline(always)]
+fn transmit(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    raw: impl Fn() -> isize,
+) -> isize {
+    if socket.joined()
+        && flags & KERNEL_SEND == 0
+        && let Some(_inside) = socket.enter(fd)
+        && socket.joined()
+    {
+        return stream::send(socket, fd, parts, flags);
+    }
+    transmit_slowly(socket, fd, parts, flags, raw)
+}
+
+#[cold]
+fn transmit_slowly(
+    socket: &'static Socket,
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    raw: impl Fn() -> isize,
+) -> isize {
+    if flags & KERNEL_SEND != 0 {
+        let urgent = flags & libc::MSG_OOB != 0;
+        socket.to_kernel(if urgent { Reason::UrgentData } else { Reason::UnsupportedCall });
+    }
+    if socket.phase() != Phase::Candidate {
+        return count_sent(socket, raw());
+    }
+    while !socket.kernel_send_begin() {
+        std::hint::spin_loop();
+    }
+    if socket.joined() {
+        socket.kernel_send_end();
+        return transmit(socket, fd, parts, flags, raw);
+    }
+    let result = raw();
+    socket.kernel_send_end();
+    if result >= 0 {
+        count_sent(socket, result);
+        meet::after_call(socket, fd);
+    }
+    result
+}
+
+fn count_sent(socket: &Socket, result: isize) -> isize {
+    if result > 0 {
+        let flow = &socket.record().out;
+        flow.kernel_bytes.add(result as u64);
+        flow.kernel_calls.add(1);
+    }
+    result
+}
+
+/// One buffer as a vector.
+#[inline(always)]
+fn one(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
+    [iovec { iov_base: buffer.cast_mut(), iov_len: bytes }]
+}
+
+/// A caller's vector; None if its length is one that the kernel refuses.
+///
+/// # Safety
+/// `vector` names `count` live entries.
+#[inline(always)]
+unsafe fn parts<'a>(vector: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if count == 0 {
+        return Some(&[]);
+    }
+    if count > PARTS_MAX || vector.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let parts = unsafe { slice::from_raw_parts(vector, count) };
+    (stream::total(parts) <= isize::MAX as usize).then_some(parts)
+}
+
+/// `read(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::read(fd, buffer, bytes) };
+    match table::get(fd) {
+        Some(socket) if bytes > 0 => receive(socket, fd, &one(buffer, bytes), 0, raw),
+        _ => raw(),
+    }
+}
+
+/// `write(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::write(fd, buffer, bytes) };
+    match table::get(fd) {
+        Some(socket) => transmit(socket, fd, &one(buffer, bytes), 0, raw),
+        None => raw(),
+    }
+}
+
+/// `recv(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, bytes: usize, flags: c_int) -> isize {
+    let raw = || {
+        // SAFETY: the program's own call.
+        unsafe { kernel::recvfrom(fd, buffer, bytes, flags, ptr::null_mut(), ptr::null_mut()) }
+    };
+    match table::get(fd) {
+        Some(socket) => receive(socket, fd, &one(buffer, bytes), flags, raw),
+        None => raw(),
+    }
+}
+
+/// `send(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: usize,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, ptr::null(), 0) };
+    match table::get(fd) {
+        Some(socket) => transmit(socket, fd, &one(buffer, bytes), flags, raw),
+        None => raw(),
+    }
+}
+
+/// `recvfrom(2)`. TCP gives no address: its length becomes 0.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: usize,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::recvfrom(fd, buffer, bytes, flags, address, length) };
+    let Some(socket) = table::get(fd) else { return raw() };
+    let result = receive(socket, fd, &one(buffer, bytes), flags, raw);
+    if result >= 0 && !address.is_null() && !length.is_null() {
+        // SAFETY: the program's own variable.
+        unsafe { *length = 0 };
+    }
+    result
+}
+
+/// `sendto(2)`. On a connected TCP socket the address is ignored.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: usize,
+    flags: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, address, length) };
+    match table::get(fd) {
+        Some(socket) => transmit(socket, fd, &one(buffer, bytes), flags, raw),
+        None => raw(),
+    }
+}
+
+/// `readv(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::readv(fd, vector, count) };
+    let Some(socket) = table::get(fd) else { return raw() };
+    // SAFETY: the program's own vector.
+    match unsafe { parts(vector, count as usize) } {
+        Some(parts) if stream::total(parts) > 0 => receive(socket, fd, parts, 0, raw),
+        _ => raw(),
+    }
+}
+
+/// `writev(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::writev(fd, vector, count) };
+    let Some(socket) = table::get(fd) else { return raw() };
+    // SAFETY: the program's own vector.
+    match unsafe { parts(vector, count as usize) } {
+        Some(parts) => transmit(socket, fd, parts, 0, raw),
+        None => raw(),
+    }
+}
+
+/// `preadv2(2)`: with the offset −1 it reads a socket as `readv` does.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn preadv2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::preadv2(fd, vector, count, offset, 0, flags) };
+    let Some(socket) = table::get(fd) else { return raw() };
+    let allowed = libc::RWF_NOWAIT | libc::RWF_HIPRI;
+    if offset != -1 || flags & !allowed != 0 {
+        return raw();
+    }
+    let wait = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    // SAFETY: the program's own vector.
+    match unsafe { parts(vector, count as usize) } {
+        Some(parts) if stream::total(parts) > 0 => receive(socket, fd, parts, wait, raw),
+        _ => raw(),
+    }
+}
+
+/// `pwritev2(2)`: with the offset −1 it writes a socket as `writev` does.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::pwritev2(fd, vector, count, offset, 0, flags) };
+    let Some(socket) = table::get(fd) else { return raw() };
+    let allowed = libc::RWF_NOWAIT | libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
+    if offset != -1 || flags & !allowed != 0 {
+        return raw();
+    }
+    let wait = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    // SAFETY: the program's own vector.
+    match unsafe { parts(vector, count as usize) } {
+        Some(parts) => transmit(socket, fd, parts, wait, raw),
+        None => raw(),
+    }
+}
+
+/// `preadv64v2`, the name of [`preadv2`] in programs with 64-bit offsets.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the caller's promise is handed on.
+    unsafe { preadv2(fd, vector, count, offset, flags) }
+}
+
+/// `pwritev64v2`, the name of [`pwritev2`] in programs with 64-bit offsets.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the caller's promise is handed on.
+    unsafe { pwritev2(fd, vector, count, offset, flags) }
+}
+
+/// `recvmsg(2)`. TCP gives no address and no control messages.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::recvmsg(fd, message, flags) };
+    let Some(socket) = table::get(fd) else { return raw() };
+    if message.is_null() || !socket.joined() && socket.phase() == Phase::Kernel {
+        return raw();
+    }
+    // SAFETY: the program's own header and vector.
+    let Some(parts) = (unsafe { parts((*message).msg_iov, (*message).msg_iovlen) }) else {
+        return raw();
+    };
+    let result = receive(socket, fd, parts, flags, raw);
+    if result >= 0 {
+        // SAFETY: the program's own header.
+        unsafe {
+            (*message).msg_namelen = 0;
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        }
+    }
+    result
+}
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::sendmsg(fd, message, flags) };
+    if message.is_null() {
+        return raw();
+    }
+    // SAFETY: the program's own header.
+    let header = unsafe { &*message };
+    let control = !header.msg_control.is_null() && header.msg_controllen > 0;
+    if control && !handover::before_sendmsg(message) {
+        return kernel::fail(libc::ECONNRESET);
+    }
+    let Some(socket) = table::get(fd) else { return raw() };
+    if control {
+        socket.to_kernel(Reason::UnsupportedCall);
+    }
+    // SAFETY: the program's own vector.
+    match unsafe { parts(header.msg_iov, header.msg_iovlen) } {
+        Some(parts) => transmit(socket, fd, parts, flags, raw),
+        None => raw(),
+    }
+}
+
+/// `recvmmsg(2)`: message by message on a joined socket.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let Some(_) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
+        // SAFETY: the program's own call.
+        return unsafe { kernel::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    // SAFETY: the program's own variable, if it gives one.
+    let limit_ns = unsafe { timeout.as_ref() }
+        .map(|time| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+    let begun = wait::now_ns();
+    let mut flags = flags;
+    for index in 0..count.min(PARTS_MAX as u32) {
+        // SAFETY: the program's own array of `count` entries.
+        let message = unsafe { &mut *messages.add(index as usize) };
+        // SAFETY: as above.
+        let result =
+            unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        if result < 0 {
+            return if index == 0 { -1 } else { index as c_int };
+        }
+        message.msg_len = result as u32;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if limit_ns.is_some_and(|limit| wait::now_ns() - begun >= limit) {
+            return index as c_int + 1;
+        }
+    }
+    count.min(PARTS_MAX as u32) as c_int
+}
+
+/// `sendmmsg(2)`: message by message on a joined socket.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+) -> c_int {
+    let known = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel);
+    if known.is_none() {
+        for index in 0..if messages.is_null() { 0 } else { count.min(PARTS_MAX as u32) } {
+            // SAFETY: the program's own array of `count` entries.
+            let header = unsafe { &(*messages.add(index as usize)).msg_hdr };
+            let control = !header.msg_control.is_null() && header.msg_controllen > 0;
+            if control && !handover::before_sendmsg(header) {
+                return kernel::fail(libc::ECONNRESET) as c_int;
+            }
+        }
+        // SAFETY: the program's own call.
+        return unsafe { kernel::sendmmsg(fd, messages, count, flags) };
+    }
+    for index in 0..count.min(PARTS_MAX as u32) {
+        // SAFETY: the program's own array of `count` entries.
+        let message = unsafe { &mut *messages.add(index as usize) };
+        let wanted = message.msg_hdr.msg_iovlen;
+        // SAFETY: as above.
+        let result = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
+        if result < 0 {
+            return if index == 0 { -1 } else { index as c_int };
+        }
+        message.msg_len = result as u32;
+        // SAFETY: as above.
+        let whole = unsafe { parts(message.msg_hdr.msg_iov, wanted) };
+        if whole.is_some_and(|parts| stream::total(parts) > result as usize) {
+            return index as c_int + 1;
+        }
+    }
+    count.min(PARTS_MAX as u32) as c_int
+}
+
+/// Bytes of a file that are read at a time for `sendfile`.
+const FILE_BYTES: usize = 16 * 1024;
+
+/// `sendfile(2)` into a joined socket: reads the file and sends it. The offset moves by what was
+/// sent.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendfile(
+    out: c_int,
+    file: c_int,
+    offset: *mut i64,
+    bytes: usize,
+) -> isize {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::sendfile(out, file, offset, bytes) };
+    let Some(socket) = table::get(out) else { return raw() };
+    if !socket.joined() {
+        return transmit_slowly(socket, out, &[], 0, raw);
+    }
+    let Some(_inside) = socket.enter(out) else { return raw() };
+    // SAFETY: the program's own variable, if it gives one; else the file's own position is asked.
+    let (mut at, own) = unsafe {
+        match offset.as_ref() {
+            Some(&at) => (at, false),
+            None => (kernel::lseek(file, 0, libc::SEEK_CUR), true),
+        }
+    };
+    if at < 0 {
+        return kernel::fail(libc::EINVAL);
+    }
+    let mut buffer = [0_u8; FILE_BYTES];
+    let mut sent = 0;
+    let result = loop {
+        let wanted = FILE_BYTES.min(bytes - sent);
+        if wanted == 0 {
+            break 0;
+        }
+        // SAFETY: the buffer is live and of this length.
+        let read = unsafe { kernel::pread(file, buffer.as_mut_ptr().cast(), wanted, at) };
+        if read <= 0 {
+            break read;
+        }
+        let parts = one(buffer.as_ptr().cast(), read as usize);
+        let now = stream::send(socket, out, &parts, 0);
+        if now < 0 {
+            break now;
+        }
+        sent += now as usize;
+        at += now as i64;
+        if now < read {
+            break 0;
+        }
+    };
+    if result < 0 && sent == 0 {
+        if kernel::errno() == libc::ESPIPE {
+            kernel::set_errno(libc::EINVAL);
+        }
+        return -1;
+    }
+    if own {
+        // SAFETY: no pointers.
+        unsafe { kernel::lseek(file, at, libc::SEEK_SET) };
+    } else if !offset.is_null() {
+        // SAFETY: the program's own variable.
+        unsafe { *offset = at };
+    }
+    sent as isize
+}
+
+/// `sendfile64`, the name of [`sendfile`] in programs with 64-bit offsets.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendfile64(
+    out: c_int,
+    file: c_int,
+    offset: *mut i64,
+    bytes: usize,
+) -> isize {
+    // SAFETY: the caller's promise is handed on.
+    unsafe { sendfile(out, file, offset, bytes) }
+}
+
+unsafe extern "C" {
+    /// Ends the program because a checked call would have written past its buffer.
+    fn __chk_fail() -> !;
+}
+
+/// `__read_chk`: `read` of a program that was compiled with bounds checks.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: usize,
+    room: usize,
+) -> isize {
+    if bytes > room {
+        // SAFETY: ends the program, as libc would.
+        unsafe { __chk_fail() };
+    }
+    // SAFETY: the caller's promise is handed on.
+    unsafe { read(fd, buffer, bytes) }
+}
+
+/// `__recv_chk`: `recv` of a program that was compiled with bounds checks.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: usize,
+    room: usize,
+    flags: c_int,
+) -> isize {
+    if bytes > room {
+        // SAFETY: ends the program, as libc would.
+        unsafe { __chk_fail() };
+    }
+    // SAFETY: the caller's promise is handed on.
+    unsafe { recv(fd, buffer, bytes, flags) }
+}
+
+/// `__recvfrom_chk`: `recvfrom` of a program that was compiled with bounds checks.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: usize,
+    room: usize,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> isize {
+    if bytes > room {
+        // SAFETY: ends the program, as libc would.
+        unsafe { __chk_fail() };
+    }
+    // SAFETY: the caller's promise is handed on.
+    unsafe { recvfrom(fd, buffer, bytes, flags, address, length) }
+}

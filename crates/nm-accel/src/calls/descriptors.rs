@@ -1,0 +1,335 @@
+//! Copying and closing descriptors: dup and its relatives, fcntl, close, close_range.
+//!
+//! The library's own descriptors are not there for the program: using them is EBADF, closing a
+//! range goes around them.
+
+use std::ffi::c_int;
+
+use libc::{EBADF, F_DUPFD, F_DUPFD_CLOEXEC};
+use nm_ring::ledger::Reason;
+
+use crate::calls::processes::{Standing, standing};
+use crate::calls::sockets::fcntl_other;
+use crate::socket::Socket;
+use crate::{kernel, ready, table};
+
+const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+fn bad_descriptor() -> c_int {
+    kernel::fail(EBADF) as c_int
+}
+
+/// Enters `copy`, a new descriptor of what `original` leads to.
+fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
+    let Some(socket) = source else {
+        ready::descriptor_copied(original, copy);
+        return;
+    };
+    if standing() == Standing::Borrower {
+        // A vfork child makes copies in order to hand them to the program that it executes; this
+        // table, its parent's, cannot know them, so the exec could not find the copy.
+        socket.to_kernel(Reason::Exec);
+        return;
+    }
+    if (0..=2).contains(&copy) {
+        // The C library reads and writes the standard streams itself.
+        socket.to_kernel(Reason::Stdio);
+    }
+    table::bind(copy, socket);
+}
+
+/// `int dup(int fd)`
+///
+/// # Safety
+/// None beyond the C call's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    if table::is_ours(fd) {
+        return bad_descriptor();
+    }
+    let source = table::get(fd);
+    // SAFETY: a plain number.
+    let copy = unsafe { kernel::dup(fd) };
+    if copy >= 0 {
+        copied(fd, source, copy);
+    }
+    copy
+}
+
+/// dup2 and dup3 of two different descriptors.
+fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
+    if table::is_ours(original) || table::is_ours(copy) {
+        return bad_descriptor();
+    }
+    let source = table::get(original);
+    let Some(replaced) = table::get(copy) else {
+        // SAFETY: plain numbers.
+        let result = unsafe { kernel::dup3(original, copy, flags) };
+        if result >= 0 {
+            ready::descriptor_closed(copy);
+            copied(original, source, copy);
+        }
+        return result;
+    };
+    // The socket under `copy` is told of its end before the kernel closes it, so the call has to be
+    // sure to succeed. SAFETY: plain numbers.
+    let valid = unsafe { kernel::fcntl(original, libc::F_GETFD, 0) } >= 0;
+    if !valid || flags & !libc::O_CLOEXEC != 0 || standing() == Standing::Borrower {
+        // SAFETY: plain numbers.
+        let result = unsafe { kernel::dup3(original, copy, flags) };
+        if result >= 0 && source.is_some() {
+            copied(original, source, copy);
+        }
+        return result;
+    }
+    ready::closing(copy, replaced);
+    let release = table::unbind(copy);
+    // SAFETY: plain numbers.
+    let result = unsafe { kernel::dup3(original, copy, flags) };
+    if let Some(release) = release {
+        release.finish();
+    }
+    if result >= 0 {
+        copied(original, source, copy);
+    }
+    result
+}
+
+/// `int dup2(int original, int copy)`
+///
+/// # Safety
+/// None beyond the C call's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup2(original: c_int, copy: c_int) -> c_int {
+    if original == copy {
+        if table::is_ours(original) {
+            return bad_descriptor();
+        }
+        // SAFETY: plain numbers; fails with EBADF as dup2 does.
+        let flags = unsafe { kernel::fcntl(original, libc::F_GETFD, 0) };
+        return if flags < 0 { -1 } else { copy };
+    }
+    dup_onto(original, copy, 0)
+}
+
+/// glibc's second name of [`dup2`].
+///
+/// # Safety
+/// None beyond the C call's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __dup2(original: c_int, copy: c_int) -> c_int {
+    // SAFETY: plain numbers.
+    unsafe { dup2(original, copy) }
+}
+
+/// `int dup3(int original, int copy, int flags)`
+///
+/// # Safety
+/// None beyond the C call's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup3(original: c_int, copy: c_int, flags: c_int) -> c_int {
+    if original == copy {
+        return kernel::fail(libc::EINVAL) as c_int;
+    }
+    dup_onto(original, copy, flags)
+}
+
+/// `int fcntl(int fd, int command, ...)`; the argument, if there is one, is one word.
+///
+/// # Safety
+/// As fcntl(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if table::is_ours(fd) {
+        return bad_descriptor();
+    }
+    if command != F_DUPFD && command != F_DUPFD_CLOEXEC {
+        // SAFETY: the caller's promise.
+        return unsafe { fcntl_other(fd, command, argument) };
+    }
+    let source = table::get(fd);
+    // C passes an int: what lies above it in the register means nothing.
+    let lowest = argument as c_int as usize;
+    // SAFETY: plain numbers.
+    let copy = unsafe { kernel::fcntl(fd, command, lowest) };
+    if copy >= 0 {
+        copied(fd, source, copy);
+    }
+    copy
+}
+
+/// What `fcntl` is called in programs with 64-bit file offsets.
+///
+/// # Safety
+/// As fcntl(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// glibc's second name of [`fcntl`].
+///
+/// # Safety
+/// As fcntl(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// `int close(int fd)`
+///
+/// # Safety
+/// As close(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    let Some(socket) = table::get(fd) else {
+        if table::is_ours(fd) {
+            return bad_descriptor();
+        }
+        ready::descriptor_closed(fd);
+        // SAFETY: the caller's promise; the descriptor is not one of ours.
+        return unsafe { kernel::close(fd) };
+    };
+    close_known(fd, socket)
+}
+
+/// glibc's second name of [`close`].
+///
+/// # Safety
+/// As close(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { close(fd) }
+}
+
+/// Closes a descriptor that is in the table: the peer is told in shared memory first, if it is the
+/// last one, and memory goes when the last thread has left the socket.
+fn close_known(fd: c_int, socket: &'static Socket) -> c_int {
+    let mut release = None;
+    if standing() == Standing::Owner {
+        ready::closing(fd, socket);
+        release = table::unbind(fd);
+    }
+    // SAFETY: the program closes its own descriptor.
+    let result = unsafe { kernel::close(fd) };
+    if let Some(release) = release {
+        let errno = kernel::errno();
+        release.finish();
+        kernel::set_errno(errno);
+    }
+    result
+}
+
+/// `int close_range(unsigned first, unsigned last, int flags)`
+///
+/// # Safety
+/// As close_range(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let unknown = flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) != 0;
+    // SAFETY: a range that holds no descriptor.
+    let here = unsafe { kernel::close_range(u32::MAX, u32::MAX, 0) } == 0;
+    // Only marking (ours are marked already), wrong, or a kernel that has no such call.
+    if flags & CLOSE_RANGE_CLOEXEC != 0 || unknown || first > last || !here {
+        // SAFETY: plain numbers.
+        return unsafe { kernel::close_range(first, last, flags) };
+    }
+    if standing() == Standing::Owner {
+        close_known_in(first, last);
+    }
+    for_each_gap(first, last, |gap_first, gap_last| {
+        // SAFETY: the program closes its own descriptors; ours are not among them.
+        unsafe { kernel::close_range(gap_first, gap_last, flags) };
+    });
+    0
+}
+
+/// Closes what the table or an epoll set knows between `first` and `last`.
+fn close_known_in(first: u32, last: u32) {
+    table::each(|fd, socket| {
+        if (first..=last).contains(&fd.cast_unsigned()) {
+            close_known(fd, socket);
+        }
+    });
+    let end = last.min(table::DESCRIPTORS as u32 - 1);
+    for fd in first..=end {
+        ready::descriptor_closed(fd.cast_signed());
+    }
+}
+
+/// Calls `visit` for each stretch of `first..=last` that holds none of the library's descriptors.
+fn for_each_gap(first: u32, last: u32, mut visit: impl FnMut(u32, u32)) {
+    let mut from = first;
+    loop {
+        let own = c_int::try_from(from).ok().and_then(table::next_own);
+        let own = own.map(c_int::cast_unsigned).filter(|own| *own <= last);
+        let Some(own) = own else {
+            visit(from, last);
+            return;
+        };
+        if own > from {
+            visit(from, own - 1);
+        }
+        if own == last {
+            return;
+        }
+        from = own + 1;
+    }
+}
+
+/// `void closefrom(int lowest)`
+///
+/// # Safety
+/// As closefrom(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn closefrom(lowest: c_int) {
+    let first = lowest.max(0).cast_unsigned();
+    let errno = kernel::errno();
+    // SAFETY: the caller's promise.
+    if unsafe { close_range(first, u32::MAX, 0) } == 0 {
+        return;
+    }
+    // A kernel before 5.9: one by one, as far as descriptors go.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = limit.current.unwrap_or(table::DESCRIPTORS as u64);
+    for fd in first..u32::try_from(limit).unwrap_or(u32::MAX).min(i32::MAX as u32) {
+        // SAFETY: the caller's promise.
+        unsafe { close(fd.cast_signed()) };
+    }
+    kernel::set_errno(errno);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_closed_around_the_descriptors_of_the_library() {
+        // SAFETY: plain numbers.
+        let made = unsafe { kernel::eventfd(0, 0) };
+        let own = table::keep(made);
+        assert!(own > 2 && table::is_ours(own));
+        let number = own.cast_unsigned();
+        let mut gaps = Vec::new();
+        for_each_gap(number - 2, number + 2, |first, last| gaps.push((first, last)));
+        let inside = |fd: u32| gaps.iter().any(|(first, last)| (*first..=*last).contains(&fd));
+        assert!(!inside(number) && inside(number - 2) | table::is_ours(own - 2));
+        let mut none = 0;
+        for_each_gap(number, number, |_, _| none += 1);
+        assert_eq!(none, 0);
+        // SAFETY: plain numbers; all of them are to fail.
+        unsafe {
+            assert_eq!(close(own), -1);
+            assert_eq!(kernel::errno(), EBADF);
+            assert_eq!(dup(own), -1);
+            assert_eq!(dup2(0, own), -1);
+            assert_eq!(dup2(own, own), -1);
+            assert_eq!(fcntl(own, libc::F_GETFD, 0), -1);
+        }
+        table::release_own(own);
+        assert!(!table::is_ours(own));
+    }
+}

@@ -1,0 +1,471 @@
+//! Where a descriptor goes to somebody who does not know of shared memory: another process
+//! (SCM_RIGHTS), the C library's own streams, io_uring, splice; and calls that come by number
+//! through `syscall`.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{FILE, cmsghdr, msghdr};
+use nm_ring::ledger::Reason;
+
+use crate::calls::processes::{after_bare_fork, before_fork};
+use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
+use crate::next::Next;
+use crate::{kernel, stranded, table};
+
+/// Gives the socket under `fd`, if it is known, back to the kernel.
+fn give_back(fd: c_int, reason: Reason) {
+    if let Some(socket) = table::get(fd) {
+        socket.to_kernel(reason);
+    }
+}
+
+/// Gives back the sockets whose descriptors a message carries to another process. False if bytes
+/// would be lost on the way: then the call fails with `ECONNRESET`.
+///
+/// `message` is null or what the program passes to sendmsg, which the caller answers for.
+pub fn before_sendmsg(message: *const msghdr) -> bool {
+    // SAFETY: the program's own header, if any.
+    let Some(message) = (unsafe { message.as_ref() }) else { return true };
+    let (start, bytes) = (message.msg_control.cast::<u8>(), message.msg_controllen);
+    if start.is_null() {
+        return true;
+    }
+    let mut whole = true;
+    let header_bytes = size_of::<cmsghdr>();
+    let mut at = 0;
+    while bytes.saturating_sub(at) >= header_bytes {
+        // SAFETY: the header lies within the control bytes; it need not be aligned.
+        let header = unsafe { start.add(at).cast::<cmsghdr>().read_unaligned() };
+        let length = header.cmsg_len;
+        if length < header_bytes || length > bytes - at {
+            return whole;
+        }
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            for place in (at + header_bytes..at + length).step_by(size_of::<c_int>()) {
+                if place + size_of::<c_int>() <= at + length {
+                    // SAFETY: within the control bytes.
+                    let fd = unsafe { start.add(place).cast::<c_int>().read_unaligned() };
+                    give_back(fd, Reason::Passed);
+                    whole &= !stranded::keeps(fd);
+                }
+            }
+        }
+        at += length.next_multiple_of(size_of::<usize>());
+    }
+    whole
+}
+
+type FdopenFn = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
+type SpliceFn = unsafe extern "C" fn(c_int, *mut i64, c_int, *mut i64, usize, c_uint) -> isize;
+type AnyFn = unsafe extern "C" fn();
+type AddDup2Fn = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int, c_int) -> c_int;
+
+// SAFETY: types as in stdio.h, fcntl.h and spawn.h, for this and those below; the variadic ones are
+// only jumped to.
+static FDOPEN: Next<FdopenFn> = unsafe { Next::new(c"fdopen") };
+// SAFETY: see above.
+static SPLICE: Next<SpliceFn> = unsafe { Next::new(c"splice") };
+// SAFETY: see above.
+static ADD_DUP2: Next<AddDup2Fn> = unsafe { Next::new(c"posix_spawn_file_actions_adddup2") };
+// SAFETY: see above.
+static DPRINTF: Next<AnyFn> = unsafe { Next::new(c"dprintf") };
+// SAFETY: see above.
+static VDPRINTF: Next<AnyFn> = unsafe { Next::new(c"vdprintf") };
+// SAFETY: see above.
+static DPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__dprintf_chk") };
+// SAFETY: see above.
+static VDPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__vdprintf_chk") };
+
+/// Looks up the C library's own functions, which a handler must not have to.
+pub fn prepare() {
+    FDOPEN.get();
+    SPLICE.get();
+    ADD_DUP2.get();
+    for function in [&DPRINTF, &VDPRINTF, &DPRINTF_CHECKED, &VDPRINTF_CHECKED] {
+        function.get();
+    }
+}
+
+/// `FILE *fdopen(int fd, const char *mode)`: the C library reads and writes it past us
+///
+/// # Safety
+/// As fdopen(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    give_back(fd, Reason::Stdio);
+    let Some(real) = FDOPEN.get() else {
+        kernel::set_errno(libc::ENOSYS);
+        return ptr::null_mut();
+    };
+    // SAFETY: the caller's promise.
+    unsafe { real(fd, mode) }
+}
+
+/// glibc's second name of [`fdopen`].
+///
+/// # Safety
+/// As fdopen(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    unsafe { fdopen(fd, mode) }
+}
+
+/// Gives `fd` back and answers the address of the C library's function.
+fn printed(fd: c_int, real: &Next<AnyFn>) -> *const c_void {
+    give_back(fd, Reason::Stdio);
+    real.get().map_or(ptr::null(), |function| function as *const c_void)
+}
+
+extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
+    printed(fd, &DPRINTF)
+}
+
+extern "C" fn before_vdprintf(fd: c_int) -> *const c_void {
+    printed(fd, &VDPRINTF)
+}
+
+extern "C" fn before_dprintf_checked(fd: c_int) -> *const c_void {
+    printed(fd, &DPRINTF_CHECKED)
+}
+
+extern "C" fn before_vdprintf_checked(fd: c_int) -> *const c_void {
+    printed(fd, &VDPRINTF_CHECKED)
+}
+
+/// Functions whose arguments (variadic, floating-point) are handed on untouched: all registers that
+/// may hold some are kept over the call of `$before`, which gives the address to jump to.
+macro_rules! pass_through {
+    ($($(#[$doc:meta])* $name:ident after $before:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As dprintf(3).
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(fd: c_int) -> c_int {
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "sub rsp, 128",
+                "movaps [rsp], xmm0",
+                "movaps [rsp + 16], xmm1",
+                "movaps [rsp + 32], xmm2",
+                "movaps [rsp + 48], xmm3",
+                "movaps [rsp + 64], xmm4",
+                "movaps [rsp + 80], xmm5",
+                "movaps [rsp + 96], xmm6",
+                "movaps [rsp + 112], xmm7",
+                "call {before}",
+                "mov r11, rax",
+                "movaps xmm0, [rsp]",
+                "movaps xmm1, [rsp + 16]",
+                "movaps xmm2, [rsp + 32]",
+                "movaps xmm3, [rsp + 48]",
+                "movaps xmm4, [rsp + 64]",
+                "movaps xmm5, [rsp + 80]",
+                "movaps xmm6, [rsp + 96]",
+                "movaps xmm7, [rsp + 112]",
+                "add rsp, 128",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp r11",
+                before = sym $before,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As dprintf(3).
+        #[cfg(target_arch = "aarch64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(fd: c_int) -> c_int {
+            core::arch::naked_asm!(
+                "sub sp, sp, #208",
+                "stp x0, x1, [sp]",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "stp x6, x7, [sp, #48]",
+                "str x30, [sp, #64]",
+                "stp q0, q1, [sp, #80]",
+                "stp q2, q3, [sp, #112]",
+                "stp q4, q5, [sp, #144]",
+                "stp q6, q7, [sp, #176]",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp]",
+                "ldp x2, x3, [sp, #16]",
+                "ldp x4, x5, [sp, #32]",
+                "ldp x6, x7, [sp, #48]",
+                "ldr x30, [sp, #64]",
+                "ldp q0, q1, [sp, #80]",
+                "ldp q2, q3, [sp, #112]",
+                "ldp q4, q5, [sp, #144]",
+                "ldp q6, q7, [sp, #176]",
+                "add sp, sp, #208",
+                "br x16",
+                before = sym $before,
+            )
+        }
+    )*};
+}
+
+pass_through! {
+    /// `int dprintf(int fd, const char *format, ...)`
+    dprintf after before_dprintf;
+    /// `int vdprintf(int fd, const char *format, va_list)`
+    vdprintf after before_vdprintf;
+    /// `int __dprintf_chk(int fd, int flag, const char *format, ...)`
+    __dprintf_chk after before_dprintf_checked;
+    /// `int __vdprintf_chk(int fd, int flag, const char *format, va_list)`
+    __vdprintf_chk after before_vdprintf_checked;
+}
+
+/// `ssize_t splice(int in, off64_t *, int out, off64_t *, size_t bytes, unsigned flags)`: pages
+/// move inside the kernel, so the bytes have to be there. (tee and vmsplice take pipes only.)
+///
+/// # Safety
+/// As splice(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn splice(
+    source: c_int,
+    source_offset: *mut i64,
+    target: c_int,
+    target_offset: *mut i64,
+    bytes: usize,
+    flags: c_uint,
+) -> isize {
+    give_back(source, Reason::Splice);
+    give_back(target, Reason::Splice);
+    let Some(real) = SPLICE.get() else { return kernel::fail(libc::ENOSYS) };
+    // SAFETY: the caller's promise.
+    unsafe { real(source, source_offset, target, target_offset, bytes, flags) }
+}
+
+/// `int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *, int fd, int copy)`: the copy
+/// is made for the program that is started
+///
+/// # Safety
+/// As posix_spawn_file_actions_adddup2(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut libc::posix_spawn_file_actions_t,
+    fd: c_int,
+    copy: c_int,
+) -> c_int {
+    give_back(fd, Reason::Exec);
+    let Some(real) = ADD_DUP2.get() else { return libc::ENOSYS };
+    // SAFETY: the caller's promise.
+    unsafe { real(actions, fd, copy) }
+}
+
+/// 1 once the process has been seen to make an io_uring.
+static RING_SEEN: AtomicU32 = AtomicU32::new(0);
+/// How often [`ring_in_sight`] has been asked.
+static QUESTIONS: AtomicU32 = AtomicU32::new(0);
+
+/// Why new sockets of this process stay with the kernel, if they do.
+pub fn kernel_only() -> Option<Reason> {
+    (RING_SEEN.load(Ordering::Relaxed) != 0).then_some(Reason::IoUring)
+}
+
+/// The kernel works on descriptors without any call of the program: every socket goes back.
+fn ring_made() {
+    RING_SEEN.store(1, Ordering::Relaxed);
+    table::each_socket(|socket| socket.to_kernel(Reason::IoUring));
+}
+
+/// Whether the process has an io_uring that was made by inlined instructions (liburing does so
+/// when it is linked statically): looks through the descriptors at the first, second, fourth …
+/// question.
+pub fn ring_in_sight() -> bool {
+    if RING_SEEN.load(Ordering::Relaxed) != 0 {
+        return true;
+    }
+    let question = QUESTIONS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if question.is_power_of_two() && has_ring_descriptor() {
+        ring_made();
+        return true;
+    }
+    false
+}
+
+/// Reads /proc/self/fd, without allocating.
+fn has_ring_descriptor() -> bool {
+    use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };
+    let mut space = [std::mem::MaybeUninit::<u8>::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut space);
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return false };
+        let mut target = [std::mem::MaybeUninit::<u8>::uninit(); 32];
+        if let Ok((target, _)) = readlinkat_raw(&folder, entry.file_name(), &mut target)
+            && target.starts_with(b"anon_inode:[io_uring]")
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// liburing's own functions, which make the system call by an inlined instruction. They exist in
+/// the library only; where it is not loaded nobody calls these.
+macro_rules! ring_makers {
+    ($($name:ident = $text:literal ($($argument:ident),*);)*) => {$(
+        /// liburing's function of this name; the process's sockets go to the kernel.
+        ///
+        /// # Safety
+        /// As liburing's.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: usize),*) -> c_int {
+            type Maker = unsafe extern "C" fn($(ring_makers!(@word $argument)),*) -> c_int;
+            // SAFETY: all arguments are words or smaller, handed on as they came.
+            static REAL: Next<Maker> = unsafe { Next::new($text) };
+            ring_made();
+            let Some(real) = REAL.get() else { return -libc::ENOSYS };
+            // SAFETY: the caller's promise.
+            unsafe { real($($argument),*) }
+        }
+    )*};
+    (@word $argument:ident) => { usize };
+}
+
+ring_makers! {
+    io_uring_queue_init = c"io_uring_queue_init" (entries, ring, flags);
+    io_uring_queue_init_params = c"io_uring_queue_init_params" (entries, ring, parameters);
+    io_uring_queue_init_mem = c"io_uring_queue_init_mem" (entries, ring, parameters, memory, bytes);
+    io_uring_queue_init_try_nosqarr = c"io_uring_queue_init_try_nosqarr" (entries, ring, flags);
+    io_uring_setup = c"io_uring_setup" (entries, parameters);
+}
+
+/// `long syscall(long number, ...)`: calls that we stand in for go to ours, the rest to the kernel
+///
+/// # Safety
+/// As the system call of that number.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let int = |word: usize| word as c_int;
+    // SAFETY: the caller's promise, for each of them: the words are what the call of this number
+    // takes, and our functions take the same.
+    unsafe {
+        let result = match number {
+            libc::SYS_read => data::read(int(a), b as _, c),
+            libc::SYS_write => data::write(int(a), b as _, c),
+            libc::SYS_readv => data::readv(int(a), b as _, int(c)),
+            libc::SYS_writev => data::writev(int(a), b as _, int(c)),
+            libc::SYS_recvfrom => data::recvfrom(int(a), b as _, c, int(d), e as _, f as _),
+            libc::SYS_sendto => data::sendto(int(a), b as _, c, int(d), e as _, f as _),
+            libc::SYS_recvmsg => data::recvmsg(int(a), b as _, int(c)),
+            libc::SYS_sendmsg => data::sendmsg(int(a), b as _, int(c)),
+            libc::SYS_recvmmsg => data::recvmmsg(int(a), b as _, c as _, int(d), e as _) as isize,
+            libc::SYS_sendmmsg => data::sendmmsg(int(a), b as _, c as _, int(d)) as isize,
+            libc::SYS_sendfile => data::sendfile(int(a), int(b), c as _, d),
+            libc::SYS_splice => splice(int(a), b as _, int(c), d as _, e, f as _),
+            libc::SYS_io_uring_setup => {
+                ring_made();
+                kernel::call(number, a, b, c, d, e, f)
+            }
+            _ => return other_syscall(number, [a, b, c, d, e, f]),
+        };
+        result as c_long
+    }
+}
+
+/// Calls by number that are not about data.
+///
+/// # Safety
+/// As the system call of that number.
+unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
+    let [a, b, c, d, e, f] = words;
+    let int = |word: usize| word as c_int;
+    // SAFETY: as in `syscall`.
+    unsafe {
+        let result = match number {
+            libc::SYS_close => descriptors::close(int(a)),
+            libc::SYS_dup => descriptors::dup(int(a)),
+            libc::SYS_dup3 => descriptors::dup3(int(a), int(b), int(c)),
+            libc::SYS_fcntl => descriptors::fcntl(int(a), int(b), c),
+            libc::SYS_close_range => descriptors::close_range(a as _, b as _, int(c)),
+            libc::SYS_connect => sockets::connect(int(a), b as _, c as _),
+            libc::SYS_accept => sockets::accept(int(a), b as _, c as _),
+            libc::SYS_accept4 => sockets::accept4(int(a), b as _, c as _, int(d)),
+            libc::SYS_shutdown => sockets::shutdown(int(a), int(b)),
+            libc::SYS_setsockopt => sockets::setsockopt(int(a), int(b), int(c), d as _, e as _),
+            libc::SYS_ioctl => sockets::ioctl(int(a), b as _, c as _),
+            libc::SYS_epoll_ctl => epoll::epoll_ctl(int(a), int(b), int(c), d as _),
+            libc::SYS_execve => processes::execve(a as _, b as _, c as _),
+            libc::SYS_execveat => processes::execveat(int(a), b as _, c as _, d as _, int(e)),
+            libc::SYS_clone => return bare_fork(number, words, a),
+            // SAFETY: the kernel's structure begins with the flags; the caller passes one.
+            libc::SYS_clone3 => {
+                let flags = (a as *const u64).as_ref().map_or(0, |flags| *flags as usize);
+                return bare_fork(number, words, flags);
+            }
+            libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
+            libc::SYS_pselect6 => {
+                // The mask comes with its size, both in memory.
+                let mask = (f as *const *const libc::sigset_t).as_ref();
+                let mask = mask.map_or(ptr::null(), |mask| *mask);
+                select::pselect(int(a), b as _, c as _, d as _, e as _, mask)
+            }
+            libc::SYS_epoll_pwait => epoll::epoll_pwait(int(a), b as _, int(c), int(d), e as _),
+            libc::SYS_epoll_pwait2 => epoll::epoll_pwait2(int(a), b as _, int(c), d as _, e as _),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => return bare_fork(number, words, 0),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => descriptors::dup2(int(a), int(b)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => poll::poll(a as _, b as _, int(c)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => select::select(int(a), b as _, c as _, d as _, e as _),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => epoll::epoll_wait(int(a), b as _, int(c), int(d)),
+            _ => return kernel::call(number, a, b, c, d, e, f) as c_long,
+        };
+        c_long::from(result)
+    }
+}
+
+/// A process made by number, past fork and its handlers. One that shares our memory is a borrower
+/// and needs nothing.
+///
+/// # Safety
+/// As clone(2); the child must not need a stack of its own.
+unsafe fn bare_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
+    let [a, b, c, d, e, f] = words;
+    let copies = flags & libc::CLONE_VM as usize == 0;
+    if copies {
+        before_fork();
+    }
+    // SAFETY: the caller's promise.
+    let pid = unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;
+    if copies {
+        after_bare_fork(pid);
+    }
+    pid
+}

@@ -1,0 +1,11 @@
+//! The functions of libc that are replaced, one family a file.
+
+pub mod data;
+pub mod descriptors;
+pub mod epoll;
+pub mod handover;
+pub mod poll;
+pub mod processes;
+pub mod select;
+pub mod signals;
+pub mod sockets;

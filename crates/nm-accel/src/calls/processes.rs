@@ -1,0 +1,577 @@
+//! fork, exec, spawn and exit: who owns the table, who holds a socket, and what must go back to
+//! the kernel before a program that knows nothing of shared memory gets the descriptor.
+//!
+//! vfork is not interposed: a wrapper cannot return twice. Its child runs on our memory, so every
+//! function that would change state of this process asks [`standing`] first. Neither is clone: a
+//! child that it copies is found out by [`standing`], one that shares our memory is a borrower.
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use nm_ring::ledger::Reason;
+
+use crate::calls::{handover, signals};
+use crate::next::Next;
+use crate::socket::Socket;
+use crate::stranded::StandIns;
+use crate::{kernel, meet, ready, table};
+
+/// What the calling process may do with the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The table is its own.
+    Owner,
+    /// It runs on the memory of the process that owns the table (vfork and the like): its
+    /// descriptors are its own, the table is not.
+    Borrower,
+}
+
+/// A word that reads 1 in this process and 0 in a copy of it that nobody has seen yet.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Set when the process is ending and has let go of its sockets.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Whose memory this is; costs one getpid. A copied process that came about without fork (a raw
+/// clone) is noticed here and made the owner of its copy.
+pub fn standing() -> Standing {
+    let owner = table::owner_pid();
+    if owner == 0 || kernel::getpid() == owner {
+        return if LEFT.load(Ordering::Relaxed) { Standing::Borrower } else { Standing::Owner };
+    }
+    let mark = MARK.load(Ordering::Relaxed);
+    // SAFETY: null, or the page that `prepare` mapped for good.
+    let wiped = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);
+    if !wiped {
+        return Standing::Borrower;
+    }
+    hold();
+    became_child();
+    Standing::Owner
+}
+
+/// Everything that has to be ready before the program's first call: handlers of fork, the mark,
+/// functions of the C library that a signal handler or a fresh child may need.
+pub fn prepare() {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    const PAGE: usize = 4096;
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+    let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
+    if let Ok(page) = page
+        // SAFETY: the advice is for the page just mapped.
+        && unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
+    {
+        let mark = page.cast::<AtomicU32>();
+        // SAFETY: at the beginning of a page of zeros that stays mapped.
+        unsafe { &*mark }.store(1, Ordering::Relaxed);
+        MARK.store(mark, Ordering::Relaxed);
+    }
+    // The C library runs them for fork, daemon and forkpty alike. It can fail only without memory.
+    // SAFETY: three functions that take and give nothing, here as long as the process.
+    unsafe {
+        libc::pthread_atfork(Some(before_handler), Some(parent_handler), Some(child_handler))
+    };
+    FORK.get();
+    FORK_BARE.get();
+    EXECV.get();
+    EXECVP.get();
+    EXECVPE.get();
+    FEXECVE.get();
+    POSIX_SPAWN.get();
+    POSIX_SPAWNP.get();
+    SYSTEM.get();
+    POPEN.get();
+    handover::prepare();
+    signals::prepare();
+    crate::signals::adopt();
+}
+
+extern "C" fn before_handler() {
+    before_fork();
+}
+
+extern "C" fn parent_handler() {
+    meet::free();
+}
+
+/// What must be done before the memory is copied: no two ends meet meanwhile, and each socket is
+/// held by a process more.
+pub fn before_fork() {
+    meet::hold();
+    table::each_socket(|socket| {
+        socket.before_fork();
+        socket.record().hold();
+    });
+}
+
+extern "C" fn child_handler() {
+    became_child();
+}
+
+/// A process more holds each socket. Before the fork: the parent may try to meet right after it.
+pub fn hold() {
+    table::each_socket(|socket| socket.record().hold());
+}
+
+/// A process less holds each socket. The records stay open: an exec or a fork may fail.
+pub fn let_go() {
+    table::each_socket(|socket| {
+        socket.record().holders.fetch_sub(1, Ordering::Relaxed);
+    });
+}
+
+/// In the child of a fork: table, sets and locks are the child's own from now on.
+pub fn became_child() {
+    // SAFETY: null, or the page that `prepare` mapped for good.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Relaxed).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+    LEFT.store(false, Ordering::Relaxed);
+    table::forked_child();
+    ready::forked_child();
+    crate::signals::forked_child();
+}
+
+/// After a fork that ran no handlers, as its result is: the child becomes the owner, and a fork
+/// that failed holds nothing.
+pub fn after_bare_fork(pid: i64) {
+    if pid == 0 {
+        became_child();
+        return;
+    }
+    if pid < 0 {
+        let_go();
+    }
+    meet::free();
+}
+
+type ForkFn = unsafe extern "C" fn() -> pid_t;
+type Strings = *const *const c_char;
+type ExecFn = unsafe extern "C" fn(*const c_char, Strings) -> c_int;
+type ExecEnvFn = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
+type FexecveFn = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
+type SpawnFn = unsafe extern "C" fn(
+    *mut pid_t,
+    *const c_char,
+    *const posix_spawn_file_actions_t,
+    *const posix_spawnattr_t,
+    Strings,
+    Strings,
+) -> c_int;
+type SystemFn = unsafe extern "C" fn(*const c_char) -> c_int;
+type PopenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
+
+// SAFETY: types as in unistd.h, spawn.h and stdlib.h, for this and those below.
+static FORK: Next<ForkFn> = unsafe { Next::new(c"fork") };
+// SAFETY: see above.
+static FORK_BARE: Next<ForkFn> = unsafe { Next::new(c"_Fork") };
+// SAFETY: see above.
+static EXECV: Next<ExecFn> = unsafe { Next::new(c"execv") };
+// SAFETY: see above.
+static EXECVP: Next<ExecFn> = unsafe { Next::new(c"execvp") };
+// SAFETY: see above.
+static EXECVPE: Next<ExecEnvFn> = unsafe { Next::new(c"execvpe") };
+// SAFETY: see above.
+static FEXECVE: Next<FexecveFn> = unsafe { Next::new(c"fexecve") };
+// SAFETY: see above.
+static POSIX_SPAWN: Next<SpawnFn> = unsafe { Next::new(c"posix_spawn") };
+// SAFETY: see above.
+static POSIX_SPAWNP: Next<SpawnFn> = unsafe { Next::new(c"posix_spawnp") };
+// SAFETY: see above.
+static SYSTEM: Next<SystemFn> = unsafe { Next::new(c"system") };
+// SAFETY: see above.
+static POPEN: Next<PopenFn> = unsafe { Next::new(c"popen") };
+
+/// The result of a function that the C library does not have.
+fn missing() -> c_int {
+    kernel::fail(libc::ENOSYS) as c_int
+}
+
+/// `pid_t fork(void)`
+///
+/// # Safety
+/// As fork(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fork() -> pid_t {
+    let Some(real) = FORK.get() else { return missing() };
+    // SAFETY: the caller's promise; the handlers of `prepare` do the counting.
+    let pid = unsafe { real() };
+    if pid < 0 && !MARK.load(Ordering::Relaxed).is_null() {
+        let_go();
+    }
+    pid
+}
+
+/// glibc's second name of [`fork`].
+///
+/// # Safety
+/// As fork(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __fork() -> pid_t {
+    // SAFETY: the caller's promise.
+    unsafe { fork() }
+}
+
+/// `pid_t _Fork(void)`: a fork that runs no handlers
+///
+/// # Safety
+/// As fork(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    let Some(real) = FORK_BARE.get() else { return missing() };
+    before_fork();
+    // SAFETY: the caller's promise.
+    let pid = unsafe { real() };
+    after_bare_fork(i64::from(pid));
+    pid
+}
+
+/// Sends back to the kernel every socket of which a descriptor outlives an exec.
+///
+/// In a vfork child the descriptors are asked of the kernel, which knows the child's own; a socket
+/// that it copied has gone back already (see `descriptors`).
+fn release_survivors(mut survives: impl FnMut(c_int, &'static Socket)) {
+    let mut known = false;
+    table::each_socket(|_| known = true);
+    if !known {
+        return;
+    }
+    table::each(|fd, socket| {
+        // SAFETY: a query of plain numbers.
+        let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            socket.to_kernel(Reason::Exec);
+            survives(fd, socket);
+        }
+    });
+}
+
+/// Runs an exec, which comes back only if it failed. The process lets go of its sockets before:
+/// those that it shares with its parent may then meet.
+pub fn replace_program(exec: impl FnOnce() -> c_int) -> c_int {
+    let mut stand_ins = StandIns::new();
+    release_survivors(|fd, socket| stand_ins.replace(fd, socket));
+    let owner = standing() == Standing::Owner;
+    if owner {
+        let_go();
+    }
+    let result = exec();
+    let errno = kernel::errno();
+    stand_ins.undo();
+    kernel::set_errno(errno);
+    if owner {
+        hold();
+    }
+    result
+}
+
+/// `int execve(const char *path, char *const arguments[], char *const environment[])`
+///
+/// # Safety
+/// As execve(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
+    replace_program(|| {
+        // SAFETY: the caller's promise.
+        unsafe { kernel::call(libc::SYS_execve, path, arguments, environment, 0, 0, 0) as c_int }
+    })
+}
+
+/// `int execveat(int folder, const char *path, char *const[], char *const[], int flags)`
+///
+/// # Safety
+/// As execveat(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
+    let (folder, flags) = (folder as usize, flags as usize);
+    replace_program(|| {
+        let number = libc::SYS_execveat;
+        // SAFETY: the caller's promise.
+        unsafe { kernel::call(number, folder, path, arguments, environment, flags, 0) as c_int }
+    })
+}
+
+/// `int execv(const char *path, char *const arguments[])`
+///
+/// # Safety
+/// As execv(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    let Some(real) = EXECV.get() else { return missing() };
+    // SAFETY: the caller's promise.
+    replace_program(|| unsafe { real(path, arguments) })
+}
+
+/// `int execvp(const char *file, char *const arguments[])`
+///
+/// # Safety
+/// As execvp(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    let Some(real) = EXECVP.get() else { return missing() };
+    // SAFETY: the caller's promise.
+    replace_program(|| unsafe { real(file, arguments) })
+}
+
+/// `int execvpe(const char *file, char *const arguments[], char *const environment[])`
+///
+/// # Safety
+/// As execvpe(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    let Some(real) = EXECVPE.get() else { return missing() };
+    // SAFETY: the caller's promise.
+    replace_program(|| unsafe { real(file, arguments, environment) })
+}
+
+/// `int fexecve(int fd, char *const arguments[], char *const environment[])`
+///
+/// # Safety
+/// As fexecve(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+    let Some(real) = FEXECVE.get() else { return missing() };
+    // SAFETY: the caller's promise.
+    replace_program(|| unsafe { real(fd, arguments, environment) })
+}
+
+/// The argument list of execl and execlp, as one array.
+unsafe extern "C" fn execl_listed(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the list that the caller of execl made.
+    unsafe { execv(path, arguments) }
+}
+
+unsafe extern "C" fn execlp_listed(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the list that the caller of execlp made.
+    unsafe { execvp(file, arguments) }
+}
+
+/// execle: the environment follows the null that ends the arguments.
+unsafe extern "C" fn execle_listed(path: *const c_char, arguments: Strings) -> c_int {
+    let mut end = arguments;
+    // SAFETY: execle's list ends in a null pointer, and the environment is the word after it.
+    let environment = unsafe {
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        (*end.add(1)).cast::<*const c_char>()
+    };
+    // SAFETY: what the caller of execle made.
+    unsafe { execve(path, arguments, environment) }
+}
+
+/// Stable Rust cannot define a variadic function. These take the arguments where the calling
+/// convention puts them: the registers are stored right below those on the stack, so that all lie
+/// in one array, which is what the non-variadic exec wants.
+macro_rules! variadic_exec {
+    ($($(#[$doc:meta])* $name:ident -> $listed:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As execl(3): strings, closed by a null pointer.
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(path: *const c_char) -> c_int {
+            // On entry: [rsp] the return address, above it the arguments from the 7th on. The
+            // address makes room for the 6th and is put back before the return.
+            core::arch::naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {listed}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                listed = sym $listed,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As execl(3): strings, closed by a null pointer.
+        #[cfg(target_arch = "aarch64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(path: *const c_char) -> c_int {
+            // On entry: [sp] the arguments from the 9th on; x1 to x7 go right below them.
+            core::arch::naked_asm!(
+                "sub sp, sp, #80",
+                "str x30, [sp]",
+                "str x1, [sp, #24]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x1, sp, #24",
+                "bl {listed}",
+                "ldr x30, [sp]",
+                "add sp, sp, #80",
+                "ret",
+                listed = sym $listed,
+            )
+        }
+    )*};
+}
+
+variadic_exec! {
+    /// `int execl(const char *path, const char *argument, ..., NULL)`
+    execl -> execl_listed;
+    /// `int execlp(const char *file, const char *argument, ..., NULL)`
+    execlp -> execlp_listed;
+    /// `int execle(const char *path, const char *argument, ..., NULL, char *const environment[])`
+    execle -> execle_listed;
+}
+
+/// `int posix_spawn(pid_t *, const char *path, file actions, attributes, arguments, environment)`
+///
+/// # Safety
+/// As posix_spawn(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
+    release_survivors(|_, _| ());
+    // SAFETY: the caller's promise.
+    unsafe { real(pid, path, actions, attributes, arguments, environment) }
+}
+
+/// `int posix_spawnp(pid_t *, const char *file, file actions, attributes, arguments, environment)`
+///
+/// # Safety
+/// As posix_spawnp(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
+    release_survivors(|_, _| ());
+    // SAFETY: the caller's promise.
+    unsafe { real(pid, file, actions, attributes, arguments, environment) }
+}
+
+/// `int system(const char *command)`
+///
+/// # Safety
+/// As system(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    let Some(real) = SYSTEM.get() else { return missing() };
+    if !command.is_null() {
+        release_survivors(|_, _| ());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real(command) }
+}
+
+/// `FILE *popen(const char *command, const char *mode)`
+///
+/// # Safety
+/// As popen(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    let Some(real) = POPEN.get() else {
+        missing();
+        return ptr::null_mut();
+    };
+    release_survivors(|_, _| ());
+    // SAFETY: the caller's promise.
+    unsafe { real(command, mode) }
+}
+
+/// glibc's second name of [`popen`].
+///
+/// # Safety
+/// As popen(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    unsafe { popen(command, mode) }
+}
+
+/// The process is about to end without closing anything: it holds no socket any more.
+///
+/// What still runs, exit handlers of other libraries, gets its descriptors closed by the kernel and
+/// changes nothing here any more: a socket must not be let go of twice.
+pub fn leaving() {
+    if table::owner_pid() != 0 && standing() == Standing::Owner {
+        LEFT.store(true, Ordering::Relaxed);
+        table::each_socket(|socket| {
+            if socket.record().release() == 0 {
+                meet::stop(socket);
+                socket.leave_behind();
+            }
+        });
+    }
+}
+
+/// At the end of exit(3), after the program's own exit handlers.
+extern "C" fn end() {
+    leaving();
+}
+
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".fini_array"))]
+static END: extern "C" fn() = end;
+
+/// `void _exit(int status)`: the end that runs no exit handlers, as forked children like it
+///
+/// # Safety
+/// As _exit(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    leaving();
+    loop {
+        // SAFETY: ends the process.
+        unsafe { kernel::raw(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
+    }
+}
+
+/// C99's name of [`_exit`].
+///
+/// # Safety
+/// As _exit(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the caller's promise.
+    unsafe { _exit(status) }
+}

@@ -1,0 +1,288 @@
+//! The calls that make, name, end and set sockets: connect, accept, shutdown, options, flags.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use libc::{sockaddr, sockaddr_storage, socklen_t};
+use nm_ring::conduit::{DEAF, FINISHED};
+use nm_ring::ledger::{Reason, Role};
+
+use super::processes::{self, Standing};
+use crate::socket::{Phase, Socket};
+use crate::{kernel, meet, table};
+
+/// Takes note of a socket, unless this process only borrows its parent's memory.
+fn admit(fd: c_int, role: Role, peer: Option<std::net::SocketAddr>) {
+    if table::owner_pid() == 0 || matches!(processes::standing(), Standing::Borrower) {
+        return;
+    }
+    let errno = kernel::errno();
+    meet::admit(fd, role, peer);
+    kernel::set_errno(errno);
+}
+
+/// Copies an address out of a program's memory.
+///
+/// # Safety
+/// `place` names `length` live bytes.
+unsafe fn copy(place: *const sockaddr, length: socklen_t) -> sockaddr_storage {
+    // SAFETY: all zero is a valid address storage.
+    let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
+    let bytes = (length as usize).min(size_of::<sockaddr_storage>());
+    if !place.is_null() {
+        // SAFETY: both are live for so many bytes.
+        unsafe {
+            ptr::copy_nonoverlapping(place.cast::<u8>(), (&raw mut storage).cast::<u8>(), bytes);
+        }
+    }
+    storage
+}
+
+/// `connect(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    // SAFETY: the program's own call.
+    let result = unsafe { kernel::connect(fd, address, length) };
+    let begun = result == 0 || kernel::errno() == libc::EINPROGRESS;
+    if !begun || address.is_null() || length < 2 {
+        return result;
+    }
+    // SAFETY: the kernel has just read the same bytes.
+    let storage = unsafe { copy(address, length) };
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET | libc::AF_INET6 if table::get(fd).is_none_or(|it| !it.joined()) => {
+            admit(fd, Role::Client, meet::address(&storage));
+        }
+        libc::AF_UNSPEC => {
+            // Dissolved: whatever it is next, it is the kernel's.
+            if let Some(socket) = table::get(fd) {
+                socket.to_kernel(Reason::RoleUnknown);
+            }
+        }
+        _ => {}
+    }
+    result
+}
+
+/// `accept(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise is handed on.
+    unsafe { accept4(fd, address, length, 0) }
+}
+
+/// `accept4(2)`.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if !address.is_null() {
+        // SAFETY: the program's own call.
+        let accepted = unsafe { kernel::accept4(fd, address, length, flags) };
+        if accepted >= 0 && !length.is_null() {
+            // SAFETY: the program's own variables, which the kernel has just written. Where its
+            // buffer was too short, only the family counts.
+            let storage = unsafe { copy(address, *length) };
+            // SAFETY: as above.
+            admit_accepted(accepted, &storage, unsafe { *length });
+        }
+        return accepted;
+    }
+    // SAFETY: all zero is a valid address storage.
+    let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut size = size_of::<sockaddr_storage>() as socklen_t;
+    // SAFETY: both are live and of the stated size.
+    let accepted = unsafe { kernel::accept4(fd, (&raw mut storage).cast(), &raw mut size, flags) };
+    if accepted >= 0 {
+        admit_accepted(accepted, &storage, size);
+    }
+    accepted
+}
+
+fn admit_accepted(fd: c_int, storage: &sockaddr_storage, _length: socklen_t) {
+    if matches!(c_int::from(storage.ss_family), libc::AF_INET | libc::AF_INET6) {
+        admit(fd, Role::Server, meet::address(storage));
+    }
+}
+
+/// `shutdown(2)`: the direction away from this end goes back to the kernel, which then sends its
+/// FIN behind all that is in the pipe.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(socket) = table::get(fd)
+        && socket.joined()
+        && let Some(_inside) = socket.enter(fd)
+        && socket.joined()
+        && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
+    {
+        if how != libc::SHUT_RD {
+            socket.hand_back(fd);
+            socket.end_out();
+            if socket.owing() {
+                socket.pay(fd);
+            }
+            socket.own().say(FINISHED);
+        }
+        if how != libc::SHUT_WR {
+            socket.own().say(DEAF);
+        }
+        // SAFETY: no pointers.
+        let result = unsafe { kernel::shutdown(fd, how) };
+        let errno = kernel::errno();
+        socket.look(fd);
+        socket.ring_reader();
+        socket.wake_own();
+        kernel::set_errno(errno);
+        return result;
+    }
+    // SAFETY: no pointers.
+    unsafe { kernel::shutdown(fd, how) }
+}
+
+/// `setsockopt(2)`: the kernel's own, and remembered where it changes what we do.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    let socket = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel);
+    if let Some(socket) = socket {
+        let number = if value.is_null() || (length as usize) < size_of::<c_int>() {
+            0
+        } else {
+            // SAFETY: the program's own value of this length.
+            unsafe { value.cast::<c_int>().read_unaligned() }
+        };
+        if meet::kept_by_kernel(level, name, number) {
+            socket.record().set_reason(Reason::SocketOption, meet::option_number(level, name));
+            socket.to_kernel(Reason::SocketOption);
+        }
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { kernel::setsockopt(fd, level, name, value, length) };
+    if let Some(socket) = socket
+        && result == 0
+        && level == libc::SOL_SOCKET
+        && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | 66 | 67)
+    {
+        socket.learn_timeouts(fd);
+    }
+    result
+}
+
+/// `ioctl(2)`: what lies in the pipes counts in `FIONREAD` and `TIOCOUTQ`.
+///
+/// # Safety
+/// As libc's function of this name, whose one further argument, if any, is a register's worth.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::ioctl(fd, request as usize, argument) };
+    let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
+        return raw();
+    };
+    // The kernel looks at the low half of the request only.
+    match request as u32 as c_ulong {
+        libc::FIONBIO => {
+            let result = raw();
+            if result == 0 {
+                // SAFETY: the kernel has just read the same number.
+                socket.set_nonblocking(
+                    unsafe { ptr::with_exposed_provenance::<c_int>(argument).read_unaligned() }
+                        != 0,
+                );
+            }
+            result
+        }
+        libc::FIOASYNC => {
+            socket.to_kernel(Reason::SignalDriven);
+            raw()
+        }
+        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
+            let result = raw();
+            if result == 0 {
+                let place = ptr::with_exposed_provenance_mut::<c_int>(argument);
+                let more = in_pipes(socket, fd, request as u32 as c_ulong);
+                // SAFETY: the kernel has just written this number, wherever it lies.
+                unsafe { place.write_unaligned(place.read_unaligned().saturating_add(more)) };
+            }
+            result
+        }
+        _ => raw(),
+    }
+}
+
+/// `SIOCOUTQNSD`: bytes that have not been sent.
+const SIOCOUTQNSD: c_ulong = 0x894B;
+
+/// Bytes that the kernel does not know of.
+fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
+    if !socket.joined() {
+        return 0;
+    }
+    let Some(_inside) = socket.enter(fd).filter(|_| socket.joined()) else { return 0 };
+    let bytes = match request {
+        libc::FIONREAD if socket.pipe_is_next() => socket.back().readable(),
+        libc::TIOCOUTQ if socket.out().returned().is_none() => socket.out().readable(),
+        _ => 0,
+    };
+    bytes as c_int
+}
+
+/// `fcntl(2)` but for the commands that copy descriptors.
+///
+/// # Safety
+/// As libc's function.
+pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's own call.
+    let raw = || unsafe { kernel::fcntl(fd, command, argument) };
+    let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
+        return raw();
+    };
+    match command {
+        libc::F_SETFL => {
+            if argument as c_int & libc::O_ASYNC != 0 {
+                socket.to_kernel(Reason::SignalDriven);
+            }
+            let result = raw();
+            if result == 0 {
+                socket.set_nonblocking(argument as c_int & libc::O_NONBLOCK != 0);
+            }
+            result
+        }
+        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
+            socket.to_kernel(Reason::SignalDriven);
+            raw()
+        }
+        _ => raw(),
+    }
+}
+
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;

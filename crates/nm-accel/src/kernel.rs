@@ -1,0 +1,312 @@
+//! The system calls themselves, past libc: one function each, raw, with libc's convention of −1
+//! and `errno`. Everything in this crate that wants the kernel comes here, because the libc names
+//! lead back into the crate.
+
+use std::arch::asm;
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ptr;
+
+use libc::{iovec, mmsghdr, msghdr, pollfd, sockaddr, socklen_t, timespec};
+
+/// One system call with the kernel's own convention: a result, or `-errno`.
+///
+/// # Safety
+/// The arguments are what the call of that number expects: pointers valid for what it reads or
+/// writes through them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn raw(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    let result: isize;
+    // SAFETY: the registers are the kernel's calling convention; the caller answers for the rest.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b,
+            in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _,
+            options(nostack));
+    }
+    result
+}
+
+/// One system call with the kernel's own convention: a result, or `-errno`.
+///
+/// # Safety
+/// The arguments are what the call of that number expects: pointers valid for what it reads or
+/// writes through them.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn raw(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    let result: isize;
+    // SAFETY: the registers are the kernel's calling convention; the caller answers for the rest.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") a as isize => result, in("x1") b,
+            in("x2") c, in("x3") d, in("x4") e, in("x5") f, options(nostack));
+    }
+    result
+}
+
+/// One system call with libc's convention: a result, or −1 and `errno`.
+///
+/// # Safety
+/// As [`raw`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn call(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    // SAFETY: the caller's promise is handed on.
+    let result = unsafe { raw(number, a, b, c, d, e, f) };
+    if (-4095..0).contains(&result) { fail(-result as c_int) } else { result }
+}
+
+/// This thread's `errno`.
+pub fn errno() -> c_int {
+    // SAFETY: libc's own place for it, valid as long as the thread lives.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets this thread's `errno`.
+pub fn set_errno(value: c_int) {
+    // SAFETY: as in `errno`.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// Sets `errno` and gives −1, the way a failed call ends.
+#[cold]
+pub fn fail(value: c_int) -> isize {
+    set_errno(value);
+    -1
+}
+
+/// A descriptor (or another `int`) as a register: sign-extended, as C passes it.
+#[inline(always)]
+fn int(value: c_int) -> usize {
+    value as isize as usize
+}
+
+/// A pointer as a register.
+#[inline(always)]
+fn at<T>(pointer: *const T) -> usize {
+    pointer.addr()
+}
+
+/// Declares system calls as functions: name, number, arguments with how each becomes a register.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident = $number:ident
+        ($($argument:ident: $type:ty => $how:expr),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Every pointer is valid for what the call reads or writes through it.
+        #[inline(always)]
+        pub unsafe fn $name($($argument: $type),*) -> $result {
+            let mut registers = [0_usize; 6];
+            let mut next = 0;
+            $(registers[next] = $how; next += 1;)*
+            let _ = next;
+            let [a, b, c, d, e, f] = registers;
+            // SAFETY: the number and its arguments belong together; the caller answers for the
+            // pointers.
+            unsafe { call(libc::$number, a, b, c, d, e, f) as $result }
+        }
+    )*};
+}
+
+calls! {
+    /// `read(2)`.
+    read = SYS_read(fd: c_int => int(fd), buffer: *mut c_void => at(buffer), bytes: usize => bytes)
+        -> isize;
+    /// `write(2)`.
+    write = SYS_write(fd: c_int => int(fd), buffer: *const c_void => at(buffer),
+        bytes: usize => bytes) -> isize;
+    /// `readv(2)`.
+    readv = SYS_readv(fd: c_int => int(fd), vector: *const iovec => at(vector),
+        count: c_int => int(count)) -> isize;
+    /// `writev(2)`.
+    writev = SYS_writev(fd: c_int => int(fd), vector: *const iovec => at(vector),
+        count: c_int => int(count)) -> isize;
+    /// `pread64(2)`.
+    pread = SYS_pread64(fd: c_int => int(fd), buffer: *mut c_void => at(buffer),
+        bytes: usize => bytes, offset: i64 => offset as usize) -> isize;
+    /// `preadv2(2)`; the offset comes as one register.
+    preadv2 = SYS_preadv2(fd: c_int => int(fd), vector: *const iovec => at(vector),
+        count: c_int => int(count), offset: i64 => offset as usize, high: usize => high,
+        flags: c_int => int(flags)) -> isize;
+    /// `pwritev2(2)`; the offset comes as one register.
+    pwritev2 = SYS_pwritev2(fd: c_int => int(fd), vector: *const iovec => at(vector),
+        count: c_int => int(count), offset: i64 => offset as usize, high: usize => high,
+        flags: c_int => int(flags)) -> isize;
+    /// `recvfrom(2)`.
+    recvfrom = SYS_recvfrom(fd: c_int => int(fd), buffer: *mut c_void => at(buffer),
+        bytes: usize => bytes, flags: c_int => int(flags), address: *mut sockaddr => at(address),
+        length: *mut socklen_t => at(length)) -> isize;
+    /// `sendto(2)`.
+    sendto = SYS_sendto(fd: c_int => int(fd), buffer: *const c_void => at(buffer),
+        bytes: usize => bytes, flags: c_int => int(flags), address: *const sockaddr => at(address),
+        length: socklen_t => length as usize) -> isize;
+    /// `recvmsg(2)`.
+    recvmsg = SYS_recvmsg(fd: c_int => int(fd), message: *mut msghdr => at(message),
+        flags: c_int => int(flags)) -> isize;
+    /// `sendmsg(2)`.
+    sendmsg = SYS_sendmsg(fd: c_int => int(fd), message: *const msghdr => at(message),
+        flags: c_int => int(flags)) -> isize;
+    /// `recvmmsg(2)`.
+    recvmmsg = SYS_recvmmsg(fd: c_int => int(fd), messages: *mut mmsghdr => at(messages),
+        count: u32 => count as usize, flags: c_int => int(flags),
+        timeout: *mut timespec => at(timeout)) -> c_int;
+    /// `sendmmsg(2)`.
+    sendmmsg = SYS_sendmmsg(fd: c_int => int(fd), messages: *mut mmsghdr => at(messages),
+        count: u32 => count as usize, flags: c_int => int(flags)) -> c_int;
+    /// `sendfile(2)`.
+    sendfile = SYS_sendfile(out: c_int => int(out), file: c_int => int(file),
+        offset: *mut i64 => at(offset), bytes: usize => bytes) -> isize;
+    /// `lseek(2)`.
+    lseek = SYS_lseek(fd: c_int => int(fd), offset: i64 => offset as usize,
+        whence: c_int => int(whence)) -> i64;
+    /// `socket(2)`.
+    socket = SYS_socket(domain: c_int => int(domain), kind: c_int => int(kind),
+        protocol: c_int => int(protocol)) -> c_int;
+    /// `bind(2)`.
+    bind = SYS_bind(fd: c_int => int(fd), address: *const sockaddr => at(address),
+        length: socklen_t => length as usize) -> c_int;
+    /// `listen(2)`.
+    listen = SYS_listen(fd: c_int => int(fd), backlog: c_int => int(backlog)) -> c_int;
+    /// `connect(2)`.
+    connect = SYS_connect(fd: c_int => int(fd), address: *const sockaddr => at(address),
+        length: socklen_t => length as usize) -> c_int;
+    /// `accept4(2)`.
+    accept4 = SYS_accept4(fd: c_int => int(fd), address: *mut sockaddr => at(address),
+        length: *mut socklen_t => at(length), flags: c_int => int(flags)) -> c_int;
+    /// `shutdown(2)`.
+    shutdown = SYS_shutdown(fd: c_int => int(fd), how: c_int => int(how)) -> c_int;
+    /// `getsockname(2)`.
+    getsockname = SYS_getsockname(fd: c_int => int(fd), address: *mut sockaddr => at(address),
+        length: *mut socklen_t => at(length)) -> c_int;
+    /// `getpeername(2)`.
+    getpeername = SYS_getpeername(fd: c_int => int(fd), address: *mut sockaddr => at(address),
+        length: *mut socklen_t => at(length)) -> c_int;
+    /// `getsockopt(2)`.
+    getsockopt = SYS_getsockopt(fd: c_int => int(fd), level: c_int => int(level),
+        name: c_int => int(name), value: *mut c_void => at(value),
+        length: *mut socklen_t => at(length)) -> c_int;
+    /// `setsockopt(2)`.
+    setsockopt = SYS_setsockopt(fd: c_int => int(fd), level: c_int => int(level),
+        name: c_int => int(name), value: *const c_void => at(value),
+        length: socklen_t => length as usize) -> c_int;
+    /// `ioctl(2)`.
+    ioctl = SYS_ioctl(fd: c_int => int(fd), request: usize => request, argument: usize => argument)
+        -> c_int;
+    /// `fcntl(2)`.
+    fcntl = SYS_fcntl(fd: c_int => int(fd), command: c_int => int(command),
+        argument: usize => argument) -> c_int;
+    /// `close(2)`.
+    close = SYS_close(fd: c_int => int(fd)) -> c_int;
+    /// `dup(2)`.
+    dup = SYS_dup(fd: c_int => int(fd)) -> c_int;
+    /// `dup3(2)`.
+    dup3 = SYS_dup3(old: c_int => int(old), new: c_int => int(new), flags: c_int => int(flags))
+        -> c_int;
+    /// `close_range(2)`.
+    close_range = SYS_close_range(first: u32 => first as usize, last: u32 => last as usize,
+        flags: c_int => int(flags)) -> c_int;
+    /// `eventfd2(2)`.
+    eventfd = SYS_eventfd2(initial: u32 => initial as usize, flags: c_int => int(flags)) -> c_int;
+    /// `ppoll(2)`; the mask is the kernel's 8 bytes.
+    ppoll = SYS_ppoll(fds: *mut pollfd => at(fds), count: usize => count,
+        timeout: *mut timespec => at(timeout), mask: *const c_void => at(mask),
+        mask_bytes: usize => mask_bytes) -> c_int;
+    /// `pselect6(2)`; the last argument points to {mask, its size}.
+    pselect6 = SYS_pselect6(count: c_int => int(count), readable: *mut c_void => at(readable),
+        writable: *mut c_void => at(writable), except: *mut c_void => at(except),
+        timeout: *mut timespec => at(timeout), mask: *const c_void => at(mask)) -> c_int;
+    /// `epoll_create1(2)`.
+    epoll_create1 = SYS_epoll_create1(flags: c_int => int(flags)) -> c_int;
+    /// `epoll_ctl(2)`.
+    epoll_ctl = SYS_epoll_ctl(set: c_int => int(set), operation: c_int => int(operation),
+        fd: c_int => int(fd), event: *mut libc::epoll_event => at(event)) -> c_int;
+    /// `epoll_pwait(2)`; the mask is the kernel's 8 bytes.
+    epoll_pwait = SYS_epoll_pwait(set: c_int => int(set),
+        events: *mut libc::epoll_event => at(events), count: c_int => int(count),
+        timeout_ms: c_int => int(timeout_ms), mask: *const c_void => at(mask),
+        mask_bytes: usize => mask_bytes) -> c_int;
+    /// `epoll_pwait2(2)`; the mask is the kernel's 8 bytes.
+    epoll_pwait2 = SYS_epoll_pwait2(set: c_int => int(set),
+        events: *mut libc::epoll_event => at(events), count: c_int => int(count),
+        timeout: *const timespec => at(timeout), mask: *const c_void => at(mask),
+        mask_bytes: usize => mask_bytes) -> c_int;
+    /// `unlinkat(2)`.
+    unlinkat = SYS_unlinkat(folder: c_int => int(folder), path: *const c_char => at(path),
+        flags: c_int => int(flags)) -> c_int;
+    /// `clock_gettime(2)` without the vDSO.
+    clock_gettime = SYS_clock_gettime(clock: c_int => int(clock), time: *mut timespec => at(time))
+        -> c_int;
+}
+
+/// This process's id, asked of the kernel: right in a vfork child too.
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { raw(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as i32 }
+}
+
+/// Looks at or waits for `fds` with no signal mask; `None` waits for ever.
+pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
+    let mut time = timeout_ns.map(|ns| timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+    // SAFETY: the slice and the time are live and of the stated size.
+    unsafe { ppoll(fds.as_mut_ptr(), fds.len(), time, ptr::null(), 0) }
+}
+
+/// An option of `int` size, if the socket has it.
+pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    // SAFETY: both point to live values of the stated size.
+    let result = unsafe { getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
+    (result == 0).then_some(value)
+}
+
+/// What an `ioctl` that writes one `int` says.
+pub fn ioctl_int(fd: c_int, request: usize) -> Option<c_int> {
+    let mut value: c_int = 0;
+    // SAFETY: the requests used here (FIONREAD and its like) write one int.
+    let result = unsafe { ioctl(fd, request, (&raw mut value).addr()) };
+    (result == 0).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_call_gives_minus_one_and_errno() {
+        // SAFETY: no descriptor has this number; nothing is closed.
+        assert_eq!(unsafe { close(-1) }, -1);
+        assert_eq!(errno(), libc::EBADF);
+        assert_eq!(getpid() as u32, std::process::id());
+    }
+}

@@ -1,0 +1,65 @@
+//! The socket accelerator: a library that `nearmetal accel` puts in front of an unmodified program
+//! by `LD_PRELOAD`. It stands in for libc's socket calls. TCP connections between two such programs
+//! of one host move from the kernel's TCP to two pipes in shared memory; the kernel's connection is
+//! made first and stays: as the name, as the lifetime and as what everything falls back to.
+//!
+//! | module       | what lives there                                                   |
+//! | ------------ | ------------------------------------------------------------------ |
+//! | [`calls`]    | the functions of libc that are replaced                            |
+//! | [`table`]    | which descriptors are sockets that the library knows               |
+//! | [`socket`]   | one connection: its phase, its stages, its way back to the kernel  |
+//! | [`meet`]     | how two ends find each other and share memory                      |
+//! | [`stream`]   | receiving and sending                                              |
+//! | [`stranded`] | bytes that cannot go back to the kernel                            |
+//! | [`wait`]     | spinning and sleeping                                              |
+//! | [`ready`]    | readiness for poll, select and epoll                               |
+//! | [`signals`]  | deliveries of signal handlers, for `EINTR`                         |
+//! | [`kernel`]   | the system calls themselves                                        |
+
+// In the crate's own tests the functions are not exported, so nobody seems to call them.
+#![cfg_attr(test, allow(dead_code))]
+
+mod calls;
+mod kernel;
+mod meet;
+mod next;
+mod policy;
+mod ready;
+mod report;
+mod settings;
+mod signals;
+mod socket;
+mod stranded;
+mod stream;
+mod table;
+mod wait;
+
+use std::ffi::c_int;
+
+use socket::Phase;
+
+/// Runs before the program's `main`, once its libraries are there.
+extern "C" fn begin() {
+    let errno = kernel::errno();
+    table::adopt();
+    wait::prepare();
+    meet::prepare();
+    calls::processes::prepare();
+    kernel::set_errno(errno);
+}
+
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+static BEGIN: extern "C" fn() = begin;
+
+/// Where a descriptor's bytes go, for tests and tools: 0 unknown, 1 the kernel, 2 the kernel so
+/// far, 3 shared memory both ways, 4 shared memory in part.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn nearmetal_accel_state(fd: c_int) -> c_int {
+    let Some(socket) = table::get(fd) else { return 0 };
+    match socket.phase() {
+        Phase::Kernel => 1,
+        Phase::Candidate => 2,
+        Phase::Joined => socket.enter(fd).map_or(0, |_inside| if socket.whole() { 3 } else { 4 }),
+    }
+}

@@ -1,0 +1,681 @@
+//! How the two ends of a connection find each other: the accepting end listens on a unix socket
+//! named after the connection's addresses, the connecting end brings the memory there. Also the
+//! ledger that each socket is noted in, and what the kernel knows of a socket.
+
+use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use libc::{sockaddr_storage, socklen_t};
+use nm_ring::Which;
+use nm_ring::conduit::{CONDUIT_BYTES, Mapped};
+use nm_ring::ledger::{Ledger, Phase as Shown, Reason, Role};
+
+use crate::calls::handover;
+use crate::settings::Settings;
+use crate::socket::{Phase, Socket};
+use crate::{kernel, report, signals, table};
+
+/// Version of what is said at the meeting and of the region's layout.
+const VERSION: u32 = 1;
+
+/// Data calls after which a candidate whose peer never came is left to the kernel.
+const CALLS_MAX: u32 = 1 << 16;
+
+/// A region that was brought and that nobody has taken.
+pub const OFFERED: u32 = 0;
+
+/// A region that the accepting end has taken.
+const TAKEN: u32 = 1;
+
+/// A region that the connecting end has taken back.
+pub const WITHDRAWN: u32 = 2;
+
+/// Time that a client which has connected gets to bring its memory.
+const PATIENCE_NS: u64 = 20_000_000;
+
+static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(ptr::null_mut());
+
+/// Held while sockets meet, and while the process forks.
+static HELD: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the ledger. Once, in the constructor.
+pub fn prepare() {
+    let mut name = [0_u8; 16];
+    let length = program_name(&mut name);
+    let program = std::str::from_utf8(&name[..length]).unwrap_or("");
+    let words = Settings::get().words();
+    let pid = table::owner_pid() as u32;
+    let Ok((ledger, file)) = Ledger::create(pid, program, &words, boot_ns()) else { return };
+    report::hand_over(file.as_fd());
+    table::keep(file.into_raw_fd());
+    LEDGER.store(Box::into_raw(Box::new(ledger)), Ordering::Release);
+}
+
+/// The program's name as the kernel has it.
+fn program_name(name: &mut [u8; 16]) -> usize {
+    // SAFETY: the call writes at most 16 bytes.
+    unsafe {
+        let at = name.as_mut_ptr().addr();
+        kernel::raw(libc::SYS_prctl, libc::PR_GET_NAME as usize, at, 0, 0, 0, 0)
+    };
+    name.iter().position(|&byte| byte == 0).unwrap_or(name.len())
+}
+
+fn boot_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is live.
+    unsafe { kernel::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Keeps sockets from meeting, for a fork.
+pub fn hold() {
+    for _ in 0..1_000_000 {
+        let free = HELD.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        if free.is_ok() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Sockets may meet again.
+pub fn free() {
+    HELD.store(0, Ordering::Release);
+}
+
+/// In the child of a fork.
+pub fn forked_child() {
+    free();
+}
+
+/// An address of the internet as the kernel writes it; IPv4 in IPv6 counts as IPv4.
+pub fn address(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    let place = ptr::from_ref(storage);
+    let (ip, port): (IpAddr, u16) = match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says which form the storage has.
+            let it = unsafe { &*place.cast::<libc::sockaddr_in>() };
+            (Ipv4Addr::from(u32::from_be(it.sin_addr.s_addr)).into(), it.sin_port)
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let it = unsafe { &*place.cast::<libc::sockaddr_in6>() };
+            (Ipv6Addr::from(it.sin6_addr.s6_addr).into(), it.sin6_port)
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip.to_canonical(), u16::from_be(port)))
+}
+
+fn name_of(fd: c_int, peer: bool) -> Option<SocketAddr> {
+    // SAFETY: all zero is a valid address storage.
+    let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut length = size_of::<sockaddr_storage>() as socklen_t;
+    let place = (&raw mut storage).cast();
+    // SAFETY: both are live and of the stated size.
+    let result = unsafe {
+        if peer {
+            kernel::getpeername(fd, place, &raw mut length)
+        } else {
+            kernel::getsockname(fd, place, &raw mut length)
+        }
+    };
+    if result == 0 { address(&storage) } else { None }
+}
+
+/// Takes note of a TCP socket that has just been connected or accepted.
+pub fn admit(fd: c_int, role: Role, peer: Option<SocketAddr>) {
+    // SAFETY: set once, never freed.
+    let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
+    let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
+    if !tcp || fd as usize >= table::DESCRIPTORS {
+        return;
+    }
+    let Some(record) = ledger.claim(table::owner_pid() as u32, boot_ns()) else { return };
+    let Some(socket) = table::claim() else { return };
+    record.set_role(role);
+    let local = name_of(fd, false);
+    if let (Some(local), Some(peer)) = (local, peer) {
+        record.set_addresses(local, peer);
+    }
+    let reason = match fd {
+        // The C library reads and writes its standard streams past us.
+        0..=2 => Reason::Stdio,
+        _ => refusal(role, local, peer),
+    };
+    let phase = if reason == Reason::None {
+        record.set_phase(Shown::Candidate);
+        Phase::Candidate
+    } else {
+        record.set_reason(reason, 0);
+        record.set_phase(Shown::Kernel);
+        Phase::Kernel
+    };
+    socket.open(fd, record, phase);
+    table::bind(fd, socket);
+    crate::ready::admitted(fd, socket);
+}
+
+/// Why a socket cannot be accelerated, as far as that can be said at once.
+fn refusal(role: Role, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Reason {
+    let settings = Settings::get();
+    if !settings.enabled {
+        return Reason::Disabled;
+    }
+    if let Some(reason) = handover::kernel_only() {
+        return reason;
+    }
+    let (Some(local), Some(peer)) = (local, peer) else { return Reason::RoleUnknown };
+    if !settings.policy.allows(local.port(), peer.port()) {
+        return Reason::Policy;
+    }
+    let here = peer.ip().is_loopback() || peer.ip() == local.ip() || peer.ip().is_unspecified();
+    match role {
+        Role::Unknown | Role::Listener => Reason::RoleUnknown,
+        _ if here || settings.share.is_some() => Reason::None,
+        _ => Reason::NotSameHost,
+    }
+}
+
+/// After each successful data call of a candidate: now and then, looks for the peer.
+#[inline]
+pub fn after_call(socket: &'static Socket, fd: c_int) {
+    let calls = socket.calls.fetch_add(1, Ordering::Relaxed) + 1;
+    let after = Settings::get().after_calls.max(1);
+    let due = calls >= after
+        && (calls == after || calls.is_power_of_two() || calls.is_multiple_of(64) && calls <= 4096);
+    if due || calls >= CALLS_MAX {
+        look(socket, fd, calls);
+    }
+}
+
+#[cold]
+fn look(socket: &'static Socket, fd: c_int, calls: u32) {
+    if socket.record().holders.load(Ordering::Acquire) != 1
+        || HELD.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
+    let errno = kernel::errno();
+    {
+        let _deferral = signals::defer();
+        if calls >= CALLS_MAX {
+            socket.to_kernel(Reason::PeerNotAccelerated);
+        } else if let Some(_inside) = socket.enter(fd)
+            && socket.phase() == Phase::Candidate
+        {
+            match examine(socket, fd) {
+                Err((reason, detail)) => {
+                    socket.record().set_reason(reason, detail);
+                    socket.to_kernel(reason);
+                }
+                Ok(Some(name)) => seek(socket, fd, &name),
+                Ok(None) => {}
+            }
+        }
+    }
+    free();
+    kernel::set_errno(errno);
+}
+
+fn seek(socket: &'static Socket, fd: c_int, name: &Name) {
+    socket.token.store(name.token, Ordering::Relaxed);
+    let met = match socket.record().role() {
+        Role::Server => serve(socket, fd, name),
+        Role::Client => bring(socket, name),
+        _ => Err(Reason::RoleUnknown),
+    };
+    if let Err(reason) = met {
+        socket.to_kernel(reason);
+    }
+}
+
+/// Options that only the kernel can keep: level, name, largest value that does no harm.
+const KEPT_BY_KERNEL: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
+    (libc::IPPROTO_TCP, TCP_INQ, 0),
+];
+
+const TCP_INQ: c_int = 36;
+const TCP_ULP: c_int = 31;
+
+/// Whether setting this option to this value is something that only the kernel can keep.
+pub fn kept_by_kernel(level: c_int, name: c_int, value: c_int) -> bool {
+    let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
+        (its_level, its_name) == (level, name)
+    };
+    (level, name) == (libc::IPPROTO_TCP, TCP_ULP)
+        || level == libc::SOL_SOCKET && matches!(name, 63..=65)
+        || KEPT_BY_KERNEL.iter().find(listed).is_some_and(|&(_, _, harmless)| value > harmless)
+}
+
+/// The number under which the ledger notes an option.
+pub fn option_number(level: c_int, name: c_int) -> u32 {
+    (level as u32) << 16 | name as u32 & 0xffff
+}
+
+/// Looks at all that may keep a socket on the kernel, and gives the meeting's name. None: not now.
+fn examine(socket: &Socket, fd: c_int) -> Result<Option<Name>, (Reason, u32)> {
+    let (Some(local), Some(peer)) = (name_of(fd, false), name_of(fd, true)) else {
+        return Ok(None);
+    };
+    socket.record().set_addresses(local, peer);
+    let here = peer.ip().is_loopback() || peer.ip() == local.ip();
+    if !here && Settings::get().share.is_none() {
+        return Err((Reason::NotSameHost, 0));
+    }
+    if handover::ring_in_sight() {
+        return Err((Reason::IoUring, 0));
+    }
+    for &(level, name, harmless) in KEPT_BY_KERNEL {
+        if kernel::option(fd, level, name).is_some_and(|value| value > harmless) {
+            return Err((Reason::SocketOption, option_number(level, name)));
+        }
+    }
+    // SAFETY: reads the flags of a descriptor.
+    let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) };
+    if flags & libc::O_ASYNC != 0 {
+        return Err((Reason::SignalDriven, 0));
+    }
+    match Info::of(fd) {
+        Some(info) if info.state == ESTABLISHED => {}
+        Some(_) => return Ok(None),
+        None => return Err((Reason::UnsupportedCall, 0)),
+    }
+    socket.set_nonblocking(flags & libc::O_NONBLOCK != 0);
+    socket.learn_timeouts(fd);
+    let (client, server) = match socket.record().role() {
+        Role::Server => (peer, local),
+        _ => (local, peer),
+    };
+    Ok(Some(Name::of(client, server)))
+}
+
+/// Address of a meeting.
+struct Name {
+    /// A part of the name: the same at both ends.
+    token: u64,
+    storage: libc::sockaddr_un,
+    length: socklen_t,
+}
+
+impl Name {
+    fn of(client: SocketAddr, server: SocketAddr) -> Name {
+        let mut words = [0_u64; 2];
+        for (seed, word) in words.iter_mut().enumerate() {
+            let mut hasher = DefaultHasher::new();
+            hasher.write_usize(seed);
+            // Members of a group meet under a name that does not say whose it is.
+            let user = rustix::process::geteuid().as_raw();
+            hasher.write_u32(Settings::get().group.unwrap_or(user));
+            for end in [client, server] {
+                match end.ip() {
+                    IpAddr::V4(ip) => hasher.write(&ip.octets()),
+                    IpAddr::V6(ip) => hasher.write(&ip.octets()),
+                }
+                hasher.write_u16(end.port());
+            }
+            *word = hasher.finish();
+        }
+        // SAFETY: all zero is a valid unix address.
+        let mut storage: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+        storage.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let room = storage.sun_path.len();
+        let place = (&raw mut storage.sun_path).cast::<u8>();
+        // SAFETY: the path's bytes, seen as such.
+        let path = unsafe { std::slice::from_raw_parts_mut(place, room) };
+        let mut rest = &mut path[..];
+        // Two of one address are in one network namespace, and the kernel's own names are of one
+        // namespace: the same addresses in another are another connection.
+        let one_place = client.ip() == server.ip() || client.ip().is_loopback();
+        let written = match Settings::get().share.filter(|_| !one_place) {
+            None => write!(rest, "\0nearmetal-accel/{VERSION}/{:016x}{:016x}", words[0], words[1]),
+            Some(folder) => rest
+                .write_all(folder.to_bytes())
+                .and_then(|()| write!(rest, "/{:016x}{:016x}", words[0], words[1])),
+        };
+        let left = if written.is_ok() { rest.len() } else { room };
+        let head = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+        Name { token: words[0], storage, length: (head + room - left) as socklen_t }
+    }
+
+    fn place(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    /// Removes a meeting's name from the shared folder.
+    fn remove(&self) {
+        if self.storage.sun_path[0] != 0 {
+            let path = self.storage.sun_path.as_ptr();
+            // SAFETY: the path ends with a zero: it is shorter than the field.
+            unsafe { kernel::unlinkat(libc::AT_FDCWD, path, 0) };
+        }
+    }
+}
+
+fn unix_socket() -> c_int {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    unsafe { kernel::socket(libc::AF_UNIX, kind, 0) }
+}
+
+/// Whether the process at the other end of a unix socket may share memory with this one.
+fn is_trusted(fd: c_int) -> bool {
+    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as socklen_t;
+    let place = (&raw mut who).cast();
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: both are live and of the stated size.
+    let result = unsafe { kernel::getsockopt(fd, level, name, place, &raw mut length) };
+    result == 0
+        && (who.uid == rustix::process::geteuid().as_raw()
+            || Settings::get().group == Some(who.gid))
+}
+
+/// The connecting end: if the other one listens, brings it the memory.
+fn bring(socket: &'static Socket, name: &Name) -> Result<(), Reason> {
+    let fd = unix_socket();
+    if fd < 0 {
+        return Ok(());
+    }
+    // SAFETY: a descriptor that was just made, and that nobody else knows.
+    let connection = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the name is live and of the stated length.
+    if unsafe { kernel::connect(fd, name.place(), name.length) } != 0 {
+        return Ok(());
+    }
+    if !is_trusted(fd) {
+        return Err(Reason::PeerOfAnotherUser);
+    }
+    let Ok((mapped, memory)) = Mapped::new() else { return Err(Reason::OutOfResources) };
+    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+    // SAFETY: no pointers.
+    let bells = unsafe { [kernel::eventfd(0, flags), kernel::eventfd(0, flags)] }.map(table::keep);
+    if bells.iter().any(|&bell| bell < 0) {
+        bells.into_iter().for_each(table::release_own);
+        return Err(Reason::OutOfResources);
+    }
+    let [own, other] = bells;
+    socket.join(mapped, Which::First, own, other);
+    let message = [VERSION, CONDUIT_BYTES as u32];
+    if !send_descriptors(fd, &message, [memory.as_fd().as_raw(), own, other]) {
+        socket.demote(Reason::PeerNotAccelerated);
+    }
+    drop(connection);
+    Ok(())
+}
+
+trait Raw {
+    fn as_raw(&self) -> c_int;
+}
+
+impl Raw for std::os::fd::BorrowedFd<'_> {
+    fn as_raw(&self) -> c_int {
+        std::os::fd::AsRawFd::as_raw_fd(self)
+    }
+}
+
+/// Room for a control message with three descriptors.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+const FDS_BYTES: u32 = 3 * size_of::<c_int>() as u32;
+
+fn send_descriptors(fd: c_int, message: &[u32; 2], descriptors: [c_int; 3]) -> bool {
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: 8 };
+    // SAFETY: all zero is a valid message header.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    // SAFETY: arithmetic alone.
+    header.msg_controllen = unsafe { libc::CMSG_SPACE(FDS_BYTES) } as _;
+    // SAFETY: the control buffer is large enough for one header and three descriptors, and live.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        (*first).cmsg_level = libc::SOL_SOCKET;
+        (*first).cmsg_type = libc::SCM_RIGHTS;
+        (*first).cmsg_len = libc::CMSG_LEN(FDS_BYTES) as _;
+        libc::CMSG_DATA(first).cast::<[c_int; 3]>().write_unaligned(descriptors);
+        kernel::sendmsg(fd, &raw const header, libc::MSG_NOSIGNAL) == 8
+    }
+}
+
+fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]> {
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: 8 };
+    // SAFETY: all zero is a valid message header.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    // SAFETY: the header's parts are live and of the stated sizes.
+    let count = unsafe { kernel::recvmsg(fd, &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+    if count < 0 {
+        return None;
+    }
+    let mut taken: [Option<OwnedFd>; 12] = [const { None }; 12];
+    let mut total = 0;
+    // SAFETY: the kernel filled the control buffer; its lengths are within it.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        if !first.is_null()
+            && ((*first).cmsg_level, (*first).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+        {
+            let bytes = (*first).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            for index in 0..(bytes / size_of::<c_int>()).min(taken.len()) {
+                let descriptor = libc::CMSG_DATA(first).cast::<c_int>().add(index).read_unaligned();
+                taken[index] = Some(OwnedFd::from_raw_fd(descriptor));
+                total += 1;
+            }
+        }
+    }
+    let [first, second, third, ..] = taken;
+    let right = count == 8 && total == 3 && header.msg_flags & libc::MSG_CTRUNC == 0;
+    if right { Some([first?, second?, third?]) } else { None }
+}
+
+/// The accepting end: listens, and takes the memory if it has been brought.
+fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), Reason> {
+    let mut listener = socket.meeting.load(Ordering::Relaxed);
+    if listener < 0 {
+        listener = table::keep(unix_socket());
+        if listener < 0 {
+            return Ok(());
+        }
+        // SAFETY: the name is live and of the stated length; the others take no pointers.
+        let ready = unsafe {
+            name.remove();
+            kernel::bind(listener, name.place(), name.length) == 0
+                && kernel::listen(listener, 4) == 0
+        };
+        if !ready {
+            table::release_own(listener);
+            return Ok(());
+        }
+        socket.meeting.store(listener, Ordering::Relaxed);
+        return Ok(());
+    }
+    // SAFETY: no pointers.
+    let come = unsafe {
+        kernel::accept4(
+            listener,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        )
+    };
+    if come < 0 {
+        return Ok(());
+    }
+    // SAFETY: a descriptor that was just made, and that nobody else knows.
+    let _connection = unsafe { OwnedFd::from_raw_fd(come) };
+    if !is_trusted(come) {
+        return Ok(());
+    }
+    let mut wait = [libc::pollfd { fd: come, events: libc::POLLIN, revents: 0 }];
+    kernel::poll(&mut wait, Some(PATIENCE_NS));
+    let mut message = [0_u32; 2];
+    let Some([memory, other, own]) = receive_descriptors(come, &mut message) else {
+        return Ok(());
+    };
+    if message != [VERSION, CONDUIT_BYTES as u32] {
+        return Err(Reason::OtherVersion);
+    }
+    let Ok(mapped) = Mapped::open(memory) else { return Ok(()) };
+    // The connection must be the one that the name stands for, and still be there.
+    if Info::of(fd).is_none_or(|info| info.state != ESTABLISHED) {
+        return Ok(());
+    }
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    if mapped.taken_over.compare_exchange(OFFERED, TAKEN, order.0, order.1).is_err() {
+        return Ok(());
+    }
+    let [own, other] = [own, other].map(|bell| {
+        let bell = table::keep(bell.into_raw_fd());
+        // A bell that could block would let the peer stop us.
+        // SAFETY: sets flags of a descriptor of ours.
+        unsafe { kernel::fcntl(bell, libc::F_SETFL, libc::O_NONBLOCK as usize) };
+        bell
+    });
+    socket.join(mapped, Which::Second, own, other);
+    name.remove();
+    stop(socket);
+    Ok(())
+}
+
+/// Ends the meeting of a socket, if it holds one.
+pub fn stop(socket: &Socket) {
+    let listener = socket.meeting.swap(-1, Ordering::AcqRel);
+    if listener < 0 {
+        return;
+    }
+    if Settings::get().share.is_some() {
+        // SAFETY: all zero is a valid unix address.
+        let mut storage: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut length = size_of::<libc::sockaddr_un>() as socklen_t;
+        let place = (&raw mut storage).cast();
+        // SAFETY: both are live and of the stated size.
+        unsafe { kernel::getsockname(listener, place, &raw mut length) };
+        Name { token: 0, storage, length }.remove();
+    }
+    table::release_own(listener);
+}
+
+const ESTABLISHED: u8 = 1;
+
+/// States after the peer's FIN, which the kernel counts as a byte received.
+const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
+
+/// What the kernel knows of a TCP connection: the first 17 words of `struct tcp_info`.
+struct Info {
+    state: u8,
+    bytes_acked: u64,
+    bytes_received: u64,
+}
+
+impl Info {
+    fn of(fd: c_int) -> Option<Info> {
+        let mut words = [0_u64; 17];
+        let mut length = size_of_val(&words) as socklen_t;
+        let place = words.as_mut_ptr().cast();
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        // SAFETY: both are live and of the stated size.
+        let result = unsafe { kernel::getsockopt(fd, level, name, place, &raw mut length) };
+        let whole = result == 0 && length as usize == size_of_val(&words);
+        whole.then(|| Info {
+            state: words[0].to_ne_bytes()[0],
+            bytes_acked: words[15],
+            bytes_received: words[16],
+        })
+    }
+}
+
+/// Bytes that this end has sent through the kernel since the beginning, by the kernel's own count,
+/// so that it includes those of calls that we do not see. None if it would not hold still.
+pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
+    // The connecting end's SYN counts as acknowledged.
+    let syn = u64::from(socket.record().role() == Role::Client);
+    for _ in 0..16 {
+        let before = Info::of(fd)?;
+        let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize)?;
+        let after = Info::of(fd)?;
+        if before.bytes_acked == after.bytes_acked {
+            return (after.bytes_acked + queued as u64).checked_sub(syn);
+        }
+    }
+    None
+}
+
+/// Bytes that this end has taken from the kernel since the beginning, and those that lie there.
+pub fn taken_from_kernel(fd: c_int) -> Option<(u64, u64)> {
+    for _ in 0..16 {
+        let before = Info::of(fd)?;
+        let unread = kernel::ioctl_int(fd, libc::FIONREAD as usize)?;
+        let after = Info::of(fd)?;
+        if before.bytes_received == after.bytes_received && before.state == after.state {
+            let fin = u64::from(FIN_RECEIVED.contains(&after.state));
+            let received = after.bytes_received.saturating_sub(fin);
+            return Some((received.saturating_sub(unread as u64), unread as u64));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_kernels_counts_are_those_of_the_program() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(&[1; 1000]).unwrap();
+        server.read_exact(&mut [0; 300]).unwrap();
+        assert_eq!(taken_from_kernel(server.as_raw_fd()), Some((300, 700)));
+        assert_eq!(taken_from_kernel(client.as_raw_fd()), Some((0, 0)));
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        // The peer's FIN is no byte of the program's.
+        server.read_exact(&mut [0; 700]).unwrap();
+        assert_eq!(server.read(&mut [0]).unwrap(), 0);
+        assert_eq!(taken_from_kernel(server.as_raw_fd()), Some((1000, 0)));
+    }
+
+    #[test]
+    fn both_ends_give_a_connection_one_name_and_others_another() {
+        let [one, two] = ["127.0.0.1:5000", "127.0.0.1:80"].map(|it| it.parse().unwrap());
+        let bytes = |name: &Name| name.storage.sun_path.map(i8::cast_unsigned).to_vec();
+        let name = Name::of(one, two);
+        assert_eq!(bytes(&name), bytes(&Name::of(one, two)));
+        assert_ne!(bytes(&name), bytes(&Name::of(two, one)), "who connected counts");
+        assert_eq!(bytes(&name)[0], 0, "no file");
+    }
+
+    #[test]
+    fn options_that_only_the_kernel_keeps() {
+        assert!(kept_by_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
+        assert!(!kept_by_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));
+        assert!(!kept_by_kernel(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1));
+        assert!(kept_by_kernel(libc::IPPROTO_TCP, TCP_ULP, 0));
+    }
+}

@@ -1,0 +1,62 @@
+//! Which descriptor is an epoll set of this process.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use libc::c_int;
+
+use super::set::Set;
+use crate::table::DESCRIPTORS;
+
+static REGISTRY: [AtomicPtr<Set>; DESCRIPTORS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
+
+/// One above the highest descriptor that was ever a set: how far [`find`] looks.
+static LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+fn slot(fd: c_int) -> Option<&'static AtomicPtr<Set>> {
+    REGISTRY.get(usize::try_from(fd).ok()?)
+}
+
+/// The set behind `fd`.
+#[inline(always)]
+pub fn get(fd: c_int) -> Option<&'static Set> {
+    // SAFETY: sets are leaked and reused, never freed.
+    unsafe { slot(fd)?.load(Ordering::Acquire).as_ref() }
+}
+
+/// Makes `fd` lead to `set` or to nothing; the set that was there before. A descriptor beyond the
+/// table's range is not followed: its set stays a plain set of the kernel.
+pub fn replace(fd: c_int, set: Option<&'static Set>) -> Option<&'static Set> {
+    let slot = slot(fd)?;
+    if set.is_some() {
+        LIMIT.fetch_max(usize::try_from(fd).unwrap_or(0) + 1, Ordering::AcqRel);
+    }
+    let set = set.map_or(ptr::null_mut(), |set| ptr::from_ref(set).cast_mut());
+    // SAFETY: sets are leaked.
+    unsafe { slot.swap(set, Ordering::AcqRel).as_ref() }
+}
+
+/// The first descriptor that leads to a set of which `look` says `true`.
+pub fn find(mut look: impl FnMut(&'static Set) -> bool) -> Option<c_int> {
+    (0..LIMIT.load(Ordering::Acquire))
+        .filter_map(|fd| c_int::try_from(fd).ok())
+        .find(|&fd| get(fd).is_some_and(&mut look))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_found_until_it_is_taken() {
+        let set: &'static Set = Box::leak(Box::new(Set::default()));
+        let fd = 700_123;
+        assert!(get(fd).is_none() && get(-1).is_none() && get(c_int::MAX).is_none());
+        assert!(replace(fd, Some(set)).is_none());
+        assert!(ptr::eq(get(fd).unwrap(), set));
+        assert_eq!(find(|found| ptr::eq(found, set)), Some(fd));
+        assert!(ptr::eq(replace(fd, None).unwrap(), set));
+        assert!(get(fd).is_none() && get(fd + 1).is_none());
+    }
+}

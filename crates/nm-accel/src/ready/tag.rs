@@ -1,0 +1,94 @@
+//! The data of registrations that the accelerator makes in a program's epoll set.
+
+use std::sync::OnceLock;
+
+use crate::kernel;
+
+/// Members that a set can hold.
+pub const INDEX_LIMIT: usize = 1 << INDEX_BITS;
+
+const INDEX_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 11;
+const BELL: u64 = 1 << 31;
+
+/// The data of one registration: which member of the set, in which life of its slot, and whether
+/// it was the bell or the socket.
+///
+/// The upper half is a number drawn for this process. A program whose own data happen to begin
+/// with it is no danger: such a registration becomes a member of the set as well (see
+/// [`Tag::resembles`]), so that no number means two things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    /// Slot in the set.
+    pub index: usize,
+    /// Which use of the slot, of [`Tag::generation`]'s range.
+    pub generation: u32,
+    /// The socket's bell, not the socket.
+    pub bell: bool,
+}
+
+impl Tag {
+    /// The generation that a counter of uses stands for.
+    pub fn generation(uses: u32) -> u32 {
+        uses & ((1 << GENERATION_BITS) - 1)
+    }
+
+    /// As 64 bits of an epoll event.
+    pub fn data(self) -> u64 {
+        let index = self.index as u64 & (INDEX_LIMIT as u64 - 1);
+        let generation = u64::from(Tag::generation(self.generation)) << INDEX_BITS;
+        secret() << 32 | if self.bell { BELL } else { 0 } | generation | index
+    }
+
+    /// Whether `data` begin as a tag does.
+    pub fn resembles(data: u64) -> bool {
+        data >> 32 == secret()
+    }
+
+    /// The tag in `data`, if they begin as a tag does.
+    pub fn parse(data: u64) -> Option<Tag> {
+        Tag::resembles(data).then(|| Tag {
+            index: (data & (INDEX_LIMIT as u64 - 1)) as usize,
+            generation: Tag::generation((data >> INDEX_BITS) as u32),
+            bell: data & BELL != 0,
+        })
+    }
+}
+
+/// 32 bits that no other process is likely to have; inherited by fork, as the sets are.
+fn secret() -> u64 {
+    static SECRET: OnceLock<u64> = OnceLock::new();
+    *SECRET.get_or_init(|| {
+        let mut bytes = [0_u8; 4];
+        let nonblock = libc::GRND_NONBLOCK as usize;
+        // SAFETY: four bytes are written to `bytes`.
+        let filled = unsafe {
+            kernel::raw(libc::SYS_getrandom, bytes.as_mut_ptr().addr(), 4, nonblock, 0, 0, 0)
+        };
+        if filled != 4 {
+            // Exactness does not rest on the number, only the rarity of a detour does.
+            bytes = [0x6e, 0x6d, 0xa1, 0x5e];
+        }
+        u64::from(u32::from_ne_bytes(bytes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_comes_back_whole_and_other_data_are_none() {
+        for index in [0, 1, 77, INDEX_LIMIT - 1] {
+            for generation in [0, 1, 2047] {
+                for bell in [false, true] {
+                    let tag = Tag { index, generation, bell };
+                    assert_eq!(Tag::parse(tag.data()), Some(tag));
+                    assert!(Tag::resembles(tag.data()));
+                    assert_eq!(Tag::parse(tag.data() ^ 1 << 40), None);
+                }
+            }
+        }
+        assert_eq!(Tag::generation(2048), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! What the user has set, as `nearmetal accel` hands it over in the environment; read once.
+//!
+//! | variable                   | value                                                           |
+//! | -------------------------- | --------------------------------------------------------------- |
+//! | `NEARMETAL_ACCEL_OFF`      | `1`: every socket stays on the kernel                           |
+//! | `NEARMETAL_ACCEL_SPIN_US`  | longest spin before a sleep, µs; 0 sleeps at once               |
+//! | `NEARMETAL_ACCEL_AFTER`    | data calls of a connection before the ends look for each other  |
+//! | `NEARMETAL_ACCEL_SHARE`    | folder through which ends in different namespaces meet          |
+//! | `NEARMETAL_ACCEL_GROUP`    | number of a group whose members may share memory                |
+//! | `NEARMETAL_ACCEL_REPORT`   | where the ledger is handed to: see [`crate::report`]            |
+//! | `NEARMETAL_ACCEL_POLICY`   | rules: see [`crate::policy`]                                    |
+
+use std::ffi::{CStr, CString};
+use std::fmt::Write;
+use std::sync::OnceLock;
+
+use crate::policy::Policy;
+
+/// Data calls of a connection before its ends look for each other, unless set: connections that
+/// carry one request and end are not worth a meeting.
+const AFTER_CALLS: u32 = 4;
+
+/// The settings of this process.
+#[derive(Debug)]
+pub struct Settings {
+    /// Whether anything is accelerated at all.
+    pub enabled: bool,
+    /// Longest spin before a sleep, µs; absent: as the waiting itself finds best.
+    pub spin_us: Option<u32>,
+    /// Successful data calls of a connection before its ends look for each other.
+    pub after_calls: u32,
+    /// Folder through which ends in different network namespaces meet.
+    pub share: Option<&'static CStr>,
+    /// Group whose members may share memory with this user's processes.
+    pub group: Option<u32>,
+    /// Socket that takes the ledger.
+    pub report: Option<&'static CStr>,
+    /// Rules by port, those of other programs left out.
+    pub policy: Policy,
+}
+
+impl Settings {
+    /// The settings. The first call reads them and allocates, which the constructor does; later
+    /// calls cost one load.
+    pub fn get() -> &'static Settings {
+        static SETTINGS: OnceLock<Settings> = OnceLock::new();
+        SETTINGS.get_or_init(|| Settings::read(variable, &own_names()))
+    }
+
+    /// Reads the settings of a program that is known under `names`. What is no number counts as not
+    /// set: this library has nobody to tell, and the binary checks what it is given.
+    fn read(variable: impl Fn(&CStr) -> Option<String>, names: &[String]) -> Settings {
+        let number = |name: &CStr| variable(name).and_then(|text| text.parse::<u32>().ok());
+        let path = |name: &CStr| {
+            let text = variable(name).filter(|text| !text.is_empty())?;
+            CString::new(text).ok().map(|path| &*Box::leak(path.into_boxed_c_str()))
+        };
+        let (policy, spin_us) = match variable(c"NEARMETAL_ACCEL_POLICY") {
+            Some(text) => Policy::parse(&text, names),
+            None => (Policy::EVERYTHING, None),
+        };
+        let off = variable(c"NEARMETAL_ACCEL_OFF");
+        Settings {
+            enabled: off.is_none_or(|text| text.is_empty() || text == "0"),
+            spin_us: spin_us.or_else(|| number(c"NEARMETAL_ACCEL_SPIN_US")),
+            after_calls: number(c"NEARMETAL_ACCEL_AFTER").unwrap_or(AFTER_CALLS),
+            share: path(c"NEARMETAL_ACCEL_SHARE"),
+            group: number(c"NEARMETAL_ACCEL_GROUP"),
+            report: path(c"NEARMETAL_ACCEL_REPORT"),
+            policy,
+        }
+    }
+
+    /// The settings in words, for the ledger's head; the defaults go without saying.
+    pub fn words(&self) -> String {
+        let mut words = String::new();
+        let mut say = |text: std::fmt::Arguments<'_>| {
+            let comma = if words.is_empty() { "" } else { ", " };
+            // Writing to a string does not fail.
+            let _ = write!(words, "{comma}{text}");
+        };
+        if !self.enabled {
+            say(format_args!("off"));
+        }
+        if let Some(microseconds) = self.spin_us {
+            say(format_args!("spin {microseconds} us"));
+        }
+        if self.after_calls != AFTER_CALLS {
+            say(format_args!("after {} calls", self.after_calls));
+        }
+        if let Some(folder) = self.share {
+            say(format_args!("share {}", folder.to_string_lossy()));
+        }
+        if let Some(group) = self.group {
+            say(format_args!("group {group}"));
+        }
+        if self.policy != Policy::EVERYTHING {
+            say(format_args!("policy"));
+        }
+        words
+    }
+}
+
+/// An environment variable, copied: programs that write a title for `ps` overwrite the original.
+fn variable(name: &CStr) -> Option<String> {
+    // SAFETY: `getenv` is given a string that ends; what it gives back ends too, and is copied
+    // before anything else of the program can run in the constructor.
+    let value = unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if value.is_null() {
+            return None;
+        }
+        CStr::from_ptr(value)
+    };
+    Some(value.to_string_lossy().into_owned())
+}
+
+/// What this program is called: by its file, and by the kernel (`ps`, `top`), which for a script is
+/// the script's name and for a link the link's.
+fn own_names() -> Vec<String> {
+    let file = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).ok();
+    let file = file.and_then(|path| {
+        let path = path.to_string_lossy().into_owned();
+        path.rsplit('/').next().map(str::to_string)
+    });
+    let shown = rustix::thread::name().ok().map(|name| name.to_string_lossy().into_owned());
+    [file, shown].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Settings {
+        let variable = |name: &CStr| {
+            let name = name.to_str().unwrap();
+            let found = set.iter().find(|(known, _)| name == format!("NEARMETAL_ACCEL_{known}"));
+            found.map(|(_, value)| value.to_string())
+        };
+        Settings::read(variable, &["redis-server".to_string()])
+    }
+
+    #[test]
+    fn nothing_set_gives_the_defaults() {
+        let settings = read(&[]);
+        assert!(settings.enabled && settings.policy.allows(1, 2));
+        assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS));
+        assert_eq!((settings.share, settings.group, settings.report), (None, None, None));
+        assert_eq!(settings.words(), "");
+    }
+
+    #[test]
+    fn each_variable_is_read_and_said() {
+        let settings = read(&[
+            ("OFF", "1"),
+            ("SPIN_US", "20"),
+            ("AFTER", "0"),
+            ("SHARE", "/run/meet"),
+            ("GROUP", "1000"),
+            ("REPORT", "/proc/1/fd/3"),
+            ("POLICY", "-22"),
+        ]);
+        assert!(!settings.enabled && !settings.policy.allows(22, 1));
+        assert_eq!(settings.report, Some(c"/proc/1/fd/3"));
+        assert_eq!(
+            settings.words(),
+            "off, spin 20 us, after 0 calls, share /run/meet, group 1000, policy"
+        );
+    }
+
+    #[test]
+    fn nonsense_counts_as_not_set_and_a_rule_for_the_program_goes_before() {
+        let settings = read(&[("SPIN_US", "much"), ("AFTER", "-1"), ("SHARE", ""), ("OFF", "0")]);
+        assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS));
+        assert!(settings.share.is_none() && settings.enabled);
+        let settings = read(&[("SPIN_US", "50"), ("POLICY", "~0@redis*")]);
+        assert_eq!(settings.spin_us, Some(0));
+    }
+
+    #[test]
+    fn this_program_has_a_name() {
+        let names = own_names();
+        assert!(names.iter().any(|name| name.starts_with("nm_accel")), "{names:?}");
+    }
+}

@@ -1,0 +1,372 @@
+//! A TCP socket that the library knows: one open file description as this process sees it. Where
+//! its bytes go, what of it lies in shared memory, and how it goes back to the kernel.
+//!
+//! Each direction is in one of three stages, and moves forwards only: `BEFORE` (through the kernel,
+//! until the sender publishes where the pipe begins), `PIPE`, and `AFTER` (through the kernel for
+//! good). The truth of it lies in the marks of the pipe, shared with the peer; the stage kept here
+//! is a private memory of it that saves looking.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use nm_ring::Which;
+use nm_ring::conduit::{End, Mapped};
+use nm_ring::ledger::Record;
+use nm_ring::pipe::{Pipe, QUARTER};
+
+use crate::{kernel, table};
+
+mod phases;
+mod readiness;
+mod sharing;
+
+/// Where a socket's calls go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// To the kernel, for ever.
+    Kernel,
+    /// To the kernel, until the two ends have met.
+    Candidate,
+    /// To shared memory, or to the kernel, by the stage of each direction.
+    Joined,
+}
+
+const KERNEL: u32 = 0;
+const CANDIDATE: u32 = 1;
+const JOINED: u32 = 2;
+
+/// Stages of a direction.
+pub const BEFORE: u32 = 0;
+/// The direction is in shared memory.
+pub const PIPE: u32 = 1;
+/// The direction has gone back to the kernel.
+pub const AFTER: u32 = 2;
+
+/// Flag in `inside`: the last descriptor is closed; who leaves last lets go of the memory.
+const CLOSING: u32 = 1 << 31;
+
+/// Flag in `inside`: the closing thread is not done yet.
+const HOLD: u32 = 1 << 30;
+
+/// Flag in `inside`: the memory has been let go of.
+const GONE: u32 = 1 << 29;
+
+/// Free bytes from which a full pipe counts as writable again: below it writers sleep.
+pub const WRITABLE_BYTES: usize = QUARTER;
+
+/// One open file description.
+#[repr(C, align(128))]
+pub struct Socket {
+    phase: AtomicU32,
+    /// Stage of the direction towards us.
+    pub stage_in: AtomicU32,
+    /// Stage of the direction away from us.
+    pub stage_out: AtomicU32,
+    inside: AtomicU32,
+    which: AtomicU32,
+    bell: AtomicI32,
+    peer_bell: AtomicI32,
+    record: AtomicPtr<Record>,
+    conduit: UnsafeCell<MaybeUninit<Mapped>>,
+    /// Descriptors of this process that lead here.
+    pub descriptors: AtomicU32,
+    generation: AtomicU32,
+    /// Place in the pool, and the next free one + 1.
+    pub index: AtomicU32,
+    /// Next free socket of the pool + 1.
+    pub next_free: AtomicU32,
+    receive_timeout_ns: AtomicU64,
+    send_timeout_ns: AtomicU64,
+    /// What the kernel socket was last seen to be ready for, as `EPOLL*` bits.
+    known: AtomicU32,
+    /// Grows with each new bit in `known`.
+    news: AtomicU64,
+    /// Twice the number of times that the outgoing pipe was found full, plus one while it is.
+    fulls: AtomicU64,
+    kernel_waiters: AtomicU32,
+    kernel_senders: AtomicU32,
+    /// Set while the outgoing direction is being moved to the pipe.
+    switching: AtomicU32,
+    readers: AtomicU32,
+    writers: AtomicU32,
+    /// Threads that sleep on the bell themselves, those of them that have seen the last ring, and
+    /// the number of rings that have been seen by all.
+    sleepers: AtomicU32,
+    seen: AtomicU32,
+    rings: AtomicU32,
+    /// The meeting's name: two sockets of one process with the same are the ends of a connection.
+    pub token: AtomicU64,
+    /// Data calls so far: when to look for the peer.
+    pub calls: AtomicU32,
+    /// Socket that the server's end listens on for its peer, or −1.
+    pub meeting: AtomicI32,
+    /// Held by the thread that is looking for the peer.
+    pub meeting_lock: AtomicU32,
+    /// Copy of the last descriptor, made when it was closed under threads that are still inside:
+    /// for them the connection lives on, as it does in the kernel. −1 if there is none.
+    ghost: AtomicI32,
+    /// The descriptor last bound.
+    descriptor: AtomicI32,
+    /// Registrations in epoll sets; written by `ready` only.
+    pub sets: AtomicU32,
+    /// Spin budget of readers and of writers, in ns: see `wait`.
+    pub budgets: [AtomicU64; 2],
+    /// Spins in vain, of readers and of writers, since the last that was not.
+    pub failed_spins: [AtomicU32; 2],
+    /// Time of the last look at the kernel socket, ns.
+    pub looked_at: AtomicU64,
+    /// Time of the first call after this end has brought the memory and nobody had taken it, ns.
+    offered_at: AtomicU64,
+    /// The peer's reset has been told to the program.
+    pub reset_told: AtomicU32,
+}
+
+// SAFETY: the one field that is no atomic, `conduit`, is written before the phase says `Joined`
+// (with release) and dropped after the last thread has left.
+unsafe impl Sync for Socket {}
+
+/// While it lives, the socket's memory stays mapped.
+pub struct Inside(&'static Socket);
+
+impl Drop for Inside {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let before = self.0.inside.fetch_sub(1, Ordering::AcqRel);
+        if before == CLOSING + 1 {
+            self.0.reclaim();
+        }
+    }
+}
+
+impl Socket {
+    /// A socket that nobody uses.
+    pub const fn new() -> Socket {
+        Socket {
+            phase: AtomicU32::new(KERNEL),
+            stage_in: AtomicU32::new(BEFORE),
+            stage_out: AtomicU32::new(BEFORE),
+            inside: AtomicU32::new(0),
+            which: AtomicU32::new(0),
+            bell: AtomicI32::new(-1),
+            peer_bell: AtomicI32::new(-1),
+            record: AtomicPtr::new(ptr::null_mut()),
+            conduit: UnsafeCell::new(MaybeUninit::uninit()),
+            descriptors: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            index: AtomicU32::new(0),
+            next_free: AtomicU32::new(0),
+            receive_timeout_ns: AtomicU64::new(0),
+            send_timeout_ns: AtomicU64::new(0),
+            known: AtomicU32::new(0),
+            news: AtomicU64::new(0),
+            fulls: AtomicU64::new(0),
+            kernel_waiters: AtomicU32::new(0),
+            kernel_senders: AtomicU32::new(0),
+            switching: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+            rings: AtomicU32::new(0),
+            token: AtomicU64::new(0),
+            calls: AtomicU32::new(0),
+            meeting: AtomicI32::new(-1),
+            meeting_lock: AtomicU32::new(0),
+            ghost: AtomicI32::new(-1),
+            descriptor: AtomicI32::new(-1),
+            sets: AtomicU32::new(0),
+            budgets: [const { AtomicU64::new(u64::MAX) }; 2],
+            failed_spins: [const { AtomicU32::new(0) }; 2],
+            looked_at: AtomicU64::new(0),
+            offered_at: AtomicU64::new(0),
+            reset_told: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes a fresh socket of one from the pool.
+    pub fn open(&self, fd: c_int, record: &'static Record, phase: Phase) {
+        self.record.store(ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
+        self.stage_in.store(BEFORE, Ordering::Relaxed);
+        self.stage_out.store(BEFORE, Ordering::Relaxed);
+        for word in [&self.known, &self.kernel_waiters, &self.kernel_senders, &self.switching] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.readers, &self.writers, &self.calls, &self.reset_told, &self.sets] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in &self.budgets {
+            word.store(u64::MAX, Ordering::Relaxed);
+        }
+        for word in [&self.news, &self.fulls, &self.receive_timeout_ns, &self.send_timeout_ns] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.offered_at.store(0, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.seen.store(0, Ordering::Relaxed);
+        self.token.store(0, Ordering::Relaxed);
+        self.meeting_lock.store(0, Ordering::Relaxed);
+        self.ghost.store(-1, Ordering::Relaxed);
+        self.descriptor.store(fd, Ordering::Relaxed);
+        let phase = match phase {
+            Phase::Candidate => CANDIDATE,
+            _ => KERNEL,
+        };
+        self.inside.store(0, Ordering::Release);
+        self.phase.store(phase, Ordering::Release);
+    }
+
+    /// Where the socket's calls go.
+    #[inline(always)]
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            JOINED => Phase::Joined,
+            CANDIDATE => Phase::Candidate,
+            _ => Phase::Kernel,
+        }
+    }
+
+    /// Whether the socket is, or may be, in shared memory.
+    #[inline(always)]
+    pub fn joined(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == JOINED
+    }
+
+    /// Enters the socket found under `fd`: its memory stays while the result lives. `None` if it
+    /// has been closed meanwhile.
+    #[inline(always)]
+    pub fn enter(&'static self, fd: c_int) -> Option<Inside> {
+        let before = self.inside.fetch_add(1, Ordering::AcqRel);
+        let inside = Inside(self);
+        let here =
+            before & (CLOSING | GONE) == 0 && table::get(fd).is_some_and(|it| ptr::eq(it, self));
+        here.then_some(inside)
+    }
+
+    /// Whether the last descriptor has been closed while a thread is still inside.
+    #[inline(always)]
+    pub fn closing(&self) -> bool {
+        self.inside.load(Ordering::Acquire) & CLOSING != 0
+    }
+
+    /// Changes when the object is used for another socket.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// What others see of the socket; there is one from [`Socket::open`] on.
+    #[inline(always)]
+    pub fn record(&self) -> &'static Record {
+        // SAFETY: set in `open`, before the socket came into the table; records live for ever.
+        unsafe { &*self.record.load(Ordering::Relaxed) }
+    }
+
+    /// A descriptor of this process that leads here, if one is left.
+    pub fn descriptor(&self) -> Option<c_int> {
+        if self.closing() {
+            return Some(self.ghost.load(Ordering::SeqCst)).filter(|&fd| fd >= 0);
+        }
+        let fd = self.descriptor.load(Ordering::Relaxed);
+        if table::get(fd).is_some_and(|socket| ptr::eq(socket, self)) {
+            return Some(fd);
+        }
+        let mut found = None;
+        table::each(|fd, socket| {
+            if ptr::eq(socket, self) {
+                found = Some(fd);
+            }
+        });
+        if let Some(fd) = found {
+            self.descriptor.store(fd, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// The shared region.
+    ///
+    /// Only for a socket that the caller is inside of and that has been joined: it stays mapped
+    /// when both directions have gone back to the kernel.
+    #[inline(always)]
+    pub fn conduit(&self) -> &Mapped {
+        debug_assert!(self.bell() >= 0 || self.closing() || self.generation() > 0);
+        // SAFETY: written before the phase became `Joined`, and callers look at the phase first.
+        unsafe { (*self.conduit.get()).assume_init_ref() }
+    }
+
+    /// Which end this is.
+    #[inline(always)]
+    pub fn which(&self) -> Which {
+        if self.which.load(Ordering::Relaxed) == 0 { Which::First } else { Which::Second }
+    }
+
+    /// The pipe away from this end.
+    #[inline(always)]
+    pub fn out(&self) -> &Pipe {
+        self.conduit().out(self.which())
+    }
+
+    /// The pipe towards this end.
+    #[inline(always)]
+    pub fn back(&self) -> &Pipe {
+        self.conduit().back(self.which())
+    }
+
+    /// This end's shared words.
+    #[inline(always)]
+    pub fn own(&self) -> &End {
+        self.conduit().own(self.which())
+    }
+
+    /// The other end's shared words: claims.
+    #[inline(always)]
+    pub fn peer(&self) -> &End {
+        self.conduit().peer(self.which())
+    }
+
+    /// Whether the description is non-blocking.
+    #[inline(always)]
+    pub fn nonblocking(&self) -> bool {
+        self.record().nonblocking.load(Ordering::Relaxed) != 0
+    }
+
+    /// Remembers that the description is, or is not, non-blocking.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.record().nonblocking.store(u32::from(on), Ordering::Relaxed);
+    }
+
+    /// `SO_RCVTIMEO` in ns.
+    pub fn receive_timeout_ns(&self) -> Option<u64> {
+        Some(self.receive_timeout_ns.load(Ordering::Relaxed)).filter(|&ns| ns > 0)
+    }
+
+    /// `SO_SNDTIMEO` in ns.
+    pub fn send_timeout_ns(&self) -> Option<u64> {
+        Some(self.send_timeout_ns.load(Ordering::Relaxed)).filter(|&ns| ns > 0)
+    }
+
+    /// Remembers both time limits as the kernel has them now.
+    pub fn learn_timeouts(&self, fd: c_int) {
+        for (name, word) in [
+            (libc::SO_RCVTIMEO, &self.receive_timeout_ns),
+            (libc::SO_SNDTIMEO, &self.send_timeout_ns),
+        ] {
+            let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+            let mut length = size_of::<libc::timeval>() as libc::socklen_t;
+            let value = (&raw mut time).cast();
+            // SAFETY: both point to live values of the stated size.
+            unsafe { kernel::getsockopt(fd, libc::SOL_SOCKET, name, value, &raw mut length) };
+            let ns = (time.tv_sec as u64)
+                .saturating_mul(1_000_000_000)
+                .saturating_add(time.tv_usec as u64 * 1000);
+            word.store(ns, Ordering::Relaxed);
+        }
+    }
+}
+
+/// This process's id, as locks in shared memory are held by it.
+#[inline(always)]
+pub fn pid() -> u32 {
+    table::owner_pid() as u32
+}

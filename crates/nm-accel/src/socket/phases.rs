@@ -1,0 +1,366 @@
+//! The way of a socket between the kernel and shared memory: joining, moving each direction into
+//! its pipe, and going back without losing a byte.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{Ordering, fence};
+
+use nm_ring::Which;
+use nm_ring::conduit::{CLOSED, FINISHED, LISTENING, Mapped};
+use nm_ring::ledger::{Phase as Shown, Reason};
+
+use super::{AFTER, CANDIDATE, JOINED, KERNEL, PIPE, Phase, Socket, pid};
+use crate::meet::{OFFERED, WITHDRAWN};
+use crate::{kernel, ready, signals, table, wait};
+
+/// Calls for which memory that was brought waits to be taken.
+const OFFER_CALLS: u32 = 512;
+
+/// Time for which it waits at least, ns.
+const OFFER_NS: u64 = 2_000_000_000;
+
+/// To shared memory, and back.
+impl Socket {
+    /// Takes the region and the bells that two ends have agreed on. Everything goes on through the
+    /// kernel until [`Socket::ready_to_listen`] has told the peer that this end looks at its pipe.
+    pub fn join(&'static self, mapped: Mapped, which: Which, bell: c_int, peer_bell: c_int) {
+        // SAFETY: the phase is not `Joined` yet, so nobody reads it; one thread meets at a time.
+        unsafe { (*self.conduit.get()).write(mapped) };
+        self.which.store(u32::from(which == Which::Second), Ordering::Relaxed);
+        self.bell.store(bell, Ordering::Relaxed);
+        self.peer_bell.store(peer_bell, Ordering::Relaxed);
+        self.phase.store(JOINED, Ordering::SeqCst);
+        self.record().set_phase(Shown::Joined);
+        ready::joined(self);
+        self.ready_to_listen();
+    }
+
+    /// Tells the peer that this end looks at its pipe, once no thread waits in the kernel alone.
+    pub(super) fn ready_to_listen(&self) {
+        fence(Ordering::SeqCst);
+        if self.joined() && self.kernel_waiters.load(Ordering::SeqCst) == 0 {
+            self.own().state.fetch_or(LISTENING, Ordering::Release);
+        }
+    }
+
+    /// To be called before a wait in the kernel that does not look at the bell. False if the socket
+    /// has just been joined: then wait otherwise.
+    pub fn kernel_wait_begin(&self) -> bool {
+        self.kernel_waiters.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.phase.load(Ordering::SeqCst) == JOINED {
+            self.kernel_wait_end();
+            return false;
+        }
+        true
+    }
+
+    /// To be called after such a wait.
+    pub fn kernel_wait_end(&self) {
+        if self.kernel_waiters.fetch_sub(1, Ordering::SeqCst) == 1
+            && self.phase.load(Ordering::SeqCst) == JOINED
+        {
+            self.ready_to_listen();
+        }
+    }
+
+    /// To be called before bytes are sent through the kernel while the outgoing direction is still
+    /// before its pipe. False if it is just being moved: then look again.
+    pub fn kernel_send_begin(&self) -> bool {
+        self.kernel_senders.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.switching.load(Ordering::SeqCst) != 0 {
+            self.kernel_send_end();
+            return false;
+        }
+        true
+    }
+
+    /// To be called after such a send.
+    pub fn kernel_send_end(&self) {
+        self.kernel_senders.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Moves the outgoing direction into the pipe if that can be done now.
+    pub fn start_out(&self, fd: c_int) {
+        let wanted = self.peer().state.load(Ordering::Acquire);
+        if wanted & LISTENING == 0 || wanted & CLOSED != 0 {
+            return;
+        }
+        if self.switching.swap(1, Ordering::SeqCst) != 0 {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let out = self.out();
+        let _deferral = signals::defer();
+        if self.kernel_senders.load(Ordering::SeqCst) == 0 && out.lock_send(pid()) {
+            if out.starts_at().is_none() && out.ends_at().is_none() {
+                if let Some(sent) = crate::meet::sent_through_kernel(self, fd) {
+                    out.set_starts_at(sent);
+                    self.stage_out.store(PIPE, Ordering::Release);
+                }
+            } else {
+                let stage = if out.ends_at().is_some() { AFTER } else { PIPE };
+                self.stage_out.store(stage, Ordering::Release);
+            }
+            out.unlock_send();
+        }
+        self.switching.store(0, Ordering::SeqCst);
+    }
+
+    /// Takes back the memory that this end has brought, if nobody has taken it for a while: the
+    /// other end may be no program of ours, or one that does not call any more. Asked at each call
+    /// that finds a direction before its pipe.
+    #[cold]
+    pub fn withdraw(&'static self) {
+        let offer = &self.conduit().taken_over;
+        if self.which() != Which::First || offer.load(Ordering::Acquire) != OFFERED {
+            return;
+        }
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        let now = wait::now_ns();
+        match self.offered_at.load(Ordering::Relaxed) {
+            0 => self.offered_at.store(now, Ordering::Relaxed),
+            since if calls >= OFFER_CALLS && now.saturating_sub(since) >= OFFER_NS => {
+                let order = (Ordering::AcqRel, Ordering::Relaxed);
+                if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_ok() {
+                    self.demote(Reason::PeerNotAccelerated);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the outgoing pipe: what is sent from now on goes through the kernel.
+    pub fn end_out(&self) {
+        if self.stage_out.load(Ordering::Acquire) == AFTER {
+            return;
+        }
+        let out = self.out();
+        {
+            let _deferral = signals::defer();
+            if out.lock_send(pid()) {
+                if out.ends_at().is_none() {
+                    out.set_ends_at(out.written());
+                }
+                self.stage_out.store(AFTER, Ordering::Release);
+                out.unlock_send();
+            }
+        }
+        self.ring_reader();
+    }
+
+    /// Ends the incoming pipe; what lies in it unread comes again through the kernel.
+    fn end_in(&self) {
+        let back = self.back();
+        let gone = self.peer_is_gone();
+        {
+            let _deferral = signals::defer();
+            if !back.lock_receive(pid()) {
+                return;
+            }
+            if back.lock_send(pid()) {
+                let unread = back.readable() > 0;
+                if back.ends_at().is_none() {
+                    back.set_ends_at(back.written());
+                    if unread && !gone {
+                        back.set_returned(back.taken());
+                    }
+                }
+                if !unread || back.returned().is_some() {
+                    self.stage_in.store(AFTER, Ordering::Release);
+                }
+                back.unlock_send();
+            }
+            back.unlock_receive();
+        }
+        self.ring_peer();
+        self.await_returned();
+    }
+
+    /// Whether bytes lie in the incoming pipe that cannot come again through the kernel: it had
+    /// ended before it was to be given back, or who would have to send them again is gone.
+    pub fn stranded(&self) -> bool {
+        let back = self.back();
+        back.ends_at().is_some() && back.returned().is_none() && back.readable() > 0
+    }
+
+    /// Whether the peer neither sends nor receives any more.
+    pub fn peer_is_gone(&self) -> bool {
+        let said = self.peer().state.load(Ordering::Acquire);
+        if said & CLOSED != 0 {
+            return true;
+        }
+        // A FIN without a word in shared memory: it has died.
+        said & FINISHED == 0 && self.refresh() & libc::EPOLLRDHUP as u32 != 0
+    }
+
+    /// Gives the peer a while to send again what was left in the pipe.
+    fn await_returned(&self) {
+        if self.back().returned().is_some() {
+            self.let_sibling_pay();
+        }
+        for _ in 0..200 {
+            match self.back().returned() {
+                Some(from) if from != self.back().written() => {}
+                _ => return,
+            }
+            if self.refresh() & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0 {
+                return;
+            }
+            let _ = kernel::poll(&mut [], Some(5_000_000));
+        }
+    }
+
+    /// Where both ends are in this process, nobody else can be waited for.
+    fn let_sibling_pay(&self) {
+        let token = self.token.load(Ordering::Relaxed);
+        table::each_socket(|other| {
+            let same = other.token.load(Ordering::Relaxed) == token && token != 0;
+            if same
+                && !ptr::eq(other, self)
+                && let Some(fd) = other.descriptor()
+                && let Some(_inside) = other.enter(fd)
+                && other.joined()
+            {
+                other.pay(fd);
+            }
+        });
+    }
+
+    /// Whether bytes of the outgoing pipe have to be sent again through the kernel.
+    #[inline]
+    pub fn owing(&self) -> bool {
+        let out = self.out();
+        out.returned().is_some_and(|from| from != out.written())
+    }
+
+    /// Before this end's FIN: what the peer has not read yet goes through the kernel in front of
+    /// it, if the kernel has room for all of it. From then on it does not matter who reads it, a
+    /// program without this library or one that comes after the peer, and this process may end.
+    pub fn hand_back(&self, fd: c_int) {
+        let out = self.out();
+        if self.stage_out.load(Ordering::Acquire) != PIPE || out.readable() == 0 {
+            return;
+        }
+        let _deferral = signals::defer();
+        if !out.lock_receive(pid()) {
+            return;
+        }
+        if out.lock_send(pid()) {
+            let unread = out.readable();
+            if out.ends_at().is_none() && unread > 0 && kernel_room(fd) >= unread {
+                out.set_returned(out.taken());
+                out.set_ends_at(out.written());
+                self.pay_locked(fd);
+            }
+            out.unlock_send();
+        }
+        out.unlock_receive();
+    }
+
+    /// Sends through the kernel what the peer has given back of the outgoing pipe, as far as the
+    /// kernel takes it at once.
+    pub fn pay(&self, fd: c_int) {
+        let out = self.out();
+        let _deferral = signals::defer();
+        if out.lock_send(pid()) {
+            self.pay_locked(fd);
+            out.unlock_send();
+        }
+    }
+
+    fn pay_locked(&self, fd: c_int) {
+        let out = self.out();
+        self.stage_out.store(AFTER, Ordering::Release);
+        let mut buffer = [0_u8; 4096];
+        while let Some(from) = out.returned() {
+            let offset = from.wrapping_sub(out.taken());
+            let bytes = out.peek(offset as usize, &mut buffer);
+            if bytes == 0 {
+                break;
+            }
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            let start = buffer.as_ptr().cast();
+            // SAFETY: the buffer is live and `bytes` long at least.
+            let sent = unsafe { kernel::sendto(fd, start, bytes, flags, ptr::null(), 0) };
+            if sent <= 0 {
+                // In a vfork child the descriptor may be closed: the parent pays.
+                let later = [libc::EAGAIN, libc::EINTR, libc::EBADF, libc::ENOBUFS];
+                if sent < 0 && !later.contains(&kernel::errno()) {
+                    out.set_returned(out.written());
+                }
+                break;
+            }
+            out.set_returned(from.wrapping_add(sent as u64));
+        }
+    }
+
+    /// Does what the peer may have asked for since the last look.
+    pub fn attend(&self) {
+        if self.out().ends_at().is_some()
+            && self.owing()
+            && let Some(fd) = self.descriptor()
+        {
+            self.pay(fd);
+        }
+    }
+
+    /// Both directions go back to the kernel, and nothing is lost.
+    pub fn demote(&'static self, reason: Reason) {
+        self.record().set_reason(reason, 0);
+        if !self.joined() {
+            return;
+        }
+        let errno = kernel::errno();
+        self.end_out();
+        self.end_in();
+        self.settle();
+        self.wake_own();
+        kernel::set_errno(errno);
+    }
+
+    /// The socket is the kernel's from now on, whatever it was.
+    pub fn to_kernel(&'static self, reason: Reason) {
+        match self.phase() {
+            Phase::Joined => {
+                let fd = self.descriptor();
+                if let Some(_inside) = fd.and_then(|fd| self.enter(fd)) {
+                    self.demote(reason);
+                }
+            }
+            Phase::Candidate => {
+                let old = (CANDIDATE, KERNEL);
+                let order = Ordering::SeqCst;
+                if self.phase.compare_exchange(old.0, old.1, order, order).is_ok() {
+                    self.record().set_reason(reason, 0);
+                    self.record().set_phase(Shown::Kernel);
+                    crate::meet::stop(self);
+                } else if self.joined() {
+                    self.to_kernel(reason);
+                }
+            }
+            Phase::Kernel => {}
+        }
+    }
+
+    /// Gives the socket to the kernel alone once both directions are back there.
+    pub fn settle(&'static self) {
+        let back = self.stage_in.load(Ordering::Acquire) == AFTER
+            && self.stage_out.load(Ordering::Acquire) == AFTER;
+        if back && !self.owing() {
+            let order = Ordering::SeqCst;
+            if self.phase.compare_exchange(JOINED, KERNEL, order, order).is_ok() {
+                self.record().set_phase(Shown::Kernel);
+                ready::left(self);
+            }
+        }
+    }
+}
+
+/// Bytes that the kernel takes at once, at least: its own book-keeping counts up to as much again.
+fn kernel_room(fd: c_int) -> usize {
+    let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).unwrap_or(size);
+    usize::try_from(size / 2 - queued).unwrap_or(0)
+}

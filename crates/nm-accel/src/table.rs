@@ -1,0 +1,270 @@
+//! Which of the process's descriptors are TCP sockets that this library knows, and which are its
+//! own. Looking up takes one load and no lock. Entries are pointers into a pool whose memory is
+//! never given back, so that a stale pointer is never a dangling one.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use crate::kernel;
+use crate::socket::Socket;
+
+/// Descriptors beyond this are left to the kernel.
+pub const DESCRIPTORS: usize = 1 << 20;
+
+/// Own descriptors begin here at the latest: higher ones would make the kernel's table of
+/// descriptors, which each fork copies, larger than it need be.
+const OWN_FROM_MAX: usize = 8192;
+
+static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
+
+/// Marks a descriptor as the library's own.
+static OURS: Socket = Socket::new();
+
+static OWNER_PID: AtomicI32 = AtomicI32::new(0);
+static HIGHEST_OWN: AtomicUsize = AtomicUsize::new(0);
+
+/// The socket behind a descriptor, if it is one that the library knows.
+#[inline(always)]
+pub fn get(fd: c_int) -> Option<&'static Socket> {
+    let entry = TABLE.get(fd as usize)?.load(Ordering::Acquire);
+    if entry.is_null() || ptr::eq(entry, &raw const OURS) {
+        return None;
+    }
+    // SAFETY: entries point into the pool, whose memory is never given back.
+    Some(unsafe { &*entry })
+}
+
+/// Adds a descriptor of `socket`. What stood there is forgotten: its descriptor must have been
+/// closed behind our back, since the kernel has just given its number away.
+pub fn bind(fd: c_int, socket: &'static Socket) {
+    let Some(entry) = TABLE.get(fd as usize) else { return };
+    socket.descriptors.fetch_add(1, Ordering::AcqRel);
+    let old = entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel);
+    if !old.is_null() && !ptr::eq(old, &raw const OURS) {
+        // SAFETY: entries point into the pool, whose memory is never given back.
+        let old = unsafe { &*old };
+        if let Some(release) = forget(old) {
+            if release.last {
+                old.leave(-1);
+            }
+            release.finish();
+        }
+    }
+}
+
+/// What is left to do once the kernel has closed a descriptor that was in the table.
+#[must_use = "call finish() after the kernel's close"]
+pub struct Release {
+    socket: &'static Socket,
+    last: bool,
+}
+
+impl Release {
+    /// Lets go of the socket's memory if that was its last descriptor in this process.
+    pub fn finish(self) {
+        if self.last {
+            self.socket.close();
+        }
+    }
+}
+
+fn forget(socket: &'static Socket) -> Option<Release> {
+    let before = socket.descriptors.fetch_sub(1, Ordering::AcqRel);
+    Some(Release { socket, last: before == 1 })
+}
+
+/// Takes a descriptor out of the table, before the kernel closes it. With the last one the peer is
+/// told in shared memory what the kernel's FIN or RST is about to say.
+pub fn unbind(fd: c_int) -> Option<Release> {
+    let socket = get(fd)?;
+    let entry = TABLE.get(fd as usize)?;
+    let taken = ptr::from_ref(socket).cast_mut();
+    let null = ptr::null_mut();
+    entry.compare_exchange(taken, null, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    let release = forget(socket)?;
+    if release.last {
+        socket.leave(fd);
+    }
+    Some(release)
+}
+
+/// Calls `visit` for each descriptor in the table.
+pub fn each(mut visit: impl FnMut(c_int, &'static Socket)) {
+    for fd in 0..limit() {
+        if let Some(socket) = get(fd as c_int) {
+            visit(fd as c_int, socket);
+        }
+    }
+}
+
+/// Calls `visit` once for each live socket, however many descriptors it has.
+pub fn each_socket(mut visit: impl FnMut(&'static Socket)) {
+    for chunk in &POOL {
+        let chunk = chunk.load(Ordering::Acquire);
+        if chunk.is_null() {
+            break;
+        }
+        // SAFETY: a chunk, once in the pool, is mapped and initialised for good.
+        for socket in unsafe { &(*chunk).0 } {
+            if socket.descriptors.load(Ordering::Acquire) > 0 {
+                visit(socket);
+            }
+        }
+    }
+}
+
+/// Descriptors that can be open: as the limit stands now, within the table.
+fn limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let soft = limit.current.unwrap_or(DESCRIPTORS as u64);
+    (soft as usize).clamp(64, DESCRIPTORS).max(HIGHEST_OWN.load(Ordering::Relaxed) + 1)
+}
+
+/// Whether this descriptor is the library's own, which the program must not touch.
+#[inline(always)]
+pub fn is_ours(fd: c_int) -> bool {
+    TABLE
+        .get(fd as usize)
+        .is_some_and(|entry| ptr::eq(entry.load(Ordering::Relaxed), &raw const OURS))
+}
+
+/// Moves an own descriptor out of the program's way, closes it at exec, and protects it. Gives the
+/// new number; where there is no room up there, the descriptor stays where it is.
+pub fn keep(fd: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    let from = (limit() / 2).min(OWN_FROM_MAX);
+    // SAFETY: duplicating and closing a descriptor that we made ourselves.
+    let high = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, from) };
+    let kept = if high >= 0 && (high as usize) < DESCRIPTORS {
+        // SAFETY: as above.
+        unsafe { kernel::close(fd) };
+        high
+    } else {
+        fd
+    };
+    if let Some(entry) = TABLE.get(kept as usize) {
+        entry.store((&raw const OURS).cast_mut(), Ordering::Release);
+        HIGHEST_OWN.fetch_max(kept as usize, Ordering::Relaxed);
+    }
+    kept
+}
+
+/// Closes an own descriptor.
+pub fn release_own(fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    if let Some(entry) = TABLE.get(fd as usize) {
+        entry.store(ptr::null_mut(), Ordering::Release);
+    }
+    // SAFETY: the descriptor is ours and used by nobody any more.
+    unsafe { kernel::close(fd) };
+}
+
+/// The first own descriptor from `from` on.
+pub fn next_own(from: c_int) -> Option<c_int> {
+    let highest = HIGHEST_OWN.load(Ordering::Relaxed);
+    (from.max(0) as usize..=highest).find(|&fd| is_ours(fd as c_int)).map(|fd| fd as c_int)
+}
+
+/// The process that the table belongs to (0 before the constructor ran).
+#[inline(always)]
+pub fn owner_pid() -> i32 {
+    OWNER_PID.load(Ordering::Relaxed)
+}
+
+/// The table belongs to this process from now on.
+pub fn adopt() {
+    OWNER_PID.store(kernel::getpid(), Ordering::Relaxed);
+}
+
+/// In the child after a fork: the table is the child's own, and no other thread of it exists.
+pub fn forked_child() {
+    adopt();
+    each_socket(Socket::forget_threads);
+    crate::meet::forked_child();
+}
+
+const CHUNK: usize = 64;
+
+/// Sockets are made by the chunk.
+struct Chunk([Socket; CHUNK]);
+
+static POOL: [AtomicPtr<Chunk>; DESCRIPTORS / CHUNK] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS / CHUNK];
+
+/// How many chunks there are.
+static CHUNKS: AtomicUsize = AtomicUsize::new(0);
+
+/// The stack of free sockets: in the low half the number + 1 of the uppermost, in the high half a
+/// count of changes, so that a pop cannot mistake a stack that changed and changed back.
+static FREE: AtomicU64 = AtomicU64::new(0);
+
+const LOW: u64 = u32::MAX as u64;
+
+fn nth(index: u32) -> Option<&'static Socket> {
+    let chunk = POOL.get(index as usize / CHUNK)?.load(Ordering::Acquire);
+    // SAFETY: a chunk, once in the pool, is mapped and initialised for good.
+    (!chunk.is_null()).then(|| unsafe { &(&(*chunk).0)[index as usize % CHUNK] })
+}
+
+/// A socket that nobody uses, or `None` when memory is short.
+pub fn claim() -> Option<&'static Socket> {
+    loop {
+        let head = FREE.load(Ordering::Acquire);
+        let Some(index) = ((head & LOW) as u32).checked_sub(1) else {
+            grow()?;
+            continue;
+        };
+        let socket = nth(index)?;
+        let below = u64::from(socket.next_free.load(Ordering::Relaxed));
+        let next = ((head >> 32).wrapping_add(1) << 32) | below;
+        if FREE.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some(socket);
+        }
+    }
+}
+
+/// Gives a socket back.
+pub fn free(socket: &'static Socket) {
+    loop {
+        let head = FREE.load(Ordering::Acquire);
+        socket.next_free.store(head as u32, Ordering::Relaxed);
+        let index = u64::from(socket.index.load(Ordering::Relaxed) + 1);
+        let next = ((head >> 32).wrapping_add(1) << 32) | index;
+        if FREE.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Maps a chunk of fresh sockets and adds it to the pool.
+#[cold]
+fn grow() -> Option<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let bytes = size_of::<Chunk>();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let number = CHUNKS.fetch_add(1, Ordering::AcqRel);
+    let place = POOL.get(number)?;
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+    let fresh =
+        unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }.ok()?;
+    let chunk = fresh.cast::<Chunk>();
+    for index in 0..CHUNK {
+        // SAFETY: within the fresh mapping, which is aligned to a page.
+        unsafe { (&raw mut (*chunk).0[index]).write(Socket::new()) };
+    }
+    place.store(chunk, Ordering::Release);
+    for index in 0..CHUNK {
+        let number = (number * CHUNK + index) as u32;
+        if let Some(socket) = nth(number) {
+            socket.index.store(number, Ordering::Relaxed);
+            free(socket);
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,87 @@
+//! The conformance suite: what a program sees of its TCP sockets, told once for each behaviour and
+//! checked twice, without the library (`kernel::`: that proves the expectation) and with it
+//! (`accelerated::`). A body runs in a process of its own, see [`harness`].
+
+/// Makes both tests of each body: `MODULE::kernel::NAME` and `MODULE::accelerated::NAME`.
+macro_rules! behaviours {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const BODIES: &[$crate::harness::Body] =
+            &[$((concat!(module_path!(), "::", stringify!($name)), $name)),*];
+
+        mod kernel {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::harness::check($crate::harness::Side::Kernel,
+                        super::BODIES, stringify!($name));
+                }
+            )*
+        }
+
+        mod accelerated {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::harness::check($crate::harness::Side::Accelerated,
+                        super::BODIES, stringify!($name));
+                }
+            )*
+        }
+    };
+}
+
+/// Makes the test of each body that has no meaning on the kernel: `MODULE::accelerated::NAME`.
+macro_rules! accelerated_only {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const BODIES: &[$crate::harness::Body] =
+            &[$((concat!(module_path!(), "::", stringify!($name)), $name)),*];
+
+        mod accelerated {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::harness::check($crate::harness::Side::Accelerated,
+                        super::BODIES, stringify!($name));
+                }
+            )*
+        }
+    };
+}
+
+mod calls;
+mod harness;
+mod spaces;
+mod support;
+
+mod data;
+mod descriptors;
+mod ends;
+mod epoll;
+mod hostile;
+mod network;
+mod options;
+mod processes;
+mod ready;
+mod sharing;
+mod signals;
+mod times;
+
+/// Every body, for the process that runs one of them.
+const BODIES: &[&[harness::Body]] = &[
+    data::BODIES,
+    descriptors::BODIES,
+    ends::BODIES,
+    epoll::BODIES,
+    hostile::BODIES,
+    hostile::PEERS,
+    network::BODIES,
+    network::PEERS,
+    options::BODIES,
+    processes::BODIES,
+    processes::PEERS,
+    ready::BODIES,
+    sharing::BODIES,
+    sharing::PEERS,
+    signals::BODIES,
+    times::BODIES,
+];

@@ -1,0 +1,185 @@
+//! Two programs that meet although a network namespace or a user lies between them: by a shared
+//! folder, or as members of one group.
+
+use std::process::{Child, Command};
+
+use nm_sys::namespace::{Isolation, isolate};
+
+use crate::calls::*;
+use crate::harness::{Body, Side, another, state};
+use crate::spaces::{add_links, interface_exists, own_network, set_address};
+use crate::support::*;
+
+accelerated_only![
+    a_shared_folder_reaches_across_network_namespaces,
+    without_a_shared_folder_namespaces_stay_apart,
+    a_folder_that_only_one_end_knows,
+    loopback_with_a_shared_folder,
+    users_of_one_group_meet,
+    users_without_a_common_group_do_not,
+];
+
+/// The two programs.
+pub(crate) const PEERS: &[Body] =
+    &[(concat!(module_path!(), "::serve"), serve), (concat!(module_path!(), "::ask"), ask)];
+
+/// Whether the two are to end up in shared memory.
+const MEETS: &str = "NEARMETAL_TEST_MEETS";
+/// Address that the server listens on, and the interface to give it to.
+const PLACE: &str = "NEARMETAL_TEST_PLACE";
+/// User and group that a program becomes.
+const USER: &str = "NEARMETAL_TEST_USER";
+const FOLDER: &str = "NEARMETAL_ACCEL_SHARE";
+const GROUP: &str = "NEARMETAL_ACCEL_GROUP";
+/// Port of the server; each body has a network of its own.
+const PORT: u16 = 4100;
+/// Messages before two that cannot meet are believed.
+const ROUNDS: u64 = 300;
+
+/// A program that is to meet the other one, or is not.
+fn program(name: &str, place: &str, meets: bool) -> Command {
+    let mut command = another(&format!("{}::{name}", module_path!()), Side::Accelerated);
+    command.env(PLACE, place).env(MEETS, u8::from(meets).to_string());
+    command
+}
+
+/// Server and client come to a good end.
+#[track_caller]
+fn check(mut server: Child, mut client: Command) {
+    let client = client.spawn().unwrap().wait().unwrap();
+    assert!(client.success(), "the client failed");
+    assert!(server.wait().unwrap().success(), "the server failed");
+}
+
+/// Starts both in two network namespaces that a pair of virtual links joins.
+#[track_caller]
+fn check_two_namespaces(folders: [Option<&std::path::Path>; 2], meets: bool) {
+    own_network();
+    let [mut server, mut client] = [program("serve", "far", meets), program("ask", "far", meets)];
+    for (command, folder) in [&mut server, &mut client].into_iter().zip(folders) {
+        command.env_remove(FOLDER);
+        command.envs(folder.map(|folder| (FOLDER, folder)));
+    }
+    isolate(&mut server, Isolation::Network);
+    let server = server.spawn().unwrap();
+    add_links("near", "far", server.id());
+    set_address("near", [10, 77, 0, 1]);
+    check(server, client);
+}
+
+fn private_folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn a_shared_folder_reaches_across_network_namespaces() {
+    let folder = private_folder();
+    check_two_namespaces([Some(folder.path()); 2], true);
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "names were left in the folder");
+}
+
+fn without_a_shared_folder_namespaces_stay_apart() {
+    check_two_namespaces([None; 2], false);
+}
+
+fn a_folder_that_only_one_end_knows() {
+    let folder = private_folder();
+    check_two_namespaces([Some(folder.path()), None], false);
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "names were left in the folder");
+}
+
+/// The same addresses mean another connection in another namespace: such names are not shared.
+fn loopback_with_a_shared_folder() {
+    own_network();
+    let folder = private_folder();
+    let [mut server, mut client] = [program("serve", "", true), program("ask", "", true)];
+    server.env(FOLDER, folder.path());
+    client.env_remove(FOLDER);
+    check(server.spawn().unwrap(), client);
+}
+
+/// Starts both as two users.
+#[track_caller]
+fn check_two_users(groups: [u32; 2], meets: bool) {
+    own_network();
+    let [mut server, mut client] = [program("serve", "", meets), program("ask", "", meets)];
+    for ((command, group), user) in [&mut server, &mut client].into_iter().zip(groups).zip([11, 12])
+    {
+        command.env(GROUP, "77").env(USER, format!("{user} {group}"));
+    }
+    check(server.spawn().unwrap(), client);
+}
+
+fn users_of_one_group_meet() {
+    check_two_users([77, 77], true);
+}
+
+fn users_without_a_common_group_do_not() {
+    check_two_users([77, 78], false);
+}
+
+/// Becomes the user that the environment names.
+fn change_user() {
+    let Ok(wanted) = std::env::var(USER) else { return };
+    let (user, group) = wanted.split_once(' ').unwrap();
+    let (user, group) = (user.parse().unwrap(), group.parse().unwrap());
+    // SAFETY: numbers and an empty list.
+    let changed = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setgid(group) == 0
+            && libc::setuid(user) == 0
+    };
+    assert!(changed, "this test must run as root: its programs become other users: {:?}", errno());
+}
+
+/// Talks over `fd` until both ends are in shared memory, or for long enough if they are not to be.
+fn talk(fd: Fd, leads: bool) {
+    if std::env::var(MEETS).unwrap() == "1" {
+        join_up_with_peer(fd, leads);
+    }
+    for round in 0..ROUNDS {
+        if leads {
+            send_all(fd, &pattern(round, 700));
+        }
+        assert_bytes(&recv_exact(fd, 700), &pattern(round, 700));
+        if !leads {
+            send_all(fd, &pattern(round, 700));
+        }
+    }
+    if std::env::var(MEETS).unwrap() == "0" {
+        assert_ne!(state(fd), Some(JOINED), "joined across what keeps them apart");
+    }
+}
+
+/// The server: takes its address once the link is there.
+fn serve() {
+    change_user();
+    let place = std::env::var(PLACE).unwrap();
+    if !place.is_empty() {
+        eventually("the link is there", || interface_exists(&place));
+        set_address(&place, [10, 77, 0, 2]);
+    }
+    let listening = socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
+    bind(listening, &Address::v4([0, 0, 0, 0], PORT)).unwrap();
+    listen(listening, 1).unwrap();
+    let fd = accept(listening).unwrap();
+    talk(fd, false);
+}
+
+/// The client: connects once the server is there.
+fn ask() {
+    change_user();
+    let there =
+        if std::env::var(PLACE).unwrap().is_empty() { [127, 0, 0, 1] } else { [10, 77, 0, 2] };
+    let mut made = None;
+    eventually("the server listens", || {
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
+        match connect(fd, &Address::v4(there, PORT)) {
+            Ok(()) => made = Some(fd),
+            Err(_) => close(fd).unwrap(),
+        }
+        made.is_some()
+    });
+    talk(made.unwrap(), true);
+}

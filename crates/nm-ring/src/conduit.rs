@@ -1,0 +1,194 @@
+//! The region of one connection: two ends, and a pipe in each direction.
+
+use std::io;
+use std::mem::size_of;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use nm_sys::shared_memory::{Manner, Mapping};
+
+use crate::memory::Which;
+use crate::pipe::Pipe;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// First word of a region: a mark, and the version of the layout.
+pub const MARK: u64 = 0x6e6d_636f_6e64_0001;
+
+/// Bytes of a region: what both ends must agree on before anything else.
+pub const CONDUIT_BYTES: usize = size_of::<Conduit>();
+
+/// State of an end all of whose waits look at its bell.
+pub const LISTENING: u32 = 1;
+
+/// State of an end that sends no more.
+pub const FINISHED: u32 = 2;
+
+/// State of an end that receives no more.
+pub const DEAF: u32 = 4;
+
+/// State of an end whose last descriptor was closed.
+pub const CLOSED: u32 = 8;
+
+/// State of an end that was closed with bytes unread: the other end's connection is reset.
+pub const RESET: u32 = 16;
+
+/// One end's words; the other end only reads them.
+#[repr(C, align(128))]
+pub struct End {
+    /// Bits of [`LISTENING`], [`FINISHED`], [`DEAF`], [`CLOSED`] and [`RESET`].
+    pub state: AtomicU32,
+    /// CPU on which this end waited last, plus one; zero while it is not known.
+    pub cpu: AtomicU32,
+    /// Process that used this end last, in its own pid namespace.
+    pub pid: AtomicU32,
+}
+
+impl End {
+    /// Adds `bits` to the state. What was done before is seen by who sees them.
+    pub fn say(&self, bits: u32) {
+        self.state.fetch_or(bits, Release);
+    }
+
+    /// Whether all of `bits` are in the state.
+    #[inline(always)]
+    pub fn says(&self, bits: u32) -> bool {
+        self.state.load(Acquire) & bits == bits
+    }
+
+    /// Notes the CPU on which this end waits.
+    #[inline(always)]
+    pub fn set_cpu(&self, cpu: u32) {
+        let noted = cpu.wrapping_add(1);
+        // Read first: a store would take the line from the other end each time.
+        if self.cpu.load(Relaxed) != noted {
+            self.cpu.store(noted, Relaxed);
+        }
+    }
+
+    /// CPU on which this end waited last.
+    #[inline(always)]
+    pub fn cpu(&self) -> Option<u32> {
+        self.cpu.load(Relaxed).checked_sub(1)
+    }
+}
+
+/// All of it. Zero but for the mark is a valid beginning.
+#[repr(C, align(128))]
+pub struct Conduit {
+    mark: AtomicU64,
+    /// Not zero once the second end has mapped it.
+    pub taken_over: AtomicU32,
+    /// The end that made the region, and the one that it was handed to.
+    pub ends: [End; 2],
+    /// `pipes[0]` leads from `ends[0]` to `ends[1]`, `pipes[1]` back.
+    pub pipes: [Pipe; 2],
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Conduit, ends) == 128 && size_of::<End>() == 128);
+    assert!(offset_of!(Conduit, pipes) == 384);
+    assert!(CONDUIT_BYTES == 384 + 2 * size_of::<Pipe>());
+};
+
+impl Conduit {
+    /// This end's words.
+    #[inline(always)]
+    pub fn own(&self, which: Which) -> &End {
+        &self.ends[which as usize]
+    }
+
+    /// The other end's words.
+    #[inline(always)]
+    pub fn peer(&self, which: Which) -> &End {
+        &self.ends[1 - which as usize]
+    }
+
+    /// The pipe that leads away from this end.
+    #[inline(always)]
+    pub fn out(&self, which: Which) -> &Pipe {
+        &self.pipes[which as usize]
+    }
+
+    /// The pipe that leads to this end.
+    #[inline(always)]
+    pub fn back(&self, which: Which) -> &Pipe {
+        &self.pipes[1 - which as usize]
+    }
+}
+
+/// A region that is mapped. It is unmapped on drop; who leaks it keeps it.
+#[derive(Debug)]
+pub struct Mapped(Mapping);
+
+impl Mapped {
+    /// A fresh region, and the descriptor to hand to the other process.
+    ///
+    /// # Errors
+    /// What the system says, such as `ENOMEM` or `EMFILE`.
+    pub fn new() -> io::Result<(Mapped, OwnedFd)> {
+        let (mapping, file) = Mapping::new("nearmetal-conduit", CONDUIT_BYTES, Manner::Populated)?;
+        let mapped = Mapped(mapping);
+        mapped.mark.store(MARK, Release);
+        Ok((mapped, file))
+    }
+
+    /// A region that another process made. The descriptor is closed.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not sealed, of another size or another version.
+    pub fn open(file: OwnedFd) -> io::Result<Mapped> {
+        let mapped = Mapped(Mapping::open(&file, CONDUIT_BYTES, Manner::Populated)?);
+        if mapped.mark.load(Acquire) != MARK {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        Ok(mapped)
+    }
+}
+
+impl Deref for Mapped {
+    type Target = Conduit;
+
+    #[inline(always)]
+    fn deref(&self) -> &Conduit {
+        // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
+        // long as a conduit; it cannot shrink. A conduit consists of atomics and of bytes behind
+        // `UnsafeCell`, which may change under a shared reference and are valid in any state.
+        unsafe { self.0.start().cast::<Conduit>().as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_are_one_conduit() {
+        let (first, file) = Mapped::new().unwrap();
+        let second = Mapped::open(file).unwrap();
+        assert_eq!(first.out(Which::First).push(b"there"), 5);
+        assert_eq!(second.out(Which::Second).push(b"back"), 4);
+        let mut buffer = [0; 8];
+        assert_eq!(second.back(Which::Second).pull(&mut buffer), 5);
+        assert_eq!(&buffer[..5], b"there");
+        assert_eq!(first.back(Which::First).pull(&mut buffer), 4);
+        assert_eq!(&buffer[..4], b"back");
+        first.own(Which::First).say(LISTENING | FINISHED);
+        assert!(second.peer(Which::Second).says(FINISHED));
+        assert!(!second.peer(Which::Second).says(FINISHED | RESET));
+        second.own(Which::Second).set_cpu(0);
+        assert_eq!(
+            (first.peer(Which::First).cpu(), first.own(Which::First).cpu()),
+            (Some(0), None)
+        );
+    }
+
+    #[test]
+    fn memory_that_is_no_conduit_is_refused() {
+        let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES, Manner::Sparse).unwrap();
+        assert!(Mapped::open(file).is_err(), "no mark");
+        let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES - 128, Manner::Sparse).unwrap();
+        assert!(Mapped::open(file).is_err(), "too short");
+    }
+}

@@ -1,0 +1,141 @@
+//! What a ledger keeps, and what its readers stand.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn ledger() -> (Ledger, OwnedFd) {
+    Ledger::create(7, "redis-server", "spin 20 us", 99).unwrap()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (ledger, file) = ledger();
+    let record = ledger.claim(8, 123).unwrap();
+    let view = LedgerView::open(file).unwrap();
+    assert_eq!((view.pid(), view.started_at_ns()), (7, 99));
+    assert_eq!((view.program(), view.settings()), ("redis-server".into(), "spin 20 us".into()));
+    assert_eq!(view.records().count(), 0, "free until it has a phase");
+    let (local, peer) = ("[::1]:80".parse().unwrap(), "[fe80::1:2]:65535".parse().unwrap());
+    record.set_addresses(local, peer);
+    record.set_role(Role::Client);
+    record.out.memory_bytes.add(5);
+    record.out.memory_bytes.add_alone(6);
+    record.back.fallbacks.add(1);
+    record.set_phase(Phase::Joined);
+    let seen = view.records().next().unwrap();
+    assert_eq!((seen.local, seen.peer), (Some(local), Some(peer)));
+    assert_eq!((seen.phase, seen.role, seen.reason), (Phase::Joined, Role::Client, Reason::None));
+    assert_eq!((seen.out.memory_bytes, seen.back.fallbacks, seen.back.memory_bytes), (11, 1, 0));
+    assert_eq!((seen.pid, seen.opened_at_ns, seen.holders), (8, 123, 1));
+    record.set_addresses("127.0.0.1:1".parse().unwrap(), "10.0.0.9:2".parse().unwrap());
+    assert!(record.set_reason(Reason::SocketOption, 6 << 16 | 19));
+    assert!(!record.set_reason(Reason::PeerDied, 0), "the first stays");
+    record.hold();
+    assert_eq!(record.release(), 1);
+    assert_eq!(record.release(), 0);
+    assert_eq!(record.release(), 0, "once too often");
+    let seen = view.records().next().unwrap();
+    assert_eq!((seen.phase, seen.reason), (Phase::Closed, Reason::SocketOption));
+    assert_eq!((seen.detail, seen.peer), (6 << 16 | 19, "10.0.0.9:2".parse().ok()));
+}
+
+#[test]
+fn closed_records_are_kept_until_there_is_no_other() {
+    let (ledger, file) = ledger();
+    let view = LedgerView::open(file).unwrap();
+    for index in 0..RECORDS {
+        let record = ledger.claim(1, index as u64).unwrap();
+        assert_eq!(ledger.index_of(record), Some(index));
+        record.set_phase(if index % 1000 == 1 { Phase::Closed } else { Phase::Kernel });
+    }
+    let closed = RECORDS.div_ceil(1000);
+    assert_eq!(view.records().filter(|seen| seen.phase == Phase::Closed).count(), closed);
+    for index in 0..closed {
+        let record = ledger.claim(1, 0).unwrap();
+        assert_eq!(ledger.index_of(record), Some(index * 1000 + 1));
+        assert_eq!((record.generation(), record.phase()), (2, Phase::Free));
+        record.set_phase(Phase::Candidate);
+    }
+    assert!(ledger.claim(1, 0).is_none(), "all in use");
+    let record = ledger.record(5).unwrap();
+    record.release();
+    assert!(std::ptr::eq(ledger.claim(1, 0).unwrap(), record));
+    assert_eq!(view.records().count(), RECORDS - 1);
+}
+
+#[test]
+fn threads_never_claim_the_same() {
+    let (ledger, _file) = ledger();
+    let claim = || -> Vec<usize> {
+        let claim = |_| ledger.index_of(ledger.claim(1, 0).unwrap()).unwrap();
+        (0..RECORDS / 4).map(claim).collect()
+    };
+    let mut all: Vec<usize> = std::thread::scope(|scope| {
+        let threads = [(); 4].map(|()| scope.spawn(claim));
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    all.sort_unstable();
+    assert!(all.iter().copied().eq(0..RECORDS));
+}
+
+#[test]
+fn each_number_is_one_thing_with_words() {
+    for (number, reason) in Reason::ALL.iter().enumerate() {
+        assert_eq!(Reason::from_number(number as u32), Some(*reason));
+        assert!(!reason.text().is_empty() && reason.text().chars().all(|c| !c.is_uppercase()));
+    }
+    assert_eq!(Phase::from_number(u32::MAX), None);
+}
+
+#[test]
+fn a_name_that_is_too_long_is_cut_and_cannot_steer_a_terminal() {
+    let (_ledger, file) = Ledger::create(1, &"ä".repeat(500), "a\u{1b}[2Jb", 0).unwrap();
+    let view = LedgerView::open(file).unwrap();
+    assert_eq!(view.program(), "ä".repeat(PROGRAM_BYTES / 2));
+    assert_eq!(view.settings(), "a?[2Jb");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Any bytes at all behind the mark: each record reads as something or as nothing.
+    #[test]
+    fn a_view_of_random_bytes_neither_panics_nor_reads_outside(
+        bytes in prop::collection::vec(any::<u8>(), 384 * 40..384 * 41),
+        small in any::<bool>(),
+        at in 8usize..4096 * 2,
+        fresh in prop_oneof![Just(u32::MAX), any::<u32>(), 0u32..100],
+    ) {
+        let (ledger, file) = ledger();
+        let view = LedgerView::open(file).unwrap();
+        // Small numbers mean something far more often than random ones.
+        let bytes: Vec<u8> = bytes.into_iter().map(|b| if small { b % 5 } else { b }).collect();
+        // SAFETY: the range lies within the live mapping, which nothing else touches now.
+        unsafe {
+            let to = ledger.0.start().cast::<u8>().as_ptr().add(at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        ledger.book().head.fresh.store(fresh, Relaxed);
+        prop_assert!(view.records().count() <= RECORDS.min(fresh as usize));
+        for seen in view.records() {
+            prop_assert!(seen.phase != Phase::Free && seen.index < RECORDS);
+        }
+        let texts = view.program() + &view.settings();
+        prop_assert!(!texts.chars().any(char::is_control));
+        // The writer's side relies on no word of it either.
+        ledger.book().head.cursor.store(fresh, Relaxed);
+        if let Some(record) = ledger.claim(1, 1) {
+            record.set_phase(Phase::Kernel);
+            prop_assert!(ledger.index_of(record).is_some());
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_no_ledger_is_refused() {
+    let (_mapping, file) = Mapping::new("x", LEDGER_BYTES, Manner::Sparse).unwrap();
+    assert!(Ledger::open(file).is_err(), "no mark");
+    let (_mapping, file) = Mapping::new("x", 4096, Manner::Sparse).unwrap();
+    assert!(Ledger::open(file).is_err(), "too short");
+}

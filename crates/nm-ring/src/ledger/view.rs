@@ -1,0 +1,182 @@
+//! The ledger as its readers see it: copies, of memory that anybody may have written.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
+
+use nm_sys::shared_memory::{Manner, Mapping};
+
+use super::{Book, Flow, LEDGER_BYTES, MARK, Phase, RECORDS, Reason, Record, Role, Text, address};
+
+/// Copies of a record that are tried before it counts as too restless to read.
+const ATTEMPTS: u32 = 4;
+
+/// Counts of one direction; see [`Flow`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlowView {
+    /// Bytes through memory.
+    pub memory_bytes: u64,
+    /// Calls that moved bytes through memory.
+    pub memory_calls: u64,
+    /// Bytes through the kernel.
+    pub kernel_bytes: u64,
+    /// Calls that moved bytes through the kernel.
+    pub kernel_calls: u64,
+    /// Times that a thread went to sleep.
+    pub sleeps: u64,
+    /// Bells rung (sending) or heard (receiving).
+    pub bells: u64,
+    /// Spins that ended without success.
+    pub failed_spins: u64,
+    /// Times that the direction went back to the kernel.
+    pub fallbacks: u64,
+}
+
+impl FlowView {
+    fn of(flow: &Flow) -> FlowView {
+        FlowView {
+            memory_bytes: flow.memory_bytes.get(),
+            memory_calls: flow.memory_calls.get(),
+            kernel_bytes: flow.kernel_bytes.get(),
+            kernel_calls: flow.kernel_calls.get(),
+            sleeps: flow.sleeps.get(),
+            bells: flow.bells.get(),
+            failed_spins: flow.failed_spins.get(),
+            fallbacks: flow.fallbacks.get(),
+        }
+    }
+}
+
+/// A copy of one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordView {
+    /// Place in the ledger.
+    pub index: usize,
+    /// How often the place was claimed.
+    pub generation: u32,
+    /// How far it is; never [`Phase::Free`].
+    pub phase: Phase,
+    /// Why it is with the kernel.
+    pub reason: Reason,
+    /// Number of the option (level × 65536 + name) where the reason is one.
+    pub detail: u32,
+    /// On which side of its connection it is.
+    pub role: Role,
+    /// Own address, if it is known.
+    pub local: Option<SocketAddr>,
+    /// The peer's address, if it is known.
+    pub peer: Option<SocketAddr>,
+    /// When it was opened, ns since boot.
+    pub opened_at_ns: u64,
+    /// Processes that hold it.
+    pub holders: u32,
+    /// Whether `O_NONBLOCK` is set.
+    pub is_nonblocking: bool,
+    /// Process that used it last.
+    pub pid: u32,
+    /// Sending.
+    pub out: FlowView,
+    /// Receiving.
+    pub back: FlowView,
+}
+
+impl RecordView {
+    /// A copy of `record`; none if it is free, says nothing known, or changes hands all the time.
+    fn of(index: usize, record: &Record) -> Option<RecordView> {
+        (0..ATTEMPTS).find_map(|_| {
+            let generation = record.generation.load(Acquire);
+            let view = RecordView::copy(index, generation, record);
+            fence(Acquire);
+            (record.generation.load(Relaxed) == generation).then_some(view)
+        })?
+    }
+
+    fn copy(index: usize, generation: u32, record: &Record) -> Option<RecordView> {
+        let phase = record.phase();
+        if phase == Phase::Free {
+            return None;
+        }
+        let family = record.family.load(Relaxed);
+        let ports = record.ports.load(Relaxed);
+        let words =
+            |words: &[_; 2]| words.each_ref().map(|word: &super::AtomicU64| word.load(Relaxed));
+        Some(RecordView {
+            index,
+            generation,
+            phase,
+            reason: record.reason(),
+            detail: record.detail.load(Relaxed),
+            role: record.role(),
+            local: address(family, words(&record.local), (ports >> 16) as u16),
+            peer: address(family, words(&record.peer), ports as u16),
+            opened_at_ns: record.opened_at_ns.load(Relaxed),
+            holders: record.holders.load(Relaxed),
+            is_nonblocking: record.nonblocking.load(Relaxed) != 0,
+            pid: record.pid.load(Relaxed),
+            out: FlowView::of(&record.out),
+            back: FlowView::of(&record.back),
+        })
+    }
+}
+
+/// A ledger to read.
+#[derive(Debug)]
+pub struct LedgerView(Mapping);
+
+impl LedgerView {
+    /// See [`Ledger::open`](super::Ledger::open).
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not sealed, of another size or another version.
+    pub fn open(file: OwnedFd) -> io::Result<LedgerView> {
+        let view = LedgerView(Mapping::open(&file, LEDGER_BYTES, Manner::ReadOnly)?);
+        if view.book().head.mark.load(Acquire) != MARK {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        Ok(view)
+    }
+
+    fn book(&self) -> &Book {
+        // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
+        // long as a book; it cannot shrink. A book consists of atomics, which are only read here.
+        unsafe { self.0.start().cast::<Book>().as_ref() }
+    }
+
+    /// Process that made the ledger.
+    pub fn pid(&self) -> u32 {
+        self.book().head.pid.load(Relaxed)
+    }
+
+    /// When it was made, ns since boot.
+    pub fn started_at_ns(&self) -> u64 {
+        self.book().head.started_at_ns.load(Relaxed)
+    }
+
+    /// Name of the program.
+    pub fn program(&self) -> String {
+        text(&self.book().head.program)
+    }
+
+    /// Settings in words.
+    pub fn settings(&self) -> String {
+        text(&self.book().head.settings)
+    }
+
+    /// Copies of all records that are or were in use.
+    pub fn records(&self) -> impl Iterator<Item = RecordView> + '_ {
+        let book = self.book();
+        let used = (book.head.fresh.load(Acquire) as usize).min(RECORDS);
+        let records = book.records[..used].iter().enumerate();
+        records.filter_map(|(index, record)| RecordView::of(index, record))
+    }
+}
+
+/// Text up to the first zero byte. What could steer a terminal becomes a question mark.
+fn text<const WORDS: usize>(text: &Text<WORDS>) -> String {
+    let bytes: Vec<u8> = text.0.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+    let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let plain = |char: char| if char.is_control() { '?' } else { char };
+    String::from_utf8_lossy(&bytes[..length]).chars().map(plain).collect()
+}

@@ -1,0 +1,144 @@
+//! The locks of a pipe: by process id, so that they outlive a fork and a death.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+use nm_sys::clock::Deadline;
+use nm_sys::{futex, process};
+
+use super::{Lock, Pipe};
+
+/// Looks at a lock before its owner is given time by sleeping.
+const LOOKS: u32 = 200;
+
+/// Longest sleep between two looks; a release without a wake-up is seen after it.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Naps, cut short or not, after which a lock counts as held for ever.
+const NAPS_MAX: u32 = 20_000;
+
+/// Time after which a lock counts as held for ever.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a lock was had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Had {
+    Free,
+    /// Its owner has died.
+    Stolen,
+    Never,
+}
+
+impl Lock {
+    #[inline(always)]
+    fn lock(&self, owner: u32) -> Had {
+        if self.try_lock(owner) { Had::Free } else { self.lock_slowly(owner) }
+    }
+
+    #[inline(always)]
+    fn try_lock(&self, owner: u32) -> bool {
+        self.owner.compare_exchange(0, owner, Acquire, Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn lock_slowly(&self, owner: u32) -> Had {
+        for _ in 0..LOOKS {
+            if self.owner.load(Relaxed) == 0 && self.try_lock(owner) {
+                return Had::Free;
+            }
+            std::hint::spin_loop();
+        }
+        let deadline = Deadline::after(PATIENCE);
+        for nap in 1..=NAPS_MAX {
+            let holder = self.owner.load(Relaxed);
+            if holder == 0 {
+                if self.try_lock(owner) {
+                    return Had::Free;
+                }
+                continue;
+            }
+            self.contended.store(1, Relaxed);
+            futex::wait(&self.owner, holder, NAP);
+            // Costs some system calls, and a death is rare.
+            if nap.is_power_of_two() && process::is_dead(holder) && self.steal(holder, owner) {
+                return Had::Stolen;
+            }
+            if deadline.passed() {
+                break;
+            }
+        }
+        Had::Never
+    }
+
+    fn steal(&self, from: u32, owner: u32) -> bool {
+        self.owner.compare_exchange(from, owner, Acquire, Relaxed).is_ok()
+    }
+
+    #[inline(always)]
+    fn unlock(&self) {
+        self.owner.store(0, Release);
+        // Not ordered with the store: a sleeper that is missed comes back after its nap.
+        if self.contended.load(Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.contended.store(0, Relaxed);
+        futex::wake(&self.owner);
+    }
+}
+
+impl Pipe {
+    /// Takes the sending end for process `owner` (not zero). A lock whose owner has died is taken
+    /// from it. False if it could not be had within about a second. It does not count: a thread
+    /// that holds it must not take it again.
+    #[inline(always)]
+    pub fn lock_send(&self, owner: u32) -> bool {
+        match self.sender.lock.lock(owner) {
+            Had::Free => true,
+            Had::Stolen => {
+                self.mend();
+                true
+            }
+            Had::Never => false,
+        }
+    }
+
+    /// Takes the sending end if it is free.
+    pub fn try_lock_send(&self, owner: u32) -> bool {
+        self.sender.lock.try_lock(owner)
+    }
+
+    /// Gives the sending end back.
+    #[inline(always)]
+    pub fn unlock_send(&self) {
+        self.sender.lock.unlock();
+    }
+
+    /// Takes the receiving end, as [`Pipe::lock_send`] the sending one. Who died while it received
+    /// has either taken bytes or not.
+    #[inline(always)]
+    pub fn lock_receive(&self, owner: u32) -> bool {
+        self.receiver.lock.lock(owner) != Had::Never
+    }
+
+    /// Takes the receiving end if it is free.
+    pub fn try_lock_receive(&self, owner: u32) -> bool {
+        self.receiver.lock.try_lock(owner)
+    }
+
+    /// Gives the receiving end back.
+    #[inline(always)]
+    pub fn unlock_receive(&self) {
+        self.receiver.lock.unlock();
+    }
+
+    /// Process that holds the sending end, and that which holds the receiving end; zero is nobody.
+    pub fn owners(&self) -> (u32, u32) {
+        let owner = |word: &AtomicU32| word.load(Relaxed);
+        (owner(&self.sender.lock.owner), owner(&self.receiver.lock.owner))
+    }
+}

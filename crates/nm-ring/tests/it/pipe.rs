@@ -1,0 +1,368 @@
+//! The pipe against a queue, between threads and processes, at the hands of a hostile peer, and its
+//! locks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nm_ring::Which::{First, Second};
+use nm_ring::conduit::{CONDUIT_BYTES, Mapped};
+use nm_ring::pipe::{INLINE, PIPE_BYTES, Pipe, QUARTER};
+use nm_sys::shared_memory::SharedMemory;
+use proptest::prelude::*;
+
+use crate::processes::{ALONE, wait_for};
+
+/// Two mappings of one conduit.
+fn mapped() -> (Mapped, Mapped) {
+    let (first, file) = Mapped::new().unwrap();
+    (first, Mapped::open(file).unwrap())
+}
+
+/// Bytes that differ from their neighbours and from themselves a while later.
+fn bytes(from: u64, length: usize) -> Vec<u8> {
+    (from..from + length as u64).map(|idx| (idx % 251) as u8 ^ (idx / 251) as u8).collect()
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Push(usize),
+    Parts(Vec<usize>),
+    Pull(usize),
+    Peek(usize, usize),
+    Discard(usize),
+}
+
+/// Lengths around everything that changes at a border, and any others.
+fn length() -> impl Strategy<Value = usize> {
+    let borders = vec![0, 1, 7, 8, 9, INLINE, INLINE + 1, QUARTER, PIPE_BYTES, PIPE_BYTES + 1];
+    prop_oneof![4 => prop::sample::select(borders), 4 => 0usize..70, 1 => 0usize..2 * PIPE_BYTES]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        length().prop_map(Step::Push),
+        prop::collection::vec(length(), 0..5).prop_map(Step::Parts),
+        length().prop_map(Step::Pull),
+        (length(), length()).prop_map(|(offset, count)| Step::Peek(offset, count)),
+        length().prop_map(Step::Discard),
+    ]
+}
+
+proptest! {
+    // Each case maps memory and moves megabytes.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec(step(), 0..80)) {
+        let (a, b) = mapped();
+        let (out, back) = (a.out(First), b.back(Second));
+        let mut queue = VecDeque::new();
+        let mut buffer = vec![0; 2 * PIPE_BYTES];
+        let (mut sent, mut taken) = (0u64, 0u64);
+        for step in steps {
+            let free = PIPE_BYTES - queue.len();
+            match step {
+                Step::Push(length) => {
+                    let sending = bytes(sent, length);
+                    prop_assert_eq!(out.push(&sending), length.min(free));
+                    queue.extend(&sending[..length.min(free)]);
+                    sent += length.min(free) as u64;
+                }
+                Step::Parts(lengths) => {
+                    let total: usize = lengths.iter().sum();
+                    let sending = bytes(sent, total);
+                    let mut rest = &sending[..];
+                    let parts = lengths.iter().map(|length| {
+                        let (part, later) = rest.split_at(*length);
+                        rest = later;
+                        part
+                    });
+                    prop_assert_eq!(out.push_parts(parts), total.min(free));
+                    queue.extend(&sending[..total.min(free)]);
+                    sent += total.min(free) as u64;
+                }
+                Step::Pull(length) => {
+                    let count = length.min(queue.len());
+                    prop_assert_eq!(back.pull(&mut buffer[..length]), count);
+                    let expected: Vec<u8> = queue.drain(..count).collect();
+                    prop_assert!(buffer[..count] == expected[..]);
+                    taken += count as u64;
+                }
+                Step::Peek(offset, length) => {
+                    let count = length.min(queue.len().saturating_sub(offset));
+                    prop_assert_eq!(back.peek(offset, &mut buffer[..length]), count);
+                    let mut both = queue.iter().skip(offset).zip(&buffer[..count]);
+                    prop_assert!(both.all(|(a, b)| a == b));
+                }
+                Step::Discard(length) => {
+                    let count = length.min(queue.len());
+                    prop_assert_eq!(back.discard(length), count);
+                    queue.drain(..count);
+                    taken += count as u64;
+                }
+            }
+            let seen = (back.readable(), back.written(), out.taken());
+            prop_assert_eq!(seen, (queue.len(), sent, taken));
+            let room = out.room();
+            prop_assert!(room <= PIPE_BYTES - queue.len());
+            prop_assert!(room == PIPE_BYTES - queue.len() || room >= PIPE_BYTES / 2);
+            let recalled = out.recall(taken, &mut buffer);
+            prop_assert_eq!(recalled, queue.len());
+            prop_assert!(queue.iter().zip(&buffer[..recalled]).all(|(a, b)| a == b));
+        }
+    }
+}
+
+/// Sends `total` bytes through `pipe` in pieces of odd lengths, spinning for room.
+fn send_all(pipe: &Pipe, total: usize) {
+    let all = bytes(0, total);
+    let (mut sent, mut piece) = (0, 1);
+    while sent < total {
+        let end = total.min(sent + piece);
+        let count = pipe.push(&all[sent..end]);
+        sent += count;
+        if count == 0 {
+            thread::yield_now();
+        }
+        // Mostly short, so that inline bytes are written over while they are read.
+        piece = if sent % 17 == 0 { sent % 5_003 + 1 } else { sent % INLINE + 1 };
+    }
+}
+
+/// Receives until `total` bytes have come, and compares them.
+fn receive_all(pipe: &Pipe, total: usize) {
+    let expected = bytes(0, total);
+    let mut buffer = vec![0; 4_096];
+    let (mut received, mut size) = (0, 1);
+    while received < total {
+        let peeked = pipe.peek(0, &mut buffer[..size]);
+        assert!(buffer[..peeked] == expected[received..received + peeked], "peek at {received}");
+        let count = pipe.pull(&mut buffer[..size]);
+        assert!(count >= peeked.min(1), "bytes that were there have gone at {received}");
+        assert!(buffer[..count] == expected[received..received + count], "pull at {received}");
+        received += count;
+        size = if received % 13 == 0 { received % 4_096 + 1 } else { received % 61 + 1 };
+        if count == 0 {
+            thread::yield_now();
+        }
+    }
+    assert_eq!(pipe.readable(), 0);
+}
+
+#[test]
+fn threads_lose_nothing() {
+    let (a, b) = mapped();
+    thread::scope(|scope| {
+        scope.spawn(|| send_all(a.out(First), 3_000_000));
+        receive_all(b.back(Second), 3_000_000);
+    });
+}
+
+/// Runs `child` in a process of its own that shares the memory; its process id.
+fn fork(child: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child uses only memory that it has and plain system calls, or aborts; it ends
+    // without running anything of the test harness.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        child();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(0) };
+    }
+    pid
+}
+
+#[test]
+fn processes_lose_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (a, b) = mapped();
+    let all = bytes(0, 1 << 20);
+    let pid = fork(|| {
+        let mut buffer = [0; 777];
+        let mut left = 1 << 20;
+        while left > 0 {
+            let count = b.back(Second).pull(&mut buffer);
+            let mut back = 0;
+            while back < count {
+                back += b.out(Second).push(&buffer[back..count]);
+            }
+            left -= count;
+        }
+    });
+    let (mut sent, mut received) = (0, 0);
+    let mut buffer = [0; 1000];
+    while received < all.len() {
+        let end = all.len().min(sent + 1 + sent % 99);
+        sent += a.out(First).push(&all[sent..end]);
+        let count = a.back(First).pull(&mut buffer);
+        assert!(buffer[..count] == all[received..received + count]);
+        received += count;
+    }
+    assert_eq!(wait_for(pid), 0);
+}
+
+#[test]
+fn the_lock_of_a_dead_process_is_stolen_and_its_pipe_mended() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (a, b) = mapped();
+    let (out, back) = (a.out(First), b.back(Second));
+    // Not waited for at first: a zombie is as dead.
+    let pid = fork(|| {
+        assert!(out.lock_send(std::process::id()) && back.lock_receive(std::process::id()));
+        out.push(b"last words");
+    });
+    while out.owners().0 == 0 || out.readable() == 0 {
+        thread::yield_now();
+    }
+    assert!(out.lock_send(1 + std::process::id()), "stolen");
+    assert!(back.lock_receive(std::process::id()), "stolen");
+    assert_eq!(out.push(b", and more"), 10);
+    let mut buffer = [0; 30];
+    let count = back.pull(&mut buffer);
+    assert_eq!(&buffer[..count], b"last words, and more");
+    out.unlock_send();
+    back.unlock_receive();
+    assert_eq!(out.owners(), (0, 0));
+    wait_for(pid);
+}
+
+#[test]
+fn a_lock_that_is_never_released_is_given_up() {
+    let (a, _b) = mapped();
+    let own = std::process::id();
+    assert!(a.out(First).lock_send(own));
+    assert!(!a.out(First).try_lock_send(own));
+    assert!(!a.out(First).lock_send(own), "its owner lives");
+    a.out(First).unlock_send();
+    assert!(a.out(First).try_lock_send(own));
+}
+
+#[test]
+fn a_lock_keeps_threads_apart() {
+    let (a, b) = mapped();
+    let own = std::process::id();
+    let send = || {
+        for _ in 0..20_000 {
+            while !a.out(First).lock_send(own) {}
+            // Two pushes that only a lock holds together.
+            while a.out(First).room() < 2 {
+                thread::yield_now();
+            }
+            assert_eq!(a.out(First).push(b"x") + a.out(First).push(b"y"), 2);
+            a.out(First).unlock_send();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(send);
+        scope.spawn(send);
+        let mut received = vec![];
+        let mut buffer = [0; 512];
+        while received.len() < 80_000 {
+            let count = b.back(Second).pull(&mut buffer);
+            received.extend_from_slice(&buffer[..count]);
+        }
+        assert!(received.chunks(2).all(|pair| pair == b"xy"));
+    });
+}
+
+#[test]
+fn a_writer_that_sleeps_is_rung_once_and_not_for_every_byte() {
+    let (a, b) = mapped();
+    let (out, back) = (a.out(First), b.back(Second));
+    assert_eq!(out.push(&vec![1; PIPE_BYTES + 5]), PIPE_BYTES);
+    out.arm_writer();
+    assert_eq!(out.room(), 0);
+    let mut rung = vec![];
+    while back.discard(1024) > 0 {
+        if back.take_writer_waits() {
+            rung.push(back.taken() as usize);
+        }
+    }
+    assert_eq!(rung, [QUARTER]);
+    out.arm_writer();
+    assert!(!back.take_writer_waits(), "nothing was taken");
+    assert!(back.take_writer_waits_now());
+    back.arm_reader();
+    assert!(out.take_reader_waits() && !out.take_reader_waits());
+}
+
+fn suffer(raw: &SharedMemory, victim: &Mapped, random: &[(usize, u64)]) {
+    let mut buffer = vec![0; PIPE_BYTES + 99];
+    let (out, back) = (victim.out(First), victim.back(First));
+    for (idx, (at, word)) in random.iter().enumerate() {
+        let at = at % (CONDUIT_BYTES / 8) * 8;
+        // SAFETY: within the live mapping and aligned; others read the word as an atomic.
+        unsafe {
+            let place = raw.start().cast::<u8>().as_ptr().add(at).cast::<u64>();
+            std::sync::atomic::AtomicU64::from_ptr(place).store(*word, Ordering::Relaxed);
+        }
+        let length = (*word >> 7) as usize % buffer.len();
+        match idx % 7 {
+            0 => assert!(out.push(&buffer[..length]) <= length),
+            1 => assert!(out.push(&buffer[..length % 57]) <= length % 57),
+            2 => assert!(back.pull(&mut buffer[..length]) <= length),
+            3 => assert!(back.peek(*word as usize, &mut buffer[..length]) <= length),
+            4 => assert!(back.discard(length) <= length),
+            5 => {
+                let parts = [&buffer[..length % 60], &buffer[..length]];
+                assert!(out.push_parts(parts.into_iter()) <= 60 + length);
+            }
+            _ => assert!(out.recall(*word, &mut buffer[..length]) <= length),
+        }
+        assert!(back.readable() <= PIPE_BYTES && out.room() <= PIPE_BYTES);
+        let _ = (out.written(), out.starts_at(), out.ends_at(), back.returned());
+        let _ = (out.take_reader_waits(), back.take_writer_waits());
+    }
+}
+
+/// Words of the first page of each pipe, which is where it hurts, and any others.
+fn scribbles() -> impl Strategy<Value = Vec<(usize, u64)>> {
+    let pipe = (CONDUIT_BYTES - 384) / 2 / 8;
+    let place = prop_oneof![
+        8 => (0usize..2, 0usize..96).prop_map(move |(which, word)| 48 + which * pipe + word),
+        1 => 0usize..CONDUIT_BYTES / 8,
+    ];
+    let word = prop_oneof![any::<u64>(), any::<u32>().prop_map(u64::from), (0u64..64)];
+    prop::collection::vec((place, word), 0..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_scribble_makes_a_pipe_panic_read_outside_or_hang(random in scribbles()) {
+        let (first, file) = Mapped::new().unwrap();
+        let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
+        suffer(&raw, &first, &random);
+    }
+}
+
+#[test]
+fn a_peer_that_scribbles_all_the_time_hurts_nobody() {
+    let (first, file) = Mapped::new().unwrap();
+    let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
+    let done = AtomicBool::new(false);
+    let words = (CONDUIT_BYTES - 384) / 2 / 8;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seed = 1u64;
+            while !done.load(Ordering::Relaxed) {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                let word = 48 + (seed >> 20) as usize % 96 + (seed >> 50 & 1) as usize * words;
+                // SAFETY: within the live mapping and aligned; others use it as an atomic.
+                unsafe {
+                    let place = raw.start().cast::<u64>().as_ptr().add(word);
+                    std::sync::atomic::AtomicU64::from_ptr(place).store(seed, Ordering::Relaxed);
+                }
+            }
+        });
+        let mut buffer = [0; 100];
+        for round in 0..200_000 {
+            let length = round % 100;
+            assert!(first.out(First).push(&buffer[..length]) <= length);
+            assert!(first.back(First).pull(&mut buffer[..length]) <= length);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

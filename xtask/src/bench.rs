@@ -1,0 +1,207 @@
+//! What the two benchmark commands share: the ground they run on, pinned programs at both ends of
+//! it, and the words of a table that everybody can check.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell;
+
+/// Names of the two namespaces and their addresses.
+const NAMESPACES: [(&str, &str); 2] = [("nmbench-a", "10.78.1.1"), ("nmbench-b", "10.78.1.2")];
+pub const CLIENT_CPU: u32 = 1;
+pub const SERVER_CPU: u32 = 0;
+
+/// Longest time for one measurement, s: a program that hangs does not end the run.
+const PATIENCE_S: u32 = 40;
+
+/// Where both ends of a measurement are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    Loopback,
+    /// Two namespaces back to back. Needs a [`Wire`].
+    Veth,
+}
+
+impl Ground {
+    /// The server's address.
+    pub fn address(self) -> &'static str {
+        match self {
+            Ground::Loopback => "127.0.0.1",
+            Ground::Veth => NAMESPACES[1].1,
+        }
+    }
+
+    fn at(self, end: usize) -> String {
+        match self {
+            Ground::Loopback => String::new(),
+            Ground::Veth => format!("ip netns exec {} ", NAMESPACES[end].0),
+        }
+    }
+}
+
+/// Two namespaces back to back; removed on drop.
+pub struct Wire;
+
+impl Wire {
+    pub fn up() -> Result<Wire> {
+        let wire = Wire;
+        let [(a, a_address), (b, b_address)] = NAMESPACES;
+        for line in [
+            format!("ip netns add {a}"),
+            format!("ip netns add {b}"),
+            format!("ip -n {a} link add nm0 type veth peer name nm0 netns {b}"),
+            format!("ip -n {a} addr add {a_address}/24 dev nm0"),
+            format!("ip -n {b} addr add {b_address}/24 dev nm0"),
+            format!("ip -n {a} link set nm0 up"),
+            format!("ip -n {b} link set nm0 up"),
+            format!("ip -n {a} link set lo up"),
+            format!("ip -n {b} link set lo up"),
+        ] {
+            let (text, ok) = shell::output(&line)?;
+            if !ok {
+                bail!("`{line}` failed: {text}");
+            }
+        }
+        Ok(wire)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for (name, _) in NAMESPACES {
+            let _ = shell::output(&format!("ip netns del {name}"));
+        }
+    }
+}
+
+/// A server; ended on drop.
+pub struct Server(Child);
+
+impl Server {
+    /// Starts `line` on the server's CPU, or on `cpu`.
+    pub fn start_on(ground: Ground, cpu: u32, line: &str) -> Result<Server> {
+        let server = Server::spawn(&format!("{}taskset -c {cpu} {line}", ground.at(1)))?;
+        sleep(Duration::from_millis(300));
+        Ok(server)
+    }
+
+    pub fn start(ground: Ground, line: &str) -> Result<Server> {
+        Server::start_on(ground, SERVER_CPU, line)
+    }
+
+    fn spawn(line: &str) -> Result<Server> {
+        let child = shell::command(line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start `{line}`"))?;
+        Ok(Server(child))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a client wrote.
+pub struct Said {
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs `line` on the client's CPU to its good end.
+pub fn client(ground: Ground, line: &str) -> Result<Said> {
+    let line = format!("{}timeout -k 1 {PATIENCE_S} taskset -c {CLIENT_CPU} {line}", ground.at(0));
+    let output = shell::command(&line).stdin(Stdio::null()).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = Said { stdout: text(&output.stdout), stderr: text(&output.stderr) };
+    if output.status.success() {
+        return Ok(said);
+    }
+    eprintln!("`{line}` ended with {}: {}{}", output.status, said.stdout, said.stderr);
+    if matches!(output.status.code(), Some(124 | 137)) {
+        bail!("did not end within {PATIENCE_S} s");
+    }
+    let lines = || said.stderr.lines().chain(said.stdout.lines());
+    let cause = lines().find(|line| line.to_lowercase().contains("error"));
+    let cause = cause.or_else(|| lines().find(|line| !line.trim().is_empty()));
+    bail!("{}: {}", output.status, cause.unwrap_or("no word why"))
+}
+
+/// The folder that `cargo build --release` fills.
+pub fn release() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    shell::root().join(target.unwrap_or_else(|| "target".into())).join("release")
+}
+
+/// The binary under test.
+pub fn binary() -> String {
+    release().join("nearmetal").display().to_string()
+}
+
+/// Builds the binary under test.
+pub fn build() -> Result<()> {
+    shell::run("cargo build --release --locked --workspace --exclude xtask")
+}
+
+/// nearmetal's own client and server; it sets both ends' CPUs itself, as its users do.
+pub fn nearmetal(ground: Ground, words: &str) -> Result<Value> {
+    let binary = binary();
+    let line = format!("{}{binary} pingpong server --once", ground.at(1));
+    let _server = Server::spawn(&line)?;
+    sleep(Duration::from_millis(200));
+    let line = format!(
+        "{}timeout -k 1 {PATIENCE_S} {binary} {words} --affinity \
+         '{CLIENT_CPU};{SERVER_CPU}' --format json",
+        ground.at(0)
+    );
+    let output = Command::new("sh").args(["-c", &line]).current_dir(shell::root()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .map_err(|_| anyhow::anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Fails where a tool is missing, naming its package.
+pub fn need(tool: &str, package: &str) -> Result<()> {
+    if shell::output(&format!("which {tool}"))?.1 {
+        return Ok(());
+    }
+    bail!("{tool} is not installed; apt-get install {package}")
+}
+
+/// Median of values; not a number where there are none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// Lines that name the machine, the tools and the load.
+pub fn circumstances(packages: &[&str]) -> String {
+    let mut lines = vec![("date", "date -u +%F".to_string()), ("machine", "uname -srm".into())];
+    lines.extend(packages.iter().map(|name| (*name, format!("dpkg-query -W {name}"))));
+    lines.push(("load at the end", "cat /proc/loadavg".into()));
+    let mut text = String::new();
+    for (name, line) in lines {
+        if let Ok((found, true)) = shell::output(&line) {
+            let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
+            let _ = writeln!(text, "- {name}: {found}");
+        }
+    }
+    text
+}

@@ -1,0 +1,76 @@
+//! What bypass gains on this machine: shared memory, AF_XDP, and unmodified programs under
+//! `nearmetal accel`, against the kernel and against the limit of the hardware, all in one run.
+//!
+//! Rounds are interleaved (each measures everything, every second one backwards), both ends are
+//! pinned, and what counts is the ratio of two figures of the same round. Writes Markdown to stdout
+//! and, with `--out FILE`, to a file. What cannot be measured here is a row that says why.
+
+mod cases;
+mod table;
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::{self, Wire};
+use crate::shell;
+use table::Figures;
+
+const USAGE: &str = "\
+usage: cargo xtask bench-bypass [--rounds N] [--out FILE] [--only TEXT]
+
+  --rounds N    rounds; the default ends within about a quarter of an hour [7]
+  --out FILE    write the table there as well
+  --only TEXT   only measurements whose names hold TEXT";
+
+pub struct Options {
+    rounds: usize,
+    out: Option<String>,
+    only: String,
+}
+
+pub fn run(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    bench::build()?;
+    let wire = Wire::up();
+    if let Err(error) = &wire {
+        eprintln!("no pair of namespaces: {error:#}");
+    }
+    let folder = cases::Folder::make()?;
+    let mut measurements = cases::all(&folder);
+    measurements.retain(|one| one.cases.iter().any(|case| case.name.contains(&options.only)));
+    let mut figures = Figures::default();
+    figures.announce(measurements.iter().flat_map(|one| &one.cases));
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        for measurement in &measurements {
+            let first = &measurement.cases[0];
+            eprintln!("  {} {}", first.name, first.size());
+            figures.add(&measurement.cases, (measurement.run)());
+        }
+        measurements.reverse();
+    }
+    let text = figures.text(&options);
+    print!("{text}");
+    if let Some(path) = &options.out {
+        std::fs::write(shell::root().join(path), &text)
+            .with_context(|| format!("cannot write {path}"))?;
+    }
+    Ok(())
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let mut options = Options { rounds: 7, out: None, only: String::new() };
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().with_context(|| USAGE.to_string())?;
+        match word.as_str() {
+            "--rounds" => options.rounds = value.parse()?,
+            "--out" => options.out = Some(value.clone()),
+            "--only" => options.only = value.clone(),
+            _ => bail!("{USAGE}"),
+        }
+    }
+    if options.rounds == 0 {
+        bail!("--rounds must be at least 1");
+    }
+    Ok(options)
+}

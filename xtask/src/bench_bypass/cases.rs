@@ -1,0 +1,333 @@
+//! What is measured, each with the programs that a user would run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use nm_model::result::{CACHE_LINE_LIMIT, RoundData, RunResult};
+use nm_ring::line;
+use serde_json::Value;
+
+use super::table::{Case, Figure};
+use crate::bench::{self, CLIENT_CPU, Ground, SERVER_CPU, Server, client, need};
+
+/// Message sizes of nearmetal's own probe, bytes.
+pub const SIZES: [u32; 4] = [1, 64, 256, 1024];
+
+/// Message sizes of sockperf, bytes: 14 is its smallest.
+const SOCKPERF_SIZES: [u32; 4] = [14, 64, 256, 1024];
+
+/// sockperf's own greatest rate of ping-pongs ends its run with an error where they are faster.
+const PINGPONG_RATE: &str = "--mps=4000000";
+
+/// Connections of one measurement.
+const CONNECTIONS: u32 = 3000;
+
+/// Sockets of the programs that wait for several.
+const SOCKETS: u16 = 4;
+
+/// One thing that is measured at a time: its cases, and how their figures are had.
+pub struct Measurement {
+    pub cases: Vec<Case>,
+    pub run: Box<dyn Fn() -> Result<Vec<Figure>>>,
+}
+
+fn one(
+    name: impl Into<String>,
+    size_bytes: u32,
+    run: impl Fn() -> Result<Figure> + 'static,
+) -> Measurement {
+    let cases = vec![Case::new(name, size_bytes)];
+    Measurement { cases, run: Box::new(move || Ok(vec![run()?])) }
+}
+
+/// How a program's end is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Plain,
+    Accel,
+    /// Accelerated, but never spinning.
+    Sleeping,
+}
+
+impl Way {
+    fn suffix(self) -> &'static str {
+        match self {
+            Way::Plain => "",
+            Way::Accel => " under accel",
+            Way::Sleeping => " under accel --spin-us 0",
+        }
+    }
+
+    /// The start of a command line; a client's says at its end where its sockets were.
+    fn prefix(self, is_client: bool) -> String {
+        let stats = if is_client { " --stats --format json" } else { "" };
+        let spin = if self == Way::Sleeping { " --spin-us 0" } else { "" };
+        match self {
+            Way::Plain => String::new(),
+            _ => format!("{} accel{stats}{spin} -- ", bench::binary()),
+        }
+    }
+
+    /// Runs a client, and fails if it was to be accelerated and was not.
+    fn client(self, line: &str) -> Result<String> {
+        let said = client(Ground::Loopback, &format!("{}{line}", self.prefix(true)))?;
+        if self != Way::Plain {
+            in_shared_memory(&said.stderr)?;
+        }
+        Ok(said.stdout)
+    }
+
+    fn server(self, line: &str) -> Result<Server> {
+        Server::start(Ground::Loopback, &format!("{}{line}", self.prefix(false)))
+    }
+}
+
+/// Fails unless the exit report at the end of `stderr` has a socket that used shared memory.
+fn in_shared_memory(stderr: &str) -> Result<()> {
+    let text = stderr.rfind("\n{\n").map_or(stderr, |at| &stderr[at..]);
+    let report: Value = serde_json::from_str(text.trim()).context("there is no exit report")?;
+    if report["moved"].as_u64().is_some_and(|moved| moved > 0) {
+        return Ok(());
+    }
+    let sockets = report["sockets"].as_array().map_or(&[][..], Vec::as_slice);
+    let reasons: Vec<&str> = sockets.iter().filter_map(|socket| socket["why"].as_str()).collect();
+    bail!("no connection was in shared memory: {}", reasons.join(", "))
+}
+
+/// The temporary folder of the run, removed at its end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn make() -> Result<Folder> {
+        let path = std::env::temp_dir().join(format!("nearmetal-bench-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Folder(path))
+    }
+
+    /// sockperf's list of sockets to wait for.
+    fn feed(&self) -> PathBuf {
+        let path = self.0.join("feed");
+        let lines: Vec<String> =
+            (0..SOCKETS).map(|n| format!("T:127.0.0.1:{}\n", 11200 + n)).collect();
+        // A feed that cannot be written is a sockperf that says so.
+        let _ = std::fs::write(&path, lines.concat());
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Everything, figures that are compared beside each other.
+pub fn all(folder: &Folder) -> Vec<Measurement> {
+    let mut list = vec![one("cache-line limit", 0, || Ok(Figure::of(limit_ns()?)))];
+    for stack in ["shm-spin", "shm", "tcp-spin", "tcp-blocking", "udp-spin", "udp-blocking"] {
+        list.push(pingpong(Ground::Loopback, stack));
+    }
+    for stack in [
+        "udp-spin",
+        "xdp-spin",
+        "tcp-spin",
+        "xdp-tcp-spin",
+        "xdp-tcp-spin:tcp-spin",
+        "udp-blocking",
+        "tcp-blocking",
+    ] {
+        list.push(pingpong(Ground::Veth, stack));
+    }
+    for size in SOCKPERF_SIZES {
+        for (way, mode) in [
+            (Way::Plain, "blocking"),
+            (Way::Accel, "blocking"),
+            (Way::Plain, "spinning"),
+            (Way::Accel, "spinning"),
+        ] {
+            let name = format!("sockperf {mode}{}", way.suffix());
+            list.push(one(name, size, move || sockperf_one(way, mode, size)));
+        }
+    }
+    list.push(one("sockperf blocking under accel --spin-us 0", 64, || {
+        sockperf_one(Way::Sleeping, "blocking", 64)
+    }));
+    list.extend(muxers(folder));
+    for way in [Way::Plain, Way::Accel] {
+        let name = format!("sockperf blocking, both ends on one CPU{}", way.suffix());
+        list.push(one(name, 64, move || one_cpu(way)));
+    }
+    list.extend(not_accelerated());
+    list.extend(rates());
+    list
+}
+
+fn limit_ns() -> Result<f64> {
+    Ok(line::half_round_trip_ns((CLIENT_CPU, SERVER_CPU))?)
+}
+
+/// nearmetal's own probe over a stack, at each size.
+fn pingpong(ground: Ground, stack: &'static str) -> Measurement {
+    let place = if ground == Ground::Veth { "veth" } else { "loopback" };
+    let name = if stack.starts_with("shm") {
+        format!("nearmetal {stack}")
+    } else {
+        format!("nearmetal {stack}, {place}")
+    };
+    let cases = SIZES.map(|size| Case::new(name.clone(), size)).to_vec();
+    Measurement { cases, run: Box::new(move || pingpong_run(ground, stack)) }
+}
+
+fn pingpong_run(ground: Ground, stack: &str) -> Result<Vec<Figure>> {
+    let sizes = SIZES.map(|size| size.to_string()).join(",");
+    let result = bench::nearmetal(
+        ground,
+        &format!(
+            "pingpong {stack} {} --sizes {sizes} --maxms 300 --maxiter 1000000 \
+             --warmupms 100",
+            ground.address()
+        ),
+    )?;
+    let result: RunResult = serde_json::from_value(result)?;
+    (0..SIZES.len()).map(|at| latency(&result, at)).collect()
+}
+
+/// Median, p99 and samples of a series of a result.
+fn latency(result: &RunResult, at: usize) -> Result<Figure> {
+    let series = result.series.get(at).context("a size is missing from the result")?;
+    let Some(RoundData::Latency(round)) = series.rounds.first().map(|round| &round.data) else {
+        bail!("the result has no latencies");
+    };
+    let percentile = |wanted: f64| {
+        round.percentiles.iter().find(|p| p.percentile == wanted).and_then(|p| p.value_ns)
+    };
+    let limit = series.settings.get(CACHE_LINE_LIMIT);
+    Ok(Figure {
+        value: percentile(50.0).context("the result has no median")?,
+        p99: percentile(99.0),
+        samples: round.count,
+        limit_ns: limit.and_then(|text| text.strip_suffix(" ns")?.parse().ok()),
+    })
+}
+
+/// A sockperf ping-pong between two commands; options are both ends'.
+fn sockperf(
+    server: &str,
+    client_run: impl Fn(&str) -> Result<String>,
+    words: &str,
+) -> Result<Figure> {
+    need("sockperf", "sockperf")?;
+    let _server = Server::start(Ground::Loopback, &format!("{server}sockperf server {words}"))?;
+    let text = client_run(&format!("sockperf ping-pong {words} -t 1 {PINGPONG_RATE}"))?;
+    let result = nm_report::import::read(&text, "sockperf")?;
+    let mut figure = latency(&result, 0)?;
+    figure.limit_ns = limit_ns().ok();
+    Ok(figure)
+}
+
+fn sockperf_one(way: Way, mode: &str, size_bytes: u32) -> Result<Figure> {
+    let spin = if mode == "spinning" { " --nonblocked" } else { "" };
+    let words = format!("--tcp -i 127.0.0.1 -p 11111 -m {size_bytes}{spin}");
+    sockperf(&way.prefix(false), |line| way.client(line), &words)
+}
+
+/// Programs that wait for several sockets at once.
+fn muxers(folder: &Folder) -> Vec<Measurement> {
+    let mut list = vec![];
+    for muxer in ["epoll", "poll", "select"] {
+        for way in [Way::Plain, Way::Accel] {
+            let name = format!("sockperf {muxer} of {SOCKETS} sockets{}", way.suffix());
+            let feed = folder.feed();
+            list.push(one(name, 64, move || {
+                let words = format!("-f {} -F {muxer} -m 64", feed.display());
+                sockperf(&way.prefix(false), |line| way.client(line), &words)
+            }));
+        }
+    }
+    list
+}
+
+fn one_cpu(way: Way) -> Result<Figure> {
+    need("sockperf", "sockperf")?;
+    let words = "--tcp -i 127.0.0.1 -p 11111 -m 64";
+    let server = format!("{}sockperf server {words}", way.prefix(false));
+    let _server = Server::start_on(Ground::Loopback, CLIENT_CPU, &server)?;
+    let text = way.client(&format!("sockperf ping-pong {words} -t 1 {PINGPONG_RATE}"))?;
+    latency(&nm_report::import::read(&text, "sockperf")?, 0)
+}
+
+/// Connections that the preload cannot accelerate: a peer without it, and UDP.
+fn not_accelerated() -> Vec<Measurement> {
+    let mut list = vec![];
+    for (protocol, option) in [("TCP", " --tcp"), ("UDP", "")] {
+        for way in [Way::Plain, Way::Accel] {
+            let preload = if way == Way::Accel { ", client preloaded" } else { "" };
+            let name = format!("sockperf spinning {protocol}, plain server{preload}");
+            list.push(one(name, 64, move || {
+                let words = format!("{option} -i 127.0.0.1 -p 11111 -m 64 --nonblocked");
+                let run = |line: &str| {
+                    Ok(client(Ground::Loopback, &format!("{}{line}", way.prefix(true)))?.stdout)
+                };
+                sockperf("", run, &words)
+            }));
+        }
+    }
+    list
+}
+
+/// Messages, bits and connections a second.
+fn rates() -> Vec<Measurement> {
+    let mut list = vec![];
+    for way in [Way::Plain, Way::Accel] {
+        let name = |what: &str| format!("{what}{}", way.suffix());
+        list.push(one(name("sockperf throughput, messages/s"), 64, move || small_messages(way)));
+        list.push(one(name("iperf3, Gb/s"), 128 << 10, move || iperf3(way)));
+        list.push(one(name("nuttcp, Gb/s"), 64 << 10, move || nuttcp(way)));
+        list.push(one(name("connect + accept, ns"), 0, move || connect(way)));
+    }
+    // Each plain figure beside its accelerated one.
+    list.sort_by_key(|one| one.cases[0].name.replace(" under accel", ""));
+    list
+}
+
+fn small_messages(way: Way) -> Result<Figure> {
+    need("sockperf", "sockperf")?;
+    let words = "--tcp -i 127.0.0.1 -p 11111";
+    let _server = way.server(&format!("sockperf server {words}"))?;
+    let text = way.client(&format!("sockperf throughput {words} -m 64 -t 1"))?;
+    let rate = text
+        .split_once("Message Rate is ")
+        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    Ok(Figure::of(rate.with_context(|| format!("sockperf gave no rate: {text}"))?))
+}
+
+/// The rate of an imported result, Gb/s.
+fn gbps(text: &str, name: &str) -> Result<Figure> {
+    let result = nm_report::import::read(text, name)?;
+    let round = result.series.first().and_then(|series| series.rounds.first());
+    match round.map(|round| &round.data) {
+        Some(RoundData::Throughput(round)) => Ok(Figure::of(round.total_gbps)),
+        _ => bail!("{name} gave no throughput"),
+    }
+}
+
+fn iperf3(way: Way) -> Result<Figure> {
+    need("iperf3", "iperf3")?;
+    let _server = way.server("iperf3 -s -1 -B 127.0.0.1 -p 5301")?;
+    gbps(&way.client("iperf3 -c 127.0.0.1 -p 5301 -t 1 -l 131072 -J")?, "iperf3")
+}
+
+fn nuttcp(way: Way) -> Result<Figure> {
+    need("nuttcp", "nuttcp")?;
+    let _server = way.server("nuttcp -S --nofork -P 5400 -p 5401")?;
+    gbps(&way.client("nuttcp -P 5400 -p 5401 -t -T1 -l64k -fparse 127.0.0.1")?, "nuttcp")
+}
+
+/// Time of one connection made, accepted and closed. No byte is sent, so none is in shared memory.
+fn connect(way: Way) -> Result<Figure> {
+    let own = std::env::current_exe()?.display().to_string();
+    let line = format!("{}{own} connect {CONNECTIONS}", way.prefix(true));
+    let text = client(Ground::Loopback, &line)?.stdout;
+    let ns = text.trim().parse().with_context(|| format!("no time of a connection: {text}"))?;
+    Ok(Figure { samples: Some(u64::from(CONNECTIONS)), ..Figure::of(ns) })
+}
