@@ -1,8 +1,8 @@
 //! Bytes that lie in a pipe and cannot come again through the kernel: the peer was killed, or it
 //! sent its FIN when the kernel had no room for them (see [`Socket::hand_back`]). This library goes
-//! on reading them; a program without it, which gets the kernel's descriptor through an exec or from
-//! another process, would take the kernel's end of the stream for the end of the data, and never
-//! know.
+//! on reading them; a program without it, which gets the kernel's descriptor through an exec or
+//! from another process, would take the kernel's end of the stream for the end of the data, and
+//! never know.
 //!
 //! Such a program gets another descriptor in its place. If the peer is gone, so that nothing more
 //! can come nor go, it is a local stream that holds the rest and then ends. Else the connection is
