@@ -112,7 +112,8 @@ fn page(rows: &str, rounds: u32, seconds: f64) -> Result<String> {
          rounds, from the intended send to the reply; CPU time is that of all nodes for one \
          transaction. The published p99 is that of twelve hosts without durability.\n\n\
          - Machine: {}, {cpus} CPUs, {}\n- load at the end: {}\n\n\
-         | run | mean | p90 | ES10 | p99 | lost | CPU µs | limit of 10 ms | goal | published p99 |\n\
+         | run | mean | p90 | ES10 | p99 | lost | CPU µs | limit of 10 ms | goal | \
+         published p99 |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |\n{rows}",
         model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),
         kernel.trim(),

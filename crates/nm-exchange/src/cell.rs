@@ -9,7 +9,7 @@
 //! Where nothing is replicated, a mediator that starts again has lost the books; it *forgives*: it
 //! takes sessions up at whatever they send first.
 //!
-//! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, an instrument
+//! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, each of them
 //! is copied before its first change after that, and [`Cell::copy_one`] copies one of the others
 //! whenever there is time.
 

@@ -1,7 +1,7 @@
 //! Hosts on which nodes run, from a file, and how a node is started there by ssh.
 //!
-//! One host a line: where ssh goes, the IP address at which the other hosts reach it, the classes of
-//! node that it takes (all of them if none is named), and where nearmetal is if not on the path:
+//! One host a line: where ssh goes, the IP address at which the other hosts reach it, the classes
+//! of node that it takes (all of them if none is named), and where nearmetal is if not on the path:
 //!
 //! ```text
 //! # ssh       address     classes             program

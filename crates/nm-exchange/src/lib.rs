@@ -1,8 +1,8 @@
 //! A distributed stock exchange: the application that tells whether an environment will hold.
 //!
-//! Orders travel in a ring: client → gateway → router → mediator → transaction processor → gateway
-//! → client. A mediator matches the orders of its instruments, each of which is a *segment*: the unit
-//! of state, of order and of routing.
+//! Orders travel in a ring: client → gateway → router → mediator → transaction processor →
+//! gateway → client. A mediator matches the orders of its instruments, each of which is a
+//! *segment*: the unit of state, of order and of routing.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -87,7 +87,8 @@ pub fn search<E>(plan: &Plan, mut keeps: impl FnMut(f64) -> Result<bool, E>) -> 
     Ok(Bracket { carried, broken, tried: known, is_done })
 }
 
-/// The ends of the bracket: the lowest rate that was not carried, and the highest below it that was.
+/// The ends of the bracket: the lowest rate that was not carried, and the highest below it that
+/// was.
 fn ends(known: &[Tried]) -> (Option<Tried>, Option<Tried>) {
     let broken = known.iter().find(|tried| !tried.is_carried()).copied();
     let below = |tried: &&Tried| broken.is_none_or(|b| tried.rate_per_s < b.rate_per_s);

@@ -50,9 +50,9 @@ impl Sla {
     }
 
     /// How long after a disturbance at `at_ns` (on the samples' clock) requests broke the limit:
-    /// until the intended send of the last one of an unbroken run of trouble. A request that breaks
-    /// the limit more than `calm_ns` after the one before it has another cause. With it, the longest
-    /// round trip among them.
+    /// until the intended send of the last one of an unbroken run of trouble.
+    /// A request that breaks the limit more than `calm_ns` after the one before it has another
+    /// cause. With it, the longest round trip among them.
     pub fn back_after(&self, samples: &[Sample], at_ns: u64, calm_ns: u64) -> (u64, u64) {
         let (mut back_ns, mut worst_ns) = (0, 0);
         for sample in samples {

@@ -1,5 +1,5 @@
-//! The supervisor: starts every node of a network, waits until all links are up, restarts what dies,
-//! and ends everything again.
+//! The supervisor: starts every node of a network, waits until all links are up, restarts what
+//! dies, and ends everything again.
 //!
 //! A node is a process of this binary, `nearmetal exchange node`, which ends when its input does.
 //! Nothing outlives the supervisor, however it ends: the kernel kills the nodes with it, and a node

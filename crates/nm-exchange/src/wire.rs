@@ -7,11 +7,11 @@
 //!  8 segment u32                                        40 intended_ns u64
 //! 12 gateway u16    14 cell u16                         48 output_seq u64
 //! 16 epoch u32                                          56 body_bytes u32
-//! 20 session u32                                        60 checksum u32 (CRC-32C of header and body)
+//! 20 session u32                                        60 checksum u32 (CRC-32C of both)
 //! ```
 //!
-//! The checksum leaves the padding out, which says nothing, and the hop stamps, which each node adds
-//! in the last bytes of the padding (see [`stamp`]).
+//! The checksum leaves the padding out, which says nothing, and the hop stamps, which each node
+//! adds in the last bytes of the padding (see [`stamp`]).
 
 use crate::codec::Meaningless;
 
@@ -45,7 +45,8 @@ pub enum FrameKind {
     Hello = 1,
     /// A session's request. Body: a command.
     Request = 2,
-    /// The outcome of a request, to its session. Body: hash of the events (8 bytes), then the events.
+    /// The outcome of a request, to its session. Body: hash of the events (8 bytes), then the
+    /// events.
     Reply = 3,
     /// What happened to a session's order by somebody else's request. Body: events.
     Private = 4,

@@ -71,7 +71,8 @@ fn per_s(rate: Option<f64>) -> String {
     or_not_available(rate, |rate| format!("{rate:.0}"))
 }
 
-/// Mean, p90, ES10 and p99 of every network and rate, each with the published row of its size below.
+/// Mean, p90, ES10 and p99 of every network and rate, each with the published row of its size
+/// below.
 fn latency_table(own: &[&Series], published: Option<&RunResult>) -> Table {
     let mut table = Table::new(
         "Exchange: round trips through all four classes, ms",

@@ -89,7 +89,8 @@ pub struct Gateway {
     slowest_ns: u64,
     pending_bytes: usize,
     spare: Vec<Vec<u8>>,
-    /// By instrument: the highest number of what was passed on, and that below which it is repeated.
+    /// By instrument: the highest number of what was passed on, and that below which it is
+    /// repeated.
     told: HashMap<Segment, (u64, u64)>,
     requests: u64,
     resent: u64,

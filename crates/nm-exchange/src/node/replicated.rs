@@ -1,5 +1,6 @@
-//! Mediators and processors whose cells are replicated: the leader of a cell puts requests in order
-//! and proposes them in batches; every replica applies what is committed, and the processor answers.
+//! Mediators and processors whose cells are replicated: the leader of a cell puts requests in
+//! order and proposes them in batches; every replica applies what is committed, and the processor
+//! answers.
 
 use std::collections::VecDeque;
 
