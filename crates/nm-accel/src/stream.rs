@@ -55,12 +55,35 @@ enum Step {
     End(isize),
 }
 
+/// Turns of a call that move nothing and wait for nothing. An honest peer causes a few; one that
+/// scribbles over the memory could keep a call turning for ever, since what it shows is never there.
+#[derive(Default)]
+struct Vain {
+    done: usize,
+    turns: u32,
+}
+
+/// Turns in vain after which the connection counts as broken.
+const VAIN_MAX: u32 = 1 << 20;
+
+impl Vain {
+    /// Counts a turn after `done` bytes; whether the peer cheats.
+    fn too_often(&mut self, done: usize) -> bool {
+        if done != self.done {
+            (self.done, self.turns) = (done, 0);
+        }
+        self.turns += 1;
+        self.turns > VAIN_MAX
+    }
+}
+
 /// Receives into `parts`: the count, 0 at the end of the stream, −1 and `errno`.
 #[inline]
 pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
     let total = total(parts);
     let mut call = Receiving { socket, fd, parts, total, flags, done: 0, cheats: 0 };
     let mut patience = None;
+    let mut vain = Vain::default();
     loop {
         let step = match socket.stage_in.load(Ordering::Acquire) {
             PIPE => call.take_from_pipe(),
@@ -68,9 +91,12 @@ pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int
             _ => call.take_from_kernel(usize::MAX),
         };
         match step {
+            Step::Again if vain.too_often(call.done) => {
+                return call.finish(kernel::fail(libc::ECONNRESET));
+            }
             Step::Again => continue,
             Step::End(result) => return call.finish(result),
-            Step::Empty => {}
+            Step::Empty => vain.turns = 0,
         }
         if call.done > 0 && flags & libc::MSG_WAITALL == 0 {
             return call.finish(0);
@@ -79,6 +105,10 @@ pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int
             return call.finish(kernel::fail(libc::EAGAIN));
         }
         let patience = patience.get_or_insert_with(|| Patience::new(socket.receive_timeout_ns()));
+        // What was there at each look, and never at the call, lasts no longer than the call may.
+        if patience.left_ns() == Some(0) {
+            return call.finish(kernel::fail(libc::EAGAIN));
+        }
         match wait::readable(socket, call.fd, patience) {
             Woken::Look => {}
             Woken::TimedOut => return call.finish(kernel::fail(libc::EAGAIN)),
@@ -462,6 +492,7 @@ struct Sending<'a> {
 pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
     let mut call = Sending { socket, fd, parts, total: total(parts), flags, done: 0 };
     let mut patience = None;
+    let mut vain = Vain::default();
     loop {
         let step = match socket.stage_out.load(Ordering::Acquire) {
             PIPE => call.give_to_pipe(),
@@ -469,11 +500,15 @@ pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -
             _ => call.after(),
         };
         match step {
+            Step::Again if vain.too_often(call.done) => {
+                let reset = kernel::fail(libc::ECONNRESET);
+                return if call.done > 0 { call.done as isize } else { reset };
+            }
             Step::Again => continue,
             Step::End(result) => {
                 return if call.done > 0 { call.done as isize } else { result };
             }
-            Step::Empty => {}
+            Step::Empty => vain.turns = 0,
         }
         let done = call.done;
         let end = |error| if done > 0 { done as isize } else { kernel::fail(error) };
@@ -481,6 +516,10 @@ pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -
             return end(libc::EAGAIN);
         }
         let patience = patience.get_or_insert_with(|| Patience::new(socket.send_timeout_ns()));
+        // What was there at each look, and never at the call, lasts no longer than the call may.
+        if patience.left_ns() == Some(0) {
+            return end(libc::EAGAIN);
+        }
         match wait::writable(socket, call.fd, patience) {
             Woken::Look => {}
             Woken::TimedOut => return end(libc::EAGAIN),
@@ -519,7 +558,9 @@ impl Sending<'_> {
         let socket = self.socket;
         if socket.peer().state.load(Ordering::Acquire) & (CLOSED | FINISHED) != 0 {
             socket.end_out();
-            return Step::Again;
+            // Not ended only if somebody keeps the lock.
+            let ended = socket.stage_out.load(Ordering::Acquire) == AFTER;
+            return if ended { Step::Again } else { Step::End(kernel::fail(libc::EAGAIN)) };
         }
         if self.total == 0 {
             return Step::End(0);

