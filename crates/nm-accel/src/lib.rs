@@ -5,16 +5,16 @@
 //!
 //! | module       | what lives there                                                   |
 //! | ------------ | ------------------------------------------------------------------ |
-//! | [`calls`]    | the functions of libc that are replaced                            |
-//! | [`table`]    | which descriptors are sockets that the library knows               |
-//! | [`socket`]   | one connection: its phase, its stages, its way back to the kernel  |
-//! | [`meet`]     | how two ends find each other and share memory                      |
-//! | [`stream`]   | receiving and sending                                              |
-//! | [`stranded`] | bytes that cannot go back to the kernel                            |
-//! | [`wait`]     | spinning and sleeping                                              |
-//! | [`ready`]    | readiness for poll, select and epoll                               |
-//! | [`signals`]  | deliveries of signal handlers, for `EINTR`                         |
-//! | [`kernel`]   | the system calls themselves                                        |
+//! | `calls`    | the functions of libc that are replaced                            |
+//! | `table`    | which descriptors are sockets that the library knows               |
+//! | `socket`   | one connection: its phase, its stages, its way back to the kernel  |
+//! | `meet`     | how two ends find each other and share memory                      |
+//! | `stream`   | receiving and sending                                              |
+//! | `stranded` | bytes that cannot go back to the kernel                            |
+//! | `wait`     | spinning and sleeping                                              |
+//! | `ready`    | readiness for poll, select and epoll                               |
+//! | `signals`  | deliveries of signal handlers, for `EINTR`                         |
+//! | `kernel`   | the system calls themselves                                        |
 
 // In the crate's own tests the functions are not exported, so nobody seems to call them.
 #![cfg_attr(test, allow(dead_code))]
