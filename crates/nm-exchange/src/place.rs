@@ -28,7 +28,7 @@ pub enum Transport {
     Unix,
 }
 
-/// A folder for sockets that goes with this value. Its name begins with [`PRIVATE`] and the id of
+/// A folder for sockets that goes with this value. Its name begins with `PRIVATE` and the id of
 /// the process, so that the next run can remove those of processes that were killed.
 #[derive(Debug)]
 pub struct PrivateFolder(PathBuf);
