@@ -56,7 +56,8 @@ enum Step {
 }
 
 /// Turns of a call that move nothing and wait for nothing. An honest peer causes a few; one that
-/// scribbles over the memory could keep a call turning for ever, since what it shows is never there.
+/// scribbles over the memory could keep a call turning for ever, since what it shows is never
+/// there.
 #[derive(Default)]
 struct Vain {
     done: usize,
