@@ -348,7 +348,11 @@ impl Receiving<'_> {
         }
         match result {
             0 => self.end_of_stream(),
-            1.. => self.take_from_kernel(usize::MAX),
+            1.. => {
+                let step = self.take_from_kernel(usize::MAX);
+                socket.look(self.fd);
+                step
+            }
             _ if kernel::errno() == libc::EAGAIN => {
                 socket.look(self.fd);
                 if socket.known() & (READABLE | ENDS) == 0 { Step::Again } else { Step::Empty }
@@ -397,6 +401,9 @@ impl Receiving<'_> {
         // In this order: what lay in the kernel before this look belongs before the pipe.
         let limit = match (back.starts_at(), back.ends_at()) {
             (Some(begin), _) if begin <= taken => {
+                // What is remembered of the kernel socket are bytes that have been taken since:
+                // from now on nobody asks it again before it has news.
+                socket.look(self.fd);
                 socket.stage_in.store(PIPE, Ordering::Release);
                 return Step::Again;
             }

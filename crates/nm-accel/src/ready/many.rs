@@ -1,5 +1,6 @@
 //! Waiting for an array of descriptors: what poll and select have in common.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
 use libc::{c_int, pollfd, timespec};
@@ -13,6 +14,14 @@ use crate::{kernel, signals, table};
 
 /// Descriptors up to which a call needs no memory of its own.
 pub const SMALL: usize = 64;
+
+/// Calls of a thread that memory alone answers, before the kernel is asked too.
+const MEMORY_ALONE: u32 = 64;
+
+std::thread_local! {
+    /// How many there were of late.
+    static CALLS_WITHOUT_KERNEL: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Who knows about a descriptor.
 #[derive(Default)]
@@ -130,17 +139,33 @@ impl Call<'_> {
         }
     }
 
-    /// A descriptor that only the kernel can answer for is among them.
+    /// A descriptor is among them that only the kernel can answer for, or that has a direction
+    /// which is not in memory.
     fn kernel_knows_more(&self) -> bool {
         let mut pairs = self.fds.iter().zip(self.seats.iter());
-        pairs.any(|(entry, seat)| entry.fd >= 0 && !matches!(seat, Seat::Joined { .. }))
+        pairs.any(|(entry, seat)| match seat {
+            Seat::Joined { socket, .. } => !socket.whole(),
+            _ => entry.fd >= 0,
+        })
+    }
+
+    /// Whether the kernel's turn has come although memory has something: a descriptor that is
+    /// always ready must not keep the end of another one from being heard.
+    fn is_turn_of_the_kernel(&self, found: c_int) -> bool {
+        if usize::try_from(found).is_ok_and(|found| found == self.fds.len()) {
+            return false;
+        }
+        CALLS_WITHOUT_KERNEL.with(|calls| {
+            calls.set((calls.get() + 1) % MEMORY_ALONE);
+            calls.get() == 0
+        })
     }
 
     /// Looks at memory, and at the kernel unless memory has said all: descriptors that have
     /// something to report, or −1.
     fn look(&mut self) -> c_int {
         let found = self.look_at_memory();
-        if found > 0 && !self.kernel_knows_more() {
+        if found > 0 && !self.kernel_knows_more() && !self.is_turn_of_the_kernel(found) {
             return found;
         }
         match self.look_at_kernel() {

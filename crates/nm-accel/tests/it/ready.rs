@@ -53,6 +53,8 @@ behaviours![
     pselect_leaves_its_time_alone,
     pselect_with_a_signal_mask,
     select_faults_show_urgent_data,
+    a_socket_with_room_hides_no_other_that_joins,
+    what_was_received_is_not_shown_again_while_joining,
 ];
 
 fn asked(fd: Fd, events: i16) -> pollfd {
@@ -528,4 +530,89 @@ fn select_faults_show_urgent_data() {
     let mut faults = Set::of(&[pair.server]);
     assert_eq!(select(None, None, Some(&mut faults), None), Ok(1));
     assert_eq!(recv(pair.server, &mut [0], libc::MSG_OOB), Ok(1));
+}
+
+/// Calls that the two ends have made before, so that they join at different times.
+const FIRST_CALLS: [(usize, usize); 9] =
+    [(0, 0), (0, 1), (1, 0), (0, 3), (3, 0), (5, 2), (2, 7), (9, 0), (0, 9)];
+
+/// A new pair whose server has sent, and whose client has answered, in so many calls.
+fn fresh_after(sent: usize, answered: usize) -> Pair {
+    let pair = fresh_pair();
+    for (from, to, calls) in
+        [(pair.server, pair.client, sent), (pair.client, pair.server, answered)]
+    {
+        (0..calls).for_each(|_| send_all(from, b"s"));
+        recv_exact(to, calls);
+    }
+    pair
+}
+
+/// Programs that ask again and again find one socket writable at each call, and must still hear of
+/// another whose bytes come through the kernel until its ends have met.
+fn a_socket_with_room_hides_no_other_that_joins() {
+    let busy = joined_pair();
+    for (sent, answered) in FIRST_CALLS {
+        let pair = fresh_after(sent, answered);
+        for number in 0..24 {
+            send_all(pair.server, &[number]);
+            eventually("the byte is shown", || {
+                let mut list = [asked(busy.client, POLLOUT), asked(pair.client, POLLIN)];
+                poll(&mut list, 0).unwrap();
+                assert_eq!(list[0].revents, POLLOUT);
+                list[1].revents & POLLIN != 0
+            });
+            assert_eq!(recv_exact(pair.client, 1), [number]);
+            send_all(pair.client, &[number]);
+            eventually("the byte is selected", || {
+                let mut readable = Set::of(&[pair.server]);
+                let mut writable = Set::of(&[busy.client]);
+                select(Some(&mut readable), Some(&mut writable), None, Some(&mut 0)).unwrap();
+                assert!(writable.has(busy.client));
+                readable.has(pair.server)
+            });
+            assert_eq!(recv_exact(pair.server, 1), [number]);
+        }
+        close(pair.client).unwrap();
+        close(pair.server).unwrap();
+    }
+}
+
+/// A call that takes the last bytes of the kernel and the first ones of memory leaves nothing of
+/// either to be shown.
+fn what_was_received_is_not_shown_again_while_joining() {
+    for (sent, answered) in FIRST_CALLS {
+        let pair = fresh_after(sent, answered);
+        nonblocking(pair.client, true);
+        let set = epoll_create();
+        epoll_ctl(set, libc::EPOLL_CTL_ADD, pair.client, libc::EPOLLIN as u32, 0).unwrap();
+        let shown = |how: i32| match how % 3 {
+            0 => ready(pair.client, POLLIN, 0) != 0,
+            1 => !epoll_wait(set, 4, 0).unwrap().is_empty(),
+            _ => {
+                let mut readable = Set::of(&[pair.client]);
+                select(Some(&mut readable), None, None, Some(&mut 0)).unwrap();
+                readable.has(pair.client)
+            }
+        };
+        for round in 0..24 {
+            send_all(pair.server, b"one");
+            // Each call of an end may be the one at which it joins.
+            send_all(pair.client, b"x");
+            send_all(pair.server, b"two");
+            recv_exact(pair.server, 1);
+            let mut got = 0;
+            while got < 6 {
+                eventually("bytes are shown", || shown(round));
+                let mut bytes = [0; 100];
+                got += recv(pair.client, &mut bytes, 0).expect("what is shown can be received");
+            }
+            for how in 0..3 {
+                assert!(!shown(how), "round {round}: nothing is there, and {how} shows something");
+            }
+        }
+        for fd in [set, pair.client, pair.server] {
+            close(fd).unwrap();
+        }
+    }
 }

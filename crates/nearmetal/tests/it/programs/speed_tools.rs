@@ -85,11 +85,15 @@ fn iperf3_in_both_directions_and_parallel() {
             assert!(json.get("error").is_none(), "{options:?}: {}", json["error"]);
             let bytes = |name: &str| json["end"][name]["bytes"].as_f64().unwrap();
             let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
-            // The receiver stops when the sender has sent all, with some of it still under way.
-            assert!(received <= sent && received > 0.8 * sent, "{sent} sent, {received} received");
+            // The receiver stops when the sender has sent all, with what the buffers of each
+            // connection hold still under way.
+            let streams = json["end"]["streams"].as_array().unwrap().len();
+            let under_way = streams as f64 * f64::from(16 << 20);
+            let is_complete = received <= sent && received + under_way >= sent;
+            assert!(is_complete, "{sent} sent, {received} received by {streams} streams");
+            assert!(received > 0.0, "nothing was received");
             // In both directions at once the 96 MiB are the sum of the two.
             assert!(sent > f64::from(16 << 20), "{options:?}: only {sent} bytes sent");
-            let streams = json["end"]["streams"].as_array().unwrap().len();
             seen.add_as(ran, format!("{options:?}: {streams} streams"));
         }
         seen
