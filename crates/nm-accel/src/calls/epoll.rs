@@ -263,8 +263,9 @@ impl Call {
                 return Some(-1);
             }
             self.heed(count);
-            // Where the program has room for few, bells must not crowd out what they tell of.
-            if count < room || self.events.full() {
+            // Bells must not crowd out what they tell of. Once there is something to tell, another
+            // look would bring what is level-triggered a second time.
+            if count < room || self.events.len() > 0 {
                 break;
             }
         }

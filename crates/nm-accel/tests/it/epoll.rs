@@ -47,6 +47,7 @@ behaviours![
     both_ends_in_one_set,
     mixes_kinds,
     few_places_are_shared_fairly,
+    each_socket_comes_once_in_a_call,
     hundred_sockets,
     several_threads_in_one_set,
     several_threads_each_event_once,
@@ -599,6 +600,29 @@ fn few_places_are_shared_fairly() {
         seen.insert(found[0].1);
     }
     assert_eq!(seen.len(), 11, "only {seen:?} came up in 100 calls");
+}
+
+/// Whatever else has rung, and however many places there are.
+fn each_socket_comes_once_in_a_call() {
+    for fresh_count in 1..6 {
+        let joined: Vec<Pair> = (0..3).map(|_| joined_pair()).collect();
+        let fresh: Vec<Pair> = (0..fresh_count).map(|_| fresh_pair()).collect();
+        let set = epoll_create();
+        for pair in joined.iter().chain(&fresh) {
+            add(set, pair.server, IN);
+        }
+        fresh.iter().for_each(|pair| send_all(pair.client, b"x"));
+        for places in 1..=2 * joined.len() + fresh.len() {
+            // A set that is waited for from outside wants to be woken by all that is in it.
+            ready(set, POLLIN, 0);
+            joined.iter().for_each(|pair| send_all(pair.client, b"x"));
+            let found = epoll_wait(set, places, 1000).unwrap();
+            let mut names: Vec<u64> = found.iter().map(|(_, data)| *data).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), found.len(), "{places} places: {found:?}");
+        }
+    }
 }
 
 fn hundred_sockets() {
