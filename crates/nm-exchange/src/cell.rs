@@ -303,6 +303,11 @@ impl<M: Matching> Cell<M> {
     }
 }
 
+/// Index of the last batch in a saved cell.
+pub fn index_of(saved: &[u8]) -> Option<u64> {
+    Fields(saved.strip_prefix(MARK)?).u64().ok()
+}
+
 /// What is saved, with its checksum (CRC-32C) behind it.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = crc32c::crc32c(&bytes);

@@ -24,6 +24,8 @@ pub mod saved;
 pub mod search;
 pub mod sla;
 pub mod supervise;
+#[doc(hidden)]
+pub mod testing;
 pub mod torture;
 pub mod verify;
 pub mod wire;

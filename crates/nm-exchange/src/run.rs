@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use nm_stats::Sample;
 use nm_sys::clock::monotonic_ns;
 
 use crate::hosts::{self, Host};
+use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
 use crate::network::{Counts, Durability, Network, Role};
 use crate::place::{self, PrivateFolder, Transport};
@@ -81,6 +83,12 @@ pub struct Setup {
     pub kills: Vec<Kill>,
     /// Whether everything is kept that a proof afterwards needs.
     pub record: bool,
+    /// How requests follow each other.
+    pub arrivals: Arrivals,
+    /// File in which what is asked and when is written down.
+    pub record_flow: Option<PathBuf>,
+    /// What is asked and when, instead of what mix, rate and seed say.
+    pub replay_flow: Option<Arc<Flow>>,
     /// A time at which the load generator stands still, for tests.
     pub stall: Option<Stall>,
     /// The promise.
@@ -237,11 +245,15 @@ fn drive(
         ..Settings::default()
     };
     let gateways: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
+    let flow = setup.replay_flow.as_deref().cloned();
     let mut generator =
-        Generator::connect(&settings, None, &gateways, log, Duration::from_secs(10))?;
+        Generator::connect(&settings, flow, &gateways, log, Duration::from_secs(10))?;
+    if let Some(path) = &setup.record_flow {
+        generator.record(path)?;
+    }
     let pace = |seconds: f64, stall| Pace {
         rate_per_s: setup.spec.rate_per_s,
-        arrivals: Arrivals::Poisson,
+        arrivals: setup.arrivals,
         seconds,
         drain_s: DRAIN_S,
         stall,
@@ -296,7 +308,7 @@ fn outcome(setup: &Setup, load: load::Round, restarts: &[Restart], ends: &[NodeE
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
     let mut latency = load.latency;
     latency.exchange = Some(Box::new(ExchangeRound {
-        offered_per_s: setup.spec.rate_per_s,
+        offered_per_s: load.offered_per_s,
         lateness_p99_ns,
         stream_hash: Some(format!("{:016x}", load.stream_hash)),
         resent: load.resent,
@@ -364,6 +376,9 @@ mod tests {
             seed: 1,
             kills: vec![],
             record: false,
+            arrivals: Arrivals::default(),
+            record_flow: None,
+            replay_flow: None,
             stall: None,
             sla: Sla::default(),
             hosts: vec![],

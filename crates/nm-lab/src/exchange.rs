@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use nm_exchange::load::Arrivals;
 use nm_exchange::place::Transport;
 use nm_exchange::run::{self, Setup};
 use nm_exchange::sla::Sla;
@@ -59,6 +60,9 @@ pub fn setup(
         seed,
         kills: vec![],
         record: false,
+        arrivals: Arrivals::default(),
+        record_flow: None,
+        replay_flow: None,
         stall: None,
         sla: Sla::default(),
         hosts: vec![],
@@ -146,6 +150,12 @@ fn settings(setup: &Setup) -> BTreeMap<String, String> {
     if !setup.hosts.is_empty() {
         let hosts: Vec<&str> = setup.hosts.iter().map(|host| host.destination.as_str()).collect();
         settings.push(("hosts", hosts.join(", ")));
+    }
+    if setup.arrivals != Arrivals::default() {
+        settings.push(("arrivals", setup.arrivals.to_string()));
+    }
+    if let Some(flow) = &setup.replay_flow {
+        settings.push(("flow", format!("{} recorded requests", flow.asks.len())));
     }
     if let Some(stall) = setup.stall {
         settings.push(("stall", format!("{} ms at {} s", stall.for_ms, stall.at_s)));

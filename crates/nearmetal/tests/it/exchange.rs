@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::{Running, command, finish, json, processes, run, signal, wait_for, wait_gone};
 
 /// A run of one short round of a small network at a low rate, unless `more` says otherwise.
-fn short<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+pub fn short<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     let usual = [
         ("--nodes", "1-1-1-1"),
         ("--rate", "500"),
@@ -30,7 +30,7 @@ fn short<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// What the only round tells.
-fn round(out: &Path) -> Value {
+pub fn round(out: &Path) -> Value {
     let result = json(&out.join("result.json"));
     result["series"][0]["rounds"][0]["data"].clone()
 }

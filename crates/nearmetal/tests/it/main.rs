@@ -2,6 +2,7 @@
 
 mod accel;
 mod exchange;
+mod exchange_proof;
 mod faults;
 mod offline;
 mod programs;

@@ -124,6 +124,12 @@ impl Flow {
         Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why))
     }
 
+    /// Requests a second, on average from its beginning to its last request.
+    pub fn rate_per_s(&self) -> f64 {
+        let seconds = self.asks.last().map_or(0, |(at_ns, _)| *at_ns) as f64 / 1e9;
+        (self.asks.len() as f64 / seconds.max(1e-3)).clamp(1.0, 1e7)
+    }
+
     /// Reads the bytes of a file.
     ///
     /// # Errors
@@ -140,6 +146,9 @@ impl Flow {
             }
             last_ns = at_ns;
             asks.push((at_ns, ask));
+        }
+        if asks.is_empty() {
+            return Err("it has no request".to_string());
         }
         Ok(Flow { asks })
     }
@@ -182,6 +191,9 @@ mod tests {
         let error = Flow::parse(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(error.contains("is no request"), "{error}");
         assert!(Flow::parse(&bytes[1..]).is_err());
+        assert!(Flow::parse(MARK).unwrap_err().contains("no request"));
+        // 3000 requests in 3000 times 7 ns: more than there can be.
+        assert_eq!((flow.rate_per_s(), Flow::default().rate_per_s()), (3e6, 1.0));
         assert!(Flow::read(&folder.path().join("b")).unwrap_err().message.contains("cannot be"));
     }
 

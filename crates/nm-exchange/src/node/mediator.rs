@@ -10,6 +10,7 @@ use crate::cell::{Cell, Request};
 use crate::journal::{self, Recorder};
 use crate::link::{Arrived, Broken};
 use crate::network::{Network, Role};
+use crate::verify::hashes::Hashes;
 use crate::wire::{Frame, FrameKind, Header};
 
 use super::Behaviour;
@@ -30,6 +31,7 @@ pub struct Mediator {
     /// What is written down of each batch, if anything is, and the batch.
     recorder: Option<Recorder>,
     recorded: Vec<u8>,
+    hashes: Option<Hashes>,
     answers: Answers,
     requests: u64,
 }
@@ -40,6 +42,7 @@ impl Mediator {
         let folder = network.folder(Role::Mediator, index).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
         let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
+        let hashes = folder.as_deref().map(Hashes::open).transpose()?;
         let recorder = folder.map(open).transpose()?;
         // A mediator that starts again goes on counting where the record ends, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
@@ -54,6 +57,7 @@ impl Mediator {
             batch: None,
             recorder,
             recorded: vec![],
+            hashes,
             answers: Answers::default(),
             requests: 0,
         })
@@ -65,6 +69,15 @@ impl Mediator {
         for router in routers {
             links.send(*router, &header, &[], 0);
         }
+    }
+
+    /// Writes down what this turn carried out.
+    fn flush(&mut self) -> Result<(), Failure> {
+        if let (Some(index), Some(recorder)) = (self.batch.take(), &mut self.recorder) {
+            recorder.batch(index, self.term, &self.recorded)?;
+            recorder.flush()?;
+        }
+        Ok(())
     }
 
     fn request(&mut self, links: &mut Links, frame: &Arrived<'_>) {
@@ -130,11 +143,18 @@ impl Behaviour for Mediator {
     }
 
     fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
-        if let (Some(index), Some(recorder)) = (self.batch.take(), &mut self.recorder) {
-            recorder.batch(index, self.term, &self.recorded)?;
-            recorder.flush()?;
+        self.flush()
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        self.flush()?;
+        match &mut self.hashes {
+            // Not the state of another term, after whose last batch this one began.
+            Some(hashes) if self.cell.index() >= self.term => {
+                hashes.note(self.cell.index(), self.cell.hash())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn counts(&self) -> (u64, u64) {

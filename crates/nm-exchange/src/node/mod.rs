@@ -124,6 +124,14 @@ trait Behaviour {
         true
     }
 
+    /// It ends as it was asked to.
+    ///
+    /// # Errors
+    /// If what it writes down is not taken.
+    fn end(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Requests handled and sent again.
     fn counts(&self) -> (u64, u64);
 }
@@ -210,7 +218,10 @@ impl Turning<'_> {
             self.turns += 1;
             for ready in &ready {
                 match ready.token {
-                    STOP => return Ok(self.end()),
+                    STOP => {
+                        self.behaviour.end()?;
+                        return Ok(self.end());
+                    }
                     LISTENER => self.accept(),
                     DIALER => self.links.take_dialed().map_err(system)?,
                     WAKER => self.behaviour.woken(&mut self.links)?,

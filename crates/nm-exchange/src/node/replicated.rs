@@ -10,11 +10,12 @@ use nm_sys::poll::Waker;
 
 use crate::batch;
 use crate::book::Book;
-use crate::cell::{Cell, Request};
+use crate::cell::{self, Cell, Request};
 use crate::journal::{self, Recorder};
 use crate::link::{Arrived, Broken};
 use crate::network::{Durability, Network, Role};
 use crate::replica::{self, Log, RaftLog, Refused, Replicas, Told};
+use crate::verify::hashes::Hashes;
 use crate::wire::{self, Frame, FrameKind, Header};
 
 use super::Behaviour;
@@ -39,10 +40,12 @@ struct Replica<L> {
     /// Number of the snapshot that is being copied.
     copying: Option<u64>,
     recorder: Option<Recorder>,
+    /// Where its states are written down, if anything is recorded.
+    hashes: Option<Hashes>,
 }
 
 impl<L: Log> Replica<L> {
-    fn new(number: u16, log: L, recorder: Option<Recorder>) -> Replica<L> {
+    fn new(number: u16, log: L, recorder: Option<Recorder>, hashes: Option<Hashes>) -> Replica<L> {
         Replica {
             number,
             cell: Cell::default(),
@@ -51,6 +54,7 @@ impl<L: Log> Replica<L> {
             waiting_bytes: 0,
             copying: None,
             recorder,
+            hashes,
         }
     }
 
@@ -156,9 +160,23 @@ impl<L: Log> Replica<L> {
             && let Some(state) = self.cell.copy_one()
         {
             self.copying = None;
+            if let (Some(hashes), Some(index)) = (&mut self.hashes, cell::index_of(&state)) {
+                hashes.note_state(index, &state)?;
+            }
             self.log.snapshot(number, state);
         }
         self.recorder.as_mut().map_or(Ok(()), Recorder::flush)
+    }
+
+    /// Writes down what is recorded, and the state.
+    fn end(&mut self) -> Result<(), Failure> {
+        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?;
+        let Some(hashes) = &mut self.hashes else { return Ok(()) };
+        hashes.settle()?;
+        match self.cell.index() {
+            0 => Ok(()),
+            index => hashes.note(index, self.cell.hash()),
+        }
     }
 }
 
@@ -182,12 +200,14 @@ impl Cells {
         let mut replicas = vec![];
         for log in logs {
             let number = log.cell();
-            let folder = network.folder(role, index).filter(|_| records);
+            let folder = network.folder(role, index).filter(|_| network.record);
             let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
+            let hashes = folder.as_deref().map(Hashes::open).transpose()?;
             let recorder = folder
+                .filter(|_| records)
                 .map(|folder| Recorder::open(&folder, journal::Settings::default()))
                 .transpose()?;
-            replicas.push(Replica::new(number, log, recorder));
+            replicas.push(Replica::new(number, log, recorder, hashes));
         }
         Ok(Cells { waker, replicas, _thread: thread })
     }
@@ -199,6 +219,10 @@ impl Cells {
 
     fn turn(&mut self) -> Result<(), Failure> {
         self.replicas.iter_mut().try_for_each(Replica::turn)
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        self.replicas.iter_mut().try_for_each(Replica::end)
     }
 
     /// At once while a snapshot is copied.
@@ -267,6 +291,10 @@ impl Behaviour for Mediator {
 
     fn due_ns(&self) -> Option<u64> {
         self.cells.due_ns()
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        self.cells.end()
     }
 
     fn counts(&self) -> (u64, u64) {
@@ -348,6 +376,10 @@ impl Behaviour for Processor {
 
     fn due_ns(&self) -> Option<u64> {
         self.cells.due_ns()
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        self.cells.end()
     }
 
     fn counts(&self) -> (u64, u64) {

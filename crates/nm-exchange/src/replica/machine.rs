@@ -18,6 +18,31 @@ use super::store::{epoch_of, read_whole, write_whole};
 use super::{Shared, Told};
 use crate::codec::Fields;
 
+/// Name of the file in a group's folder.
+const SNAPSHOT: &str = "snapshot";
+
+type Meta = SnapshotMeta<NodeId, EmptyNode>;
+
+fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, Failure> {
+    let Some(bytes) = read_whole(path)? else { return Ok(None) };
+    let mut fields = Fields(&bytes);
+    let meta = SnapshotMeta::read(&mut fields).map_err(|_| {
+        let message = format!("the snapshot {} is of another version", path.display());
+        Failure::new(FailureKind::System, message)
+    })?;
+    Ok(Some((meta, fields.0.to_vec())))
+}
+
+/// The state in a group's folder, with the index of the last record of the journal that it stands
+/// for; none if there was no snapshot. For those who look at a replica that does not run.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn saved_state(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, Failure> {
+    let snapshot = read_snapshot(&folder.join(SNAPSHOT))?;
+    Ok(snapshot.map(|(meta, state)| (meta.last_log_id.map_or(0, |last| last.index + 1), state)))
+}
+
 /// The last snapshot, and the one that the data loop is asked for.
 #[derive(Debug)]
 struct Snapshots {
@@ -92,18 +117,9 @@ impl Machine {
         snapshot_bytes: u64,
         due: Arc<Notify>,
     ) -> Result<(Machine, Handover), Failure> {
-        let path = folder.map(|folder| folder.join("snapshot"));
-        let mut last = None;
-        if let Some(path) = &path
-            && let Some(bytes) = read_whole(path)?
-        {
-            let mut fields = Fields(&bytes);
-            let meta = SnapshotMeta::read(&mut fields).map_err(|_| {
-                let message = format!("the snapshot {} is of another version", path.display());
-                Failure::new(FailureKind::System, message)
-            })?;
-            last = Some((meta, Shared(fields.0.to_vec().into())));
-        }
+        let path = folder.map(|folder| folder.join(SNAPSHOT));
+        let last = path.as_deref().map(read_snapshot).transpose()?.flatten();
+        let last = last.map(|(meta, state)| (meta, Shared(state.into())));
         let (mut applied, mut members) = (None, StoredMembership::default());
         if let Some((meta, state)) = &last {
             applied = meta.last_log_id;

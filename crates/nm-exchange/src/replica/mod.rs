@@ -33,6 +33,7 @@ use crate::journal;
 use crate::link::Address;
 
 pub use host::Replicas;
+pub use machine::saved_state;
 pub use raft::RaftLog;
 
 /// Batches that a leader may have under way: proposed and not yet told as committed.

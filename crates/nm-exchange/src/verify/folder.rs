@@ -1,22 +1,31 @@
 //! The proof of one run from its folder.
 //!
 //! ```text
-//! network.toml                       the network as it ran
-//! client*.log                        client logs
-//! data/ROLE-INDEX/cell-C/*.journal   journals (or wherever `data` of the network says)
-//! hashes.jsonl                       states, such as {"cell":0,"index":9,"hash":"00ff"}
+//! network.toml                          the network as it ran
+//! client*.log                           client logs
+//! data/ROLE-INDEX/cell-C/*.journal      journals (or wherever `data` of the network says)
+//! data/ROLE-INDEX/cell-C/hashes.jsonl   states of that replica, see [`super::hashes`]
+//! data/ROLE-INDEX/cell-C/snapshot       its last snapshot, if it keeps its state on disk
 //! ```
+//!
+//! A journal whose beginning was forgotten is replayed from a snapshot.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nm_model::agent::{Failure, FailureKind};
-use serde::Deserialize;
+use nm_stats::random::Random;
 
+use crate::book::Book;
+use crate::cell::Cell;
 use crate::journal::{self, Reader};
 use crate::load::log;
 use crate::network::{Durability, Network, Role};
+use crate::replica;
+use crate::saved::fnv1a;
 
+use super::cuts::{self, Cuts};
+use super::hashes;
 use super::judge::{Clients, Findings, Violation, judge};
 use super::replay::Replay;
 
@@ -26,24 +35,43 @@ use super::replay::Replay;
 /// If something cannot be read, or is missing so that nothing would be proved. What breaks the
 /// network's word is no error: it is in the findings.
 pub fn folder(path: &Path) -> Result<Findings, Failure> {
+    folder_cut(path, Cuts::default())
+}
+
+/// Checks a run's folder, and replays each cell's journal from the middle as well.
+///
+/// # Errors
+/// As [`folder`].
+pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
     let network = Network::read(&path.join("network.toml")).map_err(bad)?;
     let mut findings = Findings::default();
     findings.durability = network.durability;
-    let clients = clients(path)?;
-    let hashes = hashes(path)?;
+    let mut clients = clients(path)?;
+    let mut random = Random::new(cuts.seed);
     let is_kept = network.durability != Durability::None;
     let (mut executed, mut forgot) = (vec![], vec![]);
     for cell in 0..network.mediator.len() as u16 {
         let journals = journals(path, &network, cell)?;
         findings.journals += journals.len() as u64;
-        let is_used = clients.segments().any(|segment| network.cell_of(segment) == cell);
+        let of_cell = |segment| network.cell_of(segment) == cell;
+        let is_used = clients.segments().any(of_cell);
         if journals.is_empty() && is_used {
             let message = format!("there is no journal of cell {cell} below {}", path.display());
             return Err(bad(message).hint("run the exchange with --record"));
         }
         let chain = Chain::new(&network, cell, &journals, &mut findings);
-        let mut replay = Replay::new(cell, is_kept);
-        chain.replay(&journals, &mut replay, &hashes, &mut findings)?;
+        let mut replay = Replay::new(cell, is_kept, cuts.count > 0);
+        if let Some(start) = &chain.start {
+            let who = &journals[start.of].name;
+            findings.notes.push(format!(
+                "cell {cell} is replayed from the snapshot of {who} on, after batch {}: of what \
+                 was carried out before, only that it was is known",
+                start.index
+            ));
+            replay.begin_with(start.state.clone()).map_err(bad)?;
+            clients.begin_with(of_cell, |segment, session| replay.last_of(segment, session));
+        }
+        chain.replay(&journals, &mut replay, &mut findings)?;
         chain.copies(&replay, &clients, &mut findings);
         if replay.has_forgotten() {
             findings.notes.push(format!(
@@ -53,6 +81,9 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
             forgot.push(cell);
         }
         executed.append(&mut replay.executed);
+        for life in replay.into_lives() {
+            cuts::check(cell, &life, cuts.count, &mut random, &mut findings).map_err(bad)?;
+        }
     }
     let excused = |segment| forgot.contains(&network.cell_of(segment));
     judge(&executed, &clients, excused, &mut findings);
@@ -87,25 +118,6 @@ fn clients(path: &Path) -> Result<Clients, Failure> {
         clients.take(&log::parse(&bytes).map_err(|why| unreadable(path, why))?);
     }
     Ok(clients)
-}
-
-/// A state that was written down.
-#[derive(Deserialize)]
-struct Recorded {
-    cell: u16,
-    index: u64,
-    hash: String,
-}
-
-fn hashes(path: &Path) -> Result<HashMap<(u16, u64), u64>, Failure> {
-    let path = path.join("hashes.jsonl");
-    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(HashMap::new()) };
-    let hash = |line: &str| {
-        let recorded: Recorded = serde_json::from_str(line).map_err(|e| unreadable(&path, e))?;
-        let hash = u64::from_str_radix(&recorded.hash, 16).map_err(|e| unreadable(&path, e))?;
-        Ok(((recorded.cell, recorded.index), hash))
-    };
-    text.lines().map(hash).collect()
 }
 
 /// The journals of a cell, those of its replicas in order.
@@ -143,6 +155,11 @@ struct Written {
     name: String,
     first: u64,
     marks: Vec<Mark>,
+    /// States that the replica wrote down, its last snapshot among them: after which batch, and the
+    /// hash.
+    states: Vec<(u64, u64)>,
+    /// Its last snapshot: the index up to which it stands for the journal, and the saved cell.
+    snapshot: Option<(u64, Vec<u8>)>,
 }
 
 impl Written {
@@ -156,7 +173,13 @@ impl Written {
             let digest = (record.bytes.len(), crc32c::crc32c(&record.bytes));
             marks.push(Mark { term: record.term, kind: record.kind, digest });
         }
-        Ok(Written { folder, name, first, marks })
+        let mut states = hashes::read(&folder)?;
+        let snapshot = replica::saved_state(&folder)?;
+        if let Some((_, state)) = &snapshot {
+            let index = Cell::<Book>::load(state).map_err(|why| unreadable(&folder, why))?.index();
+            states.push((index, fnv1a(state)));
+        }
+        Ok(Written { folder, name, first, marks, states, snapshot })
     }
 
     /// Index of the last record.
@@ -182,6 +205,31 @@ struct Chain {
     copies: Vec<usize>,
     /// Copies that were promised; zero if that cannot be judged.
     promised: usize,
+    /// Where the replay begins, if that is not the beginning.
+    start: Option<Start>,
+}
+
+/// A state that stands for everything before it.
+#[derive(Debug)]
+struct Start {
+    /// Whose snapshot it is.
+    of: usize,
+    /// Index of the last record that it stands for.
+    index: u64,
+    /// The saved cell.
+    state: Vec<u8>,
+}
+
+impl Start {
+    /// The earliest snapshot from which journals that begin at `first` go on without a gap.
+    fn before(first: u64, journals: &[Written]) -> Option<Start> {
+        let snapshots = journals.iter().enumerate().filter_map(|(of, journal)| {
+            let (index, state) = journal.snapshot.as_ref()?;
+            (*index + 1 >= first).then_some((*index, of, state))
+        });
+        let (index, of, state) = snapshots.min_by_key(|(index, of, _)| (*index, *of))?;
+        Some(Start { of, index, state: state.clone() })
+    }
 }
 
 impl Chain {
@@ -197,7 +245,8 @@ impl Chain {
             Some(best) if is_raft => journals[best].last(),
             _ => journals.iter().map(Written::last).max().unwrap_or(0),
         };
-        let mut chain = Chain { first, of: vec![], copies: vec![], promised: 0 };
+        let start = (first > 1).then(|| Start::before(first, journals)).flatten();
+        let mut chain = Chain { first, of: vec![], copies: vec![], promised: 0, start };
         for index in first..=last {
             let holder = match best {
                 Some(best) if is_raft && journals[best].mark(index).is_some() => {
@@ -223,9 +272,12 @@ impl Chain {
             chain.promised = voters / 2 + 1;
         }
         chain.agreement(cell, journals, is_raft, findings);
-        if first > 1 {
+        if first > 1 && chain.start.is_none() {
             findings.add(Violation::Gap, || {
-                format!("cell {cell}: all journals begin at batch {first}, what was before is gone")
+                format!(
+                    "cell {cell}: all journals begin at batch {first}, and no snapshot has what \
+                     was before"
+                )
             });
         }
         chain
@@ -260,15 +312,24 @@ impl Chain {
         &self,
         journals: &[Written],
         replay: &mut Replay,
-        hashes: &HashMap<(u16, u64), u64>,
         findings: &mut Findings,
     ) -> Result<(), Failure> {
+        let (cell, begun) = (replay.cell(), self.start.as_ref().map_or(0, |start| start.index));
+        let mut recorded: BTreeMap<u64, Vec<(String, u64)>> = BTreeMap::new();
         let mut readers = vec![];
         for journal in journals {
             readers.push(Reader::open(&journal.folder)?);
+            for (index, hash) in &journal.states {
+                recorded.entry(*index).or_default().push((journal.name.clone(), *hash));
+            }
+        }
+        // States before the first one that is known say nothing.
+        recorded = recorded.split_off(&replay.index());
+        if let Some(states) = recorded.remove(&replay.index()) {
+            replay.compare(&states, findings);
         }
         for (index, holder) in (self.first..).zip(&self.of) {
-            let Some(at) = *holder else { continue };
+            let Some(at) = holder.filter(|_| index > begun) else { continue };
             while let Some(record) = readers[at].next_record()? {
                 if record.index < index {
                     continue;
@@ -276,11 +337,17 @@ impl Chain {
                 replay.batch((record.index, record.term), &record.bytes, findings).map_err(bad)?;
                 break;
             }
-            if let Some(recorded) = hashes.get(&(replay.cell(), index)) {
-                replay.compare(Some(*recorded), findings);
+            if let Some(states) = recorded.remove(&index) {
+                replay.compare(&states, findings);
             }
         }
-        replay.compare(None, findings);
+        replay.compare(&[], findings);
+        for (index, states) in &recorded {
+            let who = states.first().map_or("", |(who, _)| who);
+            findings.add(Violation::Gap, || {
+                format!("cell {cell}: {who} had a state after batch {index}, which no journal has")
+            });
+        }
         Ok(())
     }
 

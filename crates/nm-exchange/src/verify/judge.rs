@@ -1,6 +1,6 @@
 //! What was carried out, held against what clients sent and were told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -89,6 +89,10 @@ pub struct Findings {
     pub journals: u64,
     /// Hashes of whole states that were compared.
     pub hashes: u64,
+    /// Snapshots from which a replay was carried on to the end.
+    pub cuts: u64,
+    /// Requests that are known to be carried out only because a snapshot has them.
+    pub in_snapshots: u64,
     /// How many of each kind.
     pub violations: BTreeMap<Violation, u64>,
     /// Violations that the chosen durability does not exclude: a mediator died that kept nothing.
@@ -149,6 +153,8 @@ pub struct Clients {
     sent: HashMap<(Segment, UserId), Vec<(u64, u64)>>,
     answered: HashMap<Name, Vec<Answered>>,
     count: u64,
+    /// Number of the last request that a snapshot has, of instruments that begin with one.
+    begun: HashMap<(Segment, UserId), u64>,
 }
 
 impl Clients {
@@ -179,6 +185,22 @@ impl Clients {
         self.sent.keys().map(|(segment, _)| *segment)
     }
 
+    /// Instruments of a cell begin with a snapshot, in which `last_of` is the number of a session's
+    /// last request.
+    pub fn begin_with(
+        &mut self,
+        is_of_cell: impl Fn(Segment) -> bool,
+        last_of: impl Fn(Segment, UserId) -> u64,
+    ) {
+        let pairs = self.sent.keys().filter(|(segment, _)| is_of_cell(*segment));
+        self.begun.extend(pairs.map(|pair| (*pair, last_of(pair.0, pair.1))));
+    }
+
+    /// Whether a snapshot stands for a request.
+    fn is_begun(&self, name: &Name) -> bool {
+        self.begun.get(&(name.segment, name.session)).is_some_and(|last| name.client_seq <= *last)
+    }
+
     fn command_of(&self, name: &Name) -> Option<u64> {
         let pair = self.sent.get(&(name.segment, name.session))?;
         let at = pair.binary_search_by_key(&name.client_seq, |(seq, _)| *seq).ok()?;
@@ -201,7 +223,7 @@ pub fn judge(
     for one in executed {
         done.entry(one.name).or_default().push(one);
     }
-    numbers(executed, findings);
+    numbers(executed, clients, findings);
     order(executed, clients, &excused, findings);
     for (name, times) in &done {
         if times.len() > 1 {
@@ -222,6 +244,10 @@ pub fn judge(
     answered.sort_by_key(|(name, _)| **name);
     for (name, replies) in answered {
         let times = done.get(name).map_or(&[][..], Vec::as_slice);
+        if times.is_empty() && clients.is_begun(name) {
+            findings.in_snapshots += 1;
+            continue;
+        }
         replied(name, replies, times, !excused(name.segment), findings);
     }
 }
@@ -265,12 +291,17 @@ fn replied(
     }
 }
 
-/// What is handled on an instrument is numbered without gaps.
-fn numbers(executed: &[Executed], findings: &mut Findings) {
+/// What is handled on an instrument is numbered without gaps, from a snapshot on if it begins with
+/// one.
+fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     let mut last: HashMap<(Segment, u64), u64> = HashMap::new();
+    let begun = clients.begun.iter().filter(|(_, last)| **last > 0);
+    let begun: HashSet<Segment> = begun.map(|((segment, _), _)| *segment).collect();
     for one in executed {
         let Executed { name, output_seq, life, .. } = *one;
-        let last = last.entry((name.segment, life)).or_default();
+        let is_begun = life == 1 && begun.contains(&name.segment);
+        let before = if is_begun { output_seq.saturating_sub(1) } else { 0 };
+        let last = last.entry((name.segment, life)).or_insert(before);
         if output_seq != *last + 1 {
             let after = *last;
             findings.add(Violation::Gap, || {
@@ -294,7 +325,10 @@ fn order(
     for one in executed {
         let name = one.name;
         let Some(sent) = clients.sent.get(&(name.segment, name.session)) else { continue };
-        let place = places.entry((name.segment, name.session)).or_default();
+        let place = places.entry((name.segment, name.session)).or_insert_with(|| {
+            let begun = clients.begun.get(&(name.segment, name.session)).copied();
+            sent.partition_point(|(seq, _)| *seq <= begun.unwrap_or(0))
+        });
         let Ok(found) = sent.binary_search_by_key(&name.client_seq, |(seq, _)| *seq) else {
             continue;
         };

@@ -4,11 +4,15 @@
 //! journals. [`replay`] carries the journals out again with the plain book and with the fast one;
 //! [`judge`] holds the outcome against the clients' logs. Both are told of their own rules, not
 //! asked of the code that ran: the order that is checked is that in which clients sent, not the one
-//! that requests claim.
+//! that requests claim. States that replicas wrote down ([`hashes`]) must be those of the replay,
+//! and so must a replay from the middle ([`cuts`]).
 
+pub mod cuts;
 pub mod folder;
+pub mod hashes;
 pub mod judge;
 pub mod replay;
 
-pub use folder::folder;
+pub use cuts::Cuts;
+pub use folder::{folder, folder_cut};
 pub use judge::{Findings, Violation};

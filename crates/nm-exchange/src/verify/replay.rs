@@ -5,8 +5,10 @@ use crate::book;
 use crate::cell::{Cell, Handled, Request};
 use crate::load::log::Name;
 use crate::naive;
+use crate::order::{Segment, UserId};
 use crate::saved::fnv1a;
 
+use super::cuts::{Batch, Life};
 use super::judge::{Executed, Findings, Violation};
 
 /// A cell that is replayed.
@@ -18,16 +20,29 @@ pub struct Replay {
     plain: Cell<naive::Book>,
     fast: Cell<book::Book>,
     term: Option<u64>,
-    life: u64,
+    /// Lives so far, the one at hand last; their batches only if they are kept.
+    lives: Vec<Life>,
+    keeps_batches: bool,
     /// What was carried out, in order.
     pub executed: Vec<Executed>,
 }
 
 impl Replay {
-    /// A cell with empty books.
-    pub fn new(cell: u16, is_kept: bool) -> Replay {
+    /// A cell with empty books. `keeps_batches`: what it carries out shall be cut afterwards.
+    pub fn new(cell: u16, is_kept: bool, keeps_batches: bool) -> Replay {
         let (plain, fast) = (Cell::default(), Cell::default());
-        Replay { cell, is_kept, plain, fast, term: None, life: 1, executed: vec![] }
+        let (lives, executed) = (vec![Life::default()], vec![]);
+        Replay { cell, is_kept, plain, fast, term: None, lives, keeps_batches, executed }
+    }
+
+    /// Begins with a saved cell instead.
+    ///
+    /// # Errors
+    /// A sentence, if it is none.
+    pub fn begin_with(&mut self, saved: Vec<u8>) -> Result<(), String> {
+        (self.plain, self.fast) = (Cell::load(&saved)?, Cell::load(&saved)?);
+        self.lives = vec![Life { start: Some(saved), ..Life::default() }];
+        Ok(())
     }
 
     /// Which cell it is.
@@ -35,9 +50,24 @@ impl Replay {
         self.cell
     }
 
+    /// Index of the last batch that was carried out.
+    pub fn index(&self) -> u64 {
+        self.fast.index()
+    }
+
+    /// Number of the last request of a session that was handled on an instrument; zero for none.
+    pub fn last_of(&self, segment: Segment, session: UserId) -> u64 {
+        self.fast.last_of(segment, session)
+    }
+
     /// Whether books were lost on the way.
     pub fn has_forgotten(&self) -> bool {
-        self.life > 1
+        self.lives.len() > 1
+    }
+
+    /// What each life of the cell carried out, if that was to be kept.
+    pub fn into_lives(self) -> Vec<Life> {
+        self.lives
     }
 
     /// Carries a batch out.
@@ -54,19 +84,23 @@ impl Replay {
         if !self.is_kept && self.term.is_some_and(|last| last != term) {
             (self.plain, self.fast) = (Cell::default(), Cell::default());
             (self.plain.forgives, self.fast.forgives) = (true, true);
-            self.life += 1;
+            self.lives.push(Life { forgives: true, ..Life::default() });
         }
         self.term = Some(term);
         let (time_ns, frames) = batch::open(bytes).map_err(unreadable)?;
         self.plain.begin(index, time_ns);
         self.fast.begin(index, time_ns);
         findings.batches += 1;
+        let mut requests = vec![];
         for frame in frames {
             let frame = frame.map_err(unreadable)?;
             // What carries no command is passed over by the network, too.
             let Ok(request) = Request::of(&frame) else { continue };
             let handled = self.plain.handle(&request, |_| {});
             let fast = self.fast.handle(&request, |_| {});
+            if self.keeps_batches {
+                requests.push(request);
+            }
             let Request { segment, session, client_seq, .. } = request;
             let name = Name { segment, session, client_seq };
             if handled != fast {
@@ -81,27 +115,32 @@ impl Replay {
                     events_hash: outcome.events_hash,
                     command_hash: fnv1a(frame.body),
                     index,
-                    life: self.life,
+                    life: self.lives.len() as u64,
                 });
             }
+        }
+        if let Some(life) = self.lives.last_mut().filter(|_| self.keeps_batches) {
+            life.batches.push(Batch { index, time_ns, requests });
         }
         Ok(())
     }
 
-    /// Compares the states of both books with each other, and with one that was written down if
-    /// there is one.
-    pub fn compare(&self, recorded: Option<u64>, findings: &mut Findings) {
+    /// Compares the states of both books with each other, and with those that replicas wrote down:
+    /// who, and the hash.
+    pub fn compare(&self, recorded: &[(String, u64)], findings: &mut Findings) {
         let (plain, fast) = (self.plain.hash(), self.fast.hash());
         let (cell, index) = (self.cell, self.plain.index());
-        findings.hashes += 1 + u64::from(recorded.is_some());
+        findings.hashes += 1 + recorded.len() as u64;
         if plain != fast {
             findings.add(Violation::HashDiffers, || {
                 format!("cell {cell} after batch {index}: plain {plain:016x}, fast {fast:016x}")
             });
         }
-        if let Some(recorded) = recorded.filter(|recorded| *recorded != fast) {
+        for (who, recorded) in recorded.iter().filter(|(_, recorded)| *recorded != fast) {
             findings.add(Violation::HashDiffers, || {
-                format!("cell {cell} after batch {index}: {fast:016x}, recorded {recorded:016x}")
+                format!(
+                    "cell {cell} after batch {index}: {fast:016x}, and {who} had {recorded:016x}"
+                )
             });
         }
     }

@@ -3,7 +3,8 @@
 //! A file of `tests/scenarios` holds sections that begin with `##` and a title, each with a book
 //! of its own. A line that begins with `>` is a command; the lines below it are what happens, one
 //! event a line. `> book` shows the orders that live, in order of place. Both books must do what
-//! is written. `BLESS=1 cargo test -p nm-exchange scenarios` writes what happens: read it then.
+//! is written, also if they are saved and loaded again after every command.
+//! `BLESS=1 cargo test -p nm-exchange scenarios` writes what happens: read it then.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,8 +19,9 @@ use nm_exchange::saved::Saved;
 
 use crate::book::limit;
 
-/// What the text of a file should be, by one kind of book, with its number of sections.
-fn played<M: Matching>(text: &str) -> (String, usize) {
+/// What the text of a file should be, by one kind of book, with its number of sections. `reloads`:
+/// after every command the book is saved, and another one goes on from that.
+fn played<M: Matching>(text: &str, reloads: bool) -> (String, usize) {
     let (mut book, mut now_ns) = (M::new(), 0);
     let (mut out, mut sections, mut in_events) = (String::new(), 0, false);
     for line in text.lines() {
@@ -27,6 +29,11 @@ fn played<M: Matching>(text: &str) -> (String, usize) {
             in_events = true;
             let _ = writeln!(out, "{line}");
             play(&mut book, &mut now_ns, told, &mut out);
+            if reloads {
+                let mut bytes = vec![];
+                book.save(&mut bytes);
+                book = M::load(&bytes).unwrap();
+            }
         } else if line.is_empty() || line.starts_with('#') || !in_events {
             in_events = false;
             let _ = writeln!(out, "{line}");
@@ -168,9 +175,13 @@ fn every_scenario_happens_as_written_in_both_books() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let (by_plain, sections) = played::<naive::Book>(&text);
-        let (by_fast, _) = played::<Book>(&text);
-        assert_eq!(by_plain, by_fast, "{}: the books differ", path.display());
+        let (by_plain, sections) = played::<naive::Book>(&text, false);
+        for reloads in [false, true] {
+            let (by_fast, _) = played::<Book>(&text, reloads);
+            assert_eq!(by_plain, by_fast, "{}: the books differ ({reloads})", path.display());
+        }
+        let (from_saved, _) = played::<naive::Book>(&text, true);
+        assert_eq!(by_plain, from_saved, "{}: a saved book goes on otherwise", path.display());
         count += sections;
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(&path, by_plain).unwrap();
@@ -178,5 +189,5 @@ fn every_scenario_happens_as_written_in_both_books() {
             assert_eq!(text, by_plain, "{}: left is written, right happens", path.display());
         }
     }
-    assert!(count >= 80, "{count} scenarios");
+    assert!(count >= 190, "{count} scenarios");
 }

@@ -3,21 +3,25 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nm_exchange::batch;
 use nm_exchange::book::Book;
 use nm_exchange::cell::{Cell, Handled, Request};
 use nm_exchange::journal::{BATCH, Journal, MISSED, Settings as JournalSettings};
+use nm_exchange::link::Address;
 use nm_exchange::load::clients::Clients;
 use nm_exchange::load::log::{Log, Record};
 use nm_exchange::load::mix::Maker;
 use nm_exchange::load::{Settings, Sizes};
-use nm_exchange::naive;
 use nm_exchange::network::{Counts, Durability, Network, Node, Role};
 use nm_exchange::order::Matching;
-use nm_exchange::verify::{Findings, Violation, folder};
+use nm_exchange::replica::{self, Group, Log as _, Member, Replicas, Told};
+use nm_exchange::verify::hashes::Hashes;
+use nm_exchange::verify::{Cuts, Findings, Violation, folder, folder_cut};
 use nm_exchange::wire::{self, FrameKind, Header};
-use nm_stats::random::Random;
+use nm_sys::clock::Deadline;
+use nm_sys::poll::{Poller, Waker};
 
 const CELLS: usize = 2;
 
@@ -111,8 +115,7 @@ impl Run {
     }
 
     fn journal(&self, role: Role, index: usize, cell: usize, entries: &[Entry]) {
-        let data = self.folder.path().join("data");
-        let folder = data.join(format!("{role}-{index}")).join(format!("cell-{cell}"));
+        let folder = self.folder_of(role, index, cell);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let settings = JournalSettings { segment_bytes: 1 << 18 };
@@ -140,18 +143,31 @@ impl Run {
         self.check_again()
     }
 
-    /// Writes the client log and the hashes, and has all of it checked.
+    /// Writes the client log and the states, and has all of it checked.
     fn check_again(&self) -> Findings {
+        self.write_log();
+        self.note_states();
+        folder(self.path()).unwrap()
+    }
+
+    fn write_log(&self) {
         let mut log = Log::create(&self.path().join("client-0.log")).unwrap();
         self.records.iter().for_each(|record| log.add(record).unwrap());
         log.flush().unwrap();
-        let line = |cell: usize| {
-            let last = self.entries[cell].iter().rfind(|entry| entry.kind == BATCH);
-            let (index, hash) = (last.map_or(0, |entry| entry.index), self.hashes[cell]);
-            format!("{{\"cell\":{cell},\"index\":{index},\"hash\":\"{hash:016x}\"}}\n")
-        };
-        fs::write(self.path().join("hashes.jsonl"), line(0) + &line(1)).unwrap();
-        folder(self.path()).unwrap()
+    }
+
+    fn folder_of(&self, role: Role, index: usize, cell: usize) -> PathBuf {
+        self.path().join("data").join(format!("{role}-{index}")).join(format!("cell-{cell}"))
+    }
+
+    /// The first replica of each cell has written its last state down.
+    fn note_states(&self) {
+        for cell in 0..CELLS {
+            let last = self.entries[cell].iter().rfind(|entry| entry.kind == BATCH).unwrap();
+            let folder = self.folder_of(Role::Mediator, cell, cell);
+            let _ = fs::remove_file(folder.join("hashes.jsonl"));
+            Hashes::open(&folder).unwrap().note(last.index, self.hashes[cell]).unwrap();
+        }
     }
 
     /// Position of a batch of cell 0 that is neither at the beginning nor at the end.
@@ -327,44 +343,129 @@ fn a_mediator_that_keeps_nothing_may_forget_and_that_is_told() {
     assert_eq!(kinds, [&Violation::HashDiffers], "the recorded state is of a whole life");
 }
 
-/// Carries some batches out and gives the hash after them.
-fn carry_out<M: Matching>(cell: &mut Cell<M>, entries: &[Entry]) -> u64 {
-    for entry in entries.iter().filter(|entry| entry.kind == BATCH) {
-        let (time_ns, frames) = batch::open(&entry.bytes).unwrap();
-        cell.begin(entry.index, time_ns);
-        for frame in frames {
-            cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
-        }
-    }
-    cell.hash()
-}
-
 /// From a snapshot at any place, carried on by either book, the state is that of the whole run.
 #[test]
 fn a_journal_gives_the_same_state_from_any_cut() {
     let run = Run::new(Durability::MemoryQuorum);
-    let entries = &run.entries[0];
-    let mut cell = Cell::<Book>::default();
-    let states: Vec<(Vec<u8>, u64)> = entries
-        .iter()
-        .map(|entry| {
-            let hash = carry_out(&mut cell, std::slice::from_ref(entry));
-            (cell.save(), hash)
-        })
-        .collect();
-    assert_eq!(states.last().unwrap().1, run.hashes[0]);
-    let mut random = Random::new(3);
-    for cut in 0..1_000 {
-        let from = random.below(entries.len() - 1);
-        let to = (from + 1 + random.below(12)).min(entries.len() - 1);
-        let (saved, part) = (&states[from].0, &entries[from + 1..=to]);
-        let hash = if cut % 2 == 0 {
-            carry_out(&mut Cell::<Book>::load(saved).unwrap(), part)
-        } else {
-            carry_out(&mut Cell::<naive::Book>::load(saved).unwrap(), part)
-        };
-        assert_eq!(hash, states[to].1, "cut {cut}: from {from} to {to}");
+    run.check();
+    let findings = folder_cut(run.path(), Cuts { count: 300, seed: 3 }).unwrap();
+    assert!(findings.is_clean(), "{findings:?}");
+    assert_eq!(findings.cuts, 300 * CELLS as u64);
+}
+
+/// In lives that begin with empty books, a cut is carried on to the end of its own.
+#[test]
+fn a_journal_of_several_lives_is_cut_in_each() {
+    let mut run = Run::new(Durability::None);
+    let middle = run.middle();
+    for entry in &mut run.entries[0][middle..] {
+        entry.term = 2;
     }
+    run.hashes[0] = 0;
+    let whole = run.check();
+    let findings = folder_cut(run.path(), Cuts { count: 20, seed: 4 }).unwrap();
+    assert_eq!(findings.cuts, 20 * 3);
+    assert_eq!(findings.violations, whole.violations, "{findings:?}");
+}
+
+/// Has a real replica order these batches, alone, in a folder, and take snapshots so early that it
+/// forgets the beginning of its journal; then it ends.
+fn keep(folder: &Path, entries: &[Entry]) {
+    let listen = Address::Unix(folder.with_extension("socket"));
+    let members = vec![Member { address: listen.clone(), may_lead: true }];
+    let group = Group { cell: 0, members, own: 0, folder: Some(folder.to_path_buf()) };
+    let journal = JournalSettings { segment_bytes: 64 << 10 };
+    let settings =
+        replica::Settings { snapshot_bytes: 64 << 10, journal, ..replica::Settings::default() };
+    let (waker, mut poller) = (Waker::new().unwrap(), Poller::new().unwrap());
+    poller.add(&waker, 0, false).unwrap();
+    let (thread, mut logs) = Replicas::of(&listen, vec![group], settings, waker.clone()).unwrap();
+    let (mut log, mut cell) = (logs.pop().unwrap(), Cell::<Book>::default());
+    let mut batches = entries.iter().filter(|entry| entry.kind == BATCH);
+    let (mut left, mut snapshots) = (batches.clone().count(), 0);
+    let is_forgotten = || {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let journals = names.filter(|path| path.extension().is_some_and(|e| e == "journal"));
+        journals.filter_map(|path| path.file_stem()?.to_str()?.parse::<u64>().ok()).min() > Some(1)
+    };
+    let deadline = Deadline::after(Duration::from_secs(60));
+    while left > 0 || snapshots == 0 || !is_forgotten() {
+        assert!(!deadline.passed(), "{left} batches left, {snapshots} snapshots");
+        poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
+        waker.drain();
+        while let Some(told) = log.next() {
+            match told {
+                Told::Committed { index, batch, .. } => {
+                    carry_out(&mut cell, index, &batch);
+                    left -= 1;
+                }
+                Told::Snapshot { number } => {
+                    cell.begin_snapshot();
+                    let state = std::iter::repeat_with(|| cell.copy_one()).flatten().next();
+                    log.snapshot(number, state.unwrap());
+                    snapshots += 1;
+                }
+                _ => {}
+            }
+        }
+        while log.has_room()
+            && let Some(next) = batches.next()
+        {
+            log.propose(next.bytes.clone()).unwrap();
+        }
+    }
+    Hashes::open(folder).unwrap().note(cell.index(), cell.hash()).unwrap();
+    drop(thread);
+}
+
+fn carry_out<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
+    let (time_ns, frames) = batch::open(batch).unwrap();
+    cell.begin(index, time_ns);
+    for frame in frames {
+        cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
+    }
+}
+
+#[test]
+fn a_journal_whose_beginning_was_forgotten_goes_on_from_the_snapshot() {
+    let mut run = Run::new(Durability::DiskQuorum);
+    run.check();
+    let own = run.folder_of(Role::Mediator, 0, 0);
+    for (role, index) in [(Role::Mediator, 0), (Role::Mediator, 1), (Role::Processor, 0)] {
+        fs::remove_dir_all(run.folder_of(role, index, 0)).unwrap();
+    }
+    keep(&own, &run.entries[0]);
+    let findings = folder_cut(run.path(), Cuts { count: 5, seed: 1 }).unwrap();
+    assert!(findings.is_clean(), "{findings:?}");
+    assert!(findings.in_snapshots > 100, "{findings:?}");
+    assert!(findings.notes[0].contains("from the snapshot of mediator 0 on"), "{findings:?}");
+    // What clients were told of what came after it is held against the journal as ever.
+    let answer = run.records.iter_mut().rfind(|record| {
+        matches!(record, Record::Answered(answered) if answered.name.segment.is_multiple_of(2))
+    });
+    let Some(Record::Answered(answered)) = answer else { panic!("nothing was answered") };
+    answered.events_hash ^= 1;
+    run.write_log();
+    let findings = folder(run.path()).unwrap();
+    assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::WrongResult]);
+    // Without the snapshot there is a gap.
+    fs::remove_file(own.join("snapshot")).unwrap();
+    let findings = folder(run.path()).unwrap();
+    assert!(findings.count(Violation::Gap) > 0, "{findings:?}");
+}
+
+#[test]
+fn a_state_that_no_journal_leads_to_is_found() {
+    let run = Run::new(Durability::MemoryQuorum);
+    run.check();
+    let mut hashes = Hashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
+    hashes.note(1_000_000, 1).unwrap();
+    hashes.note(9, 1).unwrap();
+    let findings = folder(run.path()).unwrap();
+    let found: Vec<_> = findings.violations.into_iter().collect();
+    assert_eq!(found, [(Violation::Gap, 1), (Violation::HashDiffers, 1)]);
+    let is_said = |sentence: &String| sentence.contains("processor 0 had");
+    assert_eq!(findings.sentences.iter().filter(|s| is_said(s)).count(), 2);
 }
 
 #[test]
@@ -376,10 +477,10 @@ fn what_proves_nothing_is_refused_with_a_sentence() {
     };
     refused("network.toml");
     run.check();
+    fs::write(run.folder_of(Role::Mediator, 0, 0).join("hashes.jsonl"), "{}").unwrap();
+    refused("hashes.jsonl cannot be read");
     fs::remove_dir_all(run.path().join("data/mediator-0")).unwrap();
     refused("no journal of cell 0");
-    fs::write(run.path().join("hashes.jsonl"), "{}").unwrap();
-    refused("hashes.jsonl cannot be read");
     let log = run.path().join("client-0.log");
     let bytes = fs::read(&log).unwrap();
     fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();

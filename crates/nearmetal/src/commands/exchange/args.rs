@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nm_exchange::load::Arrivals;
 use nm_exchange::network::Role;
 use nm_exchange::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
@@ -16,6 +17,8 @@ pub enum ExchangeCommand {
         nearmetal exchange run\n  \
         nearmetal exchange run --nodes 1-1-1-1 --rate 100000\n  \
         nearmetal exchange run --durability disk-quorum --kill mediator:0@2\n  \
+        nearmetal exchange run --rounds 1 --record-flow day.flow\n  \
+        nearmetal exchange run --nodes 4-4-4-4 --replay-flow day.flow\n  \
         nearmetal exchange run --nodes 4-4-4-4 --rate 20000 --hosts hosts.txt")]
     Run(RunArgs),
     /// Find the highest rate that keeps ES10 and p99 under the limit.
@@ -26,7 +29,8 @@ pub enum ExchangeCommand {
     Node(NodeArgs),
     /// Prove from client logs and journals that nothing was lost, doubled or reordered.
     #[command(after_help = "Examples:\n  \
-        nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR")]
+        nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR\n  \
+        nearmetal exchange verify DIR --cuts 1000")]
     Verify(VerifyArgs),
     /// Kill nodes at random under load, again and again, and verify each time.
     Torture(TortureArgs),
@@ -108,6 +112,15 @@ pub struct RunArgs {
     /// Keep the client's log and journals of each round, for `exchange verify`.
     #[arg(long)]
     pub record: bool,
+    /// How requests follow each other: even, poisson or bursts.
+    #[arg(long, default_value = "poisson", value_name = "NAME")]
+    pub arrivals: Arrivals,
+    /// Write what is asked in the first round, and when, into a file.
+    #[arg(long, value_name = "FILE")]
+    pub record_flow: Option<PathBuf>,
+    /// Ask in each round what such a file says, when it says.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "arrivals", "mix"])]
+    pub replay_flow: Option<PathBuf>,
     /// Let the load generator stand still for so long in the middle of a round, ms: a test of the
     /// figures themselves.
     #[arg(long, value_name = "MS")]
@@ -169,6 +182,13 @@ pub struct VerifyArgs {
     /// Folder of a run that was recorded, or of one of its rounds.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
+    /// Replay each cell's journal also from a snapshot at so many random places.
+    #[arg(long, default_value_t = 0, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub cuts: u32,
+    /// Seed of these places.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     #[command(flatten)]
     pub format: FormatArgs,
 }

@@ -1,12 +1,14 @@
 //! `nearmetal exchange run`: rounds of one network at one rate, judged by the limit.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use jiff::Timestamp;
 use nm_exchange::hosts;
 use nm_exchange::load::Stall;
+use nm_exchange::load::flow::{self, Flow};
 use nm_exchange::place::Transport;
 use nm_exchange::run::Setup;
 use nm_exchange::sla::Sla;
@@ -31,11 +33,19 @@ use crate::{interrupt, output};
 const OUT: &str = "nearmetal-out";
 
 pub fn run(args: &RunArgs) -> Result<Exit> {
-    let mut setup = setup(&args.network, args.rate)?;
+    let flow = args.replay_flow.as_deref().map(read_flow).transpose()?;
+    let rate_per_s = flow.as_ref().map_or(args.rate, Flow::rate_per_s);
+    let mut setup = setup(&args.network, rate_per_s)?;
+    setup.replay_flow = flow.map(Arc::new);
+    setup.arrivals = args.arrivals;
     setup.kills = args.kill.clone();
     setup.record = args.record;
     setup.stall = args.stall.map(|for_ms| Stall { at_s: setup.spec.seconds / 2.0, for_ms });
     setup.check()?;
+    if let Some(path) = &args.record_flow {
+        // A bad path is told before anything runs.
+        flow::Recorder::create(path).map_err(|failure| Stop::usage(failure.to_string()))?;
+    }
     let plan = plan(&setup, args.rounds, Some(args.network.limit))?;
     let run = Run::begin(&args.network, &setup, plan, args.raw)?;
     let mut recorder = run.recorder;
@@ -48,7 +58,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             args.rounds,
             nm_lab::exchange::stack_name(&setup)
         ));
-        let setup = of_round(&setup, &run.path, round);
+        let mut setup = of_round(&setup, &run.path, round);
+        setup.record_flow = args.record_flow.clone().filter(|_| round == 0);
         match nm_lab::exchange::run(&setup, round, &run.options, &run.interrupted) {
             Ok((measured, trouble)) => {
                 recorder.add(vec![measured])?;
@@ -71,6 +82,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     progress.finish();
     let result = recorder.finish(state, run.options.started.elapsed().as_secs_f64())?;
     show(&result, &run.path, args.network.format.format)
+}
+
+/// Reads a recorded flow.
+fn read_flow(path: &std::path::Path) -> Result<Flow> {
+    Flow::read(path).map_err(|failure| Stop::usage(failure.to_string()))
 }
 
 /// A run that has begun: where its result goes, and what all rounds have in common.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nm_exchange::verify::{self, Findings};
+use nm_exchange::verify::{self, Cuts, Findings};
 use nm_report::table::Tone;
 use serde::Serialize;
 
@@ -27,7 +27,8 @@ struct Checked {
 pub fn run(args: &VerifyArgs) -> Result<Exit> {
     let mut all = vec![];
     for folder in rounds(&args.folder)? {
-        let findings = verify::folder(&folder)?;
+        let cuts = Cuts { count: args.cuts, seed: args.seed };
+        let findings = verify::folder_cut(&folder, cuts)?;
         all.push(Checked { folder, is_clean: findings.is_clean(), findings });
     }
     match args.format.format {
@@ -82,6 +83,12 @@ fn text(checked: &Checked) -> String {
     line("carried out, not answered", findings.unanswered_executed.to_string());
     line("batches replayed", format!("{} from {} journals", findings.batches, findings.journals));
     line("states compared", findings.hashes.to_string());
+    if findings.cuts > 0 {
+        line("replayed from a snapshot", format!("{} times", findings.cuts));
+    }
+    if findings.in_snapshots > 0 {
+        line("known from a snapshot only", findings.in_snapshots.to_string());
+    }
     for (violation, count) in &findings.violations {
         line(&violation.to_string(), count.to_string());
     }

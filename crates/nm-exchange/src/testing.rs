@@ -1,0 +1,426 @@
+//! What must hold for any bytes, for seeded streams, property tests and fuzzers alike; no part of the
+//! exchange itself.
+//!
+//! - [`differ`]: the bytes are commands. The fast book must do what the plain one does, and what
+//!   must hold for any book is checked from the events alone: quantities are conserved, trades stay
+//!   within the bands and get worse for whoever takes, one after another.
+//! - [`codec`]: the bytes come from a stranger.
+
+use std::collections::BTreeMap;
+
+use crate::batch;
+use crate::book::Book;
+use crate::cell::{Cell, Request};
+use crate::codec::{self, Fields};
+use crate::hosts;
+use crate::journal::segment;
+use crate::link::Address;
+use crate::load::flow::Flow;
+use crate::load::log;
+use crate::naive;
+use crate::network::Network;
+use crate::order::{
+    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
+    Side,
+};
+use crate::run::Kill;
+use crate::saved::Saved;
+use crate::wire::{self, FrameKind, Header};
+
+/// Commands out of bytes: a small world, in which everything meets everything.
+#[derive(Debug)]
+pub struct Stream<B> {
+    bytes: B,
+    /// Time of the last command, ns.
+    pub now_ns: u64,
+    names: u64,
+}
+
+impl<B: Iterator<Item = u8>> Stream<B> {
+    /// Commands about orders of so many names.
+    pub fn new(bytes: B, names: u64) -> Stream<B> {
+        Stream { bytes, now_ns: 0, names }
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.bytes.next()
+    }
+
+    /// One of so many, at most 256.
+    fn pick(&mut self, count: u16) -> Option<u16> {
+        Some(u16::from(self.byte()?) % count)
+    }
+
+    fn price(&mut self) -> Option<Price> {
+        Some(match self.byte()? {
+            0 => Price::MIN,
+            1 => Price::MAX,
+            2 => Price::MIN + 1,
+            3 => Price::MAX - 1,
+            near @ 4..=11 => (i64::from(near) - 8) * 3_000 + i64::from(self.byte()?),
+            near => 100 + i64::from(near % 16),
+        })
+    }
+
+    fn quantity(&mut self) -> Option<Quantity> {
+        Some(match self.byte()? {
+            0 => 0,
+            1 if self.pick(8)? == 0 => Quantity::MAX / u64::from(self.pick(4)? + 1),
+            small => u64::from(small % 20) + 1,
+        })
+    }
+
+    /// A name and its user, seldom somebody else.
+    fn name(&mut self) -> Option<(OrderId, u32)> {
+        let id = u64::from_le_bytes([self.byte()?, self.byte()?, 0, 0, 0, 0, 0, 0]) % self.names;
+        let stranger = u64::from(self.pick(16)? == 0);
+        Some((id, ((id + stranger) % 5) as u32))
+    }
+
+    fn part_of(&mut self, quantity: Quantity) -> Option<Quantity> {
+        let byte = self.byte()?;
+        Some(if byte < 190 { 0 } else { quantity / 64 + u64::from(byte % 8) })
+    }
+
+    fn order(&mut self) -> Option<NewOrder> {
+        let quantity = self.quantity()?;
+        let kinds = [Kind::Limit, Kind::Market, Kind::Stop, Kind::StopLimit];
+        let kind = kinds[usize::from(self.pick(12)?).saturating_sub(8)];
+        let life = match self.pick(12)? {
+            0 => Life::Day,
+            1 => Life::GoodTill(self.now_ns + u64::from(self.pick(64)?)),
+            2 => Life::GoodTill(u64::MAX),
+            3 => Life::ImmediateOrCancel,
+            4 => Life::FillOrKill,
+            _ => Life::GoodTillCancelled,
+        };
+        let self_trades = [
+            SelfTrade::Allow,
+            SelfTrade::CancelNewest,
+            SelfTrade::CancelOldest,
+            SelfTrade::CancelBoth,
+            SelfTrade::Decrement,
+        ];
+        let (id, user) = self.name()?;
+        Some(NewOrder {
+            id,
+            user,
+            side: if self.pick(2)? == 0 { Side::Buy } else { Side::Sell },
+            kind,
+            life,
+            price: self.price()?,
+            stop_price: self.price()?,
+            quantity,
+            display: self.part_of(quantity)?,
+            minimum: self.part_of(quantity)?,
+            post_only: match self.pick(10)? {
+                0 => PostOnly::Reject,
+                1 => PostOnly::Slide,
+                _ => PostOnly::No,
+            },
+            self_trade: self_trades[usize::from(self.pick(5)?)],
+        })
+    }
+
+    /// The next command; none once the bytes are used up.
+    pub fn command(&mut self) -> Option<Command> {
+        self.now_ns += u64::from(self.pick(4)?);
+        Some(match self.byte()? {
+            0..=149 => Command::New(self.order()?),
+            150..=194 => {
+                let (id, user) = self.name()?;
+                Command::Replace { id, user, price: self.price()?, quantity: self.quantity()? }
+            }
+            195..=224 => {
+                let (id, user) = self.name()?;
+                Command::Cancel { id, user }
+            }
+            225..=226 => Command::MassCancel { user: u32::from(self.pick(5)?) },
+            227 => Command::Bands { low: self.price()?, high: self.price()? },
+            228..=229 => Command::Bands { low: Price::MIN, high: Price::MAX },
+            230 => Command::Halt,
+            231..=236 => Command::Resume,
+            237..=238 => Command::BeginAuction,
+            239..=245 => Command::Uncross,
+            246 => Command::EndOfDay,
+            _ => Command::Tick,
+        })
+    }
+}
+
+/// What must hold for any book, told by the events alone.
+#[derive(Default)]
+struct Ledger {
+    /// Everything that happened at least once, by name.
+    seen: BTreeMap<String, u64>,
+    open: BTreeMap<OrderId, Quantity>,
+    side: BTreeMap<OrderId, Side>,
+    bands: Option<(Price, Price)>,
+}
+
+impl Ledger {
+    fn note(&mut self, command: &Command, events: &[Event]) {
+        let mut takes: Option<(OrderId, Price)> = None;
+        let is_auction = events.iter().any(|event| matches!(event, Event::Uncrossed { .. }));
+        for event in events {
+            *self.seen.entry(kind(event)).or_default() += 1;
+            match *event {
+                Event::Accepted { id, .. } => {
+                    let Command::New(order) = command else { panic!("{event:?} of {command:?}") };
+                    assert_eq!(self.open.insert(id, order.quantity), None);
+                    self.side.insert(id, order.side);
+                }
+                Event::Traded { maker, taker, price, quantity, maker_left, taker_left, .. } => {
+                    assert!(quantity > 0);
+                    self.trade(maker, quantity, maker_left);
+                    self.trade(taker, quantity, taker_left);
+                    assert!(self.bands.is_none_or(|(low, high)| low <= price && price <= high));
+                    if let Some((_, before)) = takes.filter(|last| last.0 == taker && !is_auction) {
+                        let is_worse = match self.side[&taker] {
+                            Side::Buy => before <= price,
+                            Side::Sell => before >= price,
+                        };
+                        assert!(is_worse, "{taker} got {price} after {before}");
+                    }
+                    takes = Some((taker, price));
+                }
+                Event::Cancelled { id, left, .. } => assert_eq!(self.open.remove(&id), Some(left)),
+                Event::Reduced { id, left, .. } => {
+                    let open = self.open.insert(id, left).unwrap();
+                    assert!(0 < left && left < open, "{event:?}");
+                }
+                Event::Replaced { id, quantity, .. } => {
+                    assert!(self.open.insert(id, quantity).is_some());
+                }
+                Event::BandsSet { low, high } => self.bands = Some((low, high)),
+                _ => {}
+            }
+        }
+    }
+
+    fn trade(&mut self, id: OrderId, quantity: Quantity, left: Quantity) {
+        let open = self.open.remove(&id).expect("who trades is known");
+        assert_eq!(open - quantity, left);
+        if left > 0 {
+            self.open.insert(id, left);
+        }
+    }
+
+    fn agrees(&self, saved: &Saved) {
+        let known: BTreeMap<_, _> = saved.orders.iter().map(|o| (o.order.id, o.left)).collect();
+        assert_eq!(known, self.open);
+    }
+}
+
+/// What an event is, with its reason if it has one.
+fn kind(event: &Event) -> String {
+    match event {
+        Event::Rejected { reason, .. } => format!("Rejected {reason:?}"),
+        Event::Cancelled { ending, .. } => format!("Cancelled {ending:?}"),
+        Event::Replaced { kept_place, .. } => format!("Replaced {kept_place}"),
+        Event::Uncrossed { price, .. } => format!("Uncrossed {}", price.is_some()),
+        other => format!("{other:?}").split(' ').next().unwrap_or_default().to_string(),
+    }
+}
+
+/// Commands out of bytes, at most so many, go to both books. Answers how many there were, and what
+/// happened how often.
+///
+/// # Panics
+/// If the books differ in anything, or one of them breaks what must hold for any book.
+pub fn differ(
+    bytes: impl Iterator<Item = u8>,
+    names: u64,
+    most: usize,
+) -> (usize, BTreeMap<String, u64>) {
+    let mut stream = Stream::new(bytes, names);
+    // A large book is looked at as a whole less often.
+    let pause = names.div_ceil(100) as usize;
+    let (mut plain, mut fast) = (naive::Book::new(), Book::new());
+    let mut ledger = Ledger::default();
+    let (mut expected, mut events) = (vec![], vec![]);
+    for step in 0..most {
+        let Some(command) = stream.command() else {
+            exchange(&mut fast, &mut plain, &ledger);
+            return (step, ledger.seen);
+        };
+        expected.clear();
+        events.clear();
+        plain.apply(&command, stream.now_ns, &mut |event| expected.push(event));
+        fast.apply(&command, stream.now_ns, &mut |event| events.push(event));
+        assert_eq!(events, expected, "step {step}: {command:?}");
+        if step % pause == 0 {
+            assert_eq!(fast.hash(), plain.hash(), "step {step}: {command:?}");
+        }
+        ledger.note(&command, &events);
+        assert_eq!(fast.len(), ledger.open.len());
+        if step % (16 * pause) == 0 {
+            for side in [Side::Buy, Side::Sell] {
+                assert_eq!(fast.best(side), plain.best(side));
+            }
+            assert_eq!(fast.market(), plain.market());
+            fast.audit().unwrap();
+        }
+        if step % 1000 == 999 {
+            exchange(&mut fast, &mut plain, &ledger);
+        }
+    }
+    exchange(&mut fast, &mut plain, &ledger);
+    (most, ledger.seen)
+}
+
+/// Each book goes on from what the other saved.
+fn exchange(fast: &mut Book, plain: &mut naive::Book, ledger: &Ledger) {
+    let (mut from_fast, mut from_plain) = (vec![], vec![]);
+    fast.save(&mut from_fast);
+    plain.save(&mut from_plain);
+    assert_eq!(from_fast, from_plain);
+    let loads = "a book reads what the other one saved";
+    ledger.agrees(&Saved::read(&from_fast).expect(loads));
+    *fast = Book::load(&from_plain).expect(loads);
+    *plain = naive::Book::load(&from_fast).expect(loads);
+    holds(fast);
+}
+
+fn holds(book: &Book) {
+    if let Err(fault) = book.audit() {
+        panic!("the book is not sound: {fault}");
+    }
+}
+
+/// Any bytes, as everything that comes from outside: each is something or refused, and what it is
+/// can be written and read again.
+///
+/// # Panics
+/// If something is read that cannot be written so, or a book that was read is not sound.
+pub fn codec(bytes: &[u8]) {
+    messages(bytes);
+    frame(bytes);
+    cell(bytes);
+    // What only tells whether it means something.
+    let marked = |mark: &[u8]| [mark, bytes].concat();
+    let _ = Flow::parse(&marked(b"nmflow01"));
+    let _ = log::parse(&marked(b"nmclnt01"));
+    let _ = segment::scan(bytes, 1);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = Network::parse(text);
+        let _ = hosts::parse(text);
+        let _ = text.parse::<Kill>();
+        let _ = text.parse::<Address>();
+    }
+}
+
+fn messages(bytes: &[u8]) {
+    let (mut fields, mut again) = (Fields(bytes), vec![]);
+    while let Ok(command) = codec::read_command(&mut fields) {
+        codec::write_command(&command, &mut again);
+        assert_eq!(codec::read_command(&mut Fields(&again)), Ok(command));
+        again.clear();
+    }
+    let mut fields = Fields(bytes);
+    while let Ok(event) = codec::read_event(&mut fields) {
+        codec::write_event(&event, &mut again);
+        assert_eq!(codec::read_event(&mut Fields(&again)), Ok(event));
+        again.clear();
+    }
+    if let Ok((_, frames)) = batch::open(bytes) {
+        for frame in frames.flatten() {
+            let _ = Request::of(&frame);
+        }
+    }
+}
+
+/// The bytes as a frame whose checksum is right, alone and in a batch.
+fn frame(bytes: &[u8]) {
+    let body_bytes = bytes.get(56..60).and_then(|word| word.try_into().ok());
+    let Some(body_bytes) = body_bytes.map(u32::from_le_bytes) else { return };
+    if bytes.len() < wire::HEADER_BYTES || body_bytes as usize > bytes.len() - wire::HEADER_BYTES {
+        return;
+    }
+    let mut whole = bytes.to_vec();
+    wire::route(&mut whole, 1, 2, body_bytes as usize);
+    if let Ok(Some(frame)) = wire::read(&whole) {
+        let _ = (Request::of(&frame), wire::stamps(&frame));
+        let mut again = vec![];
+        wire::write(&frame.header, frame.body, frame.bytes.len(), &mut again);
+        let again = wire::read(&again).expect("what is written means something");
+        let again = again.expect("what is written is whole");
+        assert_eq!((again.header, again.body), (frame.header, frame.body));
+    }
+    let mut batch_bytes = vec![];
+    batch::begin(1, &mut batch_bytes);
+    batch_bytes.extend_from_slice(&whole);
+    if let Ok((_, frames)) = batch::open(&batch_bytes) {
+        for frame in frames.flatten() {
+            let _ = Request::of(&frame);
+        }
+    }
+}
+
+/// The bytes as a saved book, and as a saved cell whose checksum is right.
+fn cell(bytes: &[u8]) {
+    let (fast, plain) = (Book::load(bytes), naive::Book::load(bytes));
+    assert_eq!(fast.is_ok(), plain.is_ok());
+    if let (Ok(mut fast), Ok(plain)) = (fast, plain) {
+        holds(&fast);
+        assert_eq!(fast.hash(), plain.hash());
+        let mut stream = Stream::new(bytes.iter().copied(), 48);
+        while let Some(command) = stream.command() {
+            fast.apply(&command, stream.now_ns, &mut |_| {});
+        }
+        holds(&fast);
+    }
+    let _ = Cell::<Book>::load(bytes);
+    let mut sealed = Cell::<Book>::default().save();
+    sealed.truncate(8);
+    sealed.extend_from_slice(bytes);
+    sealed.extend_from_slice(&crc32c::crc32c(&sealed).to_le_bytes());
+    if let Ok(cell) = Cell::<Book>::load(&sealed) {
+        let again = Cell::<naive::Book>::load(&cell.save()).expect("what is saved is loaded");
+        assert_eq!(again.hash(), cell.hash());
+    }
+}
+
+/// Bytes of a seed (splitmix64).
+pub fn seeded(mut seed: u64) -> impl Iterator<Item = u8> {
+    std::iter::repeat_with(move || {
+        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).to_le_bytes()
+    })
+    .flatten()
+}
+
+/// Bytes of each kind that [`codec`] reads, from a seed.
+pub fn samples(seed: u64) -> Vec<Vec<u8>> {
+    let mut stream = Stream::new(seeded(seed), 48);
+    let (mut book, mut cell) = (Book::new(), Cell::<Book>::default());
+    let (mut messages, mut events, mut frames) = (vec![], vec![], vec![]);
+    batch::begin(7, &mut frames);
+    for number in 0..40u64 {
+        let Some(command) = stream.command() else { break };
+        codec::write_command(&command, &mut messages);
+        book.apply(&command, stream.now_ns, &mut |event| codec::write_event(&event, &mut events));
+        let header = Header {
+            session: number as u32 % 3,
+            client_seq: number / 3 + 1,
+            previous_seq: number / 3,
+            ..Header::new(FrameKind::Request)
+        };
+        let mut body = vec![];
+        codec::write_command(&command, &mut body);
+        wire::write(&header, &body, 200, &mut frames);
+        if let Ok(request) = Request::from_parts(&header, &body) {
+            cell.begin(number + 1, stream.now_ns);
+            cell.handle(&request, |_| {});
+        }
+    }
+    let mut saved_book = vec![];
+    book.save(&mut saved_book);
+    let saved_cell = cell.save();
+    let inner = saved_cell[8..saved_cell.len() - 4].to_vec();
+    let first_frame = frames[batch::HEAD_BYTES..].to_vec();
+    vec![messages, events, saved_book, inner, first_frame, frames]
+}
