@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use nm_exchange::run;
 use nm_exchange::torture::{self, Trial, Wanted};
-use nm_exchange::{run, verify};
+use nm_exchange::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
 use nm_report::table::{Table, Tone};
 use serde::Serialize;
@@ -19,6 +20,9 @@ use crate::{interrupt, output};
 
 /// Load before the measurement, ms.
 const WARMUP_MS: u64 = 200;
+
+/// Places in each cell's journal from which it is replayed.
+const CUTS: u32 = 5;
 
 /// What a trial came to.
 #[derive(Debug, Serialize)]
@@ -88,7 +92,8 @@ fn one(args: &TortureArgs, trial: &Trial, cancel: &AtomicBool) -> Result<Ended, 
     setup.record = true;
     setup.kills = trial.kills.clone();
     let outcome = run::round(&setup, cancel)?;
-    let findings = verify::folder(&folder)?;
+    let cuts = Cuts { count: CUTS, seed: trial.seed };
+    let findings = verify::folder_cut(&folder, cuts)?;
     let told = outcome.latency.exchange.unwrap_or_default();
     let mut violations: Vec<String> = findings.sentences.clone();
     if violations.is_empty() && !findings.is_clean() {
@@ -151,12 +156,11 @@ fn line(ended: &Ended, trials: u32) -> String {
     )
 }
 
-/// Trials by durability and class of the first node that was killed.
+/// Trials by durability and classes of the nodes that were killed, with the time back of each node.
 fn summary(all: &[Ended], violated: usize, args: &TortureArgs) -> String {
-    let mut groups: BTreeMap<(&str, &str), Vec<&Ended>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, String), Vec<&Ended>> = BTreeMap::new();
     for ended in all {
-        let class = ended.killed.first().map_or("", String::as_str);
-        groups.entry((&ended.durability, class)).or_default().push(ended);
+        groups.entry((&ended.durability, ended.killed.join(" + "))).or_default().push(ended);
     }
     let mut table = Table::new(
         "",
@@ -164,7 +168,7 @@ fn summary(all: &[Ended], violated: usize, args: &TortureArgs) -> String {
     );
     for ((durability, class), of_it) in groups {
         let mut back: Vec<f64> =
-            of_it.iter().filter_map(|ended| ended.back_ms.first().copied()).collect();
+            of_it.iter().flat_map(|ended| ended.back_ms.iter().copied()).collect();
         back.sort_by(f64::total_cmp);
         let ms = |ms: Option<&f64>| ms.map_or("n/a".to_string(), |ms| format!("{ms:.0}"));
         let wrong = of_it.iter().filter(|ended| !ended.violations.is_empty()).count();
@@ -174,7 +178,7 @@ fn summary(all: &[Ended], violated: usize, args: &TortureArgs) -> String {
             tone,
             vec![
                 durability.to_string(),
-                class.to_string(),
+                class,
                 of_it.len().to_string(),
                 answered.to_string(),
                 wrong.to_string(),
