@@ -60,7 +60,8 @@ pub fn draw(seed: u64, number: u32, wanted: Wanted, seconds: f64) -> Option<Tria
     let mut random = Random::new(seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let is_replicated = durability != Durability::None;
     let is_replica = is_replicated && matches!(role, Role::Mediator | Role::Processor);
-    let (is_double, of_other_cells) = (number % 4 == 3, is_replica && number / 4 % 2 == 0);
+    let (is_double, of_other_cells) =
+        (number % 4 == 3, is_replica && (number / 4).is_multiple_of(2));
     let fewest = usize::from(is_replicated) + 1;
     let mut of_class = [1, 1, fewest, 1].map(|least| (least + random.below(2)) as u16);
     // A replica is worth something only where another node has the other one.

@@ -162,7 +162,7 @@ pub struct TortureArgs {
     #[arg(long, default_value_t = 2_000.0)]
     pub rate: f64,
     /// Load of one trial, s.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 2.5)]
     pub seconds: f64,
     /// Only this durability; all in turn if not given.
     #[arg(long)]
