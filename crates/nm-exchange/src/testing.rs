@@ -1,5 +1,5 @@
-//! What must hold for any bytes, for seeded streams, property tests and fuzzers alike; no part of the
-//! exchange itself.
+//! What must hold for any bytes, for seeded streams, property tests and fuzzers alike; no part of
+//! the exchange itself.
 //!
 //! - [`differ`]: the bytes are commands. The fast book must do what the plain one does, and what
 //!   must hold for any book is checked from the events alone: quantities are conserved, trades stay

@@ -58,8 +58,8 @@ fn a_replica_that_comes_to_another_state_is_found() {
 ///   without a stall;
 /// - p99 lies where a fifth of them waits longer: 0.8 T.
 ///
-/// This machine adds to that: it wakes the load late, which makes T longer, and needs time D for the
-/// n requests that are then due at once, so that they wait from T down to D instead of to nothing.
+/// This machine adds to that: it wakes the load late, which makes T longer, and needs time D for
+/// the n requests that are then due at once, so that they wait from T down to D instead of nothing.
 /// Both are read from the samples of the run, as are the round trips of all others.
 #[test]
 fn a_stall_raises_es10_and_p99_to_what_it_must() {

@@ -1,9 +1,9 @@
-//! Replay from the middle: from a snapshot at any place, carried on by either book, a cell must come
-//! to the state of the whole replay.
+//! Replay from the middle: from a snapshot at any place, carried on by either book, a cell must
+//! come to the state of the whole replay.
 //!
-//! Each snapshot is taken as a replica takes it: begun at its place, copied one instrument at a time
-//! while the next batches change the cell. Then it is loaded, and everything after it is carried
-//! out again. So `count` cuts cost about half of `count` replays.
+//! Each snapshot is taken as a replica takes it: begun at its place, copied one instrument at a
+//! time while the next batches change the cell. Then it is loaded, and everything after it is
+//! carried out again. So `count` cuts cost about half of `count` replays.
 
 use nm_stats::random::Random;
 
@@ -113,8 +113,8 @@ pub fn check(
     Ok(())
 }
 
-/// A snapshot of a cell, copied while the next batches are carried out at a random pace, and how many
-/// of them were.
+/// A snapshot of a cell, copied while the next batches are carried out at a random pace, and how
+/// many of them were.
 fn snapshot(cell: &mut Cell<book::Book>, next: &[Batch], random: &mut Random) -> (Vec<u8>, usize) {
     cell.begin_snapshot();
     let (mut meanwhile, at_once) = (0, 1 + random.below(16));

@@ -1,5 +1,5 @@
-//! States that replicas wrote down while they ran: a line for each in the file `hashes.jsonl` beside
-//! a replica's journal, such as `{"index":9,"hash":"00000000000000ff"}`.
+//! States that replicas wrote down while they ran: a line for each in the file `hashes.jsonl`
+//! beside a replica's journal, such as `{"index":9,"hash":"00000000000000ff"}`.
 //!
 //! A replica writes one when it ends as it was asked to, and one for each snapshot that it takes.
 //! The hash of a large state takes a while, so that of a snapshot is computed beside the data loop.

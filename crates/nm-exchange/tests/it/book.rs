@@ -1,7 +1,7 @@
 //! The fast book beside the plain one: same commands, same events, same state after each.
 //!
-//! What must hold for any bytes lies in [`nm_exchange::testing`]; seeded streams, property tests and
-//! fuzzers all drive it.
+//! What must hold for any bytes lies in [`nm_exchange::testing`]; seeded streams, property tests
+//! and fuzzers all drive it.
 
 use std::collections::BTreeMap;
 
