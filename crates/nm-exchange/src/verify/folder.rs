@@ -64,8 +64,8 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
         if let Some(start) = &chain.start {
             let who = &journals[start.of].name;
             findings.notes.push(format!(
-                "cell {cell} is replayed from the snapshot of {who} on, after batch {}: of what \
-                 was carried out before, only that it was is known",
+                "cell {cell} is replayed from the snapshot of {who} on, after batch {}: of earlier \
+                 requests it is known that they were carried out, not with what result",
                 start.index
             ));
             replay.begin_with(start.state.clone()).map_err(bad)?;
