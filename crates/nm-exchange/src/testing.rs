@@ -148,11 +148,14 @@ impl<B: Iterator<Item = u8>> Stream<B> {
     }
 }
 
+/// The kind of an event, with the number of its reason or outcome.
+pub type What = (&'static str, u8);
+
 /// What must hold for any book, told by the events alone.
 #[derive(Default)]
 struct Ledger {
-    /// Everything that happened at least once, by name.
-    seen: BTreeMap<String, u64>,
+    /// What happened how often.
+    seen: BTreeMap<What, u64>,
     open: BTreeMap<OrderId, Quantity>,
     side: BTreeMap<OrderId, Side>,
     bands: Option<(Price, Price)>,
@@ -212,14 +215,23 @@ impl Ledger {
     }
 }
 
-/// What an event is, with its reason if it has one.
-fn kind(event: &Event) -> String {
-    match event {
-        Event::Rejected { reason, .. } => format!("Rejected {reason:?}"),
-        Event::Cancelled { ending, .. } => format!("Cancelled {ending:?}"),
-        Event::Replaced { kept_place, .. } => format!("Replaced {kept_place}"),
-        Event::Uncrossed { price, .. } => format!("Uncrossed {}", price.is_some()),
-        other => format!("{other:?}").split(' ').next().unwrap_or_default().to_string(),
+/// What an event is, with the number of its reason or outcome if it has one.
+fn kind(event: &Event) -> What {
+    match *event {
+        Event::Accepted { .. } => ("accepted", 0),
+        Event::Rejected { reason, .. } => ("rejected", reason as u8),
+        Event::Traded { .. } => ("traded", 0),
+        Event::Cancelled { ending, .. } => ("cancelled", ending as u8),
+        Event::Replaced { kept_place, .. } => ("replaced", u8::from(kept_place)),
+        Event::Reduced { .. } => ("reduced", 0),
+        Event::Slid { .. } => ("slid", 0),
+        Event::Triggered { .. } => ("triggered", 0),
+        Event::Refreshed { .. } => ("refreshed", 0),
+        Event::BandsSet { .. } => ("bands", 0),
+        Event::Halted => ("halted", 0),
+        Event::Resumed => ("resumed", 0),
+        Event::AuctionBegun => ("auction", 0),
+        Event::Uncrossed { price, .. } => ("uncrossed", u8::from(price.is_some())),
     }
 }
 
@@ -232,7 +244,7 @@ pub fn differ(
     bytes: impl Iterator<Item = u8>,
     names: u64,
     most: usize,
-) -> (usize, BTreeMap<String, u64>) {
+) -> (usize, BTreeMap<What, u64>) {
     let mut stream = Stream::new(bytes, names);
     // A large book is looked at as a whole less often.
     let pause = names.div_ceil(100) as usize;
