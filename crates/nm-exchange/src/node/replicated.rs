@@ -25,6 +25,10 @@ use super::links::{LinkId, Links, Peer};
 /// Bytes of requests that may wait for room in the log; more are lost, and sent again.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
+/// How a record that promises nothing is kept: in small files, because a node that starts again
+/// fills the rest of one with zeros before it does anything else.
+const RECORD: journal::Settings = journal::Settings { segment_bytes: 8 << 20 };
+
 /// Applies a request; the last is when its batch was told, ns on the machine's clock.
 type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) + 'a;
 
@@ -205,7 +209,7 @@ impl Cells {
             let hashes = folder.as_deref().map(Hashes::open).transpose()?;
             let recorder = folder
                 .filter(|_| records)
-                .map(|folder| Recorder::open(&folder, journal::Settings::default()))
+                .map(|folder| Recorder::open(&folder, RECORD))
                 .transpose()?;
             replicas.push(Replica::new(number, log, recorder, hashes));
         }
