@@ -17,7 +17,7 @@ use crate::journal::{self, Reader};
 use crate::load::log;
 use crate::network::{Durability, Network, Role};
 
-use super::judge::{Clients, Findings, Violation, judge};
+use super::judge::{Clients, Findings, Violation, judge, told};
 use super::replay::Replay;
 
 /// Checks a run's folder.
@@ -31,8 +31,7 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
     findings.durability = network.durability;
     let clients = clients(path)?;
     let hashes = hashes(path)?;
-    let is_kept = network.durability != Durability::None;
-    let (mut executed, mut forgot) = (vec![], vec![]);
+    let (mut executed, mut replayed, mut forgot) = (vec![], HashMap::new(), vec![]);
     for cell in 0..network.mediator.len() as u16 {
         let journals = journals(path, &network, cell)?;
         findings.journals += journals.len() as u64;
@@ -42,7 +41,7 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
             return Err(bad(message).hint("run the exchange with --record"));
         }
         let chain = Chain::new(&network, cell, &journals, &mut findings);
-        let mut replay = Replay::new(cell, is_kept);
+        let mut replay = Replay::new(cell, network.durability);
         chain.replay(&journals, &mut replay, &hashes, &mut findings)?;
         chain.copies(&replay, &clients, &mut findings);
         if replay.has_forgotten() {
@@ -53,9 +52,11 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
             forgot.push(cell);
         }
         executed.append(&mut replay.executed);
+        replayed.extend(replay.told);
     }
     let excused = |segment| forgot.contains(&network.cell_of(segment));
     judge(&executed, &clients, excused, &mut findings);
+    told(&replayed, &clients, excused, &mut findings);
     Ok(findings)
 }
 

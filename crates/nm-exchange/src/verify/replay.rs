@@ -1,11 +1,16 @@
 //! Carries batches out again, with the plain book and with the fast one side by side.
 
+use std::collections::HashMap;
+
 use crate::batch;
 use crate::book;
-use crate::cell::{Cell, Handled, Request};
+use crate::cell::{Cell, Handled, Request, told_to};
+use crate::codec;
 use crate::load::log::Name;
 use crate::naive;
-use crate::saved::fnv1a;
+use crate::network::Durability;
+use crate::order::{Segment, UserId};
+use crate::saved::{FNV1A, fnv1a, fnv1a_on};
 
 use super::judge::{Executed, Findings, Violation};
 
@@ -21,13 +26,20 @@ pub struct Replay {
     life: u64,
     /// What was carried out, in order.
     pub executed: Vec<Executed>,
+    /// How many events each session was to be told on each instrument, and their hash.
+    pub told: HashMap<(Segment, UserId), (u64, u64)>,
+    code: Vec<u8>,
 }
 
 impl Replay {
     /// A cell with empty books.
-    pub fn new(cell: u16, is_kept: bool) -> Replay {
-        let (plain, fast) = (Cell::default(), Cell::default());
-        Replay { cell, is_kept, plain, fast, term: None, life: 1, executed: vec![] }
+    pub fn new(cell: u16, durability: Durability) -> Replay {
+        let (mut plain, mut fast) = (Cell::default(), Cell::default());
+        let is_kept = durability != Durability::None;
+        let forgives = durability != Durability::DiskQuorum;
+        (plain.forgives, fast.forgives) = (forgives, forgives);
+        let (executed, told, code) = Default::default();
+        Replay { cell, is_kept, plain, fast, term: None, life: 1, executed, told, code }
     }
 
     /// Which cell it is.
@@ -65,7 +77,15 @@ impl Replay {
             let frame = frame.map_err(unreadable)?;
             // What carries no command is passed over by the network, too.
             let Ok(request) = Request::of(&frame) else { continue };
-            let handled = self.plain.handle(&request, |_| {});
+            let (told, code) = (&mut self.told, &mut self.code);
+            let handled = self.plain.handle(&request, |event| {
+                code.clear();
+                codec::write_event(event, code);
+                for user in told_to(event, request.session) {
+                    let (events, hash) = told.entry((request.segment, user)).or_insert((0, FNV1A));
+                    (*events, *hash) = (*events + 1, fnv1a_on(*hash, code));
+                }
+            });
             let fast = self.fast.handle(&request, |_| {});
             let Request { segment, session, client_seq, .. } = request;
             let name = Name { segment, session, client_seq };
