@@ -6,28 +6,38 @@
 //! is not handled: its predecessor was lost on a link, and both come again. One that was handled
 //! before is not handled again; its sender is told the outcome once more.
 //!
-//! Where nothing is replicated, a mediator that starts again has lost the books; it *forgives*: it
-//! takes sessions up at whatever they send first.
+//! Where nothing is on a disk, a mediator that starts again, or replicas that all do, have lost the
+//! books. Such a cell *forgives*: it takes a session that it does not know up where it is, if the
+//! request says that the one before it was answered ([`wire::SETTLED`]). Only books that were lost
+//! can meet that, so it needs nobody's memory, whoever died with them.
+//!
+//! **What a session is told** on an instrument is one stream of events, numbered from 1 on: what
+//! came of its own requests, and what others did to its orders. The number is part of the state, so
+//! it is the same whoever tells. Events are kept until the session says that it has them, with its
+//! next request, and [told again](Cell::recall) to a session that misses some. Broadcasts are
+//! numbered as well, and not kept: old market data helps nobody, so a gap is seen and not filled.
 //!
 //! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, each of them
 //! is copied before its first change after that, and [`Cell::copy_one`] copies one of the others
 //! whenever there is time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod session;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codec::{self, Fields, Meaningless};
 use crate::order::{Command, Event, Matching, Segment, UserId};
 use crate::saved::fnv1a;
 use crate::wire::{self, Frame, FrameKind, Header};
 
+use session::Session;
+pub use session::{KEPT_MAX, OUTCOMES, Outcome, told_to};
+
 /// The session that may command the exchange itself: halts, auctions, bands, the end of the day.
 pub const OPERATOR: UserId = 0;
 
-/// Outcomes that are kept for each session and instrument, to be told again.
-const OUTCOMES: usize = 64;
-
 /// First bytes of a saved cell, with the version.
-const MARK: &[u8; 8] = b"nmcell01";
+const MARK: &[u8; 8] = b"nmcell02";
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +54,12 @@ pub struct Request {
     pub previous_seq: u64,
     /// When it was meant to be sent, ns on the client's clock; carried along.
     pub intended_ns: u64,
+    /// Number of the last of the session's events on this instrument that it has.
+    pub seen: u64,
     /// Whether everybody is told what happens.
     pub is_public: bool,
+    /// Whether the request before it was answered.
+    pub is_settled: bool,
     /// What is asked.
     pub command: Command,
 }
@@ -76,21 +90,12 @@ impl Request {
             client_seq: header.client_seq,
             previous_seq: header.previous_seq,
             intended_ns: header.intended_ns,
+            seen: header.output_seq,
             is_public: header.flags & wire::PUBLIC != 0,
+            is_settled: header.flags & wire::SETTLED != 0,
             command,
         })
     }
-}
-
-/// What became of a request that was handled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Outcome {
-    /// Number of the request within its session.
-    pub client_seq: u64,
-    /// Number of the request among all that were handled on this instrument, from 1 on.
-    pub output_seq: u64,
-    /// Hash of the events that it caused (FNV-1a of their codes).
-    pub events_hash: u64,
 }
 
 /// What a cell did with a request.
@@ -109,15 +114,10 @@ pub enum Handled {
 struct Instrument<M> {
     book: M,
     output_seq: u64,
+    /// Number of the last event that was told to everybody. They begin at the time of the first
+    /// request, ns, so that a book that begins anew does not repeat the numbers of the one before.
+    public_seq: u64,
     sessions: BTreeMap<UserId, Session>,
-}
-
-/// What is kept of a session on one instrument.
-#[derive(Debug, Default)]
-struct Session {
-    gateway: u16,
-    last: u64,
-    outcomes: VecDeque<Outcome>,
 }
 
 /// A snapshot on its way: a state of the cell at one index.
@@ -137,14 +137,17 @@ pub struct Cell<M> {
     copying: Option<Copying>,
     /// Events of the request at hand, as bytes.
     codes: Vec<u8>,
-    /// Whether a session that is not known on an instrument may begin anywhere.
+    /// Who is told which of them, by user and then in order.
+    notes: Vec<(UserId, Event)>,
+    /// Whether a session that is not known on an instrument may begin anywhere: the books that knew
+    /// it may be lost.
     pub forgives: bool,
 }
 
 impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
-        let (instruments, copying, codes) = Default::default();
-        Cell { instruments, index: 0, now_ns: 0, copying, codes, forgives: false }
+        let (instruments, copying, codes, notes) = Default::default();
+        Cell { instruments, index: 0, now_ns: 0, copying, codes, notes, forgives: false }
     }
 }
 
@@ -166,22 +169,28 @@ impl<M: Matching> Cell<M> {
         let instrument = self.instruments.entry(request.segment).or_insert_with(|| Instrument {
             book: M::new(),
             output_seq: 0,
+            public_seq: self.now_ns,
             sessions: BTreeMap::new(),
         });
         let session = instrument.sessions.entry(request.session).or_default();
         session.gateway = request.gateway;
+        session.has(request.seen);
         if request.client_seq <= session.last {
-            let known = session.outcomes.iter().find(|old| old.client_seq == request.client_seq);
-            return Handled::Before(known.copied());
+            return Handled::Before(session.outcome(request.client_seq));
         }
-        let begins = self.forgives && session.last == 0;
-        if request.previous_seq != session.last && !begins {
-            return Handled::Gap;
+        if request.previous_seq != session.last {
+            if !(self.forgives && session.last == 0 && request.is_settled) {
+                return Handled::Gap;
+            }
+            session.begins_anew(request.seen);
         }
-        let codes = &mut self.codes;
+        let (codes, notes, mut events) = (&mut self.codes, &mut self.notes, 0);
         codes.clear();
+        notes.clear();
         let mut note = |event: Event| {
             codec::write_event(&event, codes);
+            events += 1;
+            notes.extend(told_to(&event, request.session).map(|user| (user, event)));
             tell(&event);
         };
         match owned(request) {
@@ -194,24 +203,58 @@ impl<M: Matching> Cell<M> {
             output_seq: instrument.output_seq,
             events_hash: fnv1a(codes),
         };
-        session.last = request.client_seq;
-        if session.outcomes.len() == OUTCOMES {
-            session.outcomes.pop_front();
+        if request.is_public {
+            instrument.public_seq += events;
         }
-        session.outcomes.push_back(outcome);
+        notes.sort_by_key(|(user, _)| *user);
+        for (user, event) in notes.iter() {
+            // Whoever has an order has asked for it here.
+            instrument.sessions.entry(*user).or_default().tell(*event);
+        }
+        instrument.sessions.entry(request.session).or_default().done(outcome);
         Handled::Done(outcome)
+    }
+
+    fn session(&self, segment: Segment, session: UserId) -> Option<&Session> {
+        self.instruments.get(&segment)?.sessions.get(&session)
     }
 
     /// The gateway through which a session last spoke to an instrument.
     pub fn gateway_of(&self, segment: Segment, session: UserId) -> Option<u16> {
-        let session = self.instruments.get(&segment)?.sessions.get(&session)?;
-        Some(session.gateway)
+        self.session(segment, session).map(|session| session.gateway)
     }
 
     /// Number of the last request of a session that was handled on an instrument; zero for none.
     pub fn last_of(&self, segment: Segment, session: UserId) -> u64 {
-        let session = self.instruments.get(&segment).and_then(|known| known.sessions.get(&session));
-        session.map_or(0, |session| session.last)
+        self.session(segment, session).map_or(0, |session| session.last)
+    }
+
+    /// Who is told what of the request that was handled last: by user, each one's in order.
+    pub fn notes(&self) -> &[(UserId, Event)] {
+        &self.notes
+    }
+
+    /// Number of the last event that a session was told on an instrument; zero for none.
+    pub fn told(&self, segment: Segment, session: UserId) -> u64 {
+        self.session(segment, session).map_or(0, |session| session.told)
+    }
+
+    /// Number of the last event on an instrument that everybody was told; zero for none.
+    pub fn public_told(&self, segment: Segment) -> u64 {
+        self.instruments.get(&segment).map_or(0, |instrument| instrument.public_seq)
+    }
+
+    /// A session's events on an instrument after number `seen`, and the number before the first of
+    /// them; that is higher than `seen` if some are not kept any more.
+    pub fn recall(
+        &self,
+        segment: Segment,
+        session: UserId,
+        seen: u64,
+    ) -> (u64, impl Iterator<Item = &Event>) {
+        let known = self.session(segment, session);
+        let before = known.map_or(0, |known| known.recalled(seen));
+        (before, known.into_iter().flat_map(move |known| known.after(before)))
     }
 
     /// The book of an instrument that has had requests.
@@ -344,15 +387,11 @@ fn owned(request: &Request) -> Result<Command, Event> {
 impl<M: Matching> Instrument<M> {
     fn save(&self) -> Vec<u8> {
         let mut bytes = vec![];
-        codec::put(&mut bytes, &[self.output_seq, self.sessions.len() as u64]);
+        let sessions = self.sessions.len() as u64;
+        codec::put(&mut bytes, &[self.output_seq, self.public_seq, sessions]);
         for (session, known) in &self.sessions {
-            let gateway = u64::from(known.gateway);
-            let outcomes = known.outcomes.len() as u64;
-            codec::put(&mut bytes, &[u64::from(*session), gateway, known.last, outcomes]);
-            for outcome in &known.outcomes {
-                let Outcome { client_seq, output_seq, events_hash } = *outcome;
-                codec::put(&mut bytes, &[client_seq, output_seq, events_hash]);
-            }
+            codec::put(&mut bytes, &[u64::from(*session)]);
+            known.save(&mut bytes);
         }
         self.book.save(&mut bytes);
         bytes
@@ -360,23 +399,13 @@ impl<M: Matching> Instrument<M> {
 
     fn load(bytes: &[u8]) -> Option<Instrument<M>> {
         let mut fields = Fields(bytes);
-        let output_seq = fields.u64().ok()?;
+        let (output_seq, public_seq) = (fields.u64().ok()?, fields.u64().ok()?);
         let mut sessions = BTreeMap::new();
         for _ in 0..fields.u64().ok()? {
             let session = UserId::try_from(fields.u64().ok()?).ok()?;
-            let gateway = u16::try_from(fields.u64().ok()?).ok()?;
-            let last = fields.u64().ok()?;
-            let mut outcomes = VecDeque::new();
-            for _ in 0..fields.u64().ok()? {
-                outcomes.push_back(Outcome {
-                    client_seq: fields.u64().ok()?,
-                    output_seq: fields.u64().ok()?,
-                    events_hash: fields.u64().ok()?,
-                });
-            }
-            sessions.insert(session, Session { gateway, last, outcomes });
+            sessions.insert(session, Session::load(&mut fields)?);
         }
-        Some(Instrument { book: M::load(fields.0).ok()?, output_seq, sessions })
+        Some(Instrument { book: M::load(fields.0).ok()?, output_seq, public_seq, sessions })
     }
 }
 
@@ -395,7 +424,9 @@ mod tests {
             client_seq,
             previous_seq,
             intended_ns: 0,
+            seen: 0,
             is_public: false,
+            is_settled: false,
             command: Command::New(NewOrder {
                 id: u64::from(session) << 32 | client_seq,
                 user: 77,
@@ -452,9 +483,64 @@ mod tests {
     #[test]
     fn a_forgiving_cell_takes_sessions_up_where_they_are() {
         let mut cell = Cell::<Book> { forgives: true, ..Cell::default() };
-        assert!(matches!(cell.handle(&order(2, 7, 9, 8), |_| {}), Handled::Done(_)));
+        // A request that may have a predecessor on its way waits for it all the same.
+        assert_eq!(cell.handle(&order(2, 7, 9, 8), |_| {}), Handled::Gap);
+        let settled = Request { is_settled: true, seen: 30, ..order(2, 7, 9, 8) };
+        assert_eq!(Cell::<Book>::default().handle(&settled, |_| {}), Handled::Gap);
+        assert!(matches!(cell.handle(&settled, |_| {}), Handled::Done(_)));
         assert_eq!(cell.handle(&order(2, 7, 12, 11), |_| {}), Handled::Gap);
         assert!(matches!(cell.handle(&order(2, 7, 10, 9), |_| {}), Handled::Done(_)));
+        // It knows that it misses something, and what is told from there on.
+        let (before, events) = cell.recall(7, 2, 30);
+        assert_eq!((before, events.count()), (30 + session::LOST_BOOKS, 2));
+    }
+
+    /// Whoever looks at some of the events sees each session's stream in order, from any number on,
+    /// as long as it was not said to be there.
+    #[test]
+    fn a_session_s_events_are_kept_until_it_has_them() {
+        let mut cell = Cell::<Book>::default();
+        let mut streams = BTreeMap::<UserId, Vec<Event>>::new();
+        let recalled = |cell: &Cell<Book>, session, seen| {
+            let (before, events) = cell.recall(7, session, seen);
+            (before, events.copied().collect::<Vec<Event>>())
+        };
+        for seq in 1..=40 {
+            for session in [2, 3] {
+                let mut events = vec![];
+                cell.handle(&order(session, 7, seq, seq - 1), |event| events.push(*event));
+                for event in events {
+                    let users = told_to(&event, session);
+                    users.for_each(|user| streams.entry(user).or_default().push(event));
+                }
+            }
+        }
+        for session in [2, 3] {
+            let stream = &streams[&session];
+            assert_eq!(cell.told(7, session), stream.len() as u64);
+            assert!(stream.len() > 60, "what its orders traded is told to both");
+            for seen in 0..=stream.len() {
+                let expected = (seen as u64, stream[seen..].to_vec());
+                assert_eq!(recalled(&cell, session, seen as u64), expected);
+            }
+        }
+        // What a session has is forgotten, and nothing else.
+        let stream = &streams[&2];
+        let request = Request { seen: 50, ..order(2, 7, 40, 39) };
+        assert!(matches!(cell.handle(&request, |_| panic!()), Handled::Before(Some(_))));
+        assert_eq!(recalled(&cell, 2, 10), (50, stream[50..].to_vec()));
+        let loaded = Cell::<Book>::load(&cell.save()).unwrap();
+        assert_eq!(recalled(&loaded, 2, 60), (60, stream[60..].to_vec()));
+        // A claim to have what never was does no harm, and a stranger has nothing.
+        assert_eq!(recalled(&loaded, 2, 1 << 60), (stream.len() as u64, vec![]));
+        assert_eq!(recalled(&loaded, 9, 5), (0, vec![]));
+        // There is an end to what is kept.
+        for seq in 41..=40 + KEPT_MAX as u64 {
+            cell.handle(&order(2, 7, seq, seq - 1), |_| {});
+        }
+        let told = cell.told(7, 2);
+        let (before, events) = recalled(&cell, 2, 60);
+        assert_eq!((before, events.len()), (told - KEPT_MAX as u64, KEPT_MAX));
     }
 
     use proptest::prelude::*;

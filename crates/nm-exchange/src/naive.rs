@@ -218,7 +218,7 @@ impl Book {
 
     /// A stop becomes what it is a stop of.
     fn trigger(&mut self, mut stop: SavedOrder, tell: Tell<'_>) {
-        tell(Event::Triggered { id: stop.order.id });
+        tell(Event::Triggered { id: stop.order.id, user: stop.order.user });
         stop.waits = false;
         stop.order.kind = if stop.order.kind == Kind::Stop { Kind::Market } else { Kind::Limit };
         self.come_in(stop, tell);
@@ -271,7 +271,7 @@ impl Book {
         let away = if side == Side::Buy { best.checked_sub(1) } else { best.checked_add(1) };
         let Some(price) = away else { return false };
         order.order.price = price;
-        tell(Event::Slid { id: order.order.id, price });
+        tell(Event::Slid { id: order.order.id, user: order.order.user, price });
         true
     }
 
@@ -314,7 +314,8 @@ impl Book {
             } else {
                 let mut known = self.state.orders.remove(at);
                 (known.left, known.shown) = (maker_left, maker_left.min(known.order.display));
-                tell(Event::Refreshed { id: known.order.id, shown: known.shown });
+                let NewOrder { id, user, .. } = known.order;
+                tell(Event::Refreshed { id, user, shown: known.shown });
                 self.state.orders.push(known);
             }
         }

@@ -380,6 +380,8 @@ pub enum Event {
     Slid {
         /// The order.
         id: OrderId,
+        /// Its user.
+        user: UserId,
         /// Where it rests.
         price: Price,
     },
@@ -387,11 +389,15 @@ pub enum Event {
     Triggered {
         /// The order.
         id: OrderId,
+        /// Its user.
+        user: UserId,
     },
     /// An iceberg shows its next part, behind the others at its price.
     Refreshed {
         /// The order.
         id: OrderId,
+        /// Its user.
+        user: UserId,
         /// What it shows.
         shown: Quantity,
     },
@@ -415,6 +421,30 @@ pub enum Event {
         /// What trades.
         volume: Quantity,
     },
+}
+
+impl Event {
+    /// The users whose orders it is about: none if it is about the market.
+    pub fn users(&self) -> [Option<UserId>; 2] {
+        match *self {
+            Event::Traded { maker_user, taker_user, .. } => {
+                [Some(maker_user), (taker_user != maker_user).then_some(taker_user)]
+            }
+            Event::Accepted { user, .. }
+            | Event::Rejected { user, .. }
+            | Event::Cancelled { user, .. }
+            | Event::Replaced { user, .. }
+            | Event::Reduced { user, .. }
+            | Event::Slid { user, .. }
+            | Event::Triggered { user, .. }
+            | Event::Refreshed { user, .. } => [Some(user), None],
+            Event::BandsSet { .. }
+            | Event::Halted
+            | Event::Resumed
+            | Event::AuctionBegun
+            | Event::Uncrossed { .. } => [None, None],
+        }
+    }
 }
 
 /// State of an instrument's market.

@@ -3,8 +3,11 @@
 //!
 //! A node is a process of this binary, `nearmetal exchange node`, which ends when its input does.
 //! Nothing outlives the supervisor, however it ends: the kernel kills the nodes with it, and a node
-//! on another host loses its input. What a node writes to its error output goes to
-//! `FOLDER/nodes/ROLE-INDEX.log`.
+//! on another host loses its input. What a node writes to its error output, and what it says of
+//! trouble, goes to `FOLDER/nodes/ROLE-INDEX.log`.
+//!
+//! A node that dies is started again at once. One that dies again before it was ready, as with a
+//! full disk, is started again after a pause that doubles, so that the others have their peace.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -30,6 +33,10 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Restarts of one node after which the run is given up: it dies by itself.
 const RESTARTS_MAX: u32 = 20;
+
+/// Pauses before a node that died before it was ready is started again: the first one, and the
+/// longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
 /// What a node told at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +85,8 @@ struct Running {
     start: u32,
     is_ready: bool,
     has_ended: bool,
+    /// Pause before its next start, if it dies before it is ready.
+    pause: Duration,
     end: Option<NodeEnd>,
 }
 
@@ -93,6 +102,8 @@ pub struct Supervisor {
     restarts: Vec<Restart>,
     /// Nodes that do not start again before a time, ns on the machine's clock.
     delayed: Vec<(usize, u64)>,
+    /// Whether all nodes are being ended.
+    is_over: bool,
 }
 
 impl Supervisor {
@@ -130,6 +141,7 @@ impl Supervisor {
             said,
             restarts: vec![],
             delayed: vec![],
+            is_over: false,
         };
         // From the end of the ring to its start, so that most links find their peer at once.
         let mut all: Vec<(Role, usize)> = network.all().map(|(r, i, _)| (r, i)).collect();
@@ -147,6 +159,7 @@ impl Supervisor {
                 start: 0,
                 is_ready: false,
                 has_ended: false,
+                pause: PAUSES[0],
                 end: None,
             });
         }
@@ -213,10 +226,12 @@ impl Supervisor {
         self.logs.join(format!("{role}-{index}.log"))
     }
 
-    /// The last line that a node wrote to its error output.
+    /// Why a node ended, as it said itself, or else the last line of its log.
     fn last_words(&self, role: Role, index: usize) -> Option<String> {
         let text = fs::read_to_string(self.log(role, index)).ok()?;
-        text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_string)
+        let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+        let why = lines.clone().find(|line| line.starts_with("nearmetal: "));
+        why.or(lines.next()).map(str::to_string)
     }
 
     /// Waits until all links are up.
@@ -278,7 +293,7 @@ impl Supervisor {
         };
         match line["event"].as_str() {
             Some("ready") => {
-                node.is_ready = true;
+                (node.is_ready, node.pause) = (true, PAUSES[0]);
                 let (role, index) = (node.role, node.index);
                 let is_of = |r: &&mut Restart| (r.role, r.index) == (role, index);
                 if let Some(restart) = self.restarts.iter_mut().rev().find(is_of)
@@ -296,8 +311,18 @@ impl Supervisor {
                     line,
                 });
             }
+            Some("trouble") if !self.is_over => {
+                let (role, index) = (node.role, node.index);
+                self.note(role, index, line["message"].as_str().unwrap_or_default());
+            }
             _ => {}
         }
+    }
+
+    /// Adds a sentence to a node's log. One that cannot be written is lost: the node goes on.
+    fn note(&self, role: Role, index: usize, sentence: &str) {
+        let log = File::options().create(true).append(true).open(self.log(role, index));
+        let _ = log.and_then(|mut log| writeln!(log, "{sentence}"));
     }
 
     /// Kills a node at once, as by `kill -9`. It is started again by [`Supervisor::tend`], after
@@ -332,13 +357,18 @@ impl Supervisor {
                 Some(at) => {
                     self.delayed.swap_remove(at);
                 }
-                None => self.restarts.push(Restart {
-                    role,
-                    index,
-                    at_ns: now_ns,
-                    ready_ns: None,
-                    is_wanted: false,
-                }),
+                None => {
+                    let (at_ns, ready_ns) = (now_ns, None);
+                    let restart = Restart { role, index, at_ns, ready_ns, is_wanted: false };
+                    self.restarts.push(restart);
+                    let node = &mut self.nodes[place];
+                    if !node.is_ready && node.start > 0 {
+                        let pause = node.pause;
+                        node.pause = (pause * 2).min(PAUSES[1]);
+                        self.delayed.push((place, now_ns + pause.as_nanos() as u64));
+                        continue;
+                    }
+                }
             }
             if self.nodes[place].start >= RESTARTS_MAX {
                 return Err(self.died(&self.nodes[place]));
@@ -366,6 +396,9 @@ impl Supervisor {
 
     /// Ends all nodes and gives back what each told; one that had to be killed tells nothing.
     pub fn stop(mut self) -> Vec<NodeEnd> {
+        // What was said so far counts; that links go when nodes end is no trouble.
+        self.hear(Duration::ZERO);
+        self.is_over = true;
         for node in &mut self.nodes {
             node.stdin = None;
         }

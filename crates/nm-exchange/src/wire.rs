@@ -33,8 +33,12 @@ pub const REPEATED: u16 = 2;
 /// Flag: the frame ends with [`STAMPS`] stamps.
 pub const STAMPED: u16 = 4;
 
-/// Flag of a [`FrameKind::Reply`]: the outcome is not kept any more.
+/// Flag of a [`FrameKind::Reply`]: the outcome is not kept any more; of a [`FrameKind::Private`]:
+/// the events before these are not, and what they were is not known.
 pub const FORGOTTEN: u16 = 8;
+
+/// Flag of a [`FrameKind::Request`]: the one before it on the instrument was answered.
+pub const SETTLED: u16 = 16;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +47,18 @@ pub enum FrameKind {
     /// Who speaks, the first frame of a link. The body is UTF-8: `client`, with a session in the
     /// header (one such frame for each of its sessions), or `ROLE INDEX`.
     Hello = 1,
-    /// A session's request. Body: a command.
+    /// A session's request, with the number of the last event on the instrument that it has in
+    /// `output_seq`. Body: a command.
     Request = 2,
-    /// The outcome of a request, to its session. Body: hash of the events (8 bytes), then the
-    /// events.
+    /// The outcome of a request, to its session. Body: hash of all of its events (8 bytes), then
+    /// those that the session is told, with the number of its last event before them on the
+    /// instrument in `previous_seq`.
     Reply = 3,
-    /// What happened to a session's order by somebody else's request. Body: events.
+    /// What happened to a session's order by somebody else's request, or is told again
+    /// ([`REPEATED`]). Body: events, numbered as those of a reply.
     Private = 4,
-    /// What happened, to everybody. Body: events.
+    /// What happened, to everybody. Body: events, with the number of the instrument's last public
+    /// event before them in `previous_seq`.
     Public = 5,
     /// A mediator leads a cell from this epoch on; or what was sent to it may be lost.
     Lead = 6,
@@ -59,11 +67,15 @@ pub enum FrameKind {
     /// A node of the network answers a hello: so it is known to be up. Number of hellos of that
     /// node so far, from other starts than this one, in `output_seq`.
     Welcome = 8,
+    /// From a session: it may miss events after the number in `output_seq` on an instrument; it is
+    /// told them, or that there are none. To a client: events of this cell may have been lost on
+    /// the way, so it shall ask for them.
+    Recall = 20,
 }
 
 impl FrameKind {
     fn of(code: u8) -> Result<FrameKind, Meaningless> {
-        const ALL: [FrameKind; 8] = [
+        const ALL: [FrameKind; 9] = [
             FrameKind::Hello,
             FrameKind::Request,
             FrameKind::Reply,
@@ -72,6 +84,7 @@ impl FrameKind {
             FrameKind::Lead,
             FrameKind::Again,
             FrameKind::Welcome,
+            FrameKind::Recall,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code).ok_or(Meaningless)
     }
@@ -82,7 +95,7 @@ impl FrameKind {
 pub struct Header {
     /// What the frame is.
     pub kind: FrameKind,
-    /// [`PUBLIC`], [`REPEATED`], [`STAMPED`], [`FORGOTTEN`].
+    /// [`PUBLIC`], [`REPEATED`], [`STAMPED`], [`FORGOTTEN`], [`SETTLED`].
     pub flags: u16,
     /// Instrument.
     pub segment: u32,
@@ -96,11 +109,13 @@ pub struct Header {
     pub session: u32,
     /// Number of the request within its session.
     pub client_seq: u64,
-    /// Number of the session's request before it on this instrument.
+    /// Of a request, the number of the session's request before it on this instrument; of what is
+    /// told, the number of the event before the first of it.
     pub previous_seq: u64,
     /// When the request was meant to be sent, ns on the client's clock.
     pub intended_ns: u64,
-    /// Number of the request among all that were handled on the instrument.
+    /// Number of the request among all that were handled on the instrument; of a request or a
+    /// recall, the number of the last event that the session has.
     pub output_seq: u64,
 }
 
@@ -167,6 +182,15 @@ pub fn route(frame: &mut [u8], gateway: u16, cell: u16, body_bytes: usize) {
     frame[12..14].copy_from_slice(&gateway.to_le_bytes());
     frame[14..16].copy_from_slice(&cell.to_le_bytes());
     frame[60..64].fill(0);
+    let checksum = crc32c::crc32c(&frame[..HEADER_BYTES + body_bytes]);
+    frame[60..64].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Says in a whole request that the one before it was answered, and writes its checksum anew.
+pub fn settle(frame: &mut [u8]) {
+    frame[6] |= SETTLED as u8;
+    frame[60..64].fill(0);
+    let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
     let checksum = crc32c::crc32c(&frame[..HEADER_BYTES + body_bytes]);
     frame[60..64].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -269,6 +293,11 @@ mod tests {
         let routed = read(&bytes).unwrap().unwrap();
         let routed_header = Header { gateway: 700, cell: 800, ..header() };
         assert_eq!((routed.header, routed.body), (routed_header, &b"what is asked"[..]));
+        settle(&mut bytes);
+        let flags = header().flags | SETTLED;
+        let settled = Header { flags, ..routed_header };
+        assert_eq!(read(&bytes).unwrap().unwrap().header, settled);
+        bytes[6] = header().flags as u8;
         route(&mut bytes, 2, 3, 13);
         bytes.extend_from_slice(b"the next frame");
         let frame = read(&bytes).unwrap().unwrap();

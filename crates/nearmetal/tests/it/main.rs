@@ -2,6 +2,8 @@
 
 mod accel;
 mod exchange;
+mod exchange_faults;
+mod exchange_net;
 mod exchange_proof;
 mod faults;
 mod offline;

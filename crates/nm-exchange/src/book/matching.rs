@@ -69,7 +69,7 @@ impl Book {
 
     /// A stop becomes what it is a stop of.
     fn trigger(&mut self, mut stop: Order, tell: &mut impl FnMut(Event)) {
-        tell(Event::Triggered { id: stop.id });
+        tell(Event::Triggered { id: stop.id, user: stop.user });
         stop.waits = false;
         stop.kind = if stop.kind == Kind::Stop { Kind::Market } else { Kind::Limit };
         self.come_in(stop, tell);
@@ -115,7 +115,7 @@ impl Book {
         };
         let Some(price) = away else { return false };
         order.price = price;
-        tell(Event::Slid { id: order.id, price });
+        tell(Event::Slid { id: order.id, user: order.user, price });
         !self.outside(order.kind, price)
     }
 
@@ -178,7 +178,8 @@ impl Book {
         let order = &mut self.orders[slot];
         order.place = place;
         order.shown = order.whole();
-        tell(Event::Refreshed { id: order.id, shown: order.shown });
+        let Order { id, user, shown, .. } = *order;
+        tell(Event::Refreshed { id, user, shown });
     }
 
     /// Two orders of one user meet. Answers whether the incoming one lives.

@@ -400,7 +400,11 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 
 fn failure(folder: &Path, what: &str, error: &io::Error) -> Failure {
     let message = format!("the journal in {} {what}: {error}", folder.display());
-    let failure = Failure::new(FailureKind::System, message);
+    hinted(Failure::new(FailureKind::System, message), error)
+}
+
+/// The failure, with what to do if the disk is full.
+pub fn hinted(failure: Failure, error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             failure.hint("make room on that disk and start the node again")

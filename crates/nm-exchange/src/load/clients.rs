@@ -1,12 +1,17 @@
-//! The sessions of the clients: numbering, what has no reply yet, and what is sent again. Touches
-//! neither a socket nor a clock, so that a test can be the network and the time.
+//! The sessions of the clients: numbering, what has no reply yet, what is sent again, and what each
+//! was told. Touches neither a socket nor a clock, so that a test can be the network and the time.
+//!
+//! A session's events on an instrument are numbered. It takes each of them once and in order,
+//! however often it comes, and recalls what is missing: when a number is left out, after a new
+//! connection, and when its gateway bids it to. Broadcasts that are missing are counted.
 
 use std::collections::VecDeque;
 
 use super::Ask;
-use super::log::{Answered, Name, Record, Sent, command_hash};
+use super::log::{Answered, Name, Record, Sent, Told, command_hash};
 use crate::codec::{self, Fields};
 use crate::order::UserId;
+use crate::saved::{FNV1A, fnv1a_on};
 use crate::wire::{self, FrameKind, Header};
 
 /// Requests of one session on one instrument that may be under way: the network keeps the outcomes
@@ -27,11 +32,36 @@ struct Pending {
 }
 
 /// What is between one session and one instrument.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Pair {
     last_seq: u64,
     pending: VecDeque<Pending>,
+    /// Number of the last event that it has, and the hash of all of them.
+    seen: u64,
+    hash: u64,
+    /// Cell of the instrument, as far as it was told.
+    cell: u16,
+    /// Whether it has recalled what is missing, and has no answer.
+    is_recalling: bool,
+    /// Whether the answer came from one who knows less than this session, who may not know all yet.
+    is_unsure: bool,
+    /// Whether there are events that nobody knows any more.
+    is_broken: bool,
 }
+
+const NEW: Pair = Pair {
+    last_seq: 0,
+    pending: VecDeque::new(),
+    seen: 0,
+    hash: FNV1A,
+    cell: 0,
+    is_recalling: false,
+    is_unsure: false,
+    is_broken: false,
+};
+
+/// What is the case before the first broadcast.
+const NOTHING: u64 = u64::MAX;
 
 /// A reply to a request that had none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +81,12 @@ pub struct Counts {
     pub resent: u64,
     /// Messages about a session's order that others caused.
     pub private: u64,
+    /// Events that were missing and that nobody knows any more, each gap counted once.
+    pub unknown: u64,
     /// Broadcasts.
     pub public: u64,
+    /// Gaps in their numbers, at each gateway.
+    pub public_gaps: u64,
 }
 
 /// All sessions.
@@ -65,6 +99,8 @@ pub struct Clients {
     last_seqs: Vec<u64>,
     /// By session, then by instrument.
     pairs: Vec<Pair>,
+    /// Number of the last event that was broadcast, by gateway, then by instrument.
+    broadcast: Vec<u64>,
     asked: u64,
     pending: u64,
     body: Vec<u8>,
@@ -81,7 +117,8 @@ impl Clients {
             segments,
             is_stamped,
             last_seqs: vec![0; sessions],
-            pairs: vec![Pair::default(); sessions * segments],
+            pairs: vec![NEW; sessions * segments],
+            broadcast: vec![NOTHING; gateways.max(1) * segments],
             asked: 0,
             pending: 0,
             body: vec![],
@@ -125,24 +162,28 @@ impl Clients {
         pair.pending.push_back(pending);
         self.asked += 1;
         self.pending += 1;
-        if self.pairs[at].pending.len() <= UNDER_WAY_MAX {
-            self.write(&pending, out);
+        let under_way = self.pairs[at].pending.len();
+        if under_way <= UNDER_WAY_MAX {
+            self.write(&pending, under_way == 1, self.pairs[at].seen, out);
         }
         let name = Name { segment: ask.segment, session: ask.session, client_seq };
         let command_hash = command_hash(&ask.command);
         Some(Record::Sent(Sent { name, intended_ns, command_hash }))
     }
 
-    fn write(&mut self, pending: &Pending, out: &mut Vec<u8>) {
+    fn write(&mut self, pending: &Pending, is_settled: bool, seen: u64, out: &mut Vec<u8>) {
         let Pending { client_seq, previous_seq, intended_ns, ask, .. } = *pending;
-        let flags = if ask.is_public { wire::PUBLIC } else { 0 };
+        let flag = |flag: u16, is_set: bool| if is_set { flag } else { 0 };
         let header = Header {
-            flags: flags | if self.is_stamped { wire::STAMPED } else { 0 },
+            flags: flag(wire::PUBLIC, ask.is_public)
+                | flag(wire::STAMPED, self.is_stamped)
+                | flag(wire::SETTLED, is_settled),
             segment: ask.segment,
             session: ask.session,
             client_seq,
             previous_seq,
             intended_ns,
+            output_seq: seen,
             ..Header::new(FrameKind::Request)
         };
         self.body.clear();
@@ -161,12 +202,119 @@ impl Clients {
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
         match header.kind {
-            FrameKind::Private => self.counts.private += 1,
-            FrameKind::Public => self.counts.public += 1,
-            FrameKind::Reply => return self.reply(header, body, at_ns, out),
+            FrameKind::Private => {
+                self.counts.private += u64::from(header.flags & wire::REPEATED == 0);
+                self.told(header, body, out);
+            }
+            FrameKind::Public => self.broadcast(header, body),
+            FrameKind::Reply => {
+                self.told(header, body.get(8..).unwrap_or_default(), out);
+                return self.reply(header, body, at_ns, out);
+            }
+            FrameKind::Recall => self.recall(usize::from(header.gateway), Some(header.cell), out),
             _ => {}
         }
         (None, None)
+    }
+
+    /// Takes the events of a frame, those that are new, if none is missing before them.
+    fn told(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
+        let Some(at) = self.pair(header.session, header.segment) else { return };
+        let pair = &mut self.pairs[at];
+        pair.cell = header.cell;
+        let is_recalled = header.kind == FrameKind::Private && header.flags & wire::REPEATED != 0;
+        let mut number = header.previous_seq;
+        if is_recalled && number > pair.seen && header.flags & wire::FORGOTTEN != 0 {
+            (pair.seen, pair.is_broken) = (number, true);
+            self.counts.unknown += 1;
+        }
+        if number > pair.seen {
+            if !pair.is_recalling {
+                self.recall_one(at, out);
+            }
+            return;
+        }
+        let mut fields = Fields(events);
+        while !fields.0.is_empty() {
+            let from = fields.0;
+            if codec::read_event(&mut fields).is_err() {
+                break;
+            }
+            number += 1;
+            if number > pair.seen {
+                pair.seen = number;
+                pair.hash = fnv1a_on(pair.hash, &from[..from.len() - fields.0.len()]);
+            }
+        }
+        if is_recalled {
+            (pair.is_recalling, pair.is_unsure) = (false, number < pair.seen);
+        }
+    }
+
+    fn recall_one(&mut self, at: usize, out: &mut Vec<u8>) {
+        let pair = &mut self.pairs[at];
+        pair.is_recalling = true;
+        let header = Header {
+            session: (at / self.segments) as u32,
+            segment: (at % self.segments) as u32,
+            output_seq: pair.seen,
+            ..Header::new(FrameKind::Recall)
+        };
+        wire::write(&header, &[], 0, out);
+    }
+
+    /// The sessions of a gateway recall what they may miss on all of their instruments, or on those
+    /// of one cell.
+    pub fn recall(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
+        for at in 0..self.pairs.len() {
+            let (session, pair) = (at / self.segments, &self.pairs[at]);
+            let is_its = session % self.gateways == gateway && pair.last_seq > 0;
+            if is_its && cell.is_none_or(|cell| cell == pair.cell) {
+                self.recall_one(at, out);
+            }
+        }
+    }
+
+    /// The same for those that have no answer to a recall that says all.
+    pub fn recall_again(&mut self, gateway: usize, out: &mut Vec<u8>) {
+        for at in 0..self.pairs.len() {
+            let Pair { is_recalling, is_unsure, .. } = self.pairs[at];
+            let is_its = at / self.segments % self.gateways == gateway;
+            if is_its && (is_recalling || is_unsure) {
+                self.recall_one(at, out);
+            }
+        }
+    }
+
+    /// Pairs of session and instrument that have no answer to a recall that says all.
+    pub fn recalling(&self) -> usize {
+        self.pairs.iter().filter(|pair| pair.is_recalling || pair.is_unsure).count()
+    }
+
+    /// What each session was told in all, for the client log.
+    pub fn all_told(&self) -> impl Iterator<Item = Record> {
+        let asked = self.pairs.iter().enumerate().filter(|(_, pair)| pair.last_seq > 0);
+        asked.map(|(at, pair)| {
+            let (session, segment) = ((at / self.segments) as u32, (at % self.segments) as u32);
+            let (events, events_hash, is_broken) = (pair.seen, pair.hash, pair.is_broken);
+            Record::Told(Told { session, segment, events, events_hash, is_broken })
+        })
+    }
+
+    fn broadcast(&mut self, header: &Header, body: &[u8]) {
+        let (gateway, segment) = (usize::from(header.gateway), header.segment as usize);
+        let last = self.broadcast.get_mut(gateway * self.segments + segment);
+        let Some(last) = last.filter(|_| segment < self.segments) else { return };
+        let (mut fields, mut number) = (Fields(body), header.previous_seq);
+        while codec::read_event(&mut fields).is_ok() {
+            number += 1;
+        }
+        if *last != NOTHING && number <= *last {
+            return;
+        }
+        self.counts.public += 1;
+        self.counts.public_gaps += u64::from(header.previous_seq > *last);
+        *last = number;
     }
 
     fn reply(
@@ -196,14 +344,14 @@ impl Clients {
         let next = pending.get(UNDER_WAY_MAX - 1).copied();
         self.pending -= 1;
         if let Some(next) = next {
-            self.write(&next, out);
+            self.write(&next, false, self.pairs[at].seen, out);
         }
         let reply = |known: Pending| Reply { number: known.number, intended_ns: known.intended_ns };
         (answered.map(reply), Some(record))
     }
 
-    /// A connection to a gateway was made: its sessions say hello, and what has no reply is sent
-    /// again in order.
+    /// A connection to a gateway was made: its sessions say hello, recall what they may miss, and
+    /// what has no reply is sent again in order.
     pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
         let sessions =
             (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
@@ -214,11 +362,12 @@ impl Clients {
             for at in pairs {
                 for place in 0..self.pairs[at].pending.len().min(UNDER_WAY_MAX) {
                     let pending = self.pairs[at].pending[place];
-                    self.write(&pending, out);
+                    self.write(&pending, place == 0, self.pairs[at].seen, out);
                     self.counts.resent += 1;
                 }
             }
         }
+        self.recall(gateway, None, out);
     }
 }
 
@@ -227,7 +376,7 @@ mod tests {
     use super::*;
     use crate::load::Settings;
     use crate::load::mix::Maker;
-    use crate::order::Command;
+    use crate::order::{Command, Event};
 
     fn frames(mut bytes: &[u8]) -> Vec<Header> {
         let mut headers = vec![];
@@ -243,7 +392,94 @@ mod tests {
     }
 
     fn reply_to(header: &Header) -> Header {
-        Header { kind: FrameKind::Reply, ..*header }
+        Header { kind: FrameKind::Reply, previous_seq: 0, ..*header }
+    }
+
+    const NONE: [u64; 0] = [];
+
+    /// Events number `before` + 1 to `last` of session 1 on instrument 0.
+    fn events(kind: FrameKind, flags: u16, before: u64, last: u64) -> (Header, Vec<u8>) {
+        let header =
+            Header { flags, session: 1, cell: 3, previous_seq: before, ..Header::new(kind) };
+        let mut body = vec![];
+        (before + 1..=last).for_each(|id| {
+            codec::write_event(&Event::Accepted { id, user: 1 }, &mut body);
+        });
+        (header, body)
+    }
+
+    /// What session 1 says of all that it was told on instrument 0.
+    fn told(clients: &Clients) -> Told {
+        let mut all = clients.all_told();
+        let Some(Record::Told(told)) = all.next() else { panic!("it asked") };
+        assert!(all.next().is_none(), "nobody else asked");
+        told
+    }
+
+    #[test]
+    fn each_event_counts_once_and_in_order_whatever_comes_how_often() {
+        let (private, again) = (FrameKind::Private, wire::REPEATED);
+        let mut clients = Clients::new(1, 1, 1, true);
+        let mut out = vec![];
+        clients.ask(&tick(1, 0), 5, &mut out);
+        assert_eq!(frames(&out)[0].flags & wire::SETTLED, wire::SETTLED);
+        let receive = |clients: &mut Clients, (header, body): (Header, Vec<u8>)| {
+            let mut out = vec![];
+            clients.receive(&header, &body, 1, &mut out);
+            let asked = frames(&out);
+            assert!(asked.iter().all(|header| header.kind == FrameKind::Recall));
+            asked.iter().map(|header| header.output_seq).collect::<Vec<u64>>()
+        };
+        assert_eq!(receive(&mut clients, events(private, 0, 0, 3)), NONE);
+        // Two are missing: they are recalled, once.
+        assert_eq!(receive(&mut clients, events(private, 0, 5, 6)), [3]);
+        assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), NONE);
+        assert_eq!((told(&clients).events, clients.recalling()), (3, 1));
+        // An answer by one who knows less is none; another one has it all, and more.
+        assert_eq!(receive(&mut clients, events(private, again, 2, 2)), NONE);
+        assert_eq!(clients.recalling(), 1);
+        assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), [3]);
+        assert_eq!(receive(&mut clients, events(private, again, 3, 8)), NONE);
+        assert_eq!((told(&clients).events, clients.recalling()), (8, 0));
+        // What was on its way meanwhile, and what comes twice.
+        assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
+        assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
+        let whole = events(private, 0, 0, 9).1;
+        let Told { events: count, events_hash, is_broken, .. } = told(&clients);
+        assert_eq!((count, events_hash, is_broken), (9, fnv1a_on(FNV1A, &whole), false));
+        // The gateway bids all of one cell, and a new connection all, to recall.
+        let bid = |cell| (Header { cell, ..Header::new(FrameKind::Recall) }, vec![]);
+        assert_eq!(receive(&mut clients, bid(4)), NONE);
+        assert_eq!(receive(&mut clients, bid(3)), [9]);
+        out.clear();
+        clients.connected(0, &mut out);
+        let recalls = frames(&out).into_iter().filter(|header| header.kind == FrameKind::Recall);
+        assert_eq!(recalls.map(|header| header.output_seq).collect::<Vec<u64>>(), [9]);
+        // What nobody knows any more is told as a gap.
+        let forgotten = again | wire::FORGOTTEN;
+        assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
+        assert_eq!((told(&clients).events, told(&clients).is_broken), (21, true));
+        assert_eq!((clients.counts.unknown, clients.recalling()), (1, 0));
+        assert!(clients.all_told().count() == 1);
+    }
+
+    #[test]
+    fn broadcasts_count_once_at_each_gateway_and_so_do_gaps() {
+        let mut clients = Clients::new(1, 2, 2, true);
+        let mut receive = |gateway, before, last| {
+            let (header, body) = events(FrameKind::Public, wire::PUBLIC, before, last);
+            clients.receive(&Header { gateway, ..header }, &body, 1, &mut vec![]);
+            (clients.counts.public, clients.counts.public_gaps)
+        };
+        // The first one may have any number.
+        assert_eq!(receive(0, 70, 72), (1, 0));
+        assert_eq!(receive(0, 72, 73), (2, 0));
+        assert_eq!(receive(0, 70, 72), (2, 0));
+        assert_eq!(receive(1, 72, 73), (3, 0));
+        assert_eq!(receive(0, 75, 76), (4, 1));
+        assert_eq!(receive(0, 76, 77), (5, 1));
+        // A gateway that is not there.
+        assert_eq!(receive(7, 76, 77), (5, 1));
     }
 
     #[test]
@@ -323,8 +559,14 @@ mod tests {
     #[test]
     fn messages_that_answer_nothing_are_counted() {
         let mut clients = Clients::new(1, 1, 1, true);
-        for kind in [FrameKind::Private, FrameKind::Public, FrameKind::Public, FrameKind::Lead] {
-            let (reply, record) = clients.receive(&Header::new(kind), &[], 1, &mut vec![]);
+        for (kind, before) in [
+            (FrameKind::Private, 0),
+            (FrameKind::Public, 0),
+            (FrameKind::Public, 1),
+            (FrameKind::Lead, 0),
+        ] {
+            let (header, body) = events(kind, 0, before, before + 1);
+            let (reply, record) = clients.receive(&header, &body, 1, &mut vec![]);
             assert!(reply.is_none() && record.is_none());
         }
         assert_eq!((clients.counts.private, clients.counts.public), (1, 2));

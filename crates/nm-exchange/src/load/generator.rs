@@ -45,6 +45,9 @@ const LEAD_NS: u64 = 1_000_000;
 /// Longest sleep, so that a cancellation is seen, ns.
 const LOOK_NS: u64 = 100_000_000;
 
+/// How long sessions wait at the end to be told what they miss.
+const RECALL_LIMIT: Duration = Duration::from_secs(3);
+
 /// Token of the dialer; the others are indices of gateways.
 const DIALER: u64 = u64::MAX;
 
@@ -430,7 +433,9 @@ impl Generator {
         round.resent = counts.resent - old.resent;
         round.repeats = counts.repeats - old.repeats;
         round.private = counts.private - old.private;
+        round.unknown = counts.unknown - old.unknown;
         round.public = counts.public - old.public;
+        round.public_gaps = counts.public_gaps - old.public_gaps;
         round.reconnects = self.reconnects - reconnects;
         round.stream_hash = self.hash.value();
         Ok(round)
@@ -446,8 +451,32 @@ impl Generator {
         matches!(&self.source, Source::Recorded { flow, at } if *at >= flow.asks.len())
     }
 
+    /// If there is a log: waits until every session has been told all that there is, and says so.
+    fn recall_all(&mut self, taking: &mut Taking) -> Result<(), Failure> {
+        if self.log.is_none() {
+            return Ok(());
+        }
+        // Books that begin anew know less than a session for ever: that is no answer, and its end.
+        let deadline = Deadline::after(RECALL_LIMIT);
+        for (index, gate) in self.gates.iter_mut().enumerate() {
+            self.clients.recall(index, None, gate.output());
+        }
+        while self.clients.recalling() > 0 && !deadline.passed() {
+            let until_ns = monotonic_ns() + LOOK_NS;
+            while self.clients.recalling() > 0 && monotonic_ns() < until_ns {
+                (0..self.gates.len()).for_each(|index| self.flush(index));
+                self.wait(until_ns, false, taking)?;
+            }
+            for (index, gate) in self.gates.iter_mut().enumerate() {
+                self.clients.recall_again(index, gate.output());
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for replies to everything that has none, for at most `limit`; how many have none then,
-    /// which is what is lost for good. Closes the connections and the files.
+    /// which is what is lost for good. Writes down what each session was told in all, and closes
+    /// the connections and the files.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -459,7 +488,11 @@ impl Generator {
             let until_ns = monotonic_ns() + deadline.remaining().as_nanos() as u64;
             self.wait(until_ns, false, &mut taking)?;
         }
+        self.recall_all(&mut taking)?;
         if let Some(log) = &mut self.log {
+            for record in self.clients.all_told() {
+                log.add(&record).map_err(|error| system("writing the client log", &error))?;
+            }
             log.flush().map_err(|error| system("writing the client log", &error))?;
         }
         if let Some((recorder, _)) = self.recorder.take() {

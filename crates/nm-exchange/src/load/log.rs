@@ -6,6 +6,8 @@
 //!  1 sent      session u32, segment u32, client_seq u64, intended_ns u64, command_hash u64
 //!  2 answered  session u32, segment u32, client_seq u64, at_ns u64, output_seq u64,
 //!              events_hash u64, flags u8 (1: repeated, 2: the outcome was forgotten)
+//!  3 told      session u32, segment u32, events u64, events_hash u64, flags u8 (1: some of them
+//!              nobody knows)
 //! ```
 
 use std::fs::File;
@@ -63,6 +65,21 @@ pub struct Answered {
     pub is_forgotten: bool,
 }
 
+/// All that a session was told on an instrument until its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Session.
+    pub session: UserId,
+    /// Instrument.
+    pub segment: Segment,
+    /// Number of the last event.
+    pub events: u64,
+    /// Hash of all of them, in order.
+    pub events_hash: u64,
+    /// Whether the network said that it does not know some of them any more.
+    pub is_broken: bool,
+}
+
 /// A record of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
@@ -70,6 +87,8 @@ pub enum Record {
     Sent(Sent),
     /// Answered.
     Answered(Answered),
+    /// Told.
+    Told(Told),
 }
 
 /// Hash of a command as it goes over the wire.
@@ -82,21 +101,26 @@ pub fn command_hash(command: &Command) -> u64 {
 impl Record {
     /// Appends it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let (kind, name) = match self {
-            Record::Sent(sent) => (1, sent.name),
-            Record::Answered(answered) => (2, answered.name),
+        let (kind, session, segment) = match self {
+            Record::Sent(Sent { name, .. }) => (1, name.session, name.segment),
+            Record::Answered(Answered { name, .. }) => (2, name.session, name.segment),
+            Record::Told(told) => (3, told.session, told.segment),
         };
         out.push(kind);
-        out.extend_from_slice(&name.session.to_le_bytes());
-        out.extend_from_slice(&name.segment.to_le_bytes());
+        out.extend_from_slice(&session.to_le_bytes());
+        out.extend_from_slice(&segment.to_le_bytes());
         match self {
             Record::Sent(sent) => {
-                codec::put(out, &[name.client_seq, sent.intended_ns, sent.command_hash]);
+                codec::put(out, &[sent.name.client_seq, sent.intended_ns, sent.command_hash]);
             }
             Record::Answered(answered) => {
                 let Answered { at_ns, output_seq, events_hash, .. } = *answered;
-                codec::put(out, &[name.client_seq, at_ns, output_seq, events_hash]);
+                codec::put(out, &[answered.name.client_seq, at_ns, output_seq, events_hash]);
                 out.push(u8::from(answered.is_repeated) | u8::from(answered.is_forgotten) << 1);
+            }
+            Record::Told(told) => {
+                codec::put(out, &[told.events, told.events_hash]);
+                out.push(u8::from(told.is_broken));
             }
         }
     }
@@ -108,6 +132,14 @@ impl Record {
     pub fn read(fields: &mut Fields<'_>) -> Result<Record, Meaningless> {
         let kind = fields.u8()?;
         let (session, segment) = (fields.u32()?, fields.u32()?);
+        if kind == 3 {
+            let (events, events_hash, flags) = (fields.u64()?, fields.u64()?, fields.u8()?);
+            if flags > 1 {
+                return Err(Meaningless);
+            }
+            let is_broken = flags == 1;
+            return Ok(Record::Told(Told { session, segment, events, events_hash, is_broken }));
+        }
         let name = Name { segment, session, client_seq: fields.u64()? };
         match kind {
             1 => Ok(Record::Sent(Sent {
@@ -214,7 +246,10 @@ mod tests {
                     is_repeated: seq % 2 == 0,
                     is_forgotten: seq % 3 == 0,
                 };
-                [Record::Sent(sent), Record::Answered(answered)]
+                let (session, segment, events_hash) = (9, 7, seq << 20);
+                let is_broken = seq % 5 == 0;
+                let told = Told { session, segment, events: seq, events_hash, is_broken };
+                [Record::Sent(sent), Record::Answered(answered), Record::Told(told)]
             })
             .collect();
         records.iter().for_each(|record| log.add(record).unwrap());

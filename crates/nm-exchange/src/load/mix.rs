@@ -224,7 +224,7 @@ impl Instrument {
                     self.note(id, quantity);
                     self.known.entry(id).and_modify(|known| known.order.price = price);
                 }
-                Event::Slid { id, price } => {
+                Event::Slid { id, price, .. } => {
                     self.known.entry(id).and_modify(|known| known.order.price = price);
                 }
                 _ => {}

@@ -30,8 +30,12 @@ pub struct Round {
     pub reconnects: u64,
     /// Messages to counterparties.
     pub private: u64,
+    /// Gaps in what sessions were told that nobody can fill.
+    pub unknown: u64,
     /// Broadcasts, each counted at every gateway.
     pub public: u64,
+    /// Gaps in broadcasts, counted likewise.
+    pub public_gaps: u64,
     /// Hash of all that was asked since the generator began.
     pub stream_hash: u64,
     /// Where the time went, if frames are stamped and one clock stamped them.
@@ -137,7 +141,9 @@ impl Taking {
             repeats: 0,
             reconnects: 0,
             private: 0,
+            unknown: 0,
             public: 0,
+            public_gaps: 0,
             stream_hash: 0,
             hops: hops(self.hops),
             samples,

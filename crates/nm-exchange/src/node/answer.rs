@@ -1,15 +1,16 @@
-//! What a handled request leads to: its reply, what other sessions are told, what everybody is.
+//! What a handled request leads to: its reply, what other sessions are told, what everybody is; and
+//! what a session is told again.
 
-use crate::cell::{Cell, Handled, Outcome, Request};
+use crate::cell::{Cell, Handled, KEPT_MAX, Outcome, Request};
 use crate::codec;
-use crate::order::{Event, Matching, OrderId, UserId};
+use crate::order::{Event, Matching, UserId};
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
-/// Bytes of events that one frame carries; what is more goes into frames of its own before it.
-const EVENTS_BYTES_MAX: usize = 256 << 10;
+/// Events that one frame carries; what is more goes into frames of its own before it.
+const EVENTS_MAX: usize = 4096;
 
-/// Most bytes of one event.
-const EVENT_BYTES_MAX: usize = 64;
+/// All that is kept fits one frame.
+const _: () = assert!(KEPT_MAX <= EVENTS_MAX);
 
 /// A frame to be written.
 #[derive(Debug)]
@@ -35,9 +36,7 @@ impl Outgoing<'_> {
 /// Hands requests to a cell and makes the frames that follow; keeps its buffers.
 #[derive(Debug, Default)]
 pub struct Answers {
-    asker: Vec<u8>,
-    public: Vec<u8>,
-    others: Vec<(UserId, Event)>,
+    public: Vec<Event>,
     body: Vec<u8>,
 }
 
@@ -52,21 +51,11 @@ impl Answers {
         hops: &[(usize, u64)],
         mut send: impl FnMut(&Outgoing<'_>),
     ) -> Handled {
-        self.others.clear();
-        self.asker.clear();
         self.public.clear();
-        let (asker, public, others) = (&mut self.asker, &mut self.public, &mut self.others);
-        let mut last_trade = LastTrade::default();
+        let public = &mut self.public;
         let handled = cell.handle(request, |event| {
             if request.is_public {
-                codec::write_event(event, public);
-            }
-            let users = last_trade.users(event);
-            if users.contains(&Some(request.session)) || users == [None, None] {
-                codec::write_event(event, asker);
-            }
-            for user in users.into_iter().flatten().filter(|user| *user != request.session) {
-                others.push((user, *event));
+                public.push(*event);
             }
         });
         let mut to = Sending { frame, stamps: wire::stamps(frame), send: &mut send };
@@ -81,6 +70,8 @@ impl Answers {
                 let forgotten = if outcome.is_none() { wire::FORGOTTEN } else { 0 };
                 let mut header = to.header(FrameKind::Reply, wire::REPEATED | forgotten);
                 header.output_seq = outcome.map_or(0, |outcome| outcome.output_seq);
+                // Its events are not here: the session sees by the number whether it misses some.
+                header.previous_seq = cell.told(header.segment, header.session);
                 let events_hash = outcome.map_or(0, |outcome| outcome.events_hash);
                 to.send(header, &events_hash.to_le_bytes());
             }
@@ -99,40 +90,82 @@ impl Answers {
         outcome: &Outcome,
         to: &mut Sending<'_, impl FnMut(&Outgoing<'_>)>,
     ) {
-        let output_seq = outcome.output_seq;
-        let told = |header: Header| Header { client_seq: 0, output_seq, ..header };
-        let own_private = told(to.header(FrameKind::Private, 0));
-        let mut events = &self.asker[..];
-        while events.len() > EVENTS_BYTES_MAX {
-            let (part, rest) = events.split_at(whole_events(events));
-            to.send(own_private, part);
-            events = rest;
+        let Header { segment, session: asker, .. } = to.frame.header;
+        let of = |session| {
+            let notes = cell.notes();
+            let from = notes.partition_point(|(user, _)| *user < session);
+            &notes[from..from + notes[from..].partition_point(|(user, _)| *user == session)]
+        };
+        let reply = Header { output_seq: outcome.output_seq, ..to.header(FrameKind::Reply, 0) };
+        let private = Header { kind: FrameKind::Private, client_seq: 0, ..reply };
+        let own = of(asker);
+        let mut told = cell.told(segment, asker) - own.len() as u64;
+        let whole = own.len().saturating_sub(1) / EVENTS_MAX * EVENTS_MAX;
+        let (before, last) = own.split_at(whole);
+        for part in before.chunks(EVENTS_MAX) {
+            self.events(&[], part.iter().map(|(_, event)| event));
+            to.send(Header { previous_seq: told, ..private }, &self.body);
+            told += part.len() as u64;
         }
+        self.events(&outcome.events_hash.to_le_bytes(), last.iter().map(|(_, event)| event));
+        to.send(Header { previous_seq: told, ..reply }, &self.body);
+
+        let others = cell.notes().chunk_by(|(a, _), (b, _)| a == b);
+        for events in others.filter(|events| events[0].0 != asker) {
+            self.tell_other(cell, events, private, to);
+        }
+
+        let public = std::mem::take(&mut self.public);
+        let header = Header { flags: private.flags | wire::PUBLIC, ..private };
+        let header = Header { kind: FrameKind::Public, ..header };
+        let mut told = cell.public_told(segment) - public.len() as u64;
+        for part in public.chunks(EVENTS_MAX) {
+            self.events(&[], part);
+            to.send(Header { previous_seq: told, ..header }, &self.body);
+            told += part.len() as u64;
+        }
+        self.public = public;
+    }
+
+    /// Tells another session what happened to its orders.
+    fn tell_other<M: Matching>(
+        &mut self,
+        cell: &Cell<M>,
+        events: &[(UserId, Event)],
+        private: Header,
+        to: &mut Sending<'_, impl FnMut(&Outgoing<'_>)>,
+    ) {
+        let (segment, session) = (private.segment, events[0].0);
+        let Some(gateway) = cell.gateway_of(segment, session) else { return };
+        let mut told = cell.told(segment, session) - events.len() as u64;
+        for part in events.chunks(EVENTS_MAX) {
+            self.events(&[], part.iter().map(|(_, event)| event));
+            to.send(Header { gateway, session, previous_seq: told, ..private }, &self.body);
+            told += part.len() as u64;
+        }
+    }
+
+    /// Makes a body.
+    fn events<'a>(&mut self, head: &[u8], events: impl IntoIterator<Item = &'a Event>) {
         self.body.clear();
-        self.body.extend_from_slice(&outcome.events_hash.to_le_bytes());
-        self.body.extend_from_slice(events);
-        let header = Header { output_seq, ..to.header(FrameKind::Reply, 0) };
-        to.send(header, &self.body);
+        self.body.extend_from_slice(head);
+        events.into_iter().for_each(|event| codec::write_event(event, &mut self.body));
+    }
 
-        self.others.sort_by_key(|(user, _)| *user);
-        for told_to in self.others.chunk_by(|(a, _), (b, _)| a == b) {
-            let session = told_to[0].0;
-            let Some(gateway) = cell.gateway_of(own_private.segment, session) else { continue };
-            let header = Header { gateway, session, ..own_private };
-            for part in told_to.chunks(EVENTS_BYTES_MAX / EVENT_BYTES_MAX) {
-                self.body.clear();
-                part.iter().for_each(|(_, event)| codec::write_event(event, &mut self.body));
-                to.send(header, &self.body);
-            }
-        }
-
-        let header = told(to.header(FrameKind::Public, wire::PUBLIC));
-        let mut events = &self.public[..];
-        while !events.is_empty() {
-            let (part, rest) = events.split_at(whole_events(events));
-            to.send(header, part);
-            events = rest;
-        }
+    /// Answers a [`FrameKind::Recall`] with all that the session does not have, in one frame.
+    pub fn recall<M: Matching>(&mut self, cell: &Cell<M>, recall: &Header, out: &mut Vec<u8>) {
+        let seen = recall.output_seq;
+        let (told, events) = cell.recall(recall.segment, recall.session, seen);
+        let forgotten = if told > seen { wire::FORGOTTEN } else { 0 };
+        let header = Header {
+            kind: FrameKind::Private,
+            flags: wire::REPEATED | forgotten,
+            previous_seq: told,
+            output_seq: 0,
+            ..*recall
+        };
+        self.events(&[], events);
+        wire::write(&header, &self.body, 0, out);
     }
 }
 
@@ -153,45 +186,6 @@ impl<S: FnMut(&Outgoing<'_>)> Sending<'_, S> {
     fn send(&mut self, header: Header, body: &[u8]) {
         let (size_bytes, stamps) = (self.frame.bytes.len(), self.stamps);
         (self.send)(&Outgoing { header, body, size_bytes, stamps });
-    }
-}
-
-/// Bytes of the whole events at the front that fit a frame.
-fn whole_events(events: &[u8]) -> usize {
-    let mut fields = codec::Fields(events);
-    let mut whole = events.len();
-    while whole - fields.0.len() + EVENT_BYTES_MAX <= EVENTS_BYTES_MAX && !fields.0.is_empty() {
-        if codec::read_event(&mut fields).is_err() {
-            break;
-        }
-    }
-    whole -= fields.0.len();
-    whole.max(1)
-}
-
-/// The last trade of a request: it tells whose iceberg shows its next part.
-#[derive(Debug, Default)]
-struct LastTrade([Option<(OrderId, UserId)>; 2]);
-
-impl LastTrade {
-    /// The users that an event is about; none if that is not known, or it is about the market.
-    fn users(&mut self, event: &Event) -> [Option<UserId>; 2] {
-        match *event {
-            Event::Traded { maker, taker, maker_user, taker_user, .. } => {
-                self.0 = [Some((maker, maker_user)), Some((taker, taker_user))];
-                [Some(maker_user), (taker_user != maker_user).then_some(taker_user)]
-            }
-            Event::Accepted { user, .. }
-            | Event::Rejected { user, .. }
-            | Event::Cancelled { user, .. }
-            | Event::Replaced { user, .. }
-            | Event::Reduced { user, .. } => [Some(user), None],
-            Event::Refreshed { id, .. } => {
-                let owner = self.0.iter().flatten().find(|(order, _)| *order == id);
-                [owner.map(|(_, user)| *user), None]
-            }
-            _ => [None, None],
-        }
     }
 }
 
@@ -270,6 +264,73 @@ mod tests {
         assert_eq!((&again[0].1[..], again[0].0.output_seq), (&sent[0].1[..8], 2));
         let gap = handle(&mut cell, &request(9, 5, Side::Sell, 3));
         assert_eq!((gap.len(), gap[0].0.kind), (1, FrameKind::Again));
+
+        // Each is numbered by whom it is told, and told again from any number on.
+        let before: Vec<u64> = sent.iter().map(|(header, _)| header.previous_seq).collect();
+        assert_eq!(before, [0, 1, 2]);
+        assert_eq!(again[0].0.previous_seq, 2);
+        let recall = |session, seen| {
+            let header = Header {
+                segment: 1,
+                gateway: 4,
+                session,
+                output_seq: seen,
+                ..Header::new(FrameKind::Recall)
+            };
+            let mut told = vec![];
+            Answers::default().recall(&cell, &header, &mut told);
+            let frame = wire::read(&told).unwrap().unwrap();
+            let Header { kind, flags, gateway, previous_seq, .. } = frame.header;
+            assert_eq!((kind, flags, gateway), (Private, wire::REPEATED, 4));
+            assert_eq!(frame.bytes.len(), told.len());
+            (previous_seq, frame.body.to_vec())
+        };
+        assert_eq!(recall(7, 1), (1, sent[1].1.clone()));
+        assert_eq!(recall(9, 0), (0, sent[0].1[8..].to_vec()));
+        assert_eq!(recall(9, 2), (2, vec![]));
+        assert_eq!(recall(5, 0), (0, vec![]));
+    }
+
+    /// A stop that somebody else's trade triggers, and a post-only order that slides: their users
+    /// are told.
+    #[test]
+    fn whoever_s_order_it_is_is_told_whatever_happens_to_it() {
+        let mut cell = Cell::<Book>::default();
+        let mut seqs = [0; 4];
+        let mut ask = |session: u32, change: &dyn Fn(&mut NewOrder)| {
+            seqs[session as usize] += 1;
+            let bytes = request(session, seqs[session as usize], Side::Buy, 1);
+            let frame = wire::read(&bytes).unwrap().unwrap();
+            let mut request = Request::of(&frame).unwrap();
+            if let Command::New(order) = &mut request.command {
+                change(order);
+            }
+            let mut told = vec![];
+            Answers::default().handle(&mut cell, &request, &frame, &[], |out| {
+                told.push((out.header.kind, out.header.session, out.body.to_vec()));
+            });
+            told
+        };
+        ask(1, &|stop| (stop.kind, stop.stop_price) = (Kind::StopLimit, 100));
+        ask(2, &|sell| (sell.side, sell.quantity, sell.display) = (Side::Sell, 2, 1));
+        let slid = ask(1, &|order| (order.post_only, order.price) = (PostOnly::Slide, 105));
+        let event = |body: &[u8], at: usize| {
+            let mut fields = codec::Fields(body);
+            (0..at).for_each(|_| assert!(codec::read_event(&mut fields).is_ok()));
+            codec::read_event(&mut fields).unwrap()
+        };
+        let id = 1 << 32 | 2;
+        assert_eq!(event(&slid[0].2[8..], 1), Event::Slid { id, user: 1, price: 99 });
+        let traded = ask(3, &|_| {});
+        let told = |user| {
+            let is_it = |(kind, session, _): &&(FrameKind, u32, Vec<u8>)| {
+                (*kind, *session) == (FrameKind::Private, user)
+            };
+            traded.iter().find(is_it).unwrap().2.clone()
+        };
+        let id = 2 << 32 | 1;
+        assert_eq!(event(&told(2), 1), Event::Refreshed { id, user: 2, shown: 1 });
+        assert_eq!(event(&told(1), 0), Event::Triggered { id: 1 << 32 | 1, user: 1 });
     }
 
     #[test]
@@ -292,6 +353,10 @@ mod tests {
         let mut bytes = vec![];
         wire::write(&header, &body, 0, &mut bytes);
         let sent = handle(&mut cell, &bytes);
+        let numbers: Vec<u64> = sent.iter().map(|(header, _)| header.previous_seq).collect();
+        let frames = 20_000_u64.div_ceil(EVENTS_MAX as u64);
+        let from = |first: u64| (0..frames).map(move |at| first + at * EVENTS_MAX as u64);
+        assert_eq!(numbers, from(20_000).chain(from(20_001)).collect::<Vec<u64>>());
         let count = |kind: FrameKind| -> usize {
             let of_kind = sent.iter().filter(|(header, _)| header.kind == kind);
             let count = |(_, body): &(Header, Vec<u8>)| {

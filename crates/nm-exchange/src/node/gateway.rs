@@ -6,6 +6,9 @@
 //! What has no reply is sent again, in order for each session and instrument: when the router's
 //! link was made anew, when a cell has a new leader or a new processor, when a mediator misses a
 //! predecessor, and after a while without reply, ever longer, and longer than replies take lately.
+//!
+//! What sessions are told besides is numbered, and theirs to keep count of: where some of it may be
+//! lost on a link, the gateway bids them [recall](FrameKind::Recall) it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -41,6 +44,8 @@ const SPARE_MAX: usize = 16 << 10;
 struct Flow {
     cell: u16,
     pending: VecDeque<Pending>,
+    /// Number of the last request whose reply was passed on.
+    answered: u64,
     sent_again_ns: u64,
     patience_ns: u64,
     is_watched: bool,
@@ -49,6 +54,7 @@ struct Flow {
 #[derive(Debug)]
 struct Pending {
     client_seq: u64,
+    previous_seq: u64,
     sent_ns: u64,
     bytes: Vec<u8>,
     /// Its reply, which waits for an earlier one; empty if there is none.
@@ -57,9 +63,14 @@ struct Pending {
 
 impl Flow {
     /// Sends all of it again; how much that was. Those whose reply waits are among them: they are
-    /// the predecessors of others.
+    /// the predecessors of others. A mediator that has lost its books must know of the first that
+    /// it need not wait for the one before.
     fn again(&mut self, links: &mut Links, router: LinkId) -> u64 {
         self.sent_again_ns = links.now_ns;
+        if let Some(first) = self.pending.front_mut().filter(|it| it.previous_seq == self.answered)
+        {
+            wire::settle(&mut first.bytes);
+        }
         for pending in &mut self.pending {
             pending.sent_ns = links.now_ns;
             links.forward(router, &pending.bytes);
@@ -152,6 +163,7 @@ impl Gateway {
         let flow = self.flows.entry(key).or_insert_with(|| Flow {
             cell,
             pending: VecDeque::new(),
+            answered: 0,
             sent_again_ns: 0,
             patience_ns: PATIENCE_NS,
             is_watched: false,
@@ -170,7 +182,9 @@ impl Gateway {
         bytes.clear();
         bytes.extend_from_slice(frame.bytes);
         self.pending_bytes += bytes.len();
-        flow.pending.insert(place, Pending { client_seq, sent_ns, bytes, reply: vec![] });
+        let (previous_seq, reply) = (frame.header.previous_seq, vec![]);
+        let pending = Pending { client_seq, previous_seq, sent_ns, bytes, reply };
+        flow.pending.insert(place, pending);
         if !flow.is_watched {
             flow.is_watched = true;
             if self.watched.is_empty() {
@@ -206,6 +220,7 @@ impl Gateway {
                 links.forward(client, reply);
             }
             self.pending_bytes -= first.bytes.len();
+            flow.answered = first.client_seq;
             let first = flow.pending.pop_front();
             self.spare.extend(first.map(|first| first.bytes));
         }
@@ -218,6 +233,24 @@ impl Gateway {
         for key in &self.watched {
             let Some(flow) = self.flows.get_mut(key).filter(|flow| wanted(flow)) else { continue };
             self.resent += flow.again(links, router);
+        }
+    }
+
+    /// Bids all sessions recall what they miss of a cell.
+    fn bid_recall(&self, links: &mut Links, cell: u16) {
+        let gateway = self.index as u16;
+        let header = Header { cell, gateway, ..Header::new(FrameKind::Recall) };
+        self.clients.iter().for_each(|client| links.send(*client, &header, &[], 0));
+    }
+
+    /// A session misses something: who has it is asked. Without a link it is bid ask again when
+    /// there is one.
+    fn recall(&self, links: &mut Links, frame: &mut Arrived<'_>) {
+        let cell = self.network.cell_of(frame.header.segment);
+        wire::route(frame.bytes, self.index as u16, cell, frame.body().len());
+        let processor = self.network.processor_of(cell);
+        if let Some(processor) = links.to(Role::Processor, processor) {
+            links.forward(processor, frame.bytes);
         }
     }
 
@@ -251,9 +284,11 @@ impl Gateway {
     }
 
     /// Whether an earlier start of the processor has told this: a restarted one applies again what
-    /// it had applied since the last snapshot. Without replicas nothing is applied twice.
+    /// it had applied since the last snapshot. Without replicas nothing is applied twice, and what
+    /// was recalled is wanted.
     fn is_repeated(&mut self, header: &Header) -> bool {
-        if self.network.durability == Durability::None {
+        let is_recalled = header.flags & wire::REPEATED != 0;
+        if self.network.durability == Durability::None || is_recalled {
             return false;
         }
         let (last, floor) = self.told.entry(header.segment).or_default();
@@ -261,7 +296,7 @@ impl Gateway {
         header.output_seq <= *floor
     }
 
-    fn pass_on(&mut self, links: &mut Links, frame: &Arrived<'_>) -> bool {
+    fn pass_on(&mut self, links: &mut Links, frame: &mut Arrived<'_>) -> bool {
         let header = &frame.header;
         let key = (header.segment, header.session);
         match header.kind {
@@ -269,6 +304,8 @@ impl Gateway {
             FrameKind::Private | FrameKind::Public if self.is_repeated(header) => {}
             FrameKind::Private => self.tell_session(links, header.session, frame.bytes),
             FrameKind::Public => {
+                // Through whom it came: a client counts what is missing of each gateway's.
+                wire::route(frame.bytes, self.index as u16, header.cell, frame.body().len());
                 for client in &self.clients {
                     links.forward(*client, frame.bytes);
                 }
@@ -279,6 +316,7 @@ impl Gateway {
                     self.resent += flow.again_soon(links, router);
                 }
             }
+            FrameKind::Recall => self.bid_recall(links, header.cell),
             _ => return false,
         }
         true
@@ -298,6 +336,11 @@ impl Behaviour for Gateway {
                     *floor = *last;
                 }
                 self.again(links, |flow| usize::from(flow.cell) % processors == index);
+                for cell in 0..self.network.mediator.len() as u16 {
+                    if self.network.processor_of(cell) == index {
+                        self.bid_recall(links, cell);
+                    }
+                }
             }
             _ => {}
         }
@@ -325,9 +368,17 @@ impl Behaviour for Gateway {
                 }
                 Ok(())
             }
+            (Peer::Client, FrameKind::Recall) => {
+                self.recall(links, frame);
+                Ok(())
+            }
             (Peer::Node(Role::Router, _), FrameKind::Lead) => {
                 let cell = frame.header.cell;
                 self.again(links, |flow| flow.cell == cell);
+                // Where the processor tells, a leader's end loses nothing of what is told.
+                if self.network.durability == Durability::None {
+                    self.bid_recall(links, cell);
+                }
                 Ok(())
             }
             (Peer::Node(Role::Processor, _), _) if self.pass_on(links, frame) => Ok(()),

@@ -89,7 +89,8 @@ pub struct Links {
     dirty: Vec<LinkId>,
     nodes: BTreeMap<(Role, usize), LinkId>,
     starts: BTreeMap<(Role, usize), (u64, u64)>,
-    upstream_count: usize,
+    /// Nodes that it is linked with when all is well.
+    peers_count: usize,
     wanted: Sender<(Role, usize, Address)>,
     dialed: Receiver<(Role, usize, Stream)>,
     dialer: Waker,
@@ -118,7 +119,8 @@ impl Links {
             dirty: vec![],
             nodes: BTreeMap::new(),
             starts: BTreeMap::new(),
-            upstream_count: network.upstream_count(role, index),
+            peers_count: network.downstream(role, index).len()
+                + network.upstream_count(role, index),
             wanted,
             dialed,
             dialer,
@@ -205,8 +207,7 @@ impl Links {
 
     /// Whether all links to other nodes are up.
     pub fn all_up(&self) -> bool {
-        let downstream = self.network.downstream(self.own.0, self.own.1).len();
-        self.nodes.len() == downstream + self.upstream_count
+        self.nodes.len() == self.peers_count
     }
 
     /// Where to write frames for a link, which goes out at the end of the turn.

@@ -47,7 +47,7 @@ impl Mediator {
         // A mediator that starts again goes on counting where the record ends, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
         let mut cell = Cell::default();
-        cell.forgives = first > 1;
+        cell.forgives = true;
         cell.begin(first - 1, 0);
         Ok(Mediator {
             index: index as u16,
@@ -107,10 +107,9 @@ impl Mediator {
 }
 
 impl Behaviour for Mediator {
-    fn up(&mut self, links: &mut Links, peer: Peer, starts_before: u64) {
+    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
         match peer {
             Peer::Node(Role::Processor, _) => {
-                self.cell.forgives |= starts_before > 0;
                 let routers = links.all_to(Role::Router);
                 self.lead(links, &routers);
             }
@@ -136,6 +135,12 @@ impl Behaviour for Mediator {
                 if frame.header.cell == self.index =>
             {
                 self.request(links, frame);
+                Ok(())
+            }
+            (Peer::Node(Role::Processor, _), FrameKind::Recall) => {
+                if let Some(output) = links.output(from.0) {
+                    self.answers.recall(&self.cell, &frame.header, output);
+                }
                 Ok(())
             }
             (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a mediator"))),

@@ -1,4 +1,5 @@
-//! Transaction processor: sends replies and broadcasts out.
+//! Transaction processor: sends replies and broadcasts out, and asks mediators for what sessions
+//! miss of it.
 
 use crate::link::{Arrived, Broken};
 use crate::network::{Network, Role};
@@ -28,9 +29,17 @@ impl Behaviour for Processor {
         from: (LinkId, Peer),
         frame: &mut Arrived<'_>,
     ) -> Result<(), Broken> {
-        let Peer::Node(Role::Mediator, _) = from.1 else {
-            return Err(Broken(format!("{} sent something to a processor", from.1)));
-        };
+        match (from.1, frame.header.kind) {
+            (Peer::Node(Role::Mediator, _), _) => {}
+            (Peer::Node(Role::Gateway, _), FrameKind::Recall) => {
+                let mediator = usize::from(frame.header.cell);
+                if let Some(link) = links.to(Role::Mediator, mediator) {
+                    links.forward(link, frame.bytes);
+                }
+                return Ok(());
+            }
+            (peer, kind) => return Err(Broken(format!("{peer} sent a {kind:?} to a processor"))),
+        }
         wire::stamp(frame.bytes, 3, links.now_ns);
         match frame.header.kind {
             FrameKind::Reply | FrameKind::Private | FrameKind::Again => {

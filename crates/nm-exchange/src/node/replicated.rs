@@ -78,8 +78,15 @@ impl<L: Log> Replica<L> {
                 }
                 Told::Load { index, state } => {
                     let broken = |message| Failure::new(FailureKind::System, message);
+                    let forgives = self.cell.forgives;
                     self.cell = Cell::load(&state).map_err(broken)?;
+                    self.cell.forgives = forgives;
                     self.copying = None;
+                    // What it did not apply itself it has not told.
+                    let header = Header { cell: self.number, ..Header::new(FrameKind::Recall) };
+                    for gateway in links.all_to(Role::Gateway) {
+                        links.send(gateway, &header, &[], 0);
+                    }
                     if let Some(recorder) = &mut self.recorder {
                         recorder.missed(index)?;
                     }
@@ -211,7 +218,10 @@ impl Cells {
                 .filter(|_| records)
                 .map(|folder| Recorder::open(&folder, RECORD))
                 .transpose()?;
-            replicas.push(Replica::new(number, log, recorder, hashes));
+            let mut replica = Replica::new(number, log, recorder, hashes);
+            // Replicas that all lose their memory at once begin anew.
+            replica.cell.forgives = network.durability == Durability::MemoryQuorum;
+            replicas.push(replica);
         }
         Ok(Cells { waker, replicas, _thread: thread })
     }
@@ -332,11 +342,23 @@ impl Processor {
 impl Behaviour for Processor {
     fn frame(
         &mut self,
-        _links: &mut Links,
+        links: &mut Links,
         from: (LinkId, Peer),
         frame: &mut Arrived<'_>,
     ) -> Result<(), Broken> {
-        Err(Broken(format!("{} sent a {:?} to a processor", from.1, frame.header.kind)))
+        let (Peer::Node(Role::Gateway, _), FrameKind::Recall) = (from.1, frame.header.kind) else {
+            return Err(Broken(format!(
+                "{} sent a {:?} to a processor",
+                from.1, frame.header.kind
+            )));
+        };
+        let mut replicas = self.cells.replicas.iter();
+        if let Some(replica) = replicas.find(|replica| replica.number == frame.header.cell)
+            && let Some(output) = links.output(from.0)
+        {
+            self.answers.recall(&replica.cell, &frame.header, output);
+        }
+        Ok(())
     }
 
     fn waker(&self) -> Option<&Waker> {

@@ -46,6 +46,7 @@ pub fn saved_state(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, Failure> {
 /// The last snapshot, and the one that the data loop is asked for.
 #[derive(Debug)]
 struct Snapshots {
+    teller: Arc<Teller>,
     path: Option<PathBuf>,
     last: Option<(SnapshotMeta<NodeId, EmptyNode>, Shared)>,
     number: u64,
@@ -64,7 +65,9 @@ impl Snapshots {
         if let Some(path) = &self.path {
             let mut bytes = meta.bytes();
             bytes.extend_from_slice(state);
-            write_whole(path, &bytes)?;
+            // What is told first is why the replica stops: the engine says it in its own words.
+            write_whole(path, &bytes)
+                .inspect_err(|failure| self.teller.tell(Told::Stopped(failure.clone())))?;
         }
         self.last = Some((meta.clone(), state.clone()));
         Ok(())
@@ -127,7 +130,8 @@ impl Machine {
             let index = applied.map_or(0, |applied| applied.index + 1);
             teller.tell(Told::Load { index, state: state.clone() });
         }
-        let snapshots = Snapshots { path, last, number: 0, wanted: None };
+        let own = Arc::clone(&teller);
+        let snapshots = Snapshots { teller: own, path, last, number: 0, wanted: None };
         let snapshots = Arc::new(Mutex::new(snapshots));
         let handover = Handover(Arc::clone(&snapshots));
         let fresh_bytes = 0;

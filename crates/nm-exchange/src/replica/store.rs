@@ -299,6 +299,7 @@ impl Inner {
         };
         written.map_err(|error| {
             let failure = failure(&path, "cannot be written", &error.to_string());
+            let failure = journal::hinted(failure, &error);
             self.failed.get_or_insert(failure.clone());
             failure
         })
@@ -363,7 +364,8 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
         fs::rename(&temporary, path)?;
         journal::sync_folder(path.parent().unwrap_or(Path::new("/")))
     };
-    write().map_err(|error| failure(path, "cannot be written", &error.to_string()))
+    let unwritten = |error: &io::Error| failure(path, "cannot be written", &error.to_string());
+    write().map_err(|error| journal::hinted(unwritten(&error), &error))
 }
 
 /// The content of such a file; none if there is no file.

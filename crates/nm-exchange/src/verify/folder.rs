@@ -11,6 +11,7 @@
 //! A journal whose beginning was forgotten is replayed from a snapshot.
 
 use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use nm_model::agent::{Failure, FailureKind};
@@ -26,7 +27,7 @@ use crate::saved::fnv1a;
 
 use super::cuts::{self, Cuts};
 use super::hashes;
-use super::judge::{Clients, Findings, Violation, judge};
+use super::judge::{Clients, Findings, Violation, judge, told};
 use super::replay::Replay;
 
 /// Checks a run's folder.
@@ -48,8 +49,7 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
     findings.durability = network.durability;
     let mut clients = clients(path)?;
     let mut random = Random::new(cuts.seed);
-    let is_kept = network.durability != Durability::None;
-    let (mut executed, mut forgot) = (vec![], vec![]);
+    let (mut executed, mut replayed, mut forgot) = (vec![], HashMap::new(), vec![]);
     for cell in 0..network.mediator.len() as u16 {
         let journals = journals(path, &network, cell)?;
         findings.journals += journals.len() as u64;
@@ -60,7 +60,7 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
             return Err(bad(message).hint("run the exchange with --record"));
         }
         let chain = Chain::new(&network, cell, &journals, &mut findings);
-        let mut replay = Replay::new(cell, is_kept, cuts.count > 0);
+        let mut replay = Replay::new(cell, network.durability, cuts.count > 0);
         if let Some(start) = &chain.start {
             let who = &journals[start.of].name;
             findings.notes.push(format!(
@@ -81,12 +81,14 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
             forgot.push(cell);
         }
         executed.append(&mut replay.executed);
+        replayed.extend(std::mem::take(&mut replay.told));
         for life in replay.into_lives() {
             cuts::check(cell, &life, cuts.count, &mut random, &mut findings).map_err(bad)?;
         }
     }
     let excused = |segment| forgot.contains(&network.cell_of(segment));
     judge(&executed, &clients, excused, &mut findings);
+    told(&replayed, &clients, excused, &mut findings);
     Ok(findings)
 }
 

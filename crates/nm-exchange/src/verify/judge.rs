@@ -1,13 +1,15 @@
 //! What was carried out, held against what clients sent and were told.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::load::log::{Answered, Name, Record};
+use crate::load::log::{Answered, Name, Record, Told};
 use crate::network::Durability;
 use crate::order::{Segment, UserId};
+use crate::saved::FNV1A;
 
 /// Violations that are told in full, of each kind.
 const EXAMPLES_MAX: usize = 10;
@@ -35,6 +37,8 @@ pub enum Violation {
     TooFewCopies,
     /// Replicas have different batches at one place, and agree again after it.
     Diverged,
+    /// A session was never told something that happened to its own orders, such as a fill.
+    Untold,
 }
 
 impl fmt::Display for Violation {
@@ -49,6 +53,7 @@ impl fmt::Display for Violation {
             Violation::HashDiffers => "hash differs",
             Violation::TooFewCopies => "too few copies",
             Violation::Diverged => "diverged",
+            Violation::Untold => "untold",
         })
     }
 }
@@ -152,6 +157,7 @@ pub struct Clients {
     /// Requests by session and instrument in the order sent, with the hash of the command.
     sent: HashMap<(Segment, UserId), Vec<(u64, u64)>>,
     answered: HashMap<Name, Vec<Answered>>,
+    told: Vec<Told>,
     count: u64,
     /// Number of the last request that a snapshot has, of instruments that begin with one.
     begun: HashMap<(Segment, UserId), u64>,
@@ -171,6 +177,7 @@ impl Clients {
                 Record::Answered(answered) => {
                     self.answered.entry(answered.name).or_default().push(*answered);
                 }
+                Record::Told(told) => self.told.push(*told),
             }
         }
     }
@@ -192,6 +199,8 @@ impl Clients {
         is_of_cell: impl Fn(Segment) -> bool,
         last_of: impl Fn(Segment, UserId) -> u64,
     ) {
+        // What was told before the snapshot cannot be replayed, nor the hash of all of it.
+        self.told.retain(|told| !is_of_cell(told.segment));
         let pairs = self.sent.keys().filter(|(segment, _)| is_of_cell(*segment));
         self.begun.extend(pairs.map(|pair| (*pair, last_of(pair.0, pair.1))));
     }
@@ -291,6 +300,32 @@ fn replied(
     }
 }
 
+/// Each session was told all that happened to its orders and came of its requests, once and in
+/// order. A log that ends before it says what was told proves nothing of it.
+pub fn told(
+    replayed: &HashMap<(Segment, UserId), (u64, u64)>,
+    clients: &Clients,
+    excused: impl Fn(Segment) -> bool,
+    findings: &mut Findings,
+) {
+    for told in &clients.told {
+        let Told { session, segment, events, events_hash, is_broken } = *told;
+        let (there, hash) = replayed.get(&(segment, session)).copied().unwrap_or((0, FNV1A));
+        let violation = match events.cmp(&there) {
+            _ if is_broken => Violation::Untold,
+            Ordering::Less => Violation::Untold,
+            Ordering::Equal if events_hash == hash => continue,
+            _ => Violation::WrongResult,
+        };
+        findings.add_if(!excused(segment), violation, || {
+            format!(
+                "session {session} was told {events} events on instrument {segment} with hash \
+                 {events_hash:016x}, and its replay has {there} with {hash:016x}"
+            )
+        });
+    }
+}
+
 /// What is handled on an instrument is numbered without gaps, from a snapshot on if it begins with
 /// one.
 fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
@@ -382,7 +417,7 @@ mod tests {
     fn answer(record: &mut Record) -> &mut Answered {
         match record {
             Record::Answered(answered) => answered,
-            Record::Sent(_) => panic!("a sent one"),
+            _ => panic!("another one"),
         }
     }
 
@@ -483,6 +518,37 @@ mod tests {
         executed.push(Executed { name, output_seq: 1, ..executed[0] });
         let findings = judged(&executed, &records);
         assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
+    }
+
+    #[test]
+    fn a_session_that_was_not_told_is_found() {
+        let (executed, mut records) = world();
+        let replayed = HashMap::from([((0, 1), (5, 55)), ((1, 1), (7, 77))]);
+        let say = |segment, events, events_hash, is_broken| {
+            Record::Told(Told { session: 1, segment, events, events_hash, is_broken })
+        };
+        let judged = |records: &[Record], is_excused: bool| {
+            let (mut clients, mut findings) = (Clients::default(), Findings::default());
+            clients.take(records);
+            judge(&executed, &clients, |_| false, &mut findings);
+            told(&replayed, &clients, |_| is_excused, &mut findings);
+            findings
+        };
+        records.extend([say(0, 5, 55, false), say(1, 7, 77, false), say(2, 0, FNV1A, false)]);
+        assert!(judged(&records, false).is_clean());
+        for (record, violation) in [
+            (say(0, 4, 55, false), Violation::Untold),
+            (say(0, 5, 55, true), Violation::Untold),
+            (say(0, 6, 55, false), Violation::WrongResult),
+            (say(0, 5, 56, false), Violation::WrongResult),
+        ] {
+            let all = [&records[..], &[record]].concat();
+            let findings = judged(&all, false);
+            assert_eq!(findings.violations, BTreeMap::from([(violation, 1)]));
+            assert!(findings.sentences[0].contains("session 1 was told"), "{findings:?}");
+            let findings = judged(&all, true);
+            assert_eq!(findings.not_promised, BTreeMap::from([(violation, 1)]));
+        }
     }
 
     #[test]

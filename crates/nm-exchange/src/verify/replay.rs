@@ -1,12 +1,16 @@
 //! Carries batches out again, with the plain book and with the fast one side by side.
 
+use std::collections::HashMap;
+
 use crate::batch;
 use crate::book;
-use crate::cell::{Cell, Handled, Request};
+use crate::cell::{Cell, Handled, Request, told_to};
+use crate::codec;
 use crate::load::log::Name;
 use crate::naive;
+use crate::network::Durability;
 use crate::order::{Segment, UserId};
-use crate::saved::fnv1a;
+use crate::saved::{FNV1A, fnv1a, fnv1a_on};
 
 use super::cuts::{Batch, Life};
 use super::judge::{Executed, Findings, Violation};
@@ -25,14 +29,21 @@ pub struct Replay {
     keeps_batches: bool,
     /// What was carried out, in order.
     pub executed: Vec<Executed>,
+    /// How many events each session was to be told on each instrument, and their hash.
+    pub told: HashMap<(Segment, UserId), (u64, u64)>,
+    code: Vec<u8>,
 }
 
 impl Replay {
     /// A cell with empty books. `keeps_batches`: what it carries out shall be cut afterwards.
-    pub fn new(cell: u16, is_kept: bool, keeps_batches: bool) -> Replay {
-        let (plain, fast) = (Cell::default(), Cell::default());
-        let (lives, executed) = (vec![Life::default()], vec![]);
-        Replay { cell, is_kept, plain, fast, term: None, lives, keeps_batches, executed }
+    pub fn new(cell: u16, durability: Durability, keeps_batches: bool) -> Replay {
+        let is_kept = durability != Durability::None;
+        let forgives = durability != Durability::DiskQuorum;
+        let (mut plain, mut fast) = (Cell::default(), Cell::default());
+        (plain.forgives, fast.forgives) = (forgives, forgives);
+        let lives = vec![Life { forgives, ..Life::default() }];
+        let (term, executed, told, code) = Default::default();
+        Replay { cell, is_kept, plain, fast, term, lives, keeps_batches, executed, told, code }
     }
 
     /// Begins with a saved cell instead.
@@ -40,8 +51,10 @@ impl Replay {
     /// # Errors
     /// A sentence, if it is none.
     pub fn begin_with(&mut self, saved: Vec<u8>) -> Result<(), String> {
+        let forgives = self.plain.forgives;
         (self.plain, self.fast) = (Cell::load(&saved)?, Cell::load(&saved)?);
-        self.lives = vec![Life { start: Some(saved), ..Life::default() }];
+        (self.plain.forgives, self.fast.forgives) = (forgives, forgives);
+        self.lives = vec![Life { start: Some(saved), forgives, ..Life::default() }];
         Ok(())
     }
 
@@ -96,7 +109,15 @@ impl Replay {
             let frame = frame.map_err(unreadable)?;
             // What carries no command is passed over by the network, too.
             let Ok(request) = Request::of(&frame) else { continue };
-            let handled = self.plain.handle(&request, |_| {});
+            let (told, code) = (&mut self.told, &mut self.code);
+            let handled = self.plain.handle(&request, |event| {
+                code.clear();
+                codec::write_event(event, code);
+                for user in told_to(event, request.session) {
+                    let (events, hash) = told.entry((request.segment, user)).or_insert((0, FNV1A));
+                    (*events, *hash) = (*events + 1, fnv1a_on(*hash, code));
+                }
+            });
             let fast = self.fast.handle(&request, |_| {});
             if self.keeps_batches {
                 requests.push(request);

@@ -1,10 +1,14 @@
 //! Tests of the exchange, in one binary.
 
 mod book;
+mod calls;
+mod faults;
 mod journal;
 mod load;
 mod nodes;
 mod quiet;
+mod quiet_nodes;
 mod replica;
 mod scenarios;
+mod told;
 mod verify;

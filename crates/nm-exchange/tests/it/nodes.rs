@@ -27,9 +27,9 @@ use nm_sys::clock::Deadline;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A network of threads over Unix sockets, in a folder that goes with it.
-struct Ring {
-    network: Network,
-    folder: tempfile::TempDir,
+pub struct Ring {
+    pub network: Network,
+    pub folder: tempfile::TempDir,
     nodes: BTreeMap<(Role, usize), Running>,
 }
 
@@ -39,7 +39,7 @@ struct Running {
 }
 
 impl Ring {
-    fn new(counts: &str, durability: Durability) -> Ring {
+    pub fn new(counts: &str, durability: Durability) -> Ring {
         let folder = tempfile::tempdir().unwrap();
         let mut network = Network::new(counts.parse().unwrap(), |role, index| {
             let path = folder.path().join(format!("{role}-{index}"));
@@ -53,7 +53,7 @@ impl Ring {
     }
 
     /// Starts all nodes and waits until all links are up.
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         let ready = Arc::new(AtomicU64::new(0));
         let all: Vec<_> = self.network.all().map(|(role, index, _)| (role, index)).collect();
         for (role, index) in &all {
@@ -66,7 +66,7 @@ impl Ring {
         }
     }
 
-    fn start_one(&mut self, role: Role, index: usize, seen: &Network, ready: &Arc<AtomicU64>) {
+    pub fn start_one(&mut self, role: Role, index: usize, seen: &Network, ready: &Arc<AtomicU64>) {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (network, ready) = (seen.clone(), Arc::clone(ready));
         let thread = std::thread::spawn(move || {
@@ -81,20 +81,25 @@ impl Ring {
     }
 
     /// Ends a node, and starts it again as it was.
-    fn restart(&mut self, role: Role, index: usize) {
+    pub fn restart(&mut self, role: Role, index: usize) {
         self.stop_one(role, index);
         self.start_one(role, index, &self.network.clone(), &Arc::default());
     }
 
-    fn stop_one(&mut self, role: Role, index: usize) -> Ended {
+    pub fn stop_one(&mut self, role: Role, index: usize) -> Ended {
         let running = self.nodes.remove(&(role, index)).unwrap();
         drop(running.stop);
         running.thread.join().unwrap()
     }
 
-    fn stop(mut self) -> Vec<Ended> {
+    /// Ends all nodes; what they wrote stays as long as the ring.
+    pub fn stop_all(&mut self) -> Vec<Ended> {
         let all: Vec<_> = self.nodes.keys().copied().collect();
         all.into_iter().map(|(role, index)| self.stop_one(role, index)).collect()
+    }
+
+    fn stop(mut self) -> Vec<Ended> {
+        self.stop_all()
     }
 }
 
@@ -141,8 +146,9 @@ impl Client {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
         let flow = self.flows.entry((session, segment)).or_default();
+        let settled = if flow.pending.is_empty() { wire::SETTLED } else { 0 };
         let header = Header {
-            flags: flags | wire::STAMPED,
+            flags: flags | wire::STAMPED | settled,
             segment,
             session,
             client_seq: *seq,
@@ -251,7 +257,7 @@ fn send(client: &mut Client, session: u32, segment: u32, sent: &mut u64, count: 
 }
 
 /// Sends `count` orders of each session on each instrument, and calls `meanwhile` with the number
-/// of replies so far.
+/// of replies so far, as if all instruments had as few as the slowest.
 fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
     let deadline = Deadline::after(LIMIT);
     let mut sent: BTreeMap<(u32, u32), u64> = BTreeMap::new();
@@ -268,7 +274,11 @@ fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
             client.turn();
             is_done &= client.waiting() == 0;
         }
-        meanwhile(clients.iter().map(|client| client.replies().count()).sum());
+        let mut replies = [0; SEGMENTS as usize];
+        for told in clients.iter().flat_map(Client::replies) {
+            replies[told.header.segment as usize] += 1;
+        }
+        meanwhile(replies.into_iter().min().unwrap_or(0) * replies.len());
         if is_done {
             return;
         }
@@ -506,7 +516,7 @@ fn a_node_that_cannot_be_is_refused_in_a_sentence() {
 }
 
 /// Stands between a node and those that connect to it, and cuts each connection after a while.
-struct Cutter {
+pub struct Cutter {
     address: PathBuf,
     is_over: Arc<AtomicBool>,
     cuts: Arc<AtomicU64>,
@@ -540,6 +550,11 @@ impl Cutter {
         });
         Cutter { address, is_over, cuts }
     }
+
+    /// Connections that it has cut so far.
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for Cutter {
@@ -570,7 +585,17 @@ fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &Atomi
 #[test]
 fn links_that_break_again_and_again_lose_nothing_and_repeat_nothing() {
     let mut ring = Ring::new("2-2-2-2", Durability::None);
-    // Each node is reached through a cutter; it listens where it always did.
+    let cutters = cut_again_and_again(&mut ring);
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+    trade(&mut clients, 60, |_| {});
+    prove(&clients, 60);
+    let cuts: u64 = cutters.iter().map(Cutter::cuts).sum();
+    assert!(cuts > 20, "{cuts} cuts");
+    ring.stop();
+}
+
+/// Starts a ring each node of which is reached through a cutter; it listens where it always did.
+pub fn cut_again_and_again(ring: &mut Ring) -> Vec<Cutter> {
     let mut cutters = vec![];
     let mut seen = ring.network.clone();
     for (role, nodes) in [
@@ -598,10 +623,5 @@ fn links_that_break_again_and_again_lose_nothing_and_repeat_nothing() {
         }
         ring.start_one(role, index, &network, &Arc::default());
     }
-    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
-    trade(&mut clients, 60, |_| {});
-    prove(&clients, 60);
-    let cuts: u64 = cutters.iter().map(|cutter| cutter.cuts.load(Ordering::Acquire)).sum();
-    assert!(cuts > 20, "{cuts} cuts");
-    ring.stop();
+    cutters
 }

@@ -2,6 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nm_exchange::book::Book;
 use nm_exchange::order::{Command, Kind, Life, Matching, NewOrder, SelfTrade, Side};
@@ -12,21 +13,36 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static WATCHED: Cell<Option<&'static AtomicU64>> = const { Cell::new(None) };
+}
+
+/// From now on the allocations and releases of this thread are counted there, too, for others to
+/// see.
+pub fn watch(count: &'static AtomicU64) {
+    WATCHED.set(Some(count));
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    if let Some(watched) = WATCHED.get() {
+        watched.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches only a plain cell.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches only plain cells
+// and numbers.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count();
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count();
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { System.dealloc(pointer, layout) }
     }

@@ -156,9 +156,9 @@ fn shown(event: &Event) -> String {
             format!("replaced {id} {quantity} @{price} {place}")
         }
         Event::Reduced { id, left, .. } => format!("reduced {id} left {left}"),
-        Event::Slid { id, price } => format!("slid {id} @{price}"),
-        Event::Triggered { id } => format!("triggered {id}"),
-        Event::Refreshed { id, shown } => format!("refreshed {id} shows {shown}"),
+        Event::Slid { id, price, .. } => format!("slid {id} @{price}"),
+        Event::Triggered { id, .. } => format!("triggered {id}"),
+        Event::Refreshed { id, shown, .. } => format!("refreshed {id} shows {shown}"),
         Event::BandsSet { low, high } => format!("bands {low} {high}"),
         Event::Halted => "halted".to_string(),
         Event::Resumed => "resumed".to_string(),

@@ -1,0 +1,205 @@
+//! The data loop of a node that keeps nothing: once everything was there once, a request costs no
+//! allocation, and no system call but to wait, to read and to write.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use nm_exchange::codec;
+use nm_exchange::network::{Durability, Network, Node, Role};
+use nm_exchange::node::{self, Notice};
+use nm_exchange::order::{Command, Side};
+use nm_exchange::wire::{self, FrameKind, Header};
+
+use crate::book::limit;
+use crate::calls::{Calls, report_system_calls, supervise};
+use crate::quiet::watch;
+
+const SEGMENTS: u32 = 4;
+
+/// A client of one session that sends so many requests at once and waits for their replies.
+struct Client {
+    stream: UnixStream,
+    input: Vec<u8>,
+    last_seqs: [u64; SEGMENTS as usize],
+    seen: [u64; SEGMENTS as usize],
+    asked: u64,
+}
+
+impl Client {
+    fn new(network: &Network) -> Client {
+        let path = network.gateway[0].address.to_string();
+        let mut stream = UnixStream::connect(path.strip_prefix("unix:").unwrap()).unwrap();
+        let (mut hello, header) = (vec![], Header { session: 1, ..Header::new(FrameKind::Hello) });
+        wire::write(&header, b"client", 0, &mut hello);
+        stream.write_all(&hello).unwrap();
+        let zeros = [0; SEGMENTS as usize];
+        Client { stream, input: vec![], last_seqs: zeros, seen: zeros, asked: 0 }
+    }
+
+    /// Orders that come, trade and go, on each instrument in turn: the books stay as they are.
+    fn request(&mut self, out: &mut Vec<u8>) {
+        let at = (self.asked % u64::from(SEGMENTS)) as usize;
+        let step = self.asked / u64::from(SEGMENTS);
+        self.asked += 1;
+        let side = if step.is_multiple_of(2) { Side::Buy } else { Side::Sell };
+        let command = match step % 4 {
+            3 => Command::Cancel { id: step - 1, user: 1 },
+            _ => Command::New(limit(step, 1, side, 100, 5)),
+        };
+        let mut body = vec![];
+        codec::write_command(&command, &mut body);
+        let header = Header {
+            segment: at as u32,
+            session: 1,
+            client_seq: self.asked,
+            previous_seq: self.last_seqs[at],
+            output_seq: self.seen[at],
+            flags: if self.asked.is_multiple_of(10) { wire::PUBLIC } else { 0 },
+            ..Header::new(FrameKind::Request)
+        };
+        self.last_seqs[at] = self.asked;
+        wire::write(&header, &body, 300, out);
+    }
+
+    fn ask(&mut self, count: u64) {
+        let mut out = vec![];
+        (0..count).for_each(|_| self.request(&mut out));
+        self.stream.write_all(&out).unwrap();
+        let mut left = count;
+        while left > 0 {
+            let mut bytes = [0; 65_536];
+            let read = self.stream.read(&mut bytes).unwrap();
+            assert!(read > 0, "the gateway ended the link");
+            self.input.extend_from_slice(&bytes[..read]);
+            let mut used = 0;
+            while let Some(frame) = wire::read(&self.input[used..]).unwrap() {
+                used += frame.bytes.len();
+                if frame.header.kind == FrameKind::Reply {
+                    left -= 1;
+                    let mut fields = codec::Fields(&frame.body[8..]);
+                    let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok());
+                    let seen = frame.header.previous_seq + events.count() as u64;
+                    self.seen[frame.header.segment as usize] = seen;
+                }
+            }
+            self.input.drain(..used);
+        }
+    }
+}
+
+/// Runs a ring of four nodes, each of which does something of its own at first, while `work` runs.
+fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
+    let folder = tempfile::tempdir().unwrap();
+    let mut network = Network::new("1-1-1-1".parse().unwrap(), |role, _| {
+        let address = format!("unix:{}/{role}", folder.path().display());
+        Node { address: address.parse().unwrap(), replication: None }
+    });
+    network.durability = Durability::None;
+    let ready = Arc::new(Barrier::new(5));
+    thread::scope(|scope| {
+        let stops: Vec<UnixStream> = Role::ALL
+            .iter()
+            .map(|role| {
+                let (stop, stopped) = UnixStream::pair().unwrap();
+                let (network, begin, ready) = (&network, &begin, Arc::clone(&ready));
+                scope.spawn(move || {
+                    begin(*role);
+                    let mut say = |notice: &Notice| {
+                        if matches!(notice, Notice::Ready { .. }) {
+                            ready.wait();
+                        }
+                    };
+                    node::run(network, *role, 0, stopped.as_fd(), &mut say).unwrap()
+                });
+                stop
+            })
+            .collect();
+        ready.wait();
+        let done = work(&network);
+        drop(stops);
+        done
+    })
+}
+
+#[test]
+fn a_request_costs_a_node_no_allocation() {
+    static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+    let counts = || Role::ALL.map(|role| COUNTS[role as usize].load(Ordering::Relaxed));
+    let begin = |role| watch(&COUNTS[role as usize]);
+    let (before, after) = ring(begin, |network| {
+        let mut client = Client::new(network);
+        // The largest burst comes first, and then everything once that grows to an end.
+        client.ask(512);
+        (0..500).for_each(|_| client.ask(16));
+        let before = counts();
+        (0..1_000).for_each(|_| client.ask(16));
+        (before, counts())
+    });
+    assert!(before.iter().all(|count| *count > 10), "{before:?} are counted");
+    assert_eq!(
+        before, after,
+        "16000 requests: allocations of gateway, router, mediator, processor"
+    );
+}
+
+#[test]
+fn a_node_only_waits_reads_and_writes() {
+    /// Requests that are looked at; as many come before, so that buffers have their room.
+    const REQUESTS: usize = 300;
+    let reports = Role::ALL.map(|_| AtomicI32::new(i32::MIN));
+    let calls: BTreeMap<usize, Calls> = thread::scope(|scope| {
+        let supervisors: Vec<_> = reports
+            .iter()
+            .map(|report| {
+                scope.spawn(move || {
+                    // Those who are watched wait with every call until somebody takes the report.
+                    loop {
+                        match report.load(Ordering::Acquire) {
+                            i32::MIN => thread::sleep(std::time::Duration::from_millis(1)),
+                            listener => return supervise(listener),
+                        }
+                    }
+                })
+            })
+            .collect();
+        let begin = |role| {
+            let listener = report_system_calls();
+            reports[role as usize].store(listener, Ordering::Release);
+            assert!(listener >= 0, "seccomp user notification is not available on this kernel");
+        };
+        ring(begin, |network| {
+            let mut client = Client::new(network);
+            (0..2 * REQUESTS).for_each(|_| client.ask(1));
+        });
+        supervisors.into_iter().map(|it| it.join().unwrap()).enumerate().collect()
+    });
+    for (role, threads) in calls {
+        let sends =
+            |calls: &&Vec<i64>| calls.iter().filter(|&&call| call == libc::SYS_sendto).count();
+        let calls = threads.values().max_by_key(sends).unwrap();
+        let of_requests = if role == 0 { 2 * REQUESTS } else { REQUESTS };
+        let begin = (0..calls.len())
+            .rev()
+            .filter(|idx| calls[*idx] == libc::SYS_sendto)
+            .nth(of_requests - 2)
+            .unwrap();
+        let end = calls.iter().rposition(|&call| call == libc::SYS_sendto).unwrap();
+        let looped = &calls[begin..end];
+        let mut expected = vec![libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_epoll_pwait2];
+        #[cfg(target_arch = "x86_64")]
+        expected.push(libc::SYS_epoll_wait);
+        expected.push(libc::SYS_epoll_pwait);
+        let foreign: Vec<_> = looped.iter().filter(|call| !expected.contains(call)).collect();
+        let role = Role::ALL[role];
+        assert!(foreign.is_empty(), "{role}: system calls {foreign:?}");
+        // A gateway has each request twice: as it comes, and its reply; and it looks now and then
+        // whether a reply is late.
+        let most = 3 * of_requests + of_requests / 10;
+        assert!(looped.len() <= most, "{role}: {} calls for {REQUESTS} requests", looped.len());
+    }
+}
