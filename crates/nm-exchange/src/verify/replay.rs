@@ -2,7 +2,7 @@
 
 use crate::batch;
 use crate::book;
-use crate::cell::{Cell, Handled, Request};
+use crate::cell::{Admitted, Cell, Handled, Request};
 use crate::load::log::Name;
 use crate::naive;
 use crate::order::{Segment, UserId};
@@ -94,8 +94,10 @@ impl Replay {
         let mut requests = vec![];
         for frame in frames {
             let frame = frame.map_err(unreadable)?;
-            // What carries no command is passed over by the network, too.
-            let Ok(request) = Request::of(&frame) else { continue };
+            // What carries no command, or is for another cell, is passed over by the network, too.
+            let (plain, fast) = (self.plain.admit(&frame), self.fast.admit(&frame));
+            debug_assert_eq!(plain, fast);
+            let Ok(Admitted::Request(request)) = fast else { continue };
             let handled = self.plain.handle(&request, |_| {});
             let fast = self.fast.handle(&request, |_| {});
             if self.keeps_batches {

@@ -1,6 +1,7 @@
 //! Tests of the exchange, in one binary.
 
 mod book;
+mod control;
 mod journal;
 mod load;
 mod nodes;
