@@ -14,7 +14,7 @@ use super::view::{NodeName, read_node, write_node};
 const MARK: &[u8; 8] = b"nmctrl01";
 
 /// Most bytes of a node's address.
-const ADDRESS_BYTES_MAX: usize = 4096;
+const ADDRESS_BYTES_MAX: usize = 256;
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]

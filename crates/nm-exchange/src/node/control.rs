@@ -119,7 +119,12 @@ impl<L: Log> Control<L> {
         let Ok((now_ms, commands)) = control::open(batch) else {
             return links.troubles.push(format!("entry {index} of control means nothing"));
         };
+        // What is wished next is something else, and so is what a cell is asked.
+        self.proposed_ns = 0;
         for command in &commands {
+            if let Command::Assign { .. } = command {
+                self.asked_ns = 0;
+            }
             let Some((change, is_given)) = self.state.apply(command, now_ms) else { continue };
             self.released = None;
             let Change { segment, .. } = change;
@@ -275,7 +280,6 @@ impl<L: Log> Control<L> {
                 tell_routes(links, router, routes);
             }
             self.told = Some(routes.clone());
-            self.asked_ns = 0;
         }
     }
 

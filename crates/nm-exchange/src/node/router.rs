@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use nm_model::agent::Failure;
+
 use crate::control::{Leading, Routes, View};
 use crate::link::{Arrived, Broken};
-use crate::network::{Durability, Network, Role};
+use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::Behaviour;
@@ -20,26 +22,31 @@ pub struct Router {
     routes: Routes,
     /// What gateways see.
     views: BTreeMap<usize, View>,
-    has_control: bool,
+    /// Where control is: nodes that want to know what is seen here; nobody if there is none.
+    voters: Vec<(Role, usize)>,
+    /// Whether they are to be told.
+    is_news: bool,
     requests: u64,
 }
 
 impl Router {
     /// A router that knows no leader yet.
     pub fn new(network: &Network) -> Router {
+        let has_control = network.durability != Durability::None;
         Router {
             routes: Routes::new(network.mediator.len()),
             views: BTreeMap::new(),
-            has_control: network.durability != Durability::None,
+            voters: if has_control { network.replicas(CONTROL) } else { vec![] },
+            is_news: false,
             requests: 0,
         }
     }
 
     /// Somebody leads a cell, as it says itself or control does. What was on its way to the one
     /// before is lost, so the gateways are told.
-    fn leads(&mut self, links: &mut Links, cell: u16, leading: Leading, by_control: bool) -> bool {
+    fn leads(&mut self, links: &mut Links, cell: u16, leading: Leading, by_control: bool) {
         if cell >= self.routes.map.cells() {
-            return false;
+            return;
         }
         let is_there = |leading: &Leading| {
             let start = links.start_of(Role::Mediator, usize::from(leading.mediator));
@@ -53,13 +60,13 @@ impl Router {
             None => true,
         };
         if is_news {
+            self.is_news = true;
             self.routes.leaders.insert(cell, leading);
             let header = Header { cell, epoch: leading.epoch, ..Header::new(FrameKind::Lead) };
             for gateway in links.all_to(Role::Gateway) {
                 links.send(gateway, &header, &[], 0);
             }
         }
-        is_news
     }
 
     fn request(&mut self, links: &mut Links, frame: &mut Arrived<'_>) {
@@ -73,17 +80,13 @@ impl Router {
 
     /// Takes what control says, or a mediator that has a newer map than a request.
     fn take(&mut self, links: &mut Links, said: &Routes) {
-        let has_newer = self.routes.map.take(&said.map);
-        let mut is_news = has_newer;
-        for (cell, leading) in &said.leaders {
-            is_news |= self.leads(links, *cell, *leading, true);
-        }
-        if has_newer {
+        if self.routes.map.take(&said.map) {
+            self.is_news = true;
             let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
             all.into_iter().for_each(|to| self.tell_map(links, to));
         }
-        if is_news {
-            self.tell_view(links);
+        for (cell, leading) in &said.leaders {
+            self.leads(links, *cell, *leading, true);
         }
     }
 
@@ -93,11 +96,8 @@ impl Router {
         }
     }
 
-    /// Tells all mediators what is seen here.
+    /// Tells control what is seen here.
     fn tell_view(&self, links: &mut Links) {
-        if !self.has_control {
-            return;
-        }
         let near = links.seen();
         let told = self.views.values().flat_map(|view| &view.nodes).map(|(n, start)| (*n, *start));
         let mut view = View { nodes: near.chain(told).collect(), routes: self.routes.clone() };
@@ -106,8 +106,10 @@ impl Router {
             view.nodes.get(&(Role::Mediator, leading.mediator)) == Some(&leading.start)
         });
         let bytes = view.bytes();
-        for mediator in links.all_to(Role::Mediator) {
-            links.send(mediator, &Header::new(FrameKind::View), &bytes, 0);
+        for (role, index) in &self.voters {
+            if let Some(voter) = links.to(*role, *index) {
+                links.send(voter, &Header::new(FrameKind::View), &bytes, 0);
+            }
         }
     }
 }
@@ -115,22 +117,18 @@ impl Router {
 impl Behaviour for Router {
     fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
         if let Peer::Node(role, index) = peer
-            && self.has_control
+            && let Some(to) = links.to(role, index)
         {
-            if let Some(to) = links.to(role, index) {
-                self.tell_map(links, to);
-            }
-            self.tell_view(links);
+            self.tell_map(links, to);
+            self.is_news = true;
         }
     }
 
-    fn down(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
-        if let Peer::Node(role, index) = peer {
-            if role == Role::Gateway {
-                self.views.remove(&index);
-            }
-            self.tell_view(links);
+    fn down(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
+        if let Peer::Node(Role::Gateway, index) = peer {
+            self.views.remove(&index);
         }
+        self.is_news = true;
     }
 
     fn frame(
@@ -150,15 +148,13 @@ impl Behaviour for Router {
                 let start = links.start_of(Role::Mediator, mediator).unwrap_or_default();
                 let Header { cell, epoch, .. } = frame.header;
                 let leading = Leading { mediator: mediator as u16, epoch, start };
-                if self.leads(links, cell, leading, false) {
-                    self.tell_view(links);
-                }
+                self.leads(links, cell, leading, false);
             }
             (Peer::Node(Role::Gateway, gateway), FrameKind::View) => {
                 let view = View::whole(frame.body()).map_err(bad)?;
                 self.take(links, &view.routes);
                 self.views.insert(gateway, view);
-                self.tell_view(links);
+                self.is_news = true;
             }
             (Peer::Node(Role::Mediator, _), FrameKind::Routes) => {
                 let routes = Routes::whole(frame.body()).map_err(bad)?;
@@ -174,6 +170,18 @@ impl Behaviour for Router {
             (peer, kind) => return Err(Broken(format!("{peer} sent a {kind:?} to a router"))),
         }
         Ok(())
+    }
+
+    fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_news) && !self.voters.is_empty() {
+            self.tell_view(links);
+        }
+        Ok(())
+    }
+
+    /// At once if a link broke after the turn.
+    fn due_ns(&self) -> Option<u64> {
+        self.is_news.then_some(0)
     }
 
     fn is_ready(&self) -> bool {

@@ -106,7 +106,7 @@ impl Settings {
             return self;
         }
         let segment_bytes = self.journal.segment_bytes.min(256 << 10);
-        let journal = journal::Settings { segment_bytes, ..self.journal };
+        let journal = journal::Settings { segment_bytes };
         Settings { snapshot_bytes: self.snapshot_bytes.min(128 << 10), journal, ..self }
     }
 }

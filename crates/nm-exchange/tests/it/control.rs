@@ -2,16 +2,22 @@
 //! instrument is traded in two cells.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nm_exchange::batch;
 use nm_exchange::book::Book;
 use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::control::ask::{self, Observer, Status};
-use nm_exchange::control::{Answer, Ask, State};
+use nm_exchange::control::{Answer, Ask, Leading, Routes, State};
 use nm_exchange::journal::{self, Reader};
+use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::order::Side;
+use nm_exchange::wire::{self, FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_sys::clock::Deadline;
 
@@ -81,7 +87,17 @@ fn control_agrees_on_who_is_there_whoever_of_it_dies() {
         }
         assert!(!deadline.passed(), "{states:#?}");
     }
-    let status = ask::status(&network, LIMIT).unwrap();
+    // Who does not come back has left.
+    let router = |status: &Status| {
+        let is_router = |node: &&ask::NodeStatus| (node.role, node.index) == (Role::Router, 1);
+        status.nodes.iter().find(is_router).cloned().unwrap()
+    };
+    ring.stop_one(Role::Router, 1);
+    let status = until(&network, "noticed", |status| !router(status).is_up);
+    assert!(!status.is_whole());
+    ring.start_one(Role::Router, 1, &network, &Arc::default());
+    let status = until(&network, "back", Status::is_whole);
+    assert_eq!(router(&status).starts, Some(2));
     assert_eq!((status.map_epoch, status.exceptions.len(), status.cells.len()), (0, 0, 3));
     ring.stop();
 }
@@ -147,14 +163,15 @@ fn move_while_trading(victims: &[(Role, usize)]) {
         assert!(assign(&network, *segment, (segment % 3) as u16).is_ok(), "no change");
         assert!(assign(&network, *segment, ((segment + 1) % 3) as u16).is_ok());
     }
-    let begun = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let begun = Arc::new(AtomicU64::new(0));
     let mover = {
-        let (network, segments, begun) = (network.clone(), segments[5..].to_vec(), begun.clone());
+        let (network, segments, begun) =
+            (network.clone(), segments[5..].to_vec(), Arc::clone(&begun));
         std::thread::spawn(move || {
             let mut outcomes = BTreeMap::new();
             for (at, segment) in segments.into_iter().enumerate() {
                 // As soon as the one before it has begun, so that some come too late.
-                while begun.load(std::sync::atomic::Ordering::Acquire) < at as u64 {
+                while begun.load(Ordering::Acquire) < at as u64 {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 outcomes.insert(segment, assign(&network, segment, ((segment + 2) % 3) as u16));
@@ -175,7 +192,7 @@ fn move_while_trading(victims: &[(Role, usize)]) {
                 let side = if *sent % 2 == 0 { Side::Buy } else { Side::Sell };
                 client.request(session, *segment, 0, &order(session, *sent, side, 100));
                 if *sent == 1 && at >= 5 {
-                    begun.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                    begun.fetch_add(1, Ordering::AcqRel);
                 }
             }
         }
@@ -263,6 +280,7 @@ fn a_network_without_a_majority_of_control_goes_on_trading_and_says_so_once() {
     ring.start();
     let network = ring.network.clone();
     until(&network, "whole", Status::is_whole);
+    ring.troubles.lock().unwrap().clear();
     assert_eq!(assign(&network, 4, 1), Ok(1));
     ring.stop_one(Role::Mediator, 0);
     ring.stop_one(Role::Mediator, 2);
@@ -322,4 +340,105 @@ fn a_network_that_keeps_nothing_has_no_control() {
     assert!(!status.is_whole() && !status.nodes[0].is_up && status.nodes[1].is_up, "{status:#?}");
     ring.stop_all();
     assert_eq!(ask::status(&ring.network, LIMIT).unwrap_err().kind, FailureKind::Peer);
+}
+
+/// The other end of a link of a router, which the test speaks itself.
+struct Peer {
+    link: Link,
+}
+
+impl Peer {
+    /// A mediator to which the router connects.
+    fn mediator(listener: &UnixListener, start: u64) -> Peer {
+        let (stream, _) = listener.accept().unwrap();
+        let mut peer = Peer { link: Link::new(Stream::Unix(stream)).unwrap() };
+        assert_eq!(peer.next().0.kind, FrameKind::Hello);
+        peer.send(&Header { client_seq: start, ..Header::new(FrameKind::Welcome) }, &[]);
+        peer
+    }
+
+    fn gateway(network: &Network) -> Peer {
+        let stream = Stream::connect(&network.router[0].address, LIMIT).unwrap();
+        let mut peer = Peer { link: Link::new(stream).unwrap() };
+        peer.send(&Header::new(FrameKind::Hello), b"gateway 0");
+        assert_eq!(peer.next().0.kind, FrameKind::Welcome);
+        peer
+    }
+
+    fn send(&mut self, header: &Header, body: &[u8]) {
+        wire::write(header, body, 0, &mut self.link.output);
+        assert_eq!(self.link.flush(), Ok(true));
+    }
+
+    fn lead(&mut self, cell: u16, epoch: u32) {
+        self.send(&Header { cell, epoch, ..Header::new(FrameKind::Lead) }, &[]);
+    }
+
+    fn next(&mut self) -> (Header, Vec<u8>) {
+        let deadline = Deadline::after(LIMIT);
+        loop {
+            if let Some(frame) = self.link.input.next_frame().unwrap() {
+                return (frame.header, frame.body().to_vec());
+            }
+            assert!(!deadline.passed(), "nothing came");
+            let fd = self.link.as_fd().as_raw_fd();
+            if nm_sys::poll::readable(fd, Duration::from_millis(50)).unwrap() {
+                self.link.receive().unwrap();
+            }
+        }
+    }
+
+    /// The next frame that is not of the kind that control needs.
+    fn heard(&mut self) -> (FrameKind, u16, u32) {
+        loop {
+            let (header, _) = self.next();
+            if !matches!(header.kind, FrameKind::View | FrameKind::Routes) {
+                return (header.kind, header.cell, header.epoch);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_router_ignores_a_leader_that_is_older_than_the_one_of_control() {
+    use FrameKind::{Lead, Request};
+    let mut ring = Ring::new("1-1-2-1", Durability::MemoryQuorum);
+    let network = ring.network.clone();
+    let listeners = [0, 1].map(|mediator| match &network.mediator[mediator].address {
+        Address::Unix(path) => UnixListener::bind(path).unwrap(),
+        other => panic!("{other}"),
+    });
+    ring.start_one(Role::Router, 0, &network, &Default::default());
+    let mut first = Peer::mediator(&listeners[0], 10);
+    let mut second = Peer::mediator(&listeners[1], 11);
+    let mut gateway = Peer::gateway(&network);
+    let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request), &[]);
+
+    // A router that has just started hears of the leader from control.
+    let mut routes = Routes::new(2);
+    routes.leaders.insert(0, Leading { mediator: 1, epoch: 7, start: 11 });
+    second.send(&Header::new(FrameKind::Routes), &routes.bytes());
+    assert_eq!(gateway.heard(), (Lead, 0, 7));
+    // One that led before says so, too late.
+    first.lead(0, 5);
+    first.lead(1, 5);
+    assert_eq!(gateway.heard(), (Lead, 1, 5));
+    ask(&mut gateway);
+    assert_eq!(second.heard(), (Request, 0, 0));
+    // It is elected again; what control says next is older.
+    first.lead(0, 9);
+    assert_eq!(gateway.heard(), (Lead, 0, 9));
+    second.send(&Header::new(FrameKind::Routes), &routes.bytes());
+    second.lead(1, 6);
+    assert_eq!(gateway.heard(), (Lead, 1, 6));
+    ask(&mut gateway);
+    assert_eq!(first.heard(), (Request, 0, 0));
+    // It ends and starts again: who leads then may count from the beginning.
+    drop(first);
+    let _first = Peer::mediator(&listeners[0], 12);
+    second.lead(0, 1);
+    assert_eq!(gateway.heard(), (Lead, 0, 1));
+    ask(&mut gateway);
+    assert_eq!(second.heard(), (Request, 0, 0));
+    ring.stop();
 }

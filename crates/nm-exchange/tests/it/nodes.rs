@@ -78,7 +78,6 @@ impl Ring {
                     ready.fetch_add(1, Ordering::AcqRel);
                 }
                 if let Notice::Trouble { message, .. } = notice {
-                    eprintln!("{role} {index}: {message}");
                     troubles.lock().unwrap().push(message.clone());
                 }
             };
