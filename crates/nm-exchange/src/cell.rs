@@ -9,7 +9,7 @@
 //! Where nothing is replicated, a mediator that starts again has lost the books; it *forgives*: it
 //! takes sessions up at whatever they send first.
 //!
-//! **In one cell only.** An instrument that nothing was ever handled on can be given to another cell
+//! **In one cell only.** An instrument that nothing was ever handled on can go to another cell
 //! ([`FrameKind::Release`], in the epoch that the map then has). From there on the cell handles no
 //! request on it that was routed by an older map; one that was routed by that map or a newer one
 //! comes only if the instrument has come back.

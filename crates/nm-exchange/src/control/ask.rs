@@ -179,9 +179,8 @@ impl Observer {
             }
             let fd = self.0.as_fd().as_raw_fd();
             let wait = deadline.remaining().min(AGAIN);
-            if nm_sys::poll::readable(fd, wait).map_err(|error| error.to_string())? {
-                self.0.receive().map_err(|why| why.to_string())?;
-            }
+            nm_sys::poll::readable(fd, wait).map_err(|error| error.to_string())?;
+            self.0.receive().map_err(|why| why.to_string())?;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Control: what all nodes of a network must agree on, kept by a group of replicas of its own.
 //!
 //! Its state ([`State`]) has the nodes that are up, the map of instruments to cells with its epoch
-//! ([`Map`]), and who leads each cell. It is small, and nobody who trades waits for it: a cell fails
-//! over by itself, and a network whose control has no majority goes on with the last map.
+//! ([`Map`]), and who leads each cell. It is small, and nobody who trades waits for it: a cell
+//! fails over by itself, and a network whose control has no majority goes on with the last map.
 //!
 //! ```text
 //! gateway ─view→ router ─view→ mediators: the leader of control writes down what they see

@@ -248,8 +248,8 @@ impl Gateway {
         self.sweep_ns = now_ns + SWEEP_NS;
     }
 
-    /// Takes a newer map: what has no reply goes by it from now on, and is sent again if its cell is
-    /// another one.
+    /// Takes a newer map: what has no reply goes by it from now on, and is sent again if its cell
+    /// is another one.
     fn remap(&mut self, links: &mut Links, map: &Map) {
         if !self.map.take(map) {
             return;

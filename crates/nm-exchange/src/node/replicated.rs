@@ -1,7 +1,7 @@
 //! Mediators and processors whose cells are replicated: the leader of a cell puts requests in
 //! order and proposes them in batches; every replica applies what is committed, and the processor
-//! answers. A request whose cell was chosen by an older map than the mediator has, and is another by
-//! it, is not put in order: the mediator sends its map back, and the gateway sends it again.
+//! answers. A request whose cell was chosen by an older map than the mediator has, and is another
+//! one by it, is not put in order: the mediator sends its map back, and the gateway sends it again.
 
 use std::collections::VecDeque;
 
