@@ -169,8 +169,8 @@ fn move_while_trading(victims: &[(Role, usize)]) {
         assert!(assign(&network, *segment, (segment % 3) as u16).is_ok(), "no change");
         assert!(assign(&network, *segment, ((segment + 1) % 3) as u16).is_ok());
     }
-    // Of the others, one begins when it has moved, one while it is on its way, and the third is asked
-    // for when it has begun; and so on.
+    // Of the others, one begins when it has moved, one while it is on its way, and the third is
+    // asked for when it has begun; and so on.
     let begun: Arc<[AtomicBool]> = segments.iter().map(|_| AtomicBool::new(false)).collect();
     let moves = Arc::new([const { AtomicUsize::new(5) }; 2]);
     let mover = {
