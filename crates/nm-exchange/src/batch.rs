@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 0 time_ns u64     the leader's clock when it put them in order
-//! 8 the request frames as they came: header, body, padding, stamps
+//! 8 the frames of requests, and of instruments to be given away, as they came: header, body,
+//!   padding, stamps
 //! ```
 
 use crate::codec::{Fields, Meaningless};
@@ -38,7 +39,9 @@ impl<'a> Iterator for Frames<'a> {
             return None;
         }
         match wire::read(self.0) {
-            Ok(Some(frame)) if frame.header.kind == FrameKind::Request => {
+            Ok(Some(frame))
+                if matches!(frame.header.kind, FrameKind::Request | FrameKind::Release) =>
+            {
                 self.0 = &self.0[frame.bytes.len()..];
                 Some(Ok(frame))
             }

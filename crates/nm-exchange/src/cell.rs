@@ -17,6 +17,11 @@
 //! next request, and [told again](Cell::recall) to a session that misses some. Broadcasts are
 //! numbered as well, and not kept: old market data helps nobody, so a gap is seen and not filled.
 //!
+//! **In one cell only.** An instrument that nothing was ever handled on can go to another cell
+//! ([`FrameKind::Release`], in the epoch that the map then has). From there on the cell handles no
+//! request on it that was routed by an older map; one that was routed by that map or a newer one
+//! comes only if the instrument has come back.
+//!
 //! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, each of them
 //! is copied before its first change after that, and [`Cell::copy_one`] copies one of the others
 //! whenever there is time.
@@ -98,6 +103,18 @@ impl Request {
     }
 }
 
+/// What a frame of a batch is to a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admitted {
+    /// A request to be handled.
+    Request(Request),
+    /// A request on an instrument that belongs to another cell: nothing is to be done, its gateway
+    /// keeps it.
+    Elsewhere,
+    /// An instrument was to be given away; whether it was.
+    Released(bool),
+}
+
 /// What a cell did with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
@@ -139,6 +156,8 @@ pub struct Cell<M> {
     codes: Vec<u8>,
     /// Who is told which of them, by user and then in order.
     notes: Vec<(UserId, Event)>,
+    /// Instruments that were given away, and the map's epoch from which on that holds.
+    given: BTreeMap<Segment, u32>,
     /// Whether a session that is not known on an instrument may begin anywhere: the books that knew
     /// it may be lost.
     pub forgives: bool,
@@ -146,8 +165,9 @@ pub struct Cell<M> {
 
 impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
-        let (instruments, copying, codes, notes) = Default::default();
-        Cell { instruments, index: 0, now_ns: 0, copying, codes, notes, forgives: false }
+        let (instruments, copying, codes, notes, given) = Default::default();
+        let (index, now_ns, forgives) = Default::default();
+        Cell { instruments, index, now_ns, copying, codes, notes, given, forgives }
     }
 }
 
@@ -161,6 +181,33 @@ impl<M: Matching> Cell<M> {
     pub fn begin(&mut self, index: u64, now_ns: u64) {
         self.index = index;
         self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Takes a frame of the batch at hand. A request is to be handled after this; to give an
+    /// instrument away is done by it.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn admit(&mut self, frame: &Frame<'_>) -> Result<Admitted, Meaningless> {
+        let Header { kind, segment, epoch, .. } = frame.header;
+        if kind == FrameKind::Release {
+            return Ok(Admitted::Released(self.give(segment, epoch)));
+        }
+        let request = Request::of(frame)?;
+        let is_elsewhere = self.given.get(&segment).is_some_and(|since| epoch < *since);
+        Ok(if is_elsewhere { Admitted::Elsewhere } else { Admitted::Request(request) })
+    }
+
+    /// Gives an instrument away unless anything was ever handled on it.
+    fn give(&mut self, segment: Segment, epoch: u32) -> bool {
+        if self.instruments.get(&segment).is_some_and(|known| known.output_seq > 0) {
+            return false;
+        }
+        self.copy_before_change(segment);
+        self.instruments.remove(&segment);
+        let since = self.given.entry(segment).or_default();
+        *since = epoch.max(*since);
+        true
     }
 
     /// Handles one request of the batch at hand. The events go to `tell` in order.
@@ -278,7 +325,12 @@ impl<M: Matching> Cell<M> {
 
     fn head(&self) -> Vec<u8> {
         let mut bytes = MARK.to_vec();
-        codec::put(&mut bytes, &[self.index, self.now_ns, self.instruments.len() as u64]);
+        codec::put(&mut bytes, &[self.index, self.now_ns, self.given.len() as u64]);
+        for (segment, since) in &self.given {
+            bytes.extend_from_slice(&segment.to_le_bytes());
+            bytes.extend_from_slice(&since.to_le_bytes());
+        }
+        codec::put(&mut bytes, &[self.instruments.len() as u64]);
         bytes
     }
 
@@ -335,6 +387,10 @@ impl<M: Matching> Cell<M> {
         }
         let (index, now_ns) = (fields.u64().map_err(cut)?, fields.u64().map_err(cut)?);
         let mut cell = Cell { index, now_ns, ..Cell::default() };
+        for _ in 0..fields.u64().map_err(cut)? {
+            let segment = fields.u32().map_err(cut)?;
+            cell.given.insert(segment, fields.u32().map_err(cut)?);
+        }
         for _ in 0..fields.u64().map_err(cut)? {
             let segment = fields.u32().map_err(cut)?;
             let length = usize::try_from(fields.u64().map_err(cut)?).unwrap_or(usize::MAX);
@@ -464,6 +520,43 @@ mod tests {
             cell.handle(&order(2, 7, seq, seq - 1), |_| {});
         }
         assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Before(None));
+    }
+
+    #[test]
+    fn an_instrument_is_given_away_only_before_its_first_request_and_for_good() {
+        let frame = |kind: FrameKind, segment, epoch| {
+            let mut bytes = vec![];
+            let header = Header { segment, epoch, client_seq: 1, ..Header::new(kind) };
+            codec::write_command(&Command::Tick, &mut bytes);
+            (header, bytes)
+        };
+        let admit = |cell: &mut Cell<Book>, kind, segment, epoch| {
+            let (header, body) = frame(kind, segment, epoch);
+            let admitted = cell.admit(&Frame { header, body: &body, bytes: &[] }).unwrap();
+            if let Admitted::Request(request) = &admitted {
+                cell.handle(request, |_| {});
+            }
+            admitted
+        };
+        use FrameKind::{Release, Request};
+        let mut cell = Cell::<Book>::default();
+        let free = admit(&mut cell, Release, 5, 3);
+        assert_eq!((free, cell.hash()), (Admitted::Released(true), cell.hash()));
+        // The same once more, as a new leader of control asks; and an older one, late.
+        assert_eq!(admit(&mut cell, Release, 5, 3), Admitted::Released(true));
+        assert_eq!(admit(&mut cell, Release, 5, 1), Admitted::Released(true));
+        for cut in 0..cell.save().len() {
+            assert!(Cell::<Book>::load(&cell.save()[..cut]).is_err(), "cut at {cut}");
+        }
+        let hash = cell.hash();
+        cell = Cell::load(&cell.save()).unwrap();
+        assert_eq!(admit(&mut cell, Request, 5, 2), Admitted::Elsewhere);
+        assert_eq!((cell.hash(), cell.book(5).is_none()), (hash, true));
+        assert!(matches!(admit(&mut cell, Request, 6, 2), Admitted::Request(_)));
+        assert_eq!(admit(&mut cell, Release, 6, 4), Admitted::Released(false));
+        // By the map of epoch 5 it has come back.
+        assert!(matches!(admit(&mut cell, Request, 5, 5), Admitted::Request(_)));
+        assert_eq!(admit(&mut cell, Release, 5, 6), Admitted::Released(false));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod batch;
 pub mod book;
 pub mod cell;
 pub mod codec;
+pub mod control;
 pub mod hosts;
 pub mod journal;
 pub mod link;

@@ -23,6 +23,9 @@
 //!
 //! Each gateway has one router, each router all mediators, each mediator one processor, and each
 //! processor all gateways. The upstream end makes the link.
+//!
+//! Where there is a log, one more group of replicas keeps what all must agree on: see
+//! [`crate::control`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,6 +35,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::Address;
 use crate::order::Segment;
+
+/// Number of the control group, which is no cell.
+pub const CONTROL: u16 = u16::MAX;
+
+/// What a group of replicas is called: its folder.
+pub fn group_name(group: u16) -> String {
+    if group == CONTROL { "control".to_string() } else { format!("cell-{group}") }
+}
 
 /// Most nodes of one class.
 pub const NODES_MAX: usize = 64;
@@ -298,7 +309,7 @@ impl Network {
         self.all().filter(|(r, i, _)| self.downstream(*r, *i).contains(&(role, index))).count()
     }
 
-    /// The cell of an instrument.
+    /// The cell of an instrument as long as the map makes no exception.
     pub fn cell_of(&self, segment: Segment) -> u16 {
         (segment as usize % self.mediator.len()) as u16
     }
@@ -309,7 +320,17 @@ impl Network {
     }
 
     /// Where the replicas of a cell are: its mediator, the next one if there is one, its processor.
+    /// Those of the control group: three mediators, or all there are and the first processor. The
+    /// death of one node leaves it a majority wherever there are two mediators.
     pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
+        if cell == CONTROL {
+            let mediators = 0..self.mediator.len().min(3);
+            let mut voters: Vec<_> = mediators.map(|index| (Role::Mediator, index)).collect();
+            if voters.len() < 3 {
+                voters.push((Role::Processor, 0));
+            }
+            return voters;
+        }
         let (cell, mediators) = (usize::from(cell), self.mediator.len());
         let mut replicas = vec![(Role::Mediator, cell)];
         if mediators > 1 {
@@ -323,6 +344,15 @@ impl Network {
     pub fn cells_at(&self, role: Role, index: usize) -> Vec<u16> {
         let cells = 0..self.mediator.len() as u16;
         cells.filter(|cell| self.replicas(*cell).contains(&(role, index))).collect()
+    }
+
+    /// The groups that a node has a replica of: its cells, then control.
+    pub fn groups_at(&self, role: Role, index: usize) -> Vec<u16> {
+        let mut groups = self.cells_at(role, index);
+        if self.replicas(CONTROL).contains(&(role, index)) {
+            groups.push(CONTROL);
+        }
+        groups
     }
 
     /// The folder of a node, if the network has one.
@@ -391,7 +421,13 @@ mod tests {
         assert_eq!(network.cells_at(Role::Mediator, 0), [0, 3]);
         assert_eq!(network.cells_at(Role::Processor, 1), [1, 3]);
         assert!(network.cells_at(Role::Gateway, 1).is_empty());
+        assert_eq!(network.replicas(CONTROL), [(m, 0), (m, 1), (m, 2)]);
+        assert_eq!(network.groups_at(m, 2), [1, 2, CONTROL]);
+        assert_eq!(network.groups_at(m, 3), [2, 3]);
         assert_eq!(network.counts().to_string(), "3-2-4-2");
+        let two = self::network("1-1-2-3");
+        assert_eq!(two.replicas(CONTROL), [(m, 0), (m, 1), (p, 0)]);
+        assert_eq!(self::network("1-1-1-1").replicas(CONTROL), [(m, 0), (p, 0)]);
         for bad in ["2-2-2", "0-1-1-1", "1-1-1-65", "a-1-1-1", "", "1-1-1-1-1"] {
             assert!(bad.parse::<Counts>().is_err(), "{bad}");
         }

@@ -40,12 +40,15 @@ pub const FORGOTTEN: u16 = 8;
 /// Flag of a [`FrameKind::Request`]: the one before it on the instrument was answered.
 pub const SETTLED: u16 = 16;
 
+/// Flag of a [`FrameKind::Released`]: the instrument is given away.
+pub const GIVEN: u16 = 32;
+
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// Who speaks, the first frame of a link. The body is UTF-8: `client`, with a session in the
-    /// header (one such frame for each of its sessions), or `ROLE INDEX`.
+    /// header (one such frame for each of its sessions), `observer`, or `ROLE INDEX`.
     Hello = 1,
     /// A session's request, with the number of the last event on the instrument that it has in
     /// `output_seq`. Body: a command.
@@ -65,17 +68,32 @@ pub enum FrameKind {
     /// A request came whose predecessor did not: the gateway sends again what has no reply.
     Again = 7,
     /// A node of the network answers a hello: so it is known to be up. Number of hellos of that
-    /// node so far, from other starts than this one, in `output_seq`.
+    /// node so far, from other starts than this one, in `output_seq`; number of the start of the
+    /// one who answers in `client_seq`. An observer is answered the same.
     Welcome = 8,
+    /// What a node sees of others, for control. Body: [`crate::control::View`].
+    View = 9,
+    /// The map of instruments and the leaders, as control has them. Body:
+    /// [`crate::control::Routes`].
+    Routes = 10,
+    /// Control asks a cell to give an instrument away, in the map's `epoch`. Goes through the
+    /// cell's log.
+    Release = 11,
+    /// The cell's answer: [`GIVEN`], or it has traded the instrument and keeps it.
+    Released = 12,
+    /// An observer asks a node. Body: [`crate::control::Ask`].
+    Ask = 13,
+    /// The node's answer. Body: [`crate::control::Answer`].
+    Answer = 14,
     /// From a session: it may miss events after the number in `output_seq` on an instrument; it is
     /// told them, or that there are none. To a client: events of this cell may have been lost on
     /// the way, so it shall ask for them.
-    Recall = 20,
+    Recall = 15,
 }
 
 impl FrameKind {
     fn of(code: u8) -> Result<FrameKind, Meaningless> {
-        const ALL: [FrameKind; 9] = [
+        const ALL: [FrameKind; 15] = [
             FrameKind::Hello,
             FrameKind::Request,
             FrameKind::Reply,
@@ -85,6 +103,12 @@ impl FrameKind {
             FrameKind::Again,
             FrameKind::Welcome,
             FrameKind::Recall,
+            FrameKind::View,
+            FrameKind::Routes,
+            FrameKind::Release,
+            FrameKind::Released,
+            FrameKind::Ask,
+            FrameKind::Answer,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code).ok_or(Meaningless)
     }
@@ -103,7 +127,8 @@ pub struct Header {
     pub gateway: u16,
     /// Cell of the instrument.
     pub cell: u16,
-    /// Epoch in which the cell's leader leads.
+    /// Of a request: of the map by which its cell was chosen. Of a lead: in which the cell's leader
+    /// leads.
     pub epoch: u32,
     /// User's session.
     pub session: u32,
@@ -177,10 +202,12 @@ pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>)
     out.resize(start + length, 0);
 }
 
-/// Writes gateway and cell into a whole frame with `body_bytes` of body, and its checksum anew.
-pub fn route(frame: &mut [u8], gateway: u16, cell: u16, body_bytes: usize) {
+/// Writes gateway, cell and epoch of the map into a whole frame, and its checksum anew.
+pub fn route(frame: &mut [u8], gateway: u16, cell: u16, epoch: u32) {
     frame[12..14].copy_from_slice(&gateway.to_le_bytes());
     frame[14..16].copy_from_slice(&cell.to_le_bytes());
+    frame[16..20].copy_from_slice(&epoch.to_le_bytes());
+    let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
     frame[60..64].fill(0);
     let checksum = crc32c::crc32c(&frame[..HEADER_BYTES + body_bytes]);
     frame[60..64].copy_from_slice(&checksum.to_le_bytes());
@@ -289,16 +316,16 @@ mod tests {
         write(&header(), b"what is asked", 800, &mut bytes);
         assert_eq!(bytes.len(), 800);
         stamp(&mut bytes, 2, 1 << 60 | 7);
-        route(&mut bytes, 700, 800, 13);
+        route(&mut bytes, 700, 800, 900);
         let routed = read(&bytes).unwrap().unwrap();
-        let routed_header = Header { gateway: 700, cell: 800, ..header() };
+        let routed_header = Header { gateway: 700, cell: 800, epoch: 900, ..header() };
         assert_eq!((routed.header, routed.body), (routed_header, &b"what is asked"[..]));
         settle(&mut bytes);
         let flags = header().flags | SETTLED;
         let settled = Header { flags, ..routed_header };
         assert_eq!(read(&bytes).unwrap().unwrap().header, settled);
         bytes[6] = header().flags as u8;
-        route(&mut bytes, 2, 3, 13);
+        route(&mut bytes, 2, 3, 4);
         bytes.extend_from_slice(b"the next frame");
         let frame = read(&bytes).unwrap().unwrap();
         assert_eq!((frame.header, frame.body), (header(), &b"what is asked"[..]));

@@ -128,6 +128,82 @@ fn what_was_recorded_can_be_verified() {
 }
 
 #[test]
+fn a_running_network_tells_who_is_in_it_and_gives_instruments_to_other_cells() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let more = ["--nodes", "1-2-3-1", "--durability", "memory-quorum", "--seconds", "600"];
+    let running = Running::start(&short(&out, &[&more[..], &["--rate", "200"]].concat()));
+    let asked = ["exchange", "status", "--folder", out_text, "--format", "json"];
+    let status = wait_for("the network", || {
+        let status = run(&asked);
+        (status.code == 0).then(|| serde_json::from_str::<Value>(&status.stdout).unwrap())
+    });
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 7, "{status}");
+    assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["starts"] == 1), "{status}");
+    let cells: Vec<_> = status["cells"].as_array().unwrap().iter().map(|c| &c["leader"]).collect();
+    assert!(cells.len() == 3 && cells.iter().all(|leader| leader.is_u64()), "{status}");
+    assert_eq!(
+        (&status["map_epoch"], status["exceptions"].as_array().unwrap().len()),
+        (&0.into(), 0)
+    );
+    let leader = status["control"]["leader"].as_u64().unwrap();
+
+    // An instrument that nobody trades moves; one that is traded stays.
+    let assign =
+        |instrument, cell| run(&["exchange", "assign", instrument, cell, "--folder", out_text]);
+    let moved = assign("1000000", "0");
+    assert_eq!(moved.code, 0, "{}{}", moved.stdout, moved.stderr);
+    assert!(moved.stdout.contains("instrument 1000000 belongs to cell 0, map epoch 1"));
+    let traded = wait_for("a trade", || Some(assign("0", "1")).filter(|run| run.code != 0));
+    assert_eq!(traded.code, 5, "{}{}", traded.stdout, traded.stderr);
+    assert!(traded.stderr.contains("has had requests in its cell"), "{}", traded.stderr);
+    let nowhere = assign("1000000", "3");
+    assert_eq!(nowhere.code, 2, "{}{}", nowhere.stdout, nowhere.stderr);
+
+    // A process that is killed starts again, and another one leads meanwhile.
+    let words = ["--role", "mediator", "--index", &leader.to_string()].map(String::from);
+    let is_leader = |words_of: &[String]| words_of.windows(4).any(|four| four == words);
+    let killed = processes().into_iter().find(|p| p.parent == running.pid() && is_leader(&p.words));
+    signal("KILL", killed.unwrap().pid);
+    let text = wait_for("the next leader", || {
+        let text = run(&["exchange", "status", "--folder", out_text]);
+        (text.code == 0 && text.stdout.contains("start 2")).then_some(text.stdout)
+    });
+    assert!(text.contains("7 of 7 nodes are up"), "{text}");
+    assert!(text.contains("3 of 3 cells have a leader"), "{text}");
+    assert!(text.contains("1000000 in cell 0"), "{text}");
+    signal("INT", running.pid());
+    assert_eq!(running.finish().code, 130);
+    let gone = run(&asked);
+    assert_eq!(gone.code, 4, "{}{}", gone.stdout, gone.stderr);
+    assert!(gone.stderr.contains("is the network running?"), "{}", gone.stderr);
+    let empty = run(&["exchange", "status", "--folder", folder.path().to_str().unwrap()]);
+    assert_eq!(empty.code, 2, "{}{}", empty.stdout, empty.stderr);
+    assert!(empty.stderr.contains("the run has ended, or not begun"), "{}", empty.stderr);
+}
+
+#[test]
+fn a_network_that_does_not_run_cannot_be_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("network.toml");
+    let node = |class: &str| format!("[[{class}]]\naddress = \"unix:/no/{class}\"\n");
+    let nodes: String = ["gateway", "router", "mediator", "processor"].map(node).concat();
+    let replicated = nodes.replace("\"\n", "\"\nreplication = \"unix:/no/log\"\n");
+    let file_text = file.to_str().unwrap();
+    for (durability, nodes) in [("none", &nodes), ("memory-quorum", &replicated)] {
+        fs::write(&file, format!("durability = \"{durability}\"\n{nodes}")).unwrap();
+        let status = run(&["exchange", "status", "--network", file_text]);
+        assert_eq!(status.code, 4, "{}{}", status.stdout, status.stderr);
+        assert!(status.stderr.contains("can be asked"), "{}", status.stderr);
+    }
+    let neither = run(&["exchange", "status"]);
+    assert_eq!(neither.code, 2, "{}", neither.stderr);
+    let no_file = run(&["exchange", "assign", "1", "0", "--network", "/no/file"]);
+    assert_eq!(no_file.code, 2, "{}", no_file.stderr);
+}
+
+#[test]
 fn nothing_outlives_a_supervisor_that_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

@@ -5,7 +5,8 @@
 //!
 //! What has no reply is sent again, in order for each session and instrument: when the router's
 //! link was made anew, when a cell has a new leader or a new processor, when a mediator misses a
-//! predecessor, and after a while without reply, ever longer, and longer than replies take lately.
+//! predecessor, when the map gives the instrument to another cell, and after a while without reply,
+//! ever longer, and longer than replies take lately.
 //!
 //! What sessions are told besides is numbered, and theirs to keep count of: where some of it may be
 //! lost on a link, the gateway bids them [recall](FrameKind::Recall) it.
@@ -13,6 +14,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::cell::Request;
+use crate::control::{Map, Routes, View};
 use crate::link::{Arrived, Broken};
 use crate::network::{Durability, Network, Role};
 use crate::order::{Segment, UserId};
@@ -89,6 +91,8 @@ impl Flow {
 #[derive(Debug)]
 pub struct Gateway {
     network: Network,
+    /// Which cell an instrument belongs to.
+    map: Map,
     index: usize,
     sessions: HashMap<UserId, LinkId>,
     clients: Vec<LinkId>,
@@ -112,6 +116,7 @@ impl Gateway {
     pub fn new(network: &Network, index: usize) -> Gateway {
         Gateway {
             network: network.clone(),
+            map: Map::new(network.mediator.len()),
             index,
             sessions: HashMap::new(),
             clients: vec![],
@@ -137,7 +142,6 @@ impl Gateway {
         from: LinkId,
         frame: &mut Arrived<'_>,
     ) -> Result<(), Broken> {
-        let body_bytes = frame.body().len();
         // What no mediator could read would never have a reply.
         if Request::from_parts(&frame.header, frame.body()).is_err() {
             return Err(Broken("a client sent a request that means nothing".to_string()));
@@ -148,8 +152,8 @@ impl Gateway {
         self.requests += 1;
         let (segment, session) = (frame.header.segment, frame.header.session);
         self.sessions.insert(session, from);
-        let cell = self.network.cell_of(segment);
-        wire::route(frame.bytes, self.index as u16, cell, body_bytes);
+        let cell = self.map.cell_of(segment);
+        wire::route(frame.bytes, self.index as u16, cell, self.map.epoch());
         wire::stamp(frame.bytes, 0, links.now_ns);
         self.keep(cell, (segment, session), frame, links.now_ns);
         if let Some(router) = self.router(links) {
@@ -246,8 +250,8 @@ impl Gateway {
     /// A session misses something: who has it is asked. Without a link it is bid ask again when
     /// there is one.
     fn recall(&self, links: &mut Links, frame: &mut Arrived<'_>) {
-        let cell = self.network.cell_of(frame.header.segment);
-        wire::route(frame.bytes, self.index as u16, cell, frame.body().len());
+        let cell = self.map.cell_of(frame.header.segment);
+        wire::route(frame.bytes, self.index as u16, cell, self.map.epoch());
         let processor = self.network.processor_of(cell);
         if let Some(processor) = links.to(Role::Processor, processor) {
             links.forward(processor, frame.bytes);
@@ -275,6 +279,39 @@ impl Gateway {
             flow.is_watched
         });
         self.sweep_ns = now_ns + SWEEP_NS;
+    }
+
+    /// Takes a newer map: what has no reply goes by it from now on, and is sent again if its cell
+    /// is another one.
+    fn remap(&mut self, links: &mut Links, map: &Map) {
+        if !self.map.take(map) {
+            return;
+        }
+        let (index, router) = (self.index as u16, self.router(links));
+        for ((segment, _), flow) in &mut self.flows {
+            let cell = self.map.cell_of(*segment);
+            let is_moved = std::mem::replace(&mut flow.cell, cell) != cell;
+            for pending in &mut flow.pending {
+                wire::route(&mut pending.bytes, index, cell, self.map.epoch());
+            }
+            if let Some(router) = router.filter(|_| is_moved) {
+                self.resent += flow.again(links, router);
+            }
+        }
+        self.tell_view(links);
+    }
+
+    /// Tells the router, for control, which processors are up, and the newest map.
+    fn tell_view(&self, links: &mut Links) {
+        if let Some(router) = self.router(links)
+            && self.network.durability != Durability::None
+        {
+            let mut view = View::new(self.network.mediator.len());
+            view.routes.map.clone_from(&self.map);
+            let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
+            view.nodes = links.seen().filter(is_processor).collect();
+            links.send(router, &Header::new(FrameKind::View), &view.bytes(), 0);
+        }
     }
 
     fn tell_session(&mut self, links: &mut Links, session: UserId, bytes: &[u8]) {
@@ -305,7 +342,7 @@ impl Gateway {
             FrameKind::Private => self.tell_session(links, header.session, frame.bytes),
             FrameKind::Public => {
                 // Through whom it came: a client counts what is missing of each gateway's.
-                wire::route(frame.bytes, self.index as u16, header.cell, frame.body().len());
+                wire::route(frame.bytes, self.index as u16, header.cell, header.epoch);
                 for client in &self.clients {
                     links.forward(*client, frame.bytes);
                 }
@@ -329,9 +366,8 @@ impl Behaviour for Gateway {
             Peer::Node(Role::Router, _) => self.again(links, |_| true),
             Peer::Node(Role::Processor, index) => {
                 let processors = self.network.processor.len();
-                let network = &self.network;
-                let of_it =
-                    |segment: Segment| network.processor_of(network.cell_of(segment)) == index;
+                let (network, map) = (&self.network, &self.map);
+                let of_it = |segment: Segment| network.processor_of(map.cell_of(segment)) == index;
                 for (_, (last, floor)) in self.told.iter_mut().filter(|(seg, _)| of_it(**seg)) {
                     *floor = *last;
                 }
@@ -342,14 +378,17 @@ impl Behaviour for Gateway {
                     }
                 }
             }
-            _ => {}
+            _ => return,
         }
+        self.tell_view(links);
     }
 
-    fn down(&mut self, _links: &mut Links, peer: Peer, id: LinkId) {
+    fn down(&mut self, links: &mut Links, peer: Peer, id: LinkId) {
         if peer == Peer::Client {
             self.clients.retain(|client| *client != id);
             self.sessions.retain(|_, client| *client != id);
+        } else {
+            self.tell_view(links);
         }
     }
 
@@ -379,6 +418,12 @@ impl Behaviour for Gateway {
                 if self.network.durability == Durability::None {
                     self.bid_recall(links, cell);
                 }
+                Ok(())
+            }
+            (Peer::Node(Role::Router, _), FrameKind::Routes) => {
+                let routes = Routes::whole(frame.body());
+                let routes = routes.map_err(|error| Broken(error.to_string()))?;
+                self.remap(links, &routes.map);
                 Ok(())
             }
             (Peer::Node(Role::Processor, _), _) if self.pass_on(links, frame) => Ok(()),

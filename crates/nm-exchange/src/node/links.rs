@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nm_sys::poll::{Poller, Waker};
 
+use crate::control::ask;
 use crate::link::{Address, Arrived, Broken, Link, Stream};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
@@ -46,6 +47,8 @@ pub enum Peer {
     Unknown,
     /// A client.
     Client,
+    /// One who only looks.
+    Observer,
     /// A node.
     Node(Role, usize),
 }
@@ -55,6 +58,7 @@ impl std::fmt::Display for Peer {
         match self {
             Peer::Unknown => f.write_str("somebody"),
             Peer::Client => f.write_str("a client"),
+            Peer::Observer => f.write_str("an observer"),
             Peer::Node(role, index) => write!(f, "{role} {index}"),
         }
     }
@@ -88,6 +92,7 @@ pub struct Links {
     generation: u64,
     dirty: Vec<LinkId>,
     nodes: BTreeMap<(Role, usize), LinkId>,
+    /// Number of the last start of each node that was ever linked, and how many there were before.
     starts: BTreeMap<(Role, usize), (u64, u64)>,
     /// Nodes that it is linked with when all is well.
     peers_count: usize,
@@ -205,6 +210,24 @@ impl Links {
         self.nodes.range(nodes).map(|(_, id)| *id).collect()
     }
 
+    /// The nodes that are linked and the numbers of their starts.
+    pub fn seen(&self) -> impl Iterator<Item = ((Role, u16), u64)> {
+        let start = |node: &(Role, usize)| self.starts.get(node).map(|(start, _)| *start);
+        let seen = self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)));
+        seen.map(|((role, index), start)| ((role, index as u16), start))
+    }
+
+    /// The number of the start of a node, if it is linked.
+    pub fn start_of(&self, role: Role, index: usize) -> Option<u64> {
+        self.to(role, index)?;
+        self.starts.get(&(role, index)).map(|(start, _)| *start)
+    }
+
+    /// This node, and the number of its start.
+    pub fn own(&self) -> ((Role, u16), u64) {
+        ((self.own.0, self.own.1 as u16), self.start)
+    }
+
     /// Whether all links to other nodes are up.
     pub fn all_up(&self) -> bool {
         self.nodes.len() == self.peers_count
@@ -290,6 +313,7 @@ impl Links {
         match (frame.header.kind, peer) {
             (FrameKind::Welcome, Peer::Node(role, index)) => {
                 self.nodes.insert((role, index), id);
+                self.starts.insert((role, index), (frame.header.client_seq, 0));
                 Ok(Greeted { peer, older: None, starts_before: frame.header.output_seq })
             }
             (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
@@ -299,6 +323,7 @@ impl Links {
                     Peer::Node(role, index) => {
                         self.network.downstream(*role, *index).contains(&own)
                     }
+                    Peer::Observer => true,
                     Peer::Unknown => false,
                 });
                 let Some(peer) = peer else {
@@ -314,6 +339,9 @@ impl Links {
     }
 
     fn welcome(&mut self, id: LinkId, peer: Peer, start: u64) -> Greeted {
+        if peer == Peer::Observer {
+            self.send(id, &Header::new(FrameKind::Welcome), &[], 0);
+        }
         let Peer::Node(role, index) = peer else {
             return Greeted { peer, older: None, starts_before: 0 };
         };
@@ -322,7 +350,8 @@ impl Links {
             (*last, *before) = (start, *before + 1);
         }
         let starts_before = *before;
-        let header = Header { output_seq: starts_before, ..Header::new(FrameKind::Welcome) };
+        let (client_seq, output_seq) = (self.start, starts_before);
+        let header = Header { client_seq, output_seq, ..Header::new(FrameKind::Welcome) };
         self.send(id, &header, &[], 0);
         let older = self.nodes.insert((role, index), id);
         Greeted { peer, older, starts_before }
@@ -345,6 +374,9 @@ fn said(body: &[u8], network: &Network) -> Option<Peer> {
     let text = std::str::from_utf8(body).ok()?;
     if text == "client" {
         return Some(Peer::Client);
+    }
+    if text == ask::OBSERVER {
+        return Some(Peer::Observer);
     }
     let (role, index) = text.split_once(' ')?;
     let (role, index) = (role.parse::<Role>().ok()?, index.parse::<usize>().ok()?);

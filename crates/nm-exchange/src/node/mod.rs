@@ -2,6 +2,7 @@
 //! and writes once to each link.
 
 mod answer;
+mod control;
 mod gateway;
 mod links;
 mod mediator;

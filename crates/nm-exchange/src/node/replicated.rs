@@ -1,6 +1,7 @@
 //! Mediators and processors whose cells are replicated: the leader of a cell puts requests in
 //! order and proposes them in batches; every replica applies what is committed, and the processor
-//! answers.
+//! answers. A request whose cell was chosen by an older map than the mediator has, and is another
+//! one by it, is not put in order: the mediator sends its map back, and the gateway sends it again.
 
 use std::collections::VecDeque;
 
@@ -10,16 +11,18 @@ use nm_sys::poll::Waker;
 
 use crate::batch;
 use crate::book::Book;
-use crate::cell::{self, Cell, Request};
+use crate::cell::{self, Admitted, Cell, Request};
+use crate::control::{Map, Routes, View};
 use crate::journal::{self, Recorder};
 use crate::link::{Arrived, Broken};
-use crate::network::{Durability, Network, Role};
+use crate::network::{CONTROL, Durability, Network, Role};
 use crate::replica::{self, Log, RaftLog, Refused, Replicas, Told};
 use crate::verify::hashes::Hashes;
 use crate::wire::{self, Frame, FrameKind, Header};
 
 use super::Behaviour;
 use super::answer::Answers;
+use super::control::{Control, tell_routes};
 use super::links::{LinkId, Links, Peer};
 
 /// Bytes of requests that may wait for room in the log; more are lost, and sent again.
@@ -46,6 +49,8 @@ struct Replica<L> {
     recorder: Option<Recorder>,
     /// Where its states are written down, if anything is recorded.
     hashes: Option<Hashes>,
+    /// Answers to control of this turn.
+    released: Vec<Header>,
 }
 
 impl<L: Log> Replica<L> {
@@ -59,6 +64,7 @@ impl<L: Log> Replica<L> {
             copying: None,
             recorder,
             hashes,
+            released: vec![],
         }
     }
 
@@ -68,6 +74,7 @@ impl<L: Log> Replica<L> {
             match told {
                 Told::Committed { index, term, batch } => {
                     self.apply(index, &batch, apply)?;
+                    self.tell_released(links);
                     if let Some(recorder) = &mut self.recorder {
                         recorder.batch(index, term, &batch)?;
                     }
@@ -116,8 +123,15 @@ impl<L: Log> Replica<L> {
         let now_ns = clock::monotonic_ns();
         for frame in frames {
             let frame = frame.map_err(wrong)?;
-            let request = Request::of(&frame).map_err(wrong)?;
-            apply(&mut self.cell, &request, &frame, now_ns);
+            match self.cell.admit(&frame).map_err(wrong)? {
+                Admitted::Request(request) => apply(&mut self.cell, &request, &frame, now_ns),
+                Admitted::Elsewhere => {}
+                Admitted::Released(is_given) => {
+                    let flags = if is_given { wire::GIVEN } else { 0 };
+                    let kind = FrameKind::Released;
+                    self.released.push(Header { kind, flags, ..frame.header });
+                }
+            }
         }
         Ok(())
     }
@@ -128,6 +142,17 @@ impl<L: Log> Replica<L> {
         let header = Header { cell: self.number, epoch, ..Header::new(FrameKind::Lead) };
         for router in routers {
             links.send(*router, &header, &[], 0);
+        }
+    }
+
+    /// Tells control, by any router, what became of instruments that it asked for.
+    fn tell_released(&mut self, links: &mut Links) {
+        let router = links.all_to(Role::Router).first().copied();
+        let is_leader = self.log.lead().is_some();
+        for header in self.released.drain(..) {
+            if let Some(router) = router.filter(|_| is_leader) {
+                links.send(router, &header, &[], 0);
+            }
         }
     }
 
@@ -196,6 +221,8 @@ impl<L: Log> Replica<L> {
 struct Cells {
     waker: Waker,
     replicas: Vec<Replica<RaftLog>>,
+    /// Of the control group, if the node has one.
+    control: Option<Control<RaftLog>>,
     /// The thread of the logs, which ends with this.
     _thread: Replicas,
 }
@@ -208,9 +235,13 @@ impl Cells {
         let (thread, logs) = Replicas::start(network, role, index, settings, waker.clone())?;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
-        let mut replicas = vec![];
+        let (mut replicas, mut control) = (vec![], None);
         for log in logs {
             let number = log.cell();
+            if number == CONTROL {
+                control = Some(Control::new(network, log));
+                continue;
+            }
             let folder = network.folder(role, index).filter(|_| network.record);
             let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
             let hashes = folder.as_deref().map(Hashes::open).transpose()?;
@@ -223,15 +254,22 @@ impl Cells {
             replica.cell.forgives = network.durability == Durability::MemoryQuorum;
             replicas.push(replica);
         }
-        Ok(Cells { waker, replicas, _thread: thread })
+        Ok(Cells { waker, replicas, control, _thread: thread })
     }
 
     fn hear(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
         self.waker.drain();
+        if let Some(control) = &mut self.control {
+            control.hear(links);
+        }
         self.replicas.iter_mut().try_for_each(|replica| replica.hear(links, apply))
     }
 
-    fn turn(&mut self) -> Result<(), Failure> {
+    fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if let Some(control) = &mut self.control {
+            let leads = |replica: &Replica<RaftLog>| Some((replica.number, replica.log.lead()?));
+            control.turn(links, self.replicas.iter().filter_map(leads));
+        }
         self.replicas.iter_mut().try_for_each(Replica::turn)
     }
 
@@ -241,7 +279,8 @@ impl Cells {
 
     /// At once while a snapshot is copied.
     fn due_ns(&self) -> Option<u64> {
-        self.replicas.iter().any(|replica| replica.copying.is_some()).then_some(0)
+        let is_copying = self.replicas.iter().any(|replica| replica.copying.is_some());
+        is_copying.then_some(0).or_else(|| self.control.as_ref()?.due_ns())
     }
 }
 
@@ -249,13 +288,49 @@ impl Cells {
 #[derive(Debug)]
 pub struct Mediator {
     cells: Cells,
+    /// The newest map that it knows.
+    map: Map,
     requests: u64,
 }
 
 impl Mediator {
     /// A mediator whose replicas join their groups from now on.
     pub fn new(network: &Network, index: usize) -> Result<Mediator, Failure> {
-        Ok(Mediator { cells: Cells::new(network, Role::Mediator, index)?, requests: 0 })
+        let map = Map::new(network.mediator.len());
+        Ok(Mediator { cells: Cells::new(network, Role::Mediator, index)?, map, requests: 0 })
+    }
+
+    /// Whether the map gives a request's instrument to the cell that it came to. Where the request
+    /// was routed by a newer map, that one says so.
+    fn is_here(&self, header: &Header) -> bool {
+        header.epoch > self.map.epoch() || self.map.cell_of(header.segment) == header.cell
+    }
+
+    fn request(
+        &mut self,
+        links: &mut Links,
+        from: LinkId,
+        frame: &mut Arrived<'_>,
+    ) -> Result<(), Broken> {
+        // What cannot be applied must not come into the log.
+        if Request::from_parts(&frame.header, frame.body()).is_err() {
+            return Err(Broken("a router sent a request that means nothing".to_string()));
+        }
+        if !self.is_here(&frame.header) {
+            let leaders = Default::default();
+            tell_routes(links, from, &Routes { map: self.map.clone(), leaders });
+            return Ok(());
+        }
+        wire::stamp(frame.bytes, 2, links.now_ns);
+        self.requests += u64::from(self.queue(links.now_ns, frame));
+        Ok(())
+    }
+
+    /// Queues a frame for the log of its cell.
+    fn queue(&mut self, now_ns: u64, frame: &Arrived<'_>) -> bool {
+        let mut replicas = self.cells.replicas.iter_mut();
+        let replica = replicas.find(|replica| replica.number == frame.header.cell);
+        replica.is_some_and(|replica| replica.queue(now_ns, frame.bytes))
     }
 }
 
@@ -265,6 +340,15 @@ impl Behaviour for Mediator {
             && let Some(router) = links.to(Role::Router, index)
         {
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &[router]));
+            if let Some(control) = &self.cells.control {
+                control.greet(links, router);
+            }
+        }
+    }
+
+    fn down(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
+        if let (Peer::Node(Role::Router, index), Some(control)) = (peer, &mut self.cells.control) {
+            control.view(index, None);
         }
     }
 
@@ -274,17 +358,29 @@ impl Behaviour for Mediator {
         from: (LinkId, Peer),
         frame: &mut Arrived<'_>,
     ) -> Result<(), Broken> {
-        let (Peer::Node(Role::Router, _), FrameKind::Request) = (from.1, frame.header.kind) else {
-            return Err(Broken(format!("{} sent a {:?} to a mediator", from.1, frame.header.kind)));
-        };
-        // What cannot be applied must not come into the log.
-        if Request::from_parts(&frame.header, frame.body()).is_err() {
-            return Err(Broken("a router sent a request that means nothing".to_string()));
-        }
-        let mut replicas = self.cells.replicas.iter_mut();
-        if let Some(replica) = replicas.find(|replica| replica.number == frame.header.cell) {
-            wire::stamp(frame.bytes, 2, links.now_ns);
-            self.requests += u64::from(replica.queue(links.now_ns, frame.bytes));
+        let bad = |_| Broken(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
+        match (from.1, frame.header.kind, &mut self.cells.control) {
+            (Peer::Node(Role::Router, _), FrameKind::Request, _) => {
+                return self.request(links, from.0, frame);
+            }
+            (Peer::Node(Role::Router, _), FrameKind::Routes, _) => {
+                self.map.take(&Routes::whole(frame.body()).map_err(bad)?.map);
+            }
+            (Peer::Node(Role::Router, _), FrameKind::Release, _) => {
+                self.queue(links.now_ns, frame);
+            }
+            (Peer::Node(Role::Router, index), FrameKind::View, Some(control)) => {
+                control.view(index, Some(View::whole(frame.body()).map_err(bad)?));
+            }
+            (Peer::Node(Role::Router, _), FrameKind::Released, Some(control)) => {
+                control.released(&frame.header);
+            }
+            (Peer::Observer, FrameKind::Ask, Some(control)) => {
+                return control.ask(links, from.0, frame.body());
+            }
+            // What is for control concerns no other mediator.
+            (Peer::Node(Role::Router, _), FrameKind::View | FrameKind::Released, None) => {}
+            (peer, kind, _) => return Err(Broken(format!("{peer} sent a {kind:?} to a mediator"))),
         }
         Ok(())
     }
@@ -296,11 +392,15 @@ impl Behaviour for Mediator {
     fn woken(&mut self, links: &mut Links) -> Result<(), Failure> {
         self.cells.hear(links, &mut |cell, request, _, _| {
             cell.handle(request, |_| {});
-        })
+        })?;
+        if let Some(control) = &self.cells.control {
+            self.map.take(&control.routes().map);
+        }
+        Ok(())
     }
 
-    fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
-        self.cells.turn()
+    fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.cells.turn(links)
     }
 
     fn due_ns(&self) -> Option<u64> {
@@ -396,8 +496,8 @@ impl Behaviour for Processor {
         Ok(())
     }
 
-    fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
-        self.cells.turn()
+    fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.cells.turn(links)
     }
 
     fn due_ns(&self) -> Option<u64> {

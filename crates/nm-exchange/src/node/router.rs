@@ -1,8 +1,16 @@
 //! Router: each request goes to the mediator that leads its instrument's cell.
+//!
+//! Where there is control, it passes on what gateways see, and what control says of the map and of
+//! leaders; so one that has just started knows of a leader that is too old.
 
+use std::collections::BTreeMap;
+
+use nm_model::agent::Failure;
+
+use crate::control::{Leading, Routes, View};
 use crate::link::{Arrived, Broken};
-use crate::network::{Network, Role};
-use crate::wire::{self, FrameKind};
+use crate::network::{CONTROL, Durability, Network, Role};
+use crate::wire::{self, FrameKind, Header};
 
 use super::Behaviour;
 use super::links::{LinkId, Links, Peer};
@@ -10,65 +18,174 @@ use super::links::{LinkId, Links, Peer};
 /// A router.
 #[derive(Debug)]
 pub struct Router {
-    /// By cell: who leads it, and since which epoch; none as long as nobody has said so.
-    leaders: Vec<Option<(usize, u32)>>,
+    /// The map, and by cell who leads it; nobody as long as nobody has said so.
+    routes: Routes,
+    /// What gateways see.
+    views: BTreeMap<usize, View>,
+    /// Where control is: nodes that want to know what is seen here; nobody if there is none.
+    voters: Vec<(Role, usize)>,
+    /// Whether they are to be told.
+    is_news: bool,
     requests: u64,
 }
 
 impl Router {
     /// A router that knows no leader yet.
     pub fn new(network: &Network) -> Router {
-        Router { leaders: vec![None; network.mediator.len()], requests: 0 }
+        let has_control = network.durability != Durability::None;
+        Router {
+            routes: Routes::new(network.mediator.len()),
+            views: BTreeMap::new(),
+            voters: if has_control { network.replicas(CONTROL) } else { vec![] },
+            is_news: false,
+            requests: 0,
+        }
     }
 
-    /// A mediator says that it leads a cell. What was on its way to the one before is lost, so the
-    /// gateways are told.
-    fn leads(&mut self, links: &mut Links, mediator: usize, frame: &Arrived<'_>) {
-        let Some(known) = self.leaders.get_mut(usize::from(frame.header.cell)) else { return };
-        let epoch = frame.header.epoch;
-        // Epochs rise but for replicas that all lost their memory: then the old leader is gone, or
-        // is the same mediator.
-        let is_newer = known.is_none_or(|(leader, since)| {
-            epoch >= since || leader == mediator || links.to(Role::Mediator, leader).is_none()
-        });
-        if is_newer {
-            *known = Some((mediator, epoch));
+    /// Somebody leads a cell, as it says itself or control does. What was on its way to the one
+    /// before is lost, so the gateways are told.
+    fn leads(&mut self, links: &mut Links, cell: u16, leading: Leading, by_control: bool) {
+        if cell >= self.routes.map.cells() {
+            return;
+        }
+        let is_there = |leading: &Leading| {
+            let start = links.start_of(Role::Mediator, usize::from(leading.mediator));
+            start == Some(leading.start)
+        };
+        let is_news = match self.routes.leaders.get(&cell) {
+            // What it says again itself: something on the way may be lost.
+            Some(known) if !by_control && known.mediator == leading.mediator => true,
+            Some(known) if by_control => leading.epoch > known.epoch,
+            Some(known) => leading.epoch == known.epoch || known.yields_to(&leading, is_there),
+            None => true,
+        };
+        if is_news {
+            self.is_news = true;
+            self.routes.leaders.insert(cell, leading);
+            let header = Header { cell, epoch: leading.epoch, ..Header::new(FrameKind::Lead) };
             for gateway in links.all_to(Role::Gateway) {
-                links.forward(gateway, frame.bytes);
+                links.send(gateway, &header, &[], 0);
+            }
+        }
+    }
+
+    fn request(&mut self, links: &mut Links, frame: &mut Arrived<'_>) {
+        // Without a leader it is lost, and sent again when there is one.
+        let leading = self.routes.leaders.get(&frame.header.cell);
+        let link = leading.and_then(|l| links.to(Role::Mediator, usize::from(l.mediator)));
+        if let Some(link) = link {
+            links.forward(link, frame.bytes);
+        }
+    }
+
+    /// Takes what control says, or a mediator that has a newer map than a request.
+    fn take(&mut self, links: &mut Links, said: &Routes) {
+        if self.routes.map.take(&said.map) {
+            self.is_news = true;
+            let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
+            all.into_iter().for_each(|to| self.tell_map(links, to));
+        }
+        for (cell, leading) in &said.leaders {
+            self.leads(links, *cell, *leading, true);
+        }
+    }
+
+    fn tell_map(&self, links: &mut Links, to: LinkId) {
+        if self.routes.map.epoch() > 0 {
+            links.send(to, &Header::new(FrameKind::Routes), &self.routes.bytes(), 0);
+        }
+    }
+
+    /// Tells control what is seen here.
+    fn tell_view(&self, links: &mut Links) {
+        let near = links.seen();
+        let told = self.views.values().flat_map(|view| &view.nodes).map(|(n, start)| (*n, *start));
+        let mut view = View { nodes: near.chain(told).collect(), routes: self.routes.clone() };
+        // Of a leader that has gone nobody needs to hear.
+        view.routes.leaders.retain(|_, leading| {
+            view.nodes.get(&(Role::Mediator, leading.mediator)) == Some(&leading.start)
+        });
+        let bytes = view.bytes();
+        for (role, index) in &self.voters {
+            if let Some(voter) = links.to(*role, *index) {
+                links.send(voter, &Header::new(FrameKind::View), &bytes, 0);
             }
         }
     }
 }
 
 impl Behaviour for Router {
+    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+        if let Peer::Node(role, index) = peer
+            && let Some(to) = links.to(role, index)
+        {
+            self.tell_map(links, to);
+            self.is_news = true;
+        }
+    }
+
+    fn down(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
+        if let Peer::Node(Role::Gateway, index) = peer {
+            self.views.remove(&index);
+        }
+        self.is_news = true;
+    }
+
     fn frame(
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
         frame: &mut Arrived<'_>,
     ) -> Result<(), Broken> {
+        let bad = |_| Broken(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
         match (from.1, frame.header.kind) {
             (Peer::Node(Role::Gateway, _), FrameKind::Request) => {
                 self.requests += 1;
                 wire::stamp(frame.bytes, 1, links.now_ns);
-                let leader = self.leaders.get(usize::from(frame.header.cell)).copied().flatten();
-                let link = leader.and_then(|(leader, _)| links.to(Role::Mediator, leader));
-                // Without a leader it is lost, and sent again when there is one.
-                if let Some(link) = link {
-                    links.forward(link, frame.bytes);
-                }
-                Ok(())
+                self.request(links, frame);
             }
             (Peer::Node(Role::Mediator, mediator), FrameKind::Lead) => {
-                self.leads(links, mediator, frame);
-                Ok(())
+                let start = links.start_of(Role::Mediator, mediator).unwrap_or_default();
+                let Header { cell, epoch, .. } = frame.header;
+                let leading = Leading { mediator: mediator as u16, epoch, start };
+                self.leads(links, cell, leading, false);
             }
-            (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a router"))),
+            (Peer::Node(Role::Gateway, gateway), FrameKind::View) => {
+                let view = View::whole(frame.body()).map_err(bad)?;
+                self.take(links, &view.routes);
+                self.views.insert(gateway, view);
+                self.is_news = true;
+            }
+            (Peer::Node(Role::Mediator, _), FrameKind::Routes) => {
+                let routes = Routes::whole(frame.body()).map_err(bad)?;
+                self.take(links, &routes);
+            }
+            // From the leader of control to that of a cell, and back.
+            (Peer::Node(Role::Mediator, _), FrameKind::Release) => self.request(links, frame),
+            (Peer::Node(Role::Mediator, _), FrameKind::Released) => {
+                for mediator in links.all_to(Role::Mediator) {
+                    links.forward(mediator, frame.bytes);
+                }
+            }
+            (peer, kind) => return Err(Broken(format!("{peer} sent a {kind:?} to a router"))),
         }
+        Ok(())
+    }
+
+    fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_news) && !self.voters.is_empty() {
+            self.tell_view(links);
+        }
+        Ok(())
+    }
+
+    /// At once if a link broke after the turn.
+    fn due_ns(&self) -> Option<u64> {
+        self.is_news.then_some(0)
     }
 
     fn is_ready(&self) -> bool {
-        self.leaders.iter().all(Option::is_some)
+        self.routes.leaders.len() == usize::from(self.routes.map.cells())
     }
 
     fn counts(&self) -> (u64, u64) {

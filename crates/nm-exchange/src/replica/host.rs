@@ -24,7 +24,7 @@ use super::store::{Store, epoch_of};
 use super::{Group, MEMBERS_MAX, Member, Settings, Shared, Told};
 use crate::codec::{Fields, Meaningless};
 use crate::link::Address;
-use crate::network::{Durability, Network, Role};
+use crate::network::{Durability, Network, Role, group_name};
 
 /// How often is looked whether a replica has what it needs to lead.
 const LOOK: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ pub struct Replicas {
 
 impl Replicas {
     /// Starts the replicas of a node of a network, and gives the data loop's end of each, in the
-    /// order of [`Network::cells_at`]. The waker is woken when something is told.
+    /// order of [`Network::groups_at`]. The waker is woken when something is told.
     ///
     /// # Errors
     /// As [`Replicas::of`]; or if the network file lacks something that replication needs.
@@ -69,7 +69,7 @@ impl Replicas {
             _ => None,
         };
         let mut groups = vec![];
-        for cell in network.cells_at(role, index) {
+        for cell in network.groups_at(role, index) {
             let replicas = network.replicas(cell);
             let members: Result<Vec<Member>, Failure> = replicas
                 .iter()
@@ -83,7 +83,7 @@ impl Replicas {
                 cell,
                 members: members?,
                 own: own.unwrap_or_default(),
-                folder: folder.as_ref().map(|folder| folder.join(format!("cell-{cell}"))),
+                folder: folder.as_ref().map(|folder| folder.join(group_name(cell))),
             });
         }
         let settings = Settings { keep_all: settings.keep_all || network.record, ..settings };
@@ -105,11 +105,12 @@ impl Replicas {
             .map_err(|error| system(format!("the replicas cannot listen at {listen}: {error}")))?;
         let (mut seats, mut logs) = (vec![], vec![]);
         for group in groups {
+            let settings = settings.of_group(group.cell);
             let (messages, told) = channel();
             let (asked_by, asked) = unbounded_channel();
             let may_lead = group.members.get(group.own).is_some_and(|member| member.may_lead);
             if group.members.len() > MEMBERS_MAX {
-                return Err(system(format!("cell {} has too many replicas", group.cell)));
+                return Err(system(format!("{} has too many replicas", group_name(group.cell))));
             }
             logs.push(RaftLog::new(group.cell, told, asked_by));
             let teller = Arc::new(Teller::new(messages, waker.clone(), may_lead));
@@ -357,21 +358,22 @@ impl Seat {
             }
         };
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
-        let cell = self.group.cell;
+        let cell = group_name(self.group.cell);
         let why = stopped.err().map_or_else(|| "it ended".to_string(), |error| error.to_string());
         Err(self.store.failed().unwrap_or_else(|| {
-            Failure::new(FailureKind::System, format!("the replica of cell {cell} stopped: {why}"))
+            Failure::new(FailureKind::System, format!("the replica of {cell} stopped: {why}"))
         }))
     }
 
     async fn engine(&self, due: &Arc<Notify>) -> Result<(Arc<Engine>, Handover), Failure> {
         let Settings { heartbeat_ms, election_ms, snapshot_bytes, .. } = self.settings;
         let failed = |why: String| {
-            let message = format!("the replica of cell {} cannot start: {why}", self.group.cell);
+            let message =
+                format!("the replica of {} cannot start: {why}", group_name(self.group.cell));
             Failure::new(FailureKind::System, message)
         };
         let config = Config {
-            cluster_name: format!("cell {}", self.group.cell),
+            cluster_name: group_name(self.group.cell),
             heartbeat_interval: heartbeat_ms,
             election_timeout_min: election_ms.0,
             election_timeout_max: election_ms.1,

@@ -31,6 +31,7 @@ use nm_model::agent::Failure;
 
 use crate::journal;
 use crate::link::Address;
+use crate::network::CONTROL;
 
 pub use host::Replicas;
 pub use machine::saved_state;
@@ -54,7 +55,7 @@ pub struct Member {
 /// The replicas of one cell, as one of them sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Which cell.
+    /// Which cell, or [`CONTROL`].
     pub cell: u16,
     /// Its replicas, in the same order everywhere; at most [`MEMBERS_MAX`].
     pub members: Vec<Member>,
@@ -95,6 +96,18 @@ impl Default for Settings {
             journal: journal::Settings::default(),
             keep_all: false,
         }
+    }
+}
+
+impl Settings {
+    /// The same for a group: control writes little, and keeps it in small files.
+    pub fn of_group(self, group: u16) -> Settings {
+        if group != CONTROL {
+            return self;
+        }
+        let segment_bytes = self.journal.segment_bytes.min(256 << 10);
+        let journal = journal::Settings { segment_bytes };
+        Settings { snapshot_bytes: self.snapshot_bytes.min(128 << 10), journal, ..self }
     }
 }
 

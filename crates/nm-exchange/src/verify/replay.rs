@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::batch;
 use crate::book;
-use crate::cell::{Cell, Handled, Request, told_to};
+use crate::cell::{Admitted, Cell, Handled, Request, told_to};
 use crate::codec;
 use crate::load::log::Name;
 use crate::naive;
@@ -107,8 +107,10 @@ impl Replay {
         let mut requests = vec![];
         for frame in frames {
             let frame = frame.map_err(unreadable)?;
-            // What carries no command is passed over by the network, too.
-            let Ok(request) = Request::of(&frame) else { continue };
+            // What carries no command, or is for another cell, is passed over by the network, too.
+            let (plain, fast) = (self.plain.admit(&frame), self.fast.admit(&frame));
+            debug_assert_eq!(plain, fast);
+            let Ok(Admitted::Request(request)) = fast else { continue };
             let (told, code) = (&mut self.told, &mut self.code);
             let handled = self.plain.handle(&request, |event| {
                 code.clear();

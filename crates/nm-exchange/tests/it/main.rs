@@ -2,6 +2,7 @@
 
 mod book;
 mod calls;
+mod control;
 mod faults;
 mod journal;
 mod load;

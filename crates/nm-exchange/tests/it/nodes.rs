@@ -6,8 +6,8 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,16 +24,18 @@ use nm_exchange::wire::{self, FrameKind, Header};
 use nm_sys::clock::Deadline;
 
 /// Nothing here takes so long unless it hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A network of threads over Unix sockets, in a folder that goes with it.
 pub struct Ring {
     pub network: Network,
     pub folder: tempfile::TempDir,
+    /// What nodes complained of.
+    pub troubles: Arc<Mutex<Vec<String>>>,
     nodes: BTreeMap<(Role, usize), Running>,
 }
 
-struct Running {
+pub struct Running {
     stop: UnixStream,
     thread: JoinHandle<Ended>,
 }
@@ -49,7 +51,7 @@ impl Ring {
         });
         network.durability = durability;
         network.data = Some(folder.path().join("data"));
-        Ring { network, folder, nodes: BTreeMap::new() }
+        Ring { network, folder, troubles: Arc::default(), nodes: BTreeMap::new() }
     }
 
     /// Starts all nodes and waits until all links are up.
@@ -69,10 +71,14 @@ impl Ring {
     pub fn start_one(&mut self, role: Role, index: usize, seen: &Network, ready: &Arc<AtomicU64>) {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (network, ready) = (seen.clone(), Arc::clone(ready));
+        let troubles = Arc::clone(&self.troubles);
         let thread = std::thread::spawn(move || {
             let mut say = |notice: &Notice| {
                 if matches!(notice, Notice::Ready { .. }) {
                     ready.fetch_add(1, Ordering::AcqRel);
+                }
+                if let Notice::Trouble { message, .. } = notice {
+                    troubles.lock().unwrap().push(message.clone());
                 }
             };
             node::run(&network, role, index, stopped.as_fd(), &mut say).unwrap()
@@ -92,43 +98,43 @@ impl Ring {
         running.thread.join().unwrap()
     }
 
+    pub fn stop(mut self) -> Vec<Ended> {
+        self.stop_all()
+    }
+
     /// Ends all nodes; what they wrote stays as long as the ring.
     pub fn stop_all(&mut self) -> Vec<Ended> {
         let all: Vec<_> = self.nodes.keys().copied().collect();
         all.into_iter().map(|(role, index)| self.stop_one(role, index)).collect()
     }
-
-    fn stop(mut self) -> Vec<Ended> {
-        self.stop_all()
-    }
 }
 
 /// What a client is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
-    header: Header,
-    body: Vec<u8>,
+pub struct Told {
+    pub header: Header,
+    pub body: Vec<u8>,
 }
 
 /// Last number sent, and what has no reply.
 #[derive(Debug, Default)]
-struct Flow {
+pub struct Flow {
     last: u64,
     pending: VecDeque<(u64, Vec<u8>)>,
 }
 
 /// A client with one link and any number of sessions; it connects again and sends again.
-struct Client {
-    address: nm_exchange::link::Address,
-    link: Option<Link>,
-    sessions: BTreeMap<u32, u64>,
+pub struct Client {
+    pub address: nm_exchange::link::Address,
+    pub link: Option<Link>,
+    pub sessions: BTreeMap<u32, u64>,
     /// By session and instrument.
-    flows: BTreeMap<(u32, u32), Flow>,
-    told: Vec<Told>,
+    pub flows: BTreeMap<(u32, u32), Flow>,
+    pub told: Vec<Told>,
 }
 
 impl Client {
-    fn new(ring: &Ring, gateway: usize, sessions: &[u32]) -> Client {
+    pub fn new(ring: &Ring, gateway: usize, sessions: &[u32]) -> Client {
         Client {
             address: ring.network.gateway[gateway].address.clone(),
             link: None,
@@ -138,11 +144,11 @@ impl Client {
         }
     }
 
-    fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.flows.values().map(|flow| flow.pending.len()).sum()
     }
 
-    fn request(&mut self, session: u32, segment: u32, flags: u16, command: &Command) {
+    pub fn request(&mut self, session: u32, segment: u32, flags: u16, command: &Command) {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
         let flow = self.flows.entry((session, segment)).or_default();
@@ -166,7 +172,7 @@ impl Client {
         flow.pending.push_back((*seq, bytes));
     }
 
-    fn connect(&mut self) {
+    pub fn connect(&mut self) {
         let Ok(stream) = Stream::connect(&self.address, LIMIT) else {
             return std::thread::sleep(Duration::from_millis(2));
         };
@@ -182,7 +188,7 @@ impl Client {
     }
 
     /// Sends what is to be sent, and takes what comes within a moment.
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         if self.link.is_none() {
             self.connect();
         }
@@ -215,12 +221,12 @@ impl Client {
         }
     }
 
-    fn replies(&self) -> impl Iterator<Item = &Told> {
+    pub fn replies(&self) -> impl Iterator<Item = &Told> {
         self.told.iter().filter(|told| told.header.kind == FrameKind::Reply)
     }
 }
 
-fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
+pub fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
     Command::New(NewOrder {
         id: u64::from(session) << 32 | seq,
         user: session,
@@ -237,7 +243,7 @@ fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
     })
 }
 
-const SEGMENTS: u32 = 5;
+pub const SEGMENTS: u32 = 5;
 
 /// Orders that a session may have without reply on an instrument.
 const WINDOW: usize = 8;
@@ -258,7 +264,7 @@ fn send(client: &mut Client, session: u32, segment: u32, sent: &mut u64, count: 
 
 /// Sends `count` orders of each session on each instrument, and calls `meanwhile` with the number
 /// of replies so far, as if all instruments had as few as the slowest.
-fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
+pub fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
     let deadline = Deadline::after(LIMIT);
     let mut sent: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     loop {
@@ -289,7 +295,7 @@ fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
 
 /// Each request has one reply, each instrument's outcomes are numbered without a gap, and each
 /// session's requests on an instrument were carried out in the order sent.
-fn prove(clients: &[Client], count: u64) {
+pub fn prove(clients: &[Client], count: u64) {
     let mut numbers: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     let mut last: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
     let mut sessions = 0;

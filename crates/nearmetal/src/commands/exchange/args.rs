@@ -34,6 +34,47 @@ pub enum ExchangeCommand {
     Verify(VerifyArgs),
     /// Kill nodes at random under load, again and again, and verify each time.
     Torture(TortureArgs),
+    /// Ask a running network who is in it, who leads, and which cell instruments belong to.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange status --network network.toml\n  \
+        nearmetal exchange status --folder nearmetal-out/RUN --format json\n\n\
+        Exit code: 0 all nodes are up and lead as they should, 1 not all, 4 nobody answers")]
+    Status(StatusArgs),
+    /// Give an instrument that was never traded to another cell of a running network.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange assign 1000007 0 --network network.toml\n\n\
+        Exit code: 0 done, 5 refused, such as of an instrument that has traded, 4 nobody answers")]
+    Assign(AssignArgs),
+}
+
+/// Which running network is meant.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct RunningArgs {
+    /// The network's file.
+    #[arg(long, value_name = "FILE")]
+    pub network: Option<PathBuf>,
+    /// Result folder of an `exchange run` that goes on.
+    #[arg(long, value_name = "RUN")]
+    pub folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AssignArgs {
+    /// The instrument.
+    pub instrument: u32,
+    /// The cell that it shall belong to.
+    pub cell: u16,
+    #[command(flatten)]
+    pub running: RunningArgs,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ pub mod args;
 mod node;
 mod run;
 mod search;
+mod status;
 mod torture;
 mod verify;
 
@@ -20,5 +21,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Node(args) => node::run(args),
         ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Torture(args) => torture::run(args),
+        ExchangeCommand::Status(args) => status::run(args),
+        ExchangeCommand::Assign(args) => status::assign(args),
     }
 }

@@ -1,0 +1,148 @@
+//! `nearmetal exchange status` and `assign`: a running network is asked who is in it and who leads,
+//! and told which cell an instrument shall belong to.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use nm_exchange::control::ask::{self, ControlStatus, NodeStatus, Status};
+use nm_exchange::network::Network;
+use nm_model::{Failure, FailureKind};
+use nm_report::table::Tone;
+
+use super::args::{AssignArgs, RunningArgs, StatusArgs};
+use crate::cli::Format;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+/// How long one node may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a change of the map may take.
+const ASSIGN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Shows how a network is.
+pub fn run(args: &StatusArgs) -> Result<Exit> {
+    let network = network(&args.running)?;
+    let status = ask::status(&network, ANSWER_LIMIT)?;
+    match args.format.format {
+        Format::Json => output::json(&status)?,
+        Format::Text => output::data(&text(&status))?,
+    }
+    Ok(if status.is_whole() { Exit::Pass } else { Exit::Fail })
+}
+
+/// Gives an instrument to a cell.
+pub fn assign(args: &AssignArgs) -> Result<Exit> {
+    let network = network(&args.running)?;
+    let AssignArgs { instrument, cell, .. } = *args;
+    match ask::assign(&network, instrument, cell, ASSIGN_LIMIT) {
+        Ok(epoch) => {
+            output::data(&format!(
+                "instrument {instrument} belongs to cell {cell}, map epoch {epoch}\n"
+            ))?;
+            Ok(Exit::Pass)
+        }
+        Err(Failure { kind: FailureKind::NotAvailable, message, .. }) => {
+            Err(Stop::with(Exit::Conflict, message))
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+fn network(running: &RunningArgs) -> Result<Network> {
+    let file = match (&running.network, &running.folder) {
+        (Some(file), _) => file.clone(),
+        (None, Some(folder)) => newest(folder)?,
+        (None, None) => return Err(Stop::usage("say --network or --folder")),
+    };
+    Network::read(&file).map_err(Stop::usage)
+}
+
+/// The network's file of the round of a run that goes on: the last one that has one.
+fn newest(run: &Path) -> Result<PathBuf> {
+    let file = |folder: &Path| Some(folder.join("network.toml")).filter(|file| file.is_file());
+    if let Some(file) = file(run) {
+        return Ok(file);
+    }
+    let entries = fs::read_dir(run)
+        .map_err(|error| Stop::usage(format!("{} cannot be read: {error}", run.display())))?;
+    let written = |path: &PathBuf| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let files = entries.filter_map(|entry| file(&entry.ok()?.path()));
+    files.max_by_key(written).ok_or_else(|| {
+        Stop::usage(format!(
+            "no round in {} has a network.toml: the run has ended, or not begun",
+            run.display()
+        ))
+    })
+}
+
+fn text(status: &Status) -> String {
+    let style = output::style();
+    let mut text = format!("durability {}\n", status.durability);
+    let _ = match &status.control {
+        None => writeln!(
+            text,
+            "control    none: without a log, instruments belong to the cells of the network file"
+        ),
+        Some(control) => writeln!(text, "control    {}", control_line(control)),
+    };
+    let _ = writeln!(text, "map        {}\n", map_line(status));
+    let up = status.nodes.iter().filter(|node| node.is_up).count();
+    let _ = writeln!(text, "{up} of {} nodes are up", status.nodes.len());
+    let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0);
+    for node in &status.nodes {
+        let name = format!("{} {}", node.role, node.index);
+        let word = if node.is_up { "up" } else { "not up" };
+        let tone = if node.is_up { Tone::Good } else { Tone::Bad };
+        let (address, word) = (&node.address, style.tone(tone, word));
+        let _ = writeln!(text, "  {name:<14}{address:<width$}  {word}{}", history(node));
+    }
+    let led = status.cells.iter().filter(|cell| cell.leader.is_some()).count();
+    let _ = writeln!(text, "\n{led} of {} cells have a leader", status.cells.len());
+    for cell in &status.cells {
+        let leader = match cell.leader {
+            Some(leader) => format!("mediator {leader}"),
+            None => style.tone(Tone::Bad, "nobody"),
+        };
+        let _ = writeln!(text, "  cell {:<9}{leader}, epoch {}", cell.cell, cell.epoch);
+    }
+    text
+}
+
+fn control_line(control: &ControlStatus) -> String {
+    let mut line = match (control.leader, control.epoch) {
+        (Some(leader), Some(epoch)) => format!("mediator {leader} leads, epoch {epoch}"),
+        _ => "nobody leads".to_string(),
+    };
+    if control.stalled_ms > 0 {
+        let seconds = control.stalled_ms as f64 / 1e3;
+        let _ = write!(line, "; no majority for {seconds:.0} s: trading goes on with this map");
+    }
+    let _ = write!(line, "; replicas at {}", control.voters.join(", "));
+    line
+}
+
+fn map_line(status: &Status) -> String {
+    let cells = status.cells.len();
+    let mut line = format!("epoch {}, cell = instrument % {cells}", status.map_epoch);
+    for (at, exception) in status.exceptions.iter().enumerate() {
+        let word = if at == 0 { " but" } else { "," };
+        let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);
+    }
+    if let Some(change) = status.on_its_way {
+        let _ = write!(line, "; {} is on its way to cell {}", change.instrument, change.cell);
+    }
+    line
+}
+
+/// How often a node has started, and since when it is as it is.
+fn history(node: &NodeStatus) -> String {
+    let since = node.since_unix_ms.and_then(|ms| Timestamp::from_millisecond(ms as i64).ok());
+    let since = since.map(|since| format!(" since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+    let starts = node.starts.filter(|starts| *starts > 0).map(|starts| format!(", start {starts}"));
+    since.unwrap_or_default() + &starts.unwrap_or_default()
+}
