@@ -1,5 +1,5 @@
 //! The journal: records in order on disk, in files of one size that are filled with zeros before
-//! they are used, so that a sync writes data and no metadata.
+//! they are used, or were used before, so that a sync writes data and no metadata.
 //!
 //! Records are appended to a buffer; [`Journal::sync`] writes all of them at once and waits for the
 //! disk once. What a crash left half written at the end is cut off when the journal is opened;
@@ -7,17 +7,21 @@
 //! for how the two are told apart). After a failed write or sync, nothing is accepted any more:
 //! what the disk holds is then unknown.
 
+mod recorder;
 pub mod segment;
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 
+pub use recorder::{MISSED, Recorder};
 use segment::{HEADER_BYTES, Place, RECORD_BYTES};
 
 /// What a record holds, one byte for whoever writes it.
@@ -66,6 +70,8 @@ pub struct Found {
 struct Segment {
     path: PathBuf,
     first: u64,
+    /// What its checksums begin with.
+    salt: u32,
     /// Where each record begins; it ends where the next one begins, or at `end`.
     starts: Vec<u64>,
     end: u64,
@@ -85,8 +91,8 @@ pub struct Journal {
     settings: Settings,
     segments: Vec<Segment>,
     file: Option<File>,
-    /// The next file, in the making.
-    spare: Option<JoinHandle<io::Result<PathBuf>>>,
+    /// The next file.
+    spare: Option<Spare>,
     /// Records that are not written yet, for the end of the last segment.
     waiting: Vec<u8>,
     /// Index up to which the disk has everything.
@@ -95,8 +101,17 @@ pub struct Journal {
     failed: Option<Failure>,
 }
 
-/// Name of the file in the making.
+/// Name of the next file.
 const SPARE: &str = "spare.tmp";
+
+/// The next file.
+#[derive(Debug)]
+enum Spare {
+    /// It is filled with zeros, a piece for each message, and at once when there can be no more.
+    Making(JoinHandle<io::Result<()>>, Sender<()>, u64),
+    /// It was purged, and is as it was.
+    Used,
+}
 
 impl Journal {
     /// Opens the journal in a folder, which is made if it is missing. Records before `from` are
@@ -109,14 +124,17 @@ impl Journal {
         fs::create_dir_all(folder).map_err(|error| wrong("cannot be made", error))?;
         let mut found = Found::default();
         let mut segments = vec![];
+        // Whether the last file can be gone on with as it is.
+        let mut ends_well = false;
         let mut reader = Reader::open(folder)?;
         while let Some(scanned) = reader.next_segment()? {
-            let Scanned { path, first, places, end, torn_bytes, bytes } = scanned;
+            let Scanned { path, first, places, end, salt, torn_bytes, bytes } = scanned;
             found.torn_bytes += torn_bytes;
+            ends_well = torn_bytes == 0 && bytes.len() as u64 == settings.segment_bytes;
             let wanted = places.iter().filter(|place| place.index >= from);
             found.records.extend(wanted.map(|place| record(place, &bytes)));
             let starts = places.iter().map(|place| place.start as u64).collect();
-            segments.push(Segment { path, first, starts, end });
+            segments.push(Segment { path, first, salt, starts, end });
         }
         let durable = segments.last().map_or(0, |last| last.next() - 1);
         let mut journal = Journal {
@@ -129,10 +147,12 @@ impl Journal {
             durable,
             failed: None,
         };
-        if let Some(last) = journal.segments.last() {
-            let file = cut(&last.path, last.end, settings.segment_bytes)
-                .map_err(|error| wrong("cannot be written", error))?;
-            journal.file = Some(file);
+        if let Some(Segment { path, end, .. }) = journal.segments.last() {
+            let file = match ends_well {
+                true => go_on(path),
+                false => cut(path, *end, settings.segment_bytes),
+            };
+            journal.file = Some(file.map_err(|error| wrong("cannot be written", error))?);
         }
         journal.prepare();
         Ok((journal, found))
@@ -175,9 +195,10 @@ impl Journal {
         if !fits {
             self.roll(index)?;
         }
-        let durable = self.durable;
-        segment::write(&mut self.waiting, durable, index, term, kind, bytes);
+        let (start, length, durable) = (0, 0, self.durable);
+        let place = Place { start, length, index, term, durable, kind };
         if let Some(last) = self.segments.last_mut() {
+            segment::write(&mut self.waiting, last.salt, &place, bytes);
             last.starts.push(last.end);
             last.end += size;
         }
@@ -211,10 +232,14 @@ impl Journal {
     pub fn sync(&mut self) -> Result<(), Failure> {
         self.flush()?;
         let Some(file) = &self.file else { return Ok(()) };
+        let next = self.next().unwrap_or(1);
+        if self.durable + 1 == next {
+            return Ok(());
+        }
         if let Err(error) = file.sync_data() {
             return Err(self.fail("cannot be synced to its disk", &error));
         }
-        self.durable = self.next().unwrap_or(1) - 1;
+        self.durable = next - 1;
         Ok(())
     }
 
@@ -250,17 +275,34 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes files whose records all have at most this index; the last file stays.
+    /// Removes files whose records all have at most this index, or keeps one to use it again; the
+    /// last file stays.
     ///
     /// # Errors
     /// If a file cannot be removed.
     pub fn purge(&mut self, upto: u64) -> Result<(), Failure> {
         while self.segments.len() > 1 && self.segments[0].next() <= upto.saturating_add(1) {
-            if let Err(error) = fs::remove_file(&self.segments[0].path) {
+            let gone = self.segments.remove(0);
+            let removed = match self.spare {
+                None => self.spare_it(&gone.path),
+                Some(_) => fs::remove_file(&gone.path),
+            };
+            if let Err(error) = removed {
                 return Err(self.fail("keeps a file that is to go", &error));
             }
-            self.segments.remove(0);
         }
+        Ok(())
+    }
+
+    /// Keeps a file as the next one, if it has the right size.
+    fn spare_it(&mut self, path: &Path) -> io::Result<()> {
+        if fs::metadata(path)?.len() != self.settings.segment_bytes {
+            return fs::remove_file(path);
+        }
+        fs::rename(path, self.folder.join(SPARE))?;
+        // Its header must not change under its old name, whatever a crash leaves of the two.
+        sync_folder(&self.folder)?;
+        self.spare = Some(Spare::Used);
         Ok(())
     }
 
@@ -298,71 +340,90 @@ impl Journal {
             self.sync()?;
         }
         let path = self.folder.join(format!("{first:020}.journal"));
-        match self.take_spare(&path, first) {
-            Ok(file) => self.file = Some(file),
+        let salt = match self.take_spare(&path, first) {
+            Ok((file, salt)) => {
+                self.file = Some(file);
+                salt
+            }
             Err(error) => return Err(self.fail("cannot grow", &error)),
-        }
-        self.segments.push(Segment { path, first, starts: vec![], end: HEADER_BYTES as u64 });
+        };
+        self.segments.push(Segment { path, first, salt, starts: vec![], end: HEADER_BYTES as u64 });
         Ok(())
     }
 
-    /// Lets the next file be made, as soon as half of the last one is used.
+    /// Lets the next file be made, as soon as half of the last one is used, as fast as the other
+    /// half is used: the disk is there for the records.
     fn prepare(&mut self) {
+        let half = self.settings.segment_bytes / 2;
         let used = self.segments.last().map(|last| last.end);
-        let is_early = used.is_some_and(|used| used < self.settings.segment_bytes / 2);
-        if is_early || self.spare.is_some() {
+        if used.is_some_and(|used| used < half) {
             return;
         }
-        let (path, bytes) = (self.folder.join(SPARE), self.settings.segment_bytes);
-        // While records are written, the disk must not be busy with zeros for long at a time.
-        let pause = if used.is_some() { PAUSE } else { Duration::ZERO };
-        // Without a thread it is made when it is needed.
-        self.spare = std::thread::Builder::new()
-            .name("journal-spare".to_string())
-            .spawn(move || zeros(&path, bytes, pause).map(|()| path))
-            .ok();
+        if self.spare.is_none() {
+            let (path, bytes) = (self.folder.join(SPARE), self.settings.segment_bytes);
+            let (go_on, pace) = channel();
+            // Nobody waits for the disk before the first record.
+            let pace = used.map(|_| pace);
+            // Without a thread it is made when it is needed.
+            self.spare = std::thread::Builder::new()
+                .name("journal-spare".to_string())
+                .spawn(move || zeros(&path, bytes, pace))
+                .ok()
+                .map(|thread| Spare::Making(thread, go_on, 0));
+        }
+        if let (Some(used), Some(Spare::Making(_, go_on, pieces))) = (used, &mut self.spare) {
+            let wanted = (used - half) * 2 / PIECE_BYTES + 1;
+            while *pieces < wanted && go_on.send(()).is_ok() {
+                *pieces += 1;
+            }
+        }
     }
 
-    fn take_spare(&mut self, to: &Path, first: u64) -> io::Result<File> {
-        let ready = self.spare.take().and_then(|making| making.join().ok());
-        let spare = match ready {
-            Some(made) => made?,
-            None => {
-                let path = self.folder.join(SPARE);
-                zeros(&path, self.settings.segment_bytes, Duration::ZERO)?;
-                path
+    /// The next file under its name, and its salt.
+    fn take_spare(&mut self, to: &Path, first: u64) -> io::Result<(File, u32)> {
+        let path = self.folder.join(SPARE);
+        let mut salt = 0;
+        match self.spare.take() {
+            Some(Spare::Used) => {
+                // The standard library's hasher is seeded by the system's randomness.
+                salt = RandomState::new().build_hasher().finish() as u32 | 1;
             }
-        };
-        let file = OpenOptions::new().read(true).write(true).open(&spare)?;
-        file.write_all_at(&segment::header(first), 0)?;
+            Some(Spare::Making(thread, go_on, _)) => {
+                drop(go_on);
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread broke")))?;
+            }
+            None => zeros(&path, self.settings.segment_bytes, None)?,
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        file.write_all_at(&segment::header(first, salt), 0)?;
         file.sync_data()?;
-        fs::rename(&spare, to)?;
+        fs::rename(&path, to)?;
         sync_folder(&self.folder)?;
-        Ok(file)
+        Ok((file, salt))
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if let Some(making) = self.spare.take() {
-            let _ = making.join();
-            let _ = fs::remove_file(self.folder.join(SPARE));
+        if let Some(Spare::Making(thread, go_on, _)) = self.spare.take() {
+            drop(go_on);
+            let _ = thread.join();
         }
+        let _ = fs::remove_file(self.folder.join(SPARE));
     }
 }
 
-/// Pause after each mebibyte of zeros.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Bytes of zeros that are written and synced at a time while there are records to write.
+const PIECE_BYTES: u64 = 256 << 10;
 
-/// A file of zeros, on the disk.
-fn zeros(path: &Path, bytes: u64, pause: Duration) -> io::Result<()> {
+/// A file of zeros, on the disk: a piece for each message, the rest when there can be no more.
+fn zeros(path: &Path, bytes: u64, pace: Option<Receiver<()>>) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let mut at = 0;
-    while !pause.is_zero() && at < bytes {
-        let end = bytes.min(at + (1 << 20));
+    while at < bytes && pace.as_ref().is_some_and(|pace| pace.recv().is_ok()) {
+        let end = bytes.min(at + PIECE_BYTES);
         fill(&file, at, end)?;
         file.sync_data()?;
-        std::thread::sleep(pause);
         at = end;
     }
     fill(&file, at, bytes)?;
@@ -370,13 +431,20 @@ fn zeros(path: &Path, bytes: u64, pause: Duration) -> io::Result<()> {
 }
 
 fn fill(file: &File, mut at: u64, end: u64) -> io::Result<()> {
-    let chunk = vec![0; 1 << 20];
+    let chunk = vec![0; PIECE_BYTES as usize];
     while at < end {
         let count = (end - at).min(chunk.len() as u64);
         file.write_all_at(&chunk[..count as usize], at)?;
         at += count;
     }
     Ok(())
+}
+
+/// Opens a file that ends well. What another process wrote there is made durable.
+fn go_on(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    file.sync_data()?;
+    Ok(file)
 }
 
 /// Replaces everything from `end` on by zeros. The file is made shorter first, which a crash leaves
@@ -443,6 +511,7 @@ struct Scanned {
     first: u64,
     places: Vec<Place>,
     end: u64,
+    salt: u32,
     torn_bytes: u64,
     bytes: Vec<u8>,
 }
@@ -512,70 +581,8 @@ impl Reader {
             return damaged(next, "cannot be read, although a later file was begun");
         }
         self.next = Some(next);
-        let (places, end) = (scan.places, scan.end as u64);
-        let torn_bytes = scan.torn_bytes;
-        Ok(Some(Scanned { path, first, places, end, torn_bytes, bytes }))
-    }
-}
-
-/// Kind of a record that stands for batches which the one who records did not see.
-pub const MISSED: Kind = 3;
-
-/// Kind of a record that only keeps the numbers in a row.
-const GAP: Kind = 1;
-
-/// Writes batches down for an audit as they are carried out, in a journal that promises nothing:
-/// the disk is not waited for.
-#[derive(Debug)]
-pub struct Recorder(Journal);
-
-impl Recorder {
-    /// Goes on with what a folder holds.
-    ///
-    /// # Errors
-    /// As [`Journal::open`].
-    pub fn open(folder: &Path, settings: Settings) -> Result<Recorder, Failure> {
-        Journal::open(folder, settings, u64::MAX).map(|(journal, _)| Recorder(journal))
-    }
-
-    /// Notes a batch, unless it was noted before. Numbers between the last and this one had no
-    /// batch.
-    ///
-    /// # Errors
-    /// As [`Journal::append`].
-    pub fn batch(&mut self, index: u64, term: u64, bytes: &[u8]) -> Result<(), Failure> {
-        self.fill(index.saturating_sub(1), term, GAP)?;
-        if index < self.next() {
-            return Ok(());
-        }
-        self.0.append(index, term, BATCH, bytes)
-    }
-
-    /// Notes that the batches up to `upto` came as a snapshot.
-    ///
-    /// # Errors
-    /// As [`Journal::append`].
-    pub fn missed(&mut self, upto: u64) -> Result<(), Failure> {
-        self.fill(upto, 0, MISSED)
-    }
-
-    /// Hands what was noted to the system.
-    ///
-    /// # Errors
-    /// As [`Journal::flush`].
-    pub fn flush(&mut self) -> Result<(), Failure> {
-        self.0.flush()
-    }
-
-    /// Number after the last one that is noted or known to be none.
-    pub fn next(&self) -> u64 {
-        self.0.next().unwrap_or(1)
-    }
-
-    fn fill(&mut self, upto: u64, term: u64, kind: Kind) -> Result<(), Failure> {
-        while self.next() <= upto {
-            self.0.append(self.next(), term, kind, &[])?;
-        }
-        Ok(())
+        let segment::Scan { places, salt, torn_bytes, .. } = scan;
+        let end = scan.end as u64;
+        Ok(Some(Scanned { path, first, places, end, salt, torn_bytes, bytes }))
     }
 }

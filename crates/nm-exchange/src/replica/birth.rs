@@ -28,8 +28,8 @@ use tokio::time::timeout;
 use super::Group;
 use super::bytes::Coded;
 use super::network::{Kind, Peer};
+use super::promises::Promises;
 use super::raft::NodeId;
-use super::store::Promises;
 use crate::codec::{Fields, Meaningless};
 
 /// How a replica stands.
@@ -160,9 +160,8 @@ pub async fn born(group: &Group, start: u64, waits: impl Fn(&'static str)) -> Pr
     loop {
         let mut standings = vec![];
         for peer in &mut others {
-            let answer = timeout(LIMIT, peer.ask(Kind::Ask, vec![], &[])).await;
-            let answer = answer.ok().and_then(Result::ok);
-            standings.push(answer.and_then(|answer| Standing::whole(&answer).ok()));
+            let answer = timeout(LIMIT, peer.ask::<Standing>(Kind::Ask, |_| (), &[])).await;
+            standings.push(answer.ok().and_then(Result::ok));
         }
         match decide(group.own, start, &standings) {
             Ok(promises) => return promises,

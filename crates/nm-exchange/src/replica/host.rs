@@ -1,7 +1,6 @@
 //! The replication thread of a node: all groups that the node is in, one async runtime, one socket
 //! that listens.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,16 +8,17 @@ use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::poll::Waker;
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
-use openraft::{Config, EmptyNode, ServerState, Snapshot, SnapshotMeta, SnapshotPolicy, Vote};
+use openraft::raft::{AppendEntriesRequest, VoteRequest, VoteResponse};
+use openraft::{Config, ServerState, Snapshot, SnapshotMeta, SnapshotPolicy, Vote};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::birth::{self, Standing};
 use super::bytes::Coded;
+use super::elect::Heard;
 use super::machine::{Handover, Machine};
-use super::network::{Connection, Frame, Kind, Listener, Peer, Peers};
+use super::network::{Connection, Frame, Kind, Listener, Peers};
 use super::raft::{Asked, NodeId, Raft, RaftLog, Teller};
 use super::store::{Store, epoch_of};
 use super::{Group, MEMBERS_MAX, Member, Settings, Shared, Told};
@@ -27,10 +27,7 @@ use crate::link::Address;
 use crate::network::{Durability, Network, Role, group_name};
 
 /// How often is looked whether a replica has what it needs to lead.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// How long a replica lacks what it had before it says so.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub const LOOK: Duration = Duration::from_millis(20);
 
 /// The replication of all cells at a node. Ends when it is dropped, as if the node had been killed:
 /// what is promised is on disk, or with the other replicas.
@@ -115,7 +112,8 @@ impl Replicas {
             logs.push(RaftLog::new(group.cell, told, asked_by));
             let teller = Arc::new(Teller::new(messages, waker.clone(), may_lead));
             let folder = group.folder.as_deref();
-            let (store, is_known) = Store::open(folder, &settings, Arc::clone(&teller))?;
+            let members = group.members.len();
+            let (store, is_known) = Store::open(folder, members, &settings, Arc::clone(&teller))?;
             let stage = Stage::Blank(birth::start_number());
             let seat = Seat { group, settings, teller, store, stage: Mutex::new(stage) };
             seats.push((Arc::new(seat), is_known, asked));
@@ -143,11 +141,11 @@ impl Drop for Replicas {
 }
 
 /// A group at this node.
-struct Seat {
-    group: Group,
-    settings: Settings,
+pub struct Seat {
+    pub group: Group,
+    pub settings: Settings,
     teller: Arc<Teller>,
-    store: Store,
+    pub store: Store,
     stage: Mutex<Stage>,
 }
 
@@ -159,10 +157,12 @@ enum Stage {
 }
 
 /// A replica that takes part.
-struct Engine {
-    raft: Raft,
+pub struct Engine {
+    pub raft: Raft,
     /// When a leader was last heard of.
-    heard: Mutex<Instant>,
+    pub heard: Mutex<Heard>,
+    /// Notified when the leader's connection ends.
+    pub lost: Notify,
 }
 
 type Seated = (Arc<Seat>, bool, UnboundedReceiver<Asked>);
@@ -204,17 +204,31 @@ async fn serve(
 }
 
 async fn answer_all(mut connection: Connection, seats: Vec<Arc<Seat>>) {
+    // Whose leader's connection it is: the cell's seat, and who leads.
+    let mut leads = None;
     while let Ok(frame) = connection.receive().await {
-        let cell = frame.cell;
-        let answer = match seats.iter().find(|seat| seat.group.cell == cell) {
+        let Frame { kind, from, cell, .. } = frame;
+        let seat = seats.iter().find(|seat| seat.group.cell == cell);
+        if matches!(kind, Kind::Append | Kind::Commit) {
+            leads = seat.map(|seat| (seat, from));
+        }
+        let answer = match seat {
             Some(seat) => seat.answer(&frame).await.ok(),
             None => None,
         };
-        let kind = if answer.is_some() { Kind::Answer } else { Kind::Unable };
-        let answer = Frame { kind, from: 0, cell, body: answer.unwrap_or_default() };
-        if connection.send(&answer, &[]).await.is_err() {
-            return;
+        if kind == Kind::Commit {
+            continue;
         }
+        let kind = if answer.is_some() { Kind::Answer } else { Kind::Unable };
+        let put = |out: &mut Vec<u8>| out.extend(answer.unwrap_or_default());
+        if connection.send((kind, 0, cell), put, &[]).await.is_err() {
+            break;
+        }
+    }
+    if let Some((seat, from)) = leads
+        && let Stage::Live(engine) = seat.stage()
+    {
+        engine.lose(from);
     }
 }
 
@@ -232,16 +246,8 @@ impl Seat {
         self.group.own as NodeId + 1
     }
 
-    fn waits(&self, why: &str) {
+    pub fn waits(&self, why: &str) {
         self.teller.tell(Told::Waits(why.to_string()));
-    }
-
-    fn may_lead(&self) -> bool {
-        self.group.members.get(self.group.own).is_some_and(|member| member.may_lead)
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_millis(self.settings.election_ms.1)
     }
 
     fn stage(&self) -> Stage {
@@ -253,7 +259,7 @@ impl Seat {
             Stage::Blank(start) => Standing::Blank(start),
             Stage::Live(_) => {
                 let promises = self.store.promises();
-                let last = self.store.last().max(promises.floor);
+                let last = self.store.kept().max(promises.floor);
                 let (certificate, vote) = (promises.certificate, promises.vote);
                 Standing::Live { certificate, vote, last }
             }
@@ -261,38 +267,44 @@ impl Seat {
     }
 
     /// The answer to another replica.
-    async fn answer(&self, frame: &Frame) -> Result<Vec<u8>, Unable> {
+    async fn answer(&self, frame: &Frame<'_>) -> Result<Vec<u8>, Unable> {
         if frame.kind == Kind::Ask {
             return Ok(self.standing().bytes());
         }
         let Stage::Live(engine) = self.stage() else { return Err(Unable) };
         match frame.kind {
-            Kind::Append => {
-                let request = AppendEntriesRequest::whole(&frame.body)?;
+            Kind::Append | Kind::Commit => {
+                let request = AppendEntriesRequest::whole(frame.body)?;
+                if request.vote >= self.store.vote().unwrap_or_default() {
+                    engine.hear(frame.from);
+                }
                 let answer = engine.raft.append_entries(request).await.map_err(|_| Unable)?;
-                if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
-                    engine.hear();
+                if frame.kind == Kind::Append {
+                    // What is answered must be where the group keeps it: see `acks`.
+                    let kept = self.store.acks().own(self.store.write()).await;
+                    kept.map_err(|_| Unable)?;
                 }
                 Ok(answer.bytes())
             }
             Kind::Vote => {
-                let request = VoteRequest::whole(&frame.body)?;
+                let request = VoteRequest::whole(frame.body)?;
                 Ok(self.vote(&engine, request).await?.bytes())
             }
             Kind::Install => {
-                let mut fields = Fields(&frame.body);
+                let mut fields = Fields(frame.body);
                 let (vote, meta) = (Vote::read(&mut fields)?, SnapshotMeta::read(&mut fields)?);
                 let snapshot = Box::new(Shared(fields.0.to_vec().into()));
                 let snapshot = Snapshot { meta, snapshot };
+                engine.hear(frame.from);
                 let installed = engine.raft.install_full_snapshot(vote, snapshot).await;
-                engine.hear();
                 Ok(installed.map_err(|_| Unable)?.vote.bytes())
             }
             Kind::Stand => {
-                if engine.silence() > self.lease() && self.store.is_whole() {
+                let may_stand = self.may_stand(&engine, frame.from);
+                if may_stand {
                     engine.raft.trigger().elect().await.map_err(|_| Unable)?;
                 }
-                Ok(vec![])
+                Ok(may_stand.bytes())
             }
             Kind::Ask | Kind::Answer | Kind::Unable => Err(Unable),
         }
@@ -310,10 +322,11 @@ impl Seat {
             let vote = promises.vote.unwrap_or_default();
             return Ok(VoteResponse::new(vote, promises.floor, false));
         }
+        self.until_free(engine).await;
         let last = request.last_log_id;
         let answer = engine.raft.vote(request).await.map_err(|_| Unable)?;
         let is_ahead = !answer.vote_granted && self.store.last() > last && self.store.is_whole();
-        if is_ahead && !self.may_lead() && engine.silence() > self.lease() {
+        if is_ahead && !self.may_lead() && self.is_free(engine) {
             engine.raft.trigger().elect().await.map_err(|_| Unable)?;
         }
         Ok(answer)
@@ -326,7 +339,7 @@ impl Seat {
     ) -> Result<(), Failure> {
         if !is_known && let Stage::Blank(start) = self.stage() {
             let promises = birth::born(&self.group, start, |why| self.waits(why)).await;
-            self.store.promise(|none| *none = promises)?;
+            self.store.promise(|none| *none = promises).await?;
         }
         let due = Arc::new(Notify::new());
         let (engine, handover) = self.engine(&due).await?;
@@ -334,31 +347,41 @@ impl Seat {
             Stage::Live(Arc::clone(&engine));
         let tasks = [
             tokio::spawn(Arc::clone(self).begin(Arc::clone(&engine))),
-            tokio::spawn(Arc::clone(self).recover(Arc::clone(&engine))),
+            tokio::spawn(Arc::clone(self).succeed(Arc::clone(&engine))),
             tokio::spawn(Arc::clone(self).hand_over(Arc::clone(&engine))),
             tokio::spawn(snapshots(Arc::clone(&engine), due)),
         ];
-        let mut metrics = engine.raft.metrics();
-        let stopped = loop {
+        let mut changes = engine.raft.server_metrics();
+        loop {
             tokio::select! {
-                changed = metrics.changed() => {
-                    let now = metrics.borrow_and_update().clone();
-                    let leads = now.state == ServerState::Leader;
-                    self.teller.elected(leads.then(|| epoch_of(&now.vote.leader_id)));
-                    if changed.is_err() || now.running_state.is_err() {
-                        break now.running_state;
+                changed = changes.changed() => {
+                    let epoch = {
+                        let now = changes.borrow_and_update();
+                        let leads = changed.is_ok() && now.state == ServerState::Leader;
+                        leads.then(|| epoch_of(&now.vote.leader_id))
+                    };
+                    self.teller.elected(epoch);
+                    if changed.is_err() {
+                        break;
                     }
                 }
-                message = asked.recv() => match message {
-                    Some(Asked::Propose(batch, epoch)) => self.propose(&engine, batch, epoch).await,
-                    Some(Asked::Snapshot(number, state)) => handover.give(number, state),
-                    // The data loop has ended; the replica goes on for the others.
-                    None => std::future::pending().await,
+                () = self.store.acks().failed() => {
+                    let _ = engine.raft.shutdown().await;
+                    break;
+                }
+                // Without a data loop, the replica goes on for the others.
+                Some(message) = asked.recv() => match message {
+                    // Whoever is refused does not lead any more, and is told so.
+                    Asked::Propose(batch) => {
+                        drop(engine.raft.client_write_ff(Shared(batch.into())).await);
+                    }
+                    Asked::Snapshot(number, state) => handover.give(number, state),
                 },
             }
-        };
+        }
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         let cell = group_name(self.group.cell);
+        let stopped = engine.raft.metrics().borrow().running_state.clone();
         let why = stopped.err().map_or_else(|| "it ended".to_string(), |error| error.to_string());
         Err(self.store.failed().unwrap_or_else(|| {
             Failure::new(FailureKind::System, format!("the replica of {cell} stopped: {why}"))
@@ -366,7 +389,14 @@ impl Seat {
     }
 
     async fn engine(&self, due: &Arc<Notify>) -> Result<(Arc<Engine>, Handover), Failure> {
-        let Settings { heartbeat_ms, election_ms, snapshot_bytes, .. } = self.settings;
+        let Settings { heartbeat_ms, snapshot_bytes, .. } = self.settings;
+        let (short_ms, long_ms) = self.settings.election_ms;
+        // openraft's lease is the longest time before an election; who is not to lead never waits
+        // for one.
+        let election_ms = match self.may_lead() {
+            true => (short_ms, long_ms),
+            false => ((short_ms - 1).max(heartbeat_ms + 1), short_ms.max(heartbeat_ms + 2)),
+        };
         let failed = |why: String| {
             let message =
                 format!("the replica of {} cannot start: {why}", group_name(self.group.cell));
@@ -394,105 +424,12 @@ impl Seat {
         )?;
         let addresses = self.group.members.iter().map(|member| member.address.clone()).collect();
         let from = self.group.own as u8 + 1;
-        let peers = Peers { addresses, from, cell: self.group.cell };
         let store = self.store.clone();
+        let peers = Peers { addresses, from, cell: self.group.cell, store: store.clone() };
         let raft = Raft::new(self.me(), Arc::new(config), peers, store, machine)
             .await
             .map_err(|error| failed(error.to_string()))?;
-        Ok((Arc::new(Engine { raft, heard: Mutex::new(Instant::now()) }), handover))
-    }
-
-    /// Writes the members down as the group's first entry; which of them does it does not matter.
-    async fn begin(self: Arc<Seat>, engine: Arc<Engine>) {
-        if !self.may_lead() {
-            return;
-        }
-        sleep(self.lease() * self.group.own as u32 * 2).await;
-        if matches!(engine.raft.is_initialized().await, Ok(false)) {
-            let ids = (1..=self.group.members.len() as NodeId).map(|id| (id, EmptyNode::new()));
-            let members: BTreeMap<NodeId, EmptyNode> = ids.collect();
-            // It fails only if another one's entry has come meanwhile.
-            let _ = engine.raft.initialize(members).await;
-        }
-    }
-
-    /// Lets it stand for election as soon as its log is whole. Until then, somebody must lead: one
-    /// that may not, and has the log, is asked to stand.
-    async fn recover(self: Arc<Seat>, engine: Arc<Engine>) {
-        let mut since = Instant::now();
-        while !self.store.is_whole() {
-            sleep(LOOK).await;
-            if since.elapsed() > PATIENCE {
-                since = Instant::now();
-                self.waits(
-                    "it lost its memory, and no leader has brought it what it had; if this does \
-                     not end, too many replicas were lost at once, and acknowledged requests with \
-                     them",
-                );
-            }
-            if engine.silence() > self.lease() * 2 {
-                for (position, member) in self.group.members.iter().enumerate() {
-                    if !member.may_lead && position != self.group.own {
-                        self.stand(member).await;
-                    }
-                }
-                engine.hear();
-            }
-        }
-        engine.raft.runtime_config().elect(self.may_lead());
-    }
-
-    /// If one that may not lead was elected, it waits until one that may has everything, and lets
-    /// it stand.
-    async fn hand_over(self: Arc<Seat>, engine: Arc<Engine>) {
-        if self.may_lead() {
-            return;
-        }
-        let mut metrics = engine.raft.metrics();
-        while metrics.changed().await.is_ok() {
-            loop {
-                let now = metrics.borrow_and_update().clone();
-                if now.state != ServerState::Leader {
-                    break;
-                }
-                let matching = now.replication.unwrap_or_default();
-                let is_ready = |position: usize, member: &Member| {
-                    let last = matching.get(&(position as NodeId + 1)).copied().flatten();
-                    member.may_lead && last.is_some() && last >= self.store.last()
-                };
-                let mut members = self.group.members.iter().enumerate();
-                let heir = members.find(|(position, member)| is_ready(*position, member));
-                if let Some((_, heir)) = heir {
-                    // Nobody is elected as long as the leader is heard.
-                    engine.raft.runtime_config().heartbeat(false);
-                    sleep(self.lease() + LOOK).await;
-                    self.stand(heir).await;
-                    sleep(self.lease()).await;
-                    engine.raft.runtime_config().heartbeat(true);
-                }
-                sleep(LOOK).await;
-            }
-        }
-    }
-
-    async fn stand(&self, member: &Member) {
-        let me = self.group.own as u8 + 1;
-        let mut peer = Peer::new(member.address.clone(), me, self.group.cell);
-        let _ = tokio::time::timeout(self.lease(), peer.ask(Kind::Stand, vec![], &[])).await;
-    }
-
-    async fn propose(&self, engine: &Engine, batch: Vec<u8>, epoch: u32) {
-        match engine.raft.client_write_ff(Shared(batch.into())).await {
-            Ok(answer) => {
-                let teller = Arc::clone(&self.teller);
-                tokio::spawn(async move {
-                    if !matches!(answer.await, Ok(Ok(_))) {
-                        teller.refused(epoch);
-                    }
-                });
-            }
-            Err(_) => self.teller.refused(epoch),
-        }
+        Ok((Arc::new(Engine { raft, heard: Mutex::default(), lost: Notify::new() }), handover))
     }
 }
 
@@ -502,16 +439,5 @@ async fn snapshots(engine: Arc<Engine>, due: Arc<Notify>) {
         if engine.raft.trigger().snapshot().await.is_err() {
             return;
         }
-    }
-}
-
-impl Engine {
-    fn hear(&self) {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    /// Time since a leader was heard of.
-    fn silence(&self) -> Duration {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 }

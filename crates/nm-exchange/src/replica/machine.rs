@@ -13,8 +13,9 @@ use openraft::{
 use tokio::sync::{Notify, oneshot};
 
 use super::bytes::Coded;
+use super::promises::{read_whole, write_whole};
 use super::raft::{NodeId, Teller, Types};
-use super::store::{epoch_of, read_whole, write_whole};
+use super::store::epoch_of;
 use super::{Shared, Told};
 use crate::codec::Fields;
 
@@ -156,7 +157,6 @@ impl RaftSnapshotBuilder<Types> for Builder {
             Some(copy) => copy.await.ok(),
             None => None,
         };
-        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(state) = copied {
             let snapshot_id = self.applied.map_or_else(String::new, |applied| applied.to_string());
             let meta = SnapshotMeta {
@@ -164,8 +164,16 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 last_membership: self.members.clone(),
                 snapshot_id,
             };
-            snapshots.keep(&meta, &Shared(state.into())).map_err(|failure| unkept(&failure))?;
+            let snapshots = Arc::clone(&self.snapshots);
+            // Its disk holds up nobody else.
+            let kept = tokio::task::spawn_blocking(move || {
+                let mut snapshots = snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+                snapshots.keep(&meta, &Shared(state.into()))
+            });
+            let ended = |_| Err(Failure::new(FailureKind::System, "the replica ended"));
+            kept.await.unwrap_or_else(ended).map_err(|failure| unkept(&failure))?;
         }
+        let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         // A snapshot that came from the leader meanwhile is the newer one.
         snapshots.last().ok_or_else(|| {
             let error = AnyError::error("the data loop has ended");

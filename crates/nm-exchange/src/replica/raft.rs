@@ -33,18 +33,9 @@ pub type Raft = openraft::Raft<Types>;
 #[derive(Debug)]
 pub enum Asked {
     /// To propose a batch.
-    Propose(Vec<u8>, u32),
+    Propose(Vec<u8>),
     /// To take a snapshot that was wanted.
     Snapshot(u64, Vec<u8>),
-}
-
-/// What goes to the data loop.
-#[derive(Debug)]
-pub enum Message {
-    /// For the user.
-    Told(Told),
-    /// A batch that was proposed in this epoch was refused.
-    Refused(u32),
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +51,7 @@ struct Leading {
 /// The end of the channel on the replication thread.
 #[derive(Debug)]
 pub struct Teller {
-    messages: Sender<Message>,
+    messages: Sender<Told>,
     waker: Waker,
     may_lead: bool,
     leading: Mutex<Leading>,
@@ -68,23 +59,14 @@ pub struct Teller {
 
 impl Teller {
     /// The end for one group.
-    pub fn new(messages: Sender<Message>, waker: Waker, may_lead: bool) -> Teller {
+    pub fn new(messages: Sender<Told>, waker: Waker, may_lead: bool) -> Teller {
         Teller { messages, waker, may_lead, leading: Mutex::default() }
     }
 
     /// Tells.
     pub fn tell(&self, told: Told) {
-        self.send(Message::Told(told));
-    }
-
-    /// Says that a proposal of an epoch was refused.
-    pub fn refused(&self, epoch: u32) {
-        self.send(Message::Refused(epoch));
-    }
-
-    fn send(&self, message: Message) {
         // Without a data loop nobody wants to know.
-        let _ = self.messages.send(message);
+        let _ = self.messages.send(told);
         self.waker.wake();
     }
 
@@ -92,7 +74,7 @@ impl Teller {
     pub fn applied(&self, told: Vec<Told>, last: Option<LogId<NodeId>>) {
         let is_any = !told.is_empty();
         for told in told {
-            let _ = self.messages.send(Message::Told(told));
+            let _ = self.messages.send(told);
         }
         self.lead(|leading| leading.applied = last.map(|last| epoch_of(&last.leader_id)));
         if is_any {
@@ -126,7 +108,7 @@ impl Teller {
 #[derive(Debug)]
 pub struct RaftLog {
     cell: u16,
-    messages: Receiver<Message>,
+    messages: Receiver<Told>,
     asked: UnboundedSender<Asked>,
     lead: Option<u32>,
     in_flight: usize,
@@ -136,7 +118,7 @@ impl RaftLog {
     /// The data loop's end for one group.
     pub(super) fn new(
         cell: u16,
-        messages: Receiver<Message>,
+        messages: Receiver<Told>,
         asked: UnboundedSender<Asked>,
     ) -> RaftLog {
         RaftLog { cell, messages, asked, lead: None, in_flight: 0 }
@@ -159,10 +141,10 @@ impl Log for RaftLog {
 
     fn propose(&mut self, batch: Vec<u8>) -> Result<(), Refused> {
         match self.lead {
-            Some(epoch) if self.in_flight < IN_FLIGHT_MAX => {
+            Some(_) if self.in_flight < IN_FLIGHT_MAX => {
                 self.in_flight += 1;
                 // If the thread has ended, its last word tells so.
-                let _ = self.asked.send(Asked::Propose(batch, epoch));
+                let _ = self.asked.send(Asked::Propose(batch));
                 Ok(())
             }
             _ => Err(Refused(batch)),
@@ -170,26 +152,16 @@ impl Log for RaftLog {
     }
 
     fn next(&mut self) -> Option<Told> {
-        loop {
-            let told = match self.messages.try_recv().ok()? {
-                Message::Told(told) => told,
-                Message::Refused(epoch) => {
-                    if self.lead == Some(epoch) {
-                        self.in_flight = self.in_flight.saturating_sub(1);
-                    }
-                    continue;
-                }
-            };
-            match &told {
-                Told::Committed { term, .. } if self.lead.map(u64::from) == Some(*term) => {
-                    self.in_flight = self.in_flight.saturating_sub(1);
-                }
-                Told::Lead { epoch } => (self.lead, self.in_flight) = (Some(*epoch), 0),
-                Told::Follow | Told::Stopped(_) => (self.lead, self.in_flight) = (None, 0),
-                _ => {}
+        let told = self.messages.try_recv().ok()?;
+        match &told {
+            Told::Committed { term, .. } if self.lead.map(u64::from) == Some(*term) => {
+                self.in_flight = self.in_flight.saturating_sub(1);
             }
-            return Some(told);
+            Told::Lead { epoch } => (self.lead, self.in_flight) = (Some(*epoch), 0),
+            Told::Follow | Told::Stopped(_) => (self.lead, self.in_flight) = (None, 0),
+            _ => {}
         }
+        Some(told)
     }
 
     fn snapshot(&mut self, number: u64, state: Vec<u8>) {

@@ -1,66 +1,32 @@
-//! The log of a group at one replica: all entries that may still be asked for in memory, and in the
-//! journal too if the group has a folder; and what was promised, in a file beside it.
-//!
-//! ```text
-//! promises   two slots of 4096 bytes, written in turn, so that a crash leaves one of them whole:
-//!            0 number of the write u64   8 length u32   12 crc32c of number and content u32
-//!            16 content
-//! ```
+//! The log of a group at one replica: all entries that may still be asked for, in memory; and on a
+//! [`Disk`] too if the group has a folder.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::ops::{Bound, RangeBounds};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
-use nm_sys::clock::Moment;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{
     AnyError, CommittedLeaderId, Entry, LogId, LogState, OptionalSend, RaftLogReader, StorageError,
     StorageIOError, Vote,
 };
+use tokio::sync::oneshot;
 
+use super::acks::Acks;
 use super::bytes::{self, Coded};
+use super::disk::{Disk, Line, Task, Use};
+use super::promises::{PROMISES, Promises, Slots, failure};
 use super::raft::{NodeId, Teller, Types};
-use super::{Settings, Shared, Told};
-use crate::codec::{Fields, Meaningless};
-use crate::journal::{self, Journal};
+use super::{Settings, Shared};
+use crate::journal::Journal;
 
 /// Most bytes of entries that go in one message to another replica, if it is more than one.
 const MESSAGE_BYTES: usize = 1 << 20;
-
-/// What a replica may not forget, besides the entries.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Promises {
-    /// The replicas' starts that the group began with, in the order of its members (see
-    /// [`super::birth`]).
-    pub certificate: Vec<u64>,
-    /// The last vote.
-    pub vote: Option<Vote<NodeId>>,
-    /// What the log must reach before this replica may lead, or vote for one who has less.
-    pub floor: Option<LogId<NodeId>>,
-    /// The last entry that was forgotten because a snapshot has it.
-    pub purged: Option<LogId<NodeId>>,
-}
-
-impl Coded for Promises {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.certificate.put(out);
-        self.vote.put(out);
-        self.floor.put(out);
-        self.purged.put(out);
-    }
-
-    fn read(from: &mut Fields<'_>) -> Result<Promises, Meaningless> {
-        let (certificate, vote) = (Vec::read(from)?, Option::read(from)?);
-        Ok(Promises { certificate, vote, floor: Option::read(from)?, purged: Option::read(from)? })
-    }
-}
 
 /// Term as others than openraft see it: rises with each change of leader.
 pub fn epoch_of(leader: &CommittedLeaderId<NodeId>) -> u64 {
@@ -76,135 +42,36 @@ struct Inner {
     promises: Promises,
     entries: VecDeque<Entry<Types>>,
     disk: Option<Disk>,
-    /// Why the disk is not used any more.
-    failed: Option<Failure>,
-}
-
-#[derive(Debug)]
-struct Disk {
-    folder: PathBuf,
-    journal: Journal,
-    keep_all: bool,
-    slots: Option<Slots>,
-    /// Time for a sync after which others will want another leader; who is told of a longer one;
-    /// and when that was last.
-    slow: Duration,
-    teller: Arc<Teller>,
-    told: Option<Moment>,
-}
-
-impl Disk {
-    fn sync(&mut self) -> Result<(), Failure> {
-        let since = Moment::now();
-        self.journal.sync()?;
-        let took = since.elapsed();
-        let is_news = self.told.is_none_or(|told| told.elapsed() > SLOW_AGAIN);
-        if took > self.slow && is_news {
-            self.told = Some(Moment::now());
-            self.teller.tell(Told::Waits(format!(
-                "the disk of {} took {} ms for a sync: no leader stays in office with such a disk",
-                self.folder.display(),
-                took.as_millis()
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// How often a slow disk is spoken of.
-const SLOW_AGAIN: Duration = Duration::from_secs(5);
-
-/// The file of [`Promises`].
-#[derive(Debug)]
-struct Slots {
-    file: File,
-    number: u64,
-}
-
-const SLOT_BYTES: u64 = 4096;
-
-impl Slots {
-    /// The file and the content of the slot that was written last; none if there is no file.
-    fn open(path: &Path) -> Result<Option<(Slots, Vec<u8>)>, Failure> {
-        let opened = File::options().read(true).write(true).open(path);
-        let unreadable = |error: io::Error| failure(path, "cannot be read", &error.to_string());
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreadable(error)),
-        };
-        let bytes = fs::read(path).map_err(unreadable)?;
-        let slots = bytes.chunks(SLOT_BYTES as usize).filter_map(Slots::content);
-        let last = slots.max_by_key(|(number, _)| *number);
-        let (number, content) =
-            last.ok_or_else(|| failure(path, "is damaged", "no checksum of it is right"))?;
-        Ok(Some((Slots { file, number }, content.to_vec())))
-    }
-
-    fn content(slot: &[u8]) -> Option<(u64, &[u8])> {
-        let mut fields = Fields(slot);
-        let number = fields.u64().ok()?;
-        let (length, checksum) = (fields.u32().ok()?, fields.u32().ok()?);
-        let content = fields.bytes(length as usize).ok()?;
-        (number > 0 && checksum == Slots::checksum(number, content)).then_some((number, content))
-    }
-
-    fn checksum(number: u64, content: &[u8]) -> u32 {
-        crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), content)
-    }
-
-    /// A file whose first slot has this content.
-    fn create(path: &Path, content: &[u8]) -> io::Result<Slots> {
-        let temporary = path.with_extension("tmp");
-        let file = File::create(&temporary)?;
-        file.set_len(2 * SLOT_BYTES)?;
-        let mut slots = Slots { file, number: 0 };
-        slots.write(content)?;
-        slots.file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        journal::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
-        Ok(slots)
-    }
-
-    fn write(&mut self, content: &[u8]) -> io::Result<()> {
-        let number = self.number + 1;
-        let mut slot = number.to_le_bytes().to_vec();
-        slot.extend_from_slice(&(content.len() as u32).to_le_bytes());
-        slot.extend_from_slice(&Slots::checksum(number, content).to_le_bytes());
-        slot.extend_from_slice(content);
-        slot.resize(SLOT_BYTES as usize, 0);
-        self.file.write_all_at(&slot, number % 2 * SLOT_BYTES)?;
-        self.file.sync_data()?;
-        self.number = number;
-        Ok(())
-    }
+    /// Whether this replica is its whole group.
+    is_alone: bool,
 }
 
 /// The log.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Mutex<Inner>>);
-
-/// Name of the file of [`Promises`].
-const PROMISES: &str = "promises";
+pub struct Store {
+    inner: Arc<Mutex<Inner>>,
+    acks: Arc<Acks>,
+}
 
 impl Store {
-    /// The log in a folder, or an empty one in memory; and whether it was there before.
+    /// The log in a folder, or an empty one in memory, of one of so many members; and whether it
+    /// was there before.
     ///
     /// # Errors
     /// If the folder cannot be used or what it holds is damaged.
     pub fn open(
         folder: Option<&Path>,
+        members: usize,
         settings: &Settings,
         teller: Arc<Teller>,
     ) -> Result<(Store, bool), Failure> {
+        let is_alone = members == 1;
         let Some(folder) = folder else {
-            let inner = Inner {
-                promises: Promises::default(),
-                entries: VecDeque::new(),
-                disk: None,
-                failed: None,
-            };
-            return Ok((Store(Arc::new(Mutex::new(inner))), false));
+            let (promises, entries) = (Promises::default(), VecDeque::new());
+            let inner = Inner { promises, entries, disk: None, is_alone };
+            // What is in memory is where it is to be.
+            let acks = Arc::new(Acks::new(members, u64::MAX));
+            return Ok((Store { inner: Arc::new(Mutex::new(inner)), acks }, false));
         };
         fs::create_dir_all(folder)
             .map_err(|error| failure(folder, "cannot be made", &error.to_string()))?;
@@ -236,21 +103,18 @@ impl Store {
             return Err(damaged("it has a journal, but what was promised is lost"));
         }
         let is_known = known.is_some();
-        let disk = Disk {
-            folder: folder.into(),
-            journal,
-            keep_all: settings.keep_all,
-            slots: known.map(|(slots, _)| slots),
-            slow: Duration::from_millis(settings.election_ms.1),
-            teller,
-            told: None,
-        };
-        let inner = Inner { promises, entries, disk: Some(disk), failed: None };
-        Ok((Store(Arc::new(Mutex::new(inner))), is_known))
+        let mut inner = Inner { promises, entries, disk: None, is_alone };
+        let slow = Duration::from_millis(settings.election_ms.1);
+        let usage = Use { keep_all: settings.keep_all, slow };
+        let acks = Arc::new(Acks::new(members, 0));
+        let files = (journal, known.map(|(slots, _)| slots));
+        let disk = Disk::start(folder, files, inner.last(), usage, (Arc::clone(&acks), teller))?;
+        inner.disk = Some(disk);
+        Ok((Store { inner: Arc::new(Mutex::new(inner)), acks }, is_known))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was promised.
@@ -258,19 +122,48 @@ impl Store {
         self.inner().promises.clone()
     }
 
+    /// The last vote.
+    pub fn vote(&self) -> Option<Vote<NodeId>> {
+        self.inner().promises.vote
+    }
+
     /// Promises something else; the disk has it when this returns.
     ///
     /// # Errors
     /// If the disk does not take it.
-    pub fn promise(&self, change: impl FnOnce(&mut Promises)) -> Result<(), Failure> {
-        let mut inner = self.inner();
-        change(&mut inner.promises);
-        inner.save()
+    pub async fn promise(&self, change: impl FnOnce(&mut Promises)) -> Result<(), Failure> {
+        let saved = {
+            let mut inner = self.inner();
+            change(&mut inner.promises);
+            let (save, saved) = oneshot::channel();
+            let task = Task::Save(inner.promises.bytes(), Some(save));
+            if !inner.order(task)? {
+                return Ok(());
+            }
+            saved
+        };
+        saved.await.unwrap_or_else(|_| Err(self.failed().unwrap_or_else(ended)))
     }
 
     /// The last entry.
     pub fn last(&self) -> Option<LogId<NodeId>> {
         self.inner().last()
+    }
+
+    /// The last entry that would be there after a crash.
+    pub fn kept(&self) -> Option<LogId<NodeId>> {
+        let inner = self.inner();
+        inner.disk.as_ref().map_or_else(|| inner.last(), Disk::last)
+    }
+
+    /// Who has what.
+    pub fn acks(&self) -> &Acks {
+        &self.acks
+    }
+
+    /// Number of the last write, for [`Acks`].
+    pub fn write(&self) -> u64 {
+        self.inner().disk.as_ref().map_or(0, Disk::count)
     }
 
     /// Whether the log has all that it must have for its replica to lead.
@@ -281,8 +174,17 @@ impl Store {
 
     /// Why the disk is not used any more.
     pub fn failed(&self) -> Option<Failure> {
-        self.inner().failed.clone()
+        self.inner().disk.as_ref().and_then(Disk::failed)
     }
+}
+
+fn ended() -> Failure {
+    Failure::new(FailureKind::System, "the thread of a replica's disk ended")
+}
+
+/// A failure as openraft wants it.
+fn unwritten(failure: Failure) -> StorageError<NodeId> {
+    StorageIOError::write_logs(AnyError::new(&failure)).into()
 }
 
 impl Inner {
@@ -290,38 +192,46 @@ impl Inner {
         self.entries.back().map_or(self.promises.purged, |entry| Some(entry.log_id))
     }
 
-    fn save(&mut self) -> Result<(), Failure> {
-        let Some(disk) = &mut self.disk else { return Ok(()) };
-        let (path, content) = (disk.folder.join(PROMISES), self.promises.bytes());
-        let written = match &mut disk.slots {
-            Some(slots) => slots.write(&content),
-            None => Slots::create(&path, &content).map(|slots| disk.slots = Some(slots)),
-        };
-        written.map_err(|error| {
-            let failure = failure(&path, "cannot be written", &error.to_string());
-            let failure = journal::hinted(failure, &error);
-            self.failed.get_or_insert(failure.clone());
-            failure
-        })
+    /// Orders something for the disk; whether there is one.
+    fn order(&mut self, task: Task) -> Result<bool, Failure> {
+        let last = self.last();
+        match &mut self.disk {
+            Some(disk) => disk.order(task, last).map(|()| true),
+            None => Ok(false),
+        }
     }
 
-    fn append(&mut self, entries: impl IntoIterator<Item = Entry<Types>>) -> Result<(), Failure> {
-        for entry in entries {
-            if let Some(disk) = &mut self.disk {
-                let (kind, content) = bytes::content(&entry);
-                let term = epoch_of(&entry.log_id.leader_id);
-                disk.journal.append(entry.log_id.index + 1, term, kind, &content)?;
-            }
-            self.entries.push_back(entry);
+    fn append(
+        &mut self,
+        entries: impl IntoIterator<Item = Entry<Types>>,
+        callback: LogFlushed<Types>,
+    ) -> Result<(), Failure> {
+        let first = self.entries.len();
+        self.entries.extend(entries);
+        // See `acks` for why openraft need not wait for the disk.
+        let callback = if self.is_alone && self.disk.is_some() {
+            Some(callback)
+        } else {
+            callback.log_io_completed(Ok(()));
+            None
+        };
+        if self.disk.is_none() {
+            return Ok(());
         }
-        self.disk.as_mut().map_or(Ok(()), Disk::sync)
+        let lines = self.entries.range(first..).map(|entry| {
+            let (kind, content) = bytes::content(entry);
+            let (index, term) = (entry.log_id.index + 1, epoch_of(&entry.log_id.leader_id));
+            Line { index, term, kind, content }
+        });
+        let task = Task::Append(lines.collect(), callback);
+        self.order(task).map(|_| ())
     }
 
     fn truncate(&mut self, from: u64) -> Result<(), Failure> {
         while self.entries.back().is_some_and(|last| last.log_id.index >= from) {
             self.entries.pop_back();
         }
-        self.disk.as_mut().map_or(Ok(()), |disk| disk.journal.truncate(from + 1))
+        self.order(Task::Truncate(from + 1)).map(|_| ())
     }
 
     fn purge(&mut self, upto: LogId<NodeId>) -> Result<(), Failure> {
@@ -329,61 +239,9 @@ impl Inner {
             self.entries.pop_front();
         }
         self.promises.purged = self.promises.purged.max(Some(upto));
-        self.save()?;
-        let Some(disk) = &mut self.disk else { return Ok(()) };
-        match disk.journal.next() {
-            Some(next) if next <= upto.index + 1 => disk.journal.restart(upto.index + 1),
-            _ if disk.keep_all => Ok(()),
-            _ => disk.journal.purge(upto.index + 1),
-        }
+        self.order(Task::Save(self.promises.bytes(), None))?;
+        self.order(Task::Purge(upto.index + 1)).map(|_| ())
     }
-
-    /// Remembers a failure, and says it as openraft wants it.
-    fn failed(&mut self, failure: &Failure) -> StorageError<NodeId> {
-        self.failed.get_or_insert(failure.clone());
-        StorageIOError::write_logs(AnyError::new(failure)).into()
-    }
-}
-
-fn failure(path: &Path, what: &str, why: &str) -> Failure {
-    let message = format!("the replica's folder {} {what}: {why}", path.display());
-    Failure::new(FailureKind::System, message)
-}
-
-/// Writes a file with a checksum: a crash leaves the old one or the new one.
-///
-/// # Errors
-/// If the disk does not take it.
-pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
-    let write = || -> io::Result<()> {
-        let temporary = path.with_extension("tmp");
-        let mut file = File::create(&temporary)?;
-        file.write_all(&crc32c::crc32c(content).to_le_bytes())?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        journal::sync_folder(path.parent().unwrap_or(Path::new("/")))
-    };
-    let unwritten = |error: &io::Error| failure(path, "cannot be written", &error.to_string());
-    write().map_err(|error| journal::hinted(unwritten(&error), &error))
-}
-
-/// The content of such a file; none if there is no file.
-///
-/// # Errors
-/// If it cannot be read or is damaged.
-pub fn read_whole(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
-    let mut bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failure(path, "cannot be read", &error.to_string())),
-    };
-    let checksum = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-    if checksum.is_none_or(|checksum| checksum != crc32c::crc32c(&bytes[4..])) {
-        return Err(failure(path, "is damaged", "its checksum is wrong"));
-    }
-    bytes.drain(..4);
-    Ok(Some(bytes))
 }
 
 impl RaftLogReader<Types> for Store {
@@ -443,13 +301,11 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn save_vote(&mut self, vote: &Vote<NodeId>) -> Result<(), StorageError<NodeId>> {
-        let mut inner = self.inner();
-        inner.promises.vote = Some(*vote);
-        inner.save().map_err(|failure| inner.failed(&failure))
+        self.promise(|promises| promises.vote = Some(*vote)).await.map_err(unwritten)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote<NodeId>>, StorageError<NodeId>> {
-        Ok(self.inner().promises.vote)
+        Ok(self.vote())
     }
 
     async fn append<I>(
@@ -461,20 +317,14 @@ impl RaftLogStorage<Types> for Store {
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut inner = self.inner();
-        inner.append(entries).map_err(|failure| inner.failed(&failure))?;
-        drop(inner);
-        callback.log_io_completed(Ok(()));
-        Ok(())
+        self.inner().append(entries, callback).map_err(unwritten)
     }
 
     async fn truncate(&mut self, from: LogId<NodeId>) -> Result<(), StorageError<NodeId>> {
-        let mut inner = self.inner();
-        inner.truncate(from.index).map_err(|failure| inner.failed(&failure))
+        self.inner().truncate(from.index).map_err(unwritten)
     }
 
     async fn purge(&mut self, upto: LogId<NodeId>) -> Result<(), StorageError<NodeId>> {
-        let mut inner = self.inner();
-        inner.purge(upto).map_err(|failure| inner.failed(&failure))
+        self.inner().purge(upto).map_err(unwritten)
     }
 }

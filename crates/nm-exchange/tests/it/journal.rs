@@ -147,6 +147,51 @@ fn a_recorder_fills_gaps_and_notes_nothing_twice() {
     assert_eq!(records[4].kind, MISSED);
 }
 
+/// A journal whose last file was used before, and is full of records that look like new ones; and
+/// the first index to go on with.
+fn used(folder: &Path) -> (Journal, u64) {
+    let (mut journal, _) = opened(folder);
+    for index in 1..=40 {
+        append(&mut journal, &record(index, 60));
+        journal.sync().unwrap();
+        journal.purge(index - 1).unwrap();
+    }
+    assert_eq!(files(folder).len(), 1, "what was purged is not there");
+    let bytes = fs::read(files(folder).pop().unwrap()).unwrap();
+    assert_ne!(bytes[20..24], [0; 4], "the file was used before");
+    assert_ne!(bytes[bytes.len() - 100..], [0; 100], "and was not filled with zeros");
+    (journal, 41)
+}
+
+#[test]
+fn a_file_that_was_purged_is_used_again() {
+    let folder = TempDir::new().unwrap();
+    let (mut journal, next) = used(folder.path());
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let before = inode(&files(folder.path())[0]);
+    let mut again = false;
+    for index in next..next + 20 {
+        append(&mut journal, &record(index, 60));
+        journal.sync().unwrap();
+        journal.purge(index - 1).unwrap();
+        let now = files(folder.path());
+        assert_eq!(now.len(), 1);
+        again |= index > next + 12 && inode(&now[0]) == before;
+    }
+    assert!(again, "one of two files comes back");
+    let kept = read(folder.path());
+    drop(journal);
+    assert!(!folder.path().join("spare.tmp").exists());
+    // It goes on in the same file, and cuts what it is told to.
+    let (mut journal, found) = opened(folder.path());
+    assert_eq!(found, kept);
+    append(&mut journal, &record(next + 20, 30));
+    journal.sync().unwrap();
+    journal.truncate(next + 20).unwrap();
+    drop(journal);
+    assert_eq!(opened(folder.path()).1, kept);
+}
+
 /// Sizes of records, and whether a sync follows each.
 fn plan() -> impl Strategy<Value = Vec<(usize, bool)>> {
     prop::collection::vec((0usize..120, any::<bool>()), 1..30)
@@ -157,12 +202,19 @@ proptest! {
 
     /// The last file ends at any byte, as when the rest never reached the disk.
     #[test]
-    fn any_cut_replays_a_prefix(plan in plan(), at in any::<prop::sample::Index>()) {
+    fn any_cut_replays_a_prefix(
+        plan in plan(),
+        is_used: bool,
+        at in any::<prop::sample::Index>(),
+    ) {
         let folder = TempDir::new().unwrap();
-        let (mut journal, _) = opened(folder.path());
-        let all: Vec<Record> =
-            plan.iter().zip(1..).map(|((size, _), index)| record(index, *size)).collect();
-        for (record, (_, is_synced)) in all.iter().zip(&plan) {
+        let (mut journal, first) =
+            if is_used { used(folder.path()) } else { (opened(folder.path()).0, 1) };
+        let mut all = read(folder.path());
+        let start = all.len();
+        all.extend(plan.iter().zip(first..).map(|((size, _), index)| record(index, *size)));
+        let first = all[0].index;
+        for (record, (_, is_synced)) in all[start..].iter().zip(&plan) {
             append(&mut journal, record);
             if *is_synced {
                 journal.sync().unwrap();
@@ -177,21 +229,27 @@ proptest! {
         file.set_len(cut).unwrap();
         let (mut journal, found) = opened(folder.path());
         prop_assert!(all.starts_with(&found));
-        let next = found.len() as u64 + 1;
+        let next = first + found.len() as u64;
         append(&mut journal, &record(next, 10));
         journal.sync().unwrap();
-        prop_assert_eq!(read(folder.path()).len() as u64, next);
+        prop_assert_eq!(read(folder.path()).len(), found.len() + 1);
     }
 
     /// The machine stops: of what was written since the last sync, any blocks reached the disk.
     #[test]
-    fn any_crash_keeps_what_was_synced(plan in plan(), blocks in any::<[u64; 8]>()) {
+    fn any_crash_keeps_what_was_synced(
+        plan in plan(),
+        is_used: bool,
+        blocks in any::<[u64; 8]>(),
+    ) {
         let folder = TempDir::new().unwrap();
-        let (mut journal, _) = opened(folder.path());
-        let mut all = vec![];
-        let mut synced = 0;
-        let mut before = vec![];
-        for ((size, is_synced), index) in plan.iter().zip(1..) {
+        let (mut journal, first) =
+            if is_used { used(folder.path()) } else { (opened(folder.path()).0, 1) };
+        let mut all = read(folder.path());
+        let mut synced = all.len();
+        let last = files(folder.path()).pop();
+        let mut before = last.map(|path| fs::read(path).unwrap()).unwrap_or_default();
+        for ((size, is_synced), index) in plan.iter().zip(first..) {
             all.push(record(index, *size));
             let count = files(folder.path()).len();
             append(&mut journal, &all[all.len() - 1]);
