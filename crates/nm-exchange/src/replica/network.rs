@@ -90,6 +90,7 @@ impl Connection {
                 Connection(Box::new(stream))
             }
             Address::Unix(path) => Connection(Box::new(UnixStream::connect(path).await?)),
+            Address::Shm(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 
@@ -146,6 +147,7 @@ impl Listener {
             crate::link::Listener::Unix(listener) => {
                 Listener::Unix(UnixListener::from_std(listener)?)
             }
+            crate::link::Listener::Shm(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 

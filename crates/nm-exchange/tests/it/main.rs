@@ -10,5 +10,6 @@ mod quiet;
 mod quiet_nodes;
 mod replica;
 mod scenarios;
+mod shm;
 mod told;
 mod verify;
