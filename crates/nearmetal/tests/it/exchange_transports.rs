@@ -1,4 +1,4 @@
-//! The exchange over each transport of one host: whole networks, killed nodes, the proof after them,
+//! The exchange over each transport of one host: networks, killed nodes, the proof after them,
 //! and what says which transport wins.
 
 use std::fs;
