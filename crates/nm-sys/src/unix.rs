@@ -44,7 +44,9 @@ pub fn send_descriptors(
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    let is_sent = descriptors.len() <= DESCRIPTORS_MAX
+        && control.push(SendAncillaryMessage::ScmRights(descriptors));
+    if !is_sent {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
