@@ -234,8 +234,15 @@ impl Poller {
         let mask: *const libc::sigset_t = std::ptr::null();
         // SAFETY: room for so many events, a live time-out or none, and no signal mask.
         unsafe {
-            libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS as c_int, limit, mask, 0)
-                as c_int
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                epoll,
+                events,
+                EVENTS as c_int,
+                limit,
+                mask,
+                0usize,
+            ) as c_int
         }
     }
 }
