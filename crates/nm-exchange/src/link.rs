@@ -1,21 +1,27 @@
-//! Links between clients and nodes: FIFO streams of frames over TCP or Unix sockets, without
-//! blocking.
+//! Links between clients and nodes: FIFO streams of frames over TCP, Unix sockets or shared memory,
+//! without blocking.
 //!
 //! A link reads what is there in one call, hands the frames on in place, and writes what it was
 //! given in one call ([`Link::flush`]): under load, many frames share a call.
+
+mod ring;
+mod watch;
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use nm_sys::socket;
 
 use crate::wire::{self, HEADER_BYTES, Header};
+
+pub use ring::{RING_BYTES, Ring};
+pub use watch::Watch;
 
 /// Room that the kernel is asked for in each direction, bytes.
 const SOCKET_BYTES: u32 = 4 << 20;
@@ -30,24 +36,33 @@ const READ_BYTES: usize = 256 << 10;
 /// Bytes that may wait to be written: a peer that lets more pile up is cut off.
 pub const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// Where a node listens: `HOST:PORT` with a numeric host, or `unix:PATH`.
+/// Where a node listens: `HOST:PORT` with a numeric host, `unix:PATH`, or `shm:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// TCP.
     Tcp(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),
+    /// A Unix socket at which shared memory is handed over.
+    Shm(PathBuf),
 }
 
 impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Address, String> {
-        match text.strip_prefix("unix:") {
-            Some("") => Err("an address `unix:` has no path".to_string()),
-            Some(path) => Ok(Address::Unix(path.into())),
-            None => text.parse().map(Address::Tcp).map_err(|_| {
-                format!("`{text}` is no address: it is like `127.0.0.1:5001` or `unix:/run/node`")
+        let path = |path: &str| match path {
+            "" => Err(format!("an address `{text}` has no path")),
+            path => Ok(PathBuf::from(path)),
+        };
+        match (text.strip_prefix("unix:"), text.strip_prefix("shm:")) {
+            (Some(rest), _) => path(rest).map(Address::Unix),
+            (_, Some(rest)) => path(rest).map(Address::Shm),
+            _ => text.parse().map(Address::Tcp).map_err(|_| {
+                format!(
+                    "`{text}` is no address: it is like `127.0.0.1:5001`, `unix:/run/node` or \
+                     `shm:/run/node`"
+                )
             }),
         }
     }
@@ -58,17 +73,20 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(address) => address.fmt(f),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Shm(path) => write!(f, "shm:{}", path.display()),
         }
     }
 }
 
-/// A connected stream socket.
+/// A connected stream.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP, small messages sent at once.
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
+    /// Shared memory.
+    Shm(Ring),
 }
 
 impl Stream {
@@ -80,13 +98,19 @@ impl Stream {
         match address {
             Address::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
             Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Address::Shm(path) => {
+                let lifeline = UnixStream::connect(path)?;
+                Ring::take(lifeline, limit).map(Stream::Shm)
+            }
         }
     }
 
     /// Makes it ready for a link: not blocking, with room, and without delay.
     fn prepare(&self) -> io::Result<()> {
-        // Less room than wished for is slower, not wrong.
-        let _ = socket::set_buffers(self.as_fd(), SOCKET_BYTES);
+        if !matches!(self, Stream::Shm(_)) {
+            // Less room than wished for is slower, not wrong.
+            let _ = socket::set_buffers(self.as_fd(), SOCKET_BYTES);
+        }
         match self {
             Stream::Tcp(stream) => {
                 socket::set_silence(stream.as_fd(), SILENCE)?;
@@ -94,6 +118,7 @@ impl Stream {
                 stream.set_nonblocking(true)
             }
             Stream::Unix(stream) => stream.set_nonblocking(true),
+            Stream::Shm(_) => Ok(()),
         }
     }
 
@@ -101,6 +126,7 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.read(bytes),
             Stream::Unix(stream) => stream.read(bytes),
+            Stream::Shm(ring) => ring.read(bytes),
         }
     }
 
@@ -108,6 +134,7 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
+            Stream::Shm(ring) => ring.write(bytes),
         }
     }
 }
@@ -117,6 +144,7 @@ impl AsFd for Stream {
         match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
+            Stream::Shm(ring) => ring.as_fd(),
         }
     }
 }
@@ -128,6 +156,8 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A Unix socket.
     Unix(UnixListener),
+    /// A Unix socket at which shared memory is handed over.
+    Shm(UnixListener),
 }
 
 impl Listener {
@@ -142,14 +172,8 @@ impl Listener {
                 listener.set_nonblocking(true)?;
                 Ok(Listener::Tcp(listener))
             }
-            Address::Unix(path) => {
-                if UnixStream::connect(path).is_err() {
-                    let _ = std::fs::remove_file(path);
-                }
-                let listener = UnixListener::bind(path)?;
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(listener))
-            }
+            Address::Unix(path) => bind_unix(path).map(Listener::Unix),
+            Address::Shm(path) => bind_unix(path).map(Listener::Shm),
         }
     }
 
@@ -161,6 +185,9 @@ impl Listener {
         let accepted = match self {
             Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
             Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Shm(listener) => {
+                listener.accept().and_then(|(stream, _)| Ring::offer(stream)).map(Stream::Shm)
+            }
         };
         match accepted {
             Ok(stream) => Ok(Some(stream)),
@@ -174,15 +201,26 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Unix(listener) | Listener::Shm(listener) => listener.as_fd(),
         }
     }
 }
 
-/// Whether an error only says that there is nothing now.
+/// Listens at a path that nobody listens at.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    if UnixStream::connect(path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whether an error only says that there is nothing now, or that who came has left again.
 fn is_passing(error: &io::Error) -> bool {
-    use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
-    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    let kind = error.kind();
+    matches!(kind, WouldBlock | Interrupted | ConnectionAborted | ConnectionReset | BrokenPipe)
 }
 
 /// Why a link is of no use any more.
@@ -340,10 +378,10 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_written() {
-        for text in ["127.0.0.1:5001", "[::1]:80", "unix:/tmp/a node"] {
+        for text in ["127.0.0.1:5001", "[::1]:80", "unix:/tmp/a node", "shm:/tmp/b"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "unix:", "localhost:80", "127.0.0.1", "127.0.0.1:99999"] {
+        for text in ["", "unix:", "shm:", "localhost:80", "127.0.0.1", "127.0.0.1:99999"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

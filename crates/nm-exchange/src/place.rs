@@ -10,7 +10,7 @@ use nm_model::{Failure, FailureKind};
 
 use crate::hosts::{self, Host};
 use crate::link::Address;
-use crate::network::{Counts, Network, Node, Role};
+use crate::network::{Network, Node, NodeCounts, Role};
 
 /// First port that is tried.
 const PORT_FIRST: u16 = 10_000;
@@ -26,6 +26,8 @@ pub enum Transport {
     Tcp,
     /// Unix sockets.
     Unix,
+    /// Shared memory.
+    Shm,
 }
 
 /// A folder for sockets that goes with this value. Its name begins with `PRIVATE` and the id of
@@ -118,15 +120,16 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
 /// # Errors
 /// If there are not enough ports.
 pub fn network(
-    counts: Counts,
+    counts: NodeCounts,
     transport: Transport,
     sockets: &Path,
     hosts: &[Host],
 ) -> Result<Network, Failure> {
+    let most = 2 * counts.total() as usize;
     let mut ports = match hosts {
-        [] => free_ports(2 * counts.total())?,
+        [] => free_ports(most)?,
         // Elsewhere nobody can try; a port that is taken shows when its node starts.
-        _ => (0..2 * counts.total()).map(|at| PORT_FIRST + 5_000 + at as u16).collect(),
+        _ => (0..most).map(|at| PORT_FIRST + 5_000 + at as u16).collect(),
     }
     .into_iter();
     let mut port = move || ports.next().unwrap_or(PORT_FIRST);
@@ -135,6 +138,7 @@ pub fn network(
         let ip = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
         let address = match (transport, host) {
             (Transport::Unix, None) => Address::Unix(sockets.join(format!("{role}-{index}"))),
+            (Transport::Shm, None) => Address::Shm(sockets.join(format!("{role}-{index}"))),
             _ => Address::Tcp(SocketAddr::new(ip, port())),
         };
         let replicates = matches!(role, Role::Mediator | Role::Processor);
@@ -176,9 +180,12 @@ mod tests {
 
     #[test]
     fn nodes_listen_here_or_on_their_hosts() {
-        let counts: Counts = "1-1-2-1".parse().unwrap();
+        let counts: NodeCounts = "1-1-2-1".parse().unwrap();
         let unix = network(counts, Transport::Unix, Path::new("/s"), &[]).unwrap();
         assert_eq!(unix.gateway[0].address.to_string(), "unix:/s/gateway-0");
+        let shm = network(counts, Transport::Shm, Path::new("/s"), &[]).unwrap();
+        assert_eq!(shm.router[0].address.to_string(), "shm:/s/router-0");
+        assert!(shm.processor[0].replication.as_ref().unwrap().starts_with("127.0.0.1:"));
         assert!(unix.mediator[1].replication.as_ref().unwrap().starts_with("127.0.0.1:"));
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
         let far = network(counts, Transport::Tcp, Path::new("/s"), &hosts).unwrap();

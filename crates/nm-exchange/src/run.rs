@@ -1,6 +1,7 @@
 //! One round of the exchange from start to end: a network of its own, load at a rate, nodes killed
 //! on the way if that is asked for, and what clients saw.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nm_model::exchange::{ClassCpu, ExchangeRound, Fault};
+use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD};
 use nm_model::result::LatencyRound;
 use nm_model::{Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind};
 use nm_stats::Sample;
@@ -18,7 +19,7 @@ use nm_sys::clock::monotonic_ns;
 use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
-use crate::network::{Counts, Durability, Network, Role};
+use crate::network::{Durability, Network, Role};
 use crate::place::{self, PrivateFolder, Transport};
 use crate::sla::Sla;
 use crate::supervise::{NodeEnd, Restart, Supervisor};
@@ -77,6 +78,9 @@ pub struct Setup {
     pub spec: ExchangeSpec,
     /// How links are carried.
     pub transport: Transport,
+    /// Variables that put the accelerator in front of the nodes of this machine; none without it.
+    /// The load stays on the kernel.
+    pub accelerator: Vec<(OsString, OsString)>,
     /// Seed of the orders and of the schedule.
     pub seed: u64,
     /// Nodes to be killed.
@@ -113,11 +117,10 @@ impl Setup {
         if let Err((_, message)) = self.spec.check() {
             return fail(message);
         }
-        let counts = counts(&self.spec)?;
         for kill in &self.kills {
             let Kill { role, index, at_s, .. } = kill;
-            if *index >= counts.of(*role) {
-                let nodes = self.spec.nodes;
+            let nodes = self.spec.nodes;
+            if *index >= role.of(nodes) {
                 return fail(format!("a network of {nodes} has no {role} {index} to kill"));
             }
             if *at_s >= self.spec.seconds {
@@ -125,16 +128,14 @@ impl Setup {
                 return fail(format!("{role} {index} cannot be killed at {at_s} s of {seconds} s"));
             }
         }
-        if self.transport == Transport::Unix && !self.hosts.is_empty() {
-            return fail("Unix sockets do not reach other hosts; use --transport tcp".to_string());
+        let is_local = self.transport != Transport::Tcp || !self.accelerator.is_empty();
+        if is_local && !self.hosts.is_empty() {
+            let message = "Unix sockets, shared memory and the accelerator do not reach other \
+                           hosts; use --transport tcp";
+            return fail(message.to_string());
         }
         Ok(())
     }
-}
-
-fn counts(spec: &ExchangeSpec) -> Result<Counts, Failure> {
-    let refused = |error| Failure::new(FailureKind::BadRequest, error);
-    spec.nodes.to_string().parse().map_err(refused)
 }
 
 /// What a round came to.
@@ -158,13 +159,26 @@ pub struct Outcome {
 /// # Errors
 /// If the network cannot be started or kept, or the load not be driven.
 pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
+    round_with(setup, cancel, |_| ()).map(|(outcome, ())| outcome)
+}
+
+/// As [`round`]; before its nodes end, `look` looks at them: class, index and process id.
+///
+/// # Errors
+/// As [`round`].
+pub fn round_with<T>(
+    setup: &Setup,
+    cancel: &AtomicBool,
+    look: impl FnOnce(&[(Role, usize, u32)]) -> T,
+) -> Result<(Outcome, T), Failure> {
     setup.check()?;
     let private = PrivateFolder::new()?;
     let folder = &setup.folder;
     make_folder(folder)?;
     let network = network(setup, private.path(), folder)?;
     let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
-    let mut supervisor = Supervisor::start(&network, &setup.program, folder, host_of)?;
+    let (program, environment) = (&setup.program, &setup.accelerator);
+    let mut supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
 
     let log = setup.record.then(|| folder.join(CLIENT_LOG));
     let started = AtomicU64::new(0);
@@ -179,30 +193,22 @@ pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
         // The load fails as well when it is stopped: why it was stopped comes first.
         kept.and(driven)
     });
+    let found = look(&supervisor.pids());
     let restarts = supervisor.restarts().to_vec();
     let ends = supervisor.stop();
-    let driven = driven?;
+    let (driven, load_cpu_us) = driven?;
     if !setup.record {
         let _ = fs::remove_dir_all(folder.join(DATA));
         let _ = fs::remove_file(folder.join("network.toml"));
         // Stays where a node's log tells something.
         let _ = fs::remove_dir(folder);
     }
-    Ok(outcome(setup, driven, &restarts, &ends))
+    Ok((outcome(setup, driven, load_cpu_us, &restarts, &ends), found))
 }
 
 /// Whether nodes write journals.
 fn keeps(setup: &Setup) -> bool {
-    setup.record || durability(setup) == Durability::DiskQuorum
-}
-
-fn durability(setup: &Setup) -> Durability {
-    use nm_model::exchange::Durability as Asked;
-    match setup.spec.durability {
-        Asked::None => Durability::None,
-        Asked::MemoryQuorum => Durability::MemoryQuorum,
-        Asked::DiskQuorum => Durability::DiskQuorum,
-    }
+    setup.record || setup.spec.durability == Durability::DiskQuorum
 }
 
 fn make_folder(path: &Path) -> Result<(), Failure> {
@@ -213,8 +219,8 @@ fn make_folder(path: &Path) -> Result<(), Failure> {
 }
 
 fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Failure> {
-    let mut network = place::network(counts(&setup.spec)?, setup.transport, sockets, &setup.hosts)?;
-    network.durability = durability(setup);
+    let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
+    network.durability = setup.spec.durability;
     network.record = setup.record;
     if keeps(setup) {
         let data = match setup.hosts.is_empty() {
@@ -229,14 +235,15 @@ fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Fail
     Ok(network)
 }
 
-/// Drives the load: a warm-up that does not count, then the measurement, whose start it tells.
+/// Drives the load: a warm-up that does not count, then the measurement, whose start it tells. With
+/// the round comes the load's own CPU time, µs.
 fn drive(
     setup: &Setup,
     network: &Network,
     log: Option<&Path>,
     started: &AtomicU64,
     stop: &AtomicBool,
-) -> Result<load::Round, Failure> {
+) -> Result<(load::Round, u64), Failure> {
     let settings = Settings {
         seed: setup.seed,
         mix: setup.spec.mix,
@@ -265,7 +272,7 @@ fn drive(
     started.store(monotonic_ns(), Ordering::Release);
     let round = generator.round(&pace(setup.spec.seconds, setup.stall), stop);
     generator.end(Duration::from_secs_f64(DRAIN_S))?;
-    round
+    Ok((round?, nm_sys::counters::thread_cpu_ns() / 1_000))
 }
 
 /// Keeps the nodes alive, and kills those that are to be killed, until the load is done.
@@ -299,7 +306,13 @@ fn watch(
     Ok(())
 }
 
-fn outcome(setup: &Setup, load: load::Round, restarts: &[Restart], ends: &[NodeEnd]) -> Outcome {
+fn outcome(
+    setup: &Setup,
+    load: load::Round,
+    load_cpu_us: u64,
+    restarts: &[Restart],
+    ends: &[NodeEnd],
+) -> Outcome {
     let faults = restarts
         .iter()
         .filter(|restart| restart.is_wanted)
@@ -312,7 +325,7 @@ fn outcome(setup: &Setup, load: load::Round, restarts: &[Restart], ends: &[NodeE
         lateness_p99_ns,
         stream_hash: Some(format!("{:016x}", load.stream_hash)),
         resent: load.resent,
-        cpu: cpu(setup, ends),
+        cpu: cpu(setup, ends, load_cpu_us),
         hops: load.hops,
         faults,
     }));
@@ -342,23 +355,25 @@ fn fault(setup: &Setup, load: &load::Round, restart: &Restart) -> Fault {
     }
 }
 
-/// CPU time by class for a transaction that went all the way, from classes whose nodes all told.
-fn cpu(setup: &Setup, ends: &[NodeEnd]) -> Vec<ClassCpu> {
-    let Ok(counts) = counts(&setup.spec) else { return vec![] };
+/// CPU time by class for a transaction that went all the way, from classes whose nodes all told,
+/// and that of the load.
+fn cpu(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<ClassCpu> {
+    let counts = setup.spec.nodes;
     let requests: u64 = of(ends, Role::Gateway).map(|end| end.requests).sum();
     if requests == 0 || !setup.kills.is_empty() {
         return vec![];
     }
-    let whole = |role: &Role| of(ends, *role).count() == counts.of(*role);
-    let class = |role: Role| {
-        let cpu_us: u64 = of(ends, role).map(|end| end.cpu_us).sum();
-        ClassCpu {
-            class: role.to_string(),
-            nodes: counts.of(role) as u32,
-            cpu_us_per_txn: cpu_us as f64 / requests as f64,
-        }
+    let whole = |role: &Role| of(ends, *role).count() == role.of(counts);
+    let told = |class: String, nodes, cpu_us: u64| {
+        let cpu_us_per_txn = cpu_us as f64 / requests as f64;
+        ClassCpu { class, nodes, cpu_us_per_txn }
     };
-    Role::ALL.into_iter().filter(whole).map(class).collect()
+    let class = |role: Role| {
+        let cpu_us = of(ends, role).map(|end| end.cpu_us).sum();
+        told(role.to_string(), role.of(counts) as u32, cpu_us)
+    };
+    let load = told(LOAD.to_string(), 1, load_cpu_us);
+    Role::ALL.into_iter().filter(whole).map(class).chain([load]).collect()
 }
 
 fn of(ends: &[NodeEnd], role: Role) -> impl Iterator<Item = &NodeEnd> {
@@ -373,6 +388,7 @@ mod tests {
         Setup {
             spec: ExchangeSpec::default(),
             transport: Transport::Tcp,
+            accelerator: vec![],
             seed: 1,
             kills: vec![],
             record: false,
@@ -409,8 +425,13 @@ mod tests {
         refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
         refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");
         let hosts = hosts::parse("a 192.0.2.1").unwrap();
-        let far = Setup { hosts, transport: Transport::Unix, ..setup() };
-        refused(far, "do not reach other hosts");
+        let preload = ("LD_PRELOAD".into(), "/x.so".into());
+        let fast = Setup { hosts: hosts.clone(), accelerator: vec![preload], ..setup() };
+        refused(fast, "do not reach other hosts");
+        for transport in [Transport::Unix, Transport::Shm] {
+            let far = Setup { hosts: hosts.clone(), transport, ..setup() };
+            refused(far, "do not reach other hosts");
+        }
         let spec = ExchangeSpec { rate_per_s: 0.5, ..ExchangeSpec::default() };
         refused(Setup { spec, ..setup() }, "rate_per_s is 0.5");
     }
@@ -434,8 +455,8 @@ mod tests {
         };
         let ends =
             [end(Role::Gateway, 0, 100), end(Role::Gateway, 1, 300), end(Role::Router, 0, 100)];
-        let told = cpu(&setup(), &ends);
-        assert_eq!(told.len(), 1);
-        assert_eq!((told[0].class.as_str(), told[0].cpu_us_per_txn), ("gateway", 4.0));
+        let told = cpu(&setup(), &ends, 50);
+        let told: Vec<_> = told.iter().map(|c| (c.class.as_str(), c.cpu_us_per_txn)).collect();
+        assert_eq!(told, [("gateway", 4.0), ("load", 0.5)]);
     }
 }

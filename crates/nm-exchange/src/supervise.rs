@@ -9,6 +9,7 @@
 //! A node that dies is started again at once. One that dies again before it was ready, as with a
 //! full disk, is started again after a pause that doubles, so that the others have their peace.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -93,6 +94,7 @@ struct Running {
 /// The nodes of a network, running.
 pub struct Supervisor {
     program: PathBuf,
+    environment: Vec<(OsString, OsString)>,
     network_file: PathBuf,
     network_text: String,
     logs: PathBuf,
@@ -108,13 +110,15 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Starts all nodes of `network`, each on its host if there are hosts, and waits until every
-    /// link is up. `program` is nearmetal, and `folder` gets the network's file and the logs.
+    /// link is up. `program` is nearmetal, which gets the variables of `environment` on this
+    /// machine, and `folder` gets the network's file and the logs.
     ///
     /// # Errors
     /// If a node cannot be started or does not come up, with what it said last.
     pub fn start(
         network: &Network,
         program: &Path,
+        environment: &[(OsString, OsString)],
         folder: &Path,
         host_of: impl Fn(Role, usize) -> Option<Host>,
     ) -> Result<Supervisor, Failure> {
@@ -133,6 +137,7 @@ impl Supervisor {
         let (say, said) = channel();
         let mut supervisor = Supervisor {
             program: program.to_path_buf(),
+            environment: environment.to_vec(),
             network_file,
             network_text,
             logs,
@@ -187,6 +192,7 @@ impl Supervisor {
                 let index = index.to_string();
                 command.args(["exchange", "node", "--role", role.name(), "--index", &index]);
                 command.arg("--network").arg(&self.network_file);
+                command.envs(self.environment.iter().cloned());
                 command
             }
             Some(host) => host.command(role, index, self.network_text.len()),

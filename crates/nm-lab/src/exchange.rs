@@ -1,10 +1,13 @@
 //! A trial of the exchange: one round over a network of its own, as a round of a series.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use nm_exchange::load::Arrivals;
+use nm_exchange::network::Role;
 use nm_exchange::place::Transport;
 use nm_exchange::run::{self, Setup};
 use nm_exchange::sla::Sla;
@@ -13,10 +16,13 @@ use nm_model::probe::ProbeSpec;
 use nm_model::result::{Round, RoundData, Statistic};
 use nm_model::stack::Comparability;
 use nm_model::{
-    Case, ExchangeSpec, Failure, FailureKind, Mode, ProbeKind, Protocol, SeriesKey, StackPair,
+    Case, Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind, Launcher, Mode, ProbeKind,
+    Protocol, SeriesKey, Stack, StackPair,
 };
 
-use crate::trial::{Measured, Options};
+use crate::ledger::{Connection, Ledger, Place};
+use crate::trial::{KERNEL_SHARE_MAX, Measured, Options, bypass};
+use crate::{accelerator, launcher};
 
 /// Why a network cannot be made in an environment over such stacks, as a clause.
 pub fn obstacle(environment: EnvironmentKind, stacks: &StackPair) -> Option<String> {
@@ -27,20 +33,24 @@ pub fn obstacle(environment: EnvironmentKind, stacks: &StackPair) -> Option<Stri
                 .to_string(),
         );
     }
-    let is_known = stacks.client == stacks.server
-        && matches!(stacks.client.protocol, Protocol::Tcp | Protocol::Unix)
-        && stacks.client.mode == Mode::Epoll
-        && stacks.client.launcher.is_none();
-    let reason = "the nodes of an exchange wait by epoll on TCP or Unix sockets; use tcp-epoll or \
-                  unix-epoll";
-    (!is_known).then(|| reason.to_string())
+    let Stack { protocol, mode, launcher } = stacks.client;
+    let is_carried = match launcher {
+        None => matches!(protocol, Protocol::Tcp | Protocol::Unix | Protocol::Shm),
+        Some(launcher) => launcher == Launcher::Accel && protocol == Protocol::Tcp,
+    };
+    if !is_carried || mode != Mode::Epoll || stacks.client != stacks.server {
+        let reason = "the nodes of an exchange wait by epoll on sockets or shared memory; use \
+                      tcp-epoll, unix-epoll, shm-epoll or accel+tcp-epoll";
+        return Some(reason.to_string());
+    }
+    launcher.and_then(launcher::obstacle)
 }
 
 /// A round on this machine without anything special, as a plan's row asks for it. Journals, where
 /// the durability needs them, lie in `folder` while it runs.
 ///
 /// # Errors
-/// If this program's own file cannot be found.
+/// If this program's own file cannot be found, or the accelerator not be put in front of it.
 pub fn setup(
     spec: &ExchangeSpec,
     stacks: &StackPair,
@@ -52,11 +62,17 @@ pub fn setup(
     })?;
     let transport = match stacks.client.protocol {
         Protocol::Unix => Transport::Unix,
+        Protocol::Shm => Transport::Shm,
         _ => Transport::Tcp,
+    };
+    let accelerator = match stacks.client.launcher {
+        Some(launcher) => accelerator(launcher, &program)?,
+        None => vec![],
     };
     Ok(Setup {
         spec: spec.clone(),
         transport,
+        accelerator,
         seed,
         kills: vec![],
         record: false,
@@ -72,15 +88,39 @@ pub fn setup(
     })
 }
 
+/// What puts the accelerator in front of nodes. They outnumber the processors, so that none of them
+/// spins before it sleeps.
+fn accelerator(launcher: Launcher, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
+    if let Some(reason) = launcher::obstacle(launcher) {
+        return Err(Failure::new(FailureKind::NotAvailable, format!("not available: {reason}")));
+    }
+    let mut command = Command::new(program);
+    let settings = accelerator::Settings { spin_us: Some(0), ..Default::default() };
+    settings.apply(&mut command, &accelerator::library(program)?);
+    let set = command.get_envs().filter_map(|(name, value)| Some((name.into(), value?.into())));
+    Ok(set.collect())
+}
+
+/// What carries the links of a network, and what stands in front of its nodes.
+pub fn stack(setup: &Setup) -> Stack {
+    let protocol = match setup.transport {
+        Transport::Tcp => Protocol::Tcp,
+        Transport::Unix => Protocol::Unix,
+        Transport::Shm => Protocol::Shm,
+    };
+    let launcher = (!setup.accelerator.is_empty()).then_some(Launcher::Accel);
+    Stack { launcher, ..Stack::new(protocol, Mode::Epoll) }
+}
+
 /// How a series of the exchange is named.
 pub fn stack_name(setup: &Setup) -> String {
-    setup.spec.name(protocol(setup))
+    setup.spec.name(stack(setup))
 }
 
 /// Runs one round. With it come sentences about nodes that died by themselves.
 ///
 /// # Errors
-/// Those of [`run::round`].
+/// Those of [`run::round`], and if nothing between accelerated nodes left the kernel.
 pub fn run(
     setup: &Setup,
     round: u32,
@@ -88,7 +128,13 @@ pub fn run(
     cancel: &AtomicBool,
 ) -> Result<(Measured, Vec<String>), Failure> {
     let started_s = options.started.elapsed().as_secs_f64();
-    let outcome = run::round(setup, cancel)?;
+    let is_accelerated = !setup.accelerator.is_empty();
+    let (mut outcome, found) =
+        run::round_with(setup, cancel, |nodes| is_accelerated.then(|| between(nodes)))?;
+    if let Some(calls) = found {
+        outcome.doubts.extend(calls.judge()?);
+    }
+    let stack = stack(setup);
     let samples = options.raw_samples.then(|| {
         outcome.samples.iter().map(|s| s.latency_ns.min(u64::from(u32::MAX)) as u32).collect()
     });
@@ -104,9 +150,9 @@ pub fn run(
         },
         comparability: Comparability {
             statistic: Some(statistic.name().to_string()),
-            protocol: Some(protocol(setup).name().to_string()),
-            mode: Some(Mode::Epoll.name().to_string()),
-            bypass: Some("none".to_string()),
+            protocol: Some(stack.protocol.name().to_string()),
+            mode: Some(stack.mode.name().to_string()),
+            bypass: Some(bypass(stack).to_string()),
             ..Comparability::default()
         },
         settings: settings(setup),
@@ -129,10 +175,59 @@ fn environment(setup: &Setup) -> String {
     }
 }
 
-fn protocol(setup: &Setup) -> Protocol {
-    match setup.transport {
-        Transport::Tcp => Protocol::Tcp,
-        Transport::Unix => Protocol::Unix,
+/// Calls that moved bytes between nodes: those of connections that have left the kernel, those of
+/// the others, and why these have not.
+#[derive(Debug, Default, PartialEq)]
+struct Calls {
+    memory: u64,
+    kernel: u64,
+    why: Option<String>,
+}
+
+/// What the ledgers of accelerated nodes tell of the connections both ends of which are nodes.
+/// Those with the load stay on the kernel: it is not accelerated.
+fn between(nodes: &[(Role, usize, u32)]) -> Calls {
+    let all: Vec<Connection> = nodes
+        .iter()
+        .flat_map(|(_, _, pid)| Ledger::of_process(*pid))
+        .flat_map(|ledger| ledger.connections())
+        .filter(Connection::is_open)
+        .collect();
+    counted(&all)
+}
+
+fn counted(all: &[Connection]) -> Calls {
+    let ends: HashSet<_> = all.iter().map(|c| (c.record.local, c.record.peer)).collect();
+    let mut calls = Calls::default();
+    for connection in all {
+        if ends.contains(&(connection.record.peer, connection.record.local)) {
+            let (memory, kernel) = connection.calls();
+            calls.memory += memory;
+            if connection.place() != Place::Memory {
+                // Of one that has left, the first calls went through the kernel all the same.
+                calls.kernel += kernel;
+                calls.why = calls.why.take().or_else(|| connection.why());
+            }
+        }
+    }
+    calls
+}
+
+impl Calls {
+    /// # Errors
+    /// If nothing left the kernel, with the reason.
+    fn judge(&self) -> Result<Option<Doubt>, Failure> {
+        let why =
+            |prefix: &str| self.why.as_ref().map_or(String::new(), |why| format!("{prefix}{why}"));
+        if self.memory == 0 {
+            let message = format!("the nodes were not accelerated{}", why(": "));
+            return Err(Failure::new(FailureKind::NotAvailable, message));
+        }
+        let share = self.kernel as f64 / (self.memory + self.kernel) as f64;
+        let detail = || {
+            format!("{:.0} % of the calls between nodes went through it{}", share * 1e2, why(": "))
+        };
+        Ok((share > KERNEL_SHARE_MAX).then(|| Doubt::new(DoubtKind::NotAccelerated, detail())))
     }
 }
 
@@ -141,12 +236,16 @@ fn settings(setup: &Setup) -> BTreeMap<String, String> {
     let mut settings = vec![
         ("nodes", nodes.total().to_string()),
         ("layout", nodes.to_string()),
-        ("transport", protocol(setup).name().to_string()),
+        ("transport", stack(setup).protocol.name().to_string()),
         ("durability", durability.to_string()),
         ("mix", mix.to_string()),
         ("message", "200 B to 80 kB, mean 800 B".to_string()),
         ("warm-up", format!("{warmup_ms} ms")),
     ];
+    if !setup.accelerator.is_empty() {
+        let words = "in front of the nodes, without spinning; the load is on the kernel";
+        settings.push(("accelerator", words.to_string()));
+    }
     if !setup.hosts.is_empty() {
         let hosts: Vec<&str> = setup.hosts.iter().map(|host| host.destination.as_str()).collect();
         settings.push(("hosts", hosts.join(", ")));
@@ -166,16 +265,47 @@ fn settings(setup: &Setup) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::make::connection;
+    use nm_ring::ledger::Reason;
 
     #[test]
     fn other_stacks_and_environments_are_refused() {
         let reason = |environment, stacks: &str| obstacle(environment, &stacks.parse().unwrap());
         assert_eq!(reason(EnvironmentKind::Loopback, "tcp-epoll"), None);
         assert_eq!(reason(EnvironmentKind::Loopback, "unix-epoll"), None);
-        for stacks in ["tcp-spin", "shm-spin", "udp-epoll", "tcp-epoll:tcp-spin"] {
+        assert_eq!(reason(EnvironmentKind::Loopback, "shm-epoll"), None);
+        let accelerated = reason(EnvironmentKind::Loopback, "accel+tcp-epoll");
+        assert_eq!(accelerated, launcher::obstacle(Launcher::Accel));
+        for stacks in [
+            "tcp-spin",
+            "shm-spin",
+            "udp-epoll",
+            "accel+unix-epoll",
+            "onload+tcp-epoll",
+            "tcp-epoll:tcp-spin",
+        ] {
             let reason = reason(EnvironmentKind::Loopback, stacks).expect(stacks);
             assert!(reason.contains("use tcp-epoll"), "{reason}");
         }
         assert!(reason(EnvironmentKind::Netns, "tcp-epoll").unwrap().contains("--hosts"));
+    }
+
+    #[test]
+    fn only_connections_between_nodes_count_and_none_in_memory_is_no_figure() {
+        let at = |port: u16| format!("127.0.0.1:{port}").parse().ok();
+        let end = |local, peer, memory, kernel, reason| {
+            let mut connection = connection(memory, kernel, reason);
+            (connection.record.local, connection.record.peer) = (at(local), at(peer));
+            connection
+        };
+        let load = end(1, 9, 0, 5_000, Reason::None);
+        let pair = [end(1, 2, 500, 2, Reason::None), end(2, 1, 500, 3, Reason::None)];
+        let calls = counted(&[load, pair[0], pair[1]]);
+        assert_eq!((calls.memory, calls.kernel), (2_000, 0));
+        assert_eq!(calls.judge(), Ok(None));
+        let slow = counted(&[pair[0], end(2, 1, 10, 90, Reason::UrgentData)]);
+        assert!(slow.judge().unwrap().unwrap().detail.contains("urgent data"));
+        let failure = counted(&[load]).judge().unwrap_err();
+        assert_eq!(failure.message, "the nodes were not accelerated");
     }
 }

@@ -13,13 +13,12 @@ pub fn obstacle(
 ) -> Option<String> {
     environment_obstacle(environment)
         .or_else(|| probe_obstacle(probe))
-        .or_else(|| stack_obstacle(&stacks.client))
-        .or_else(|| stack_obstacle(&stacks.server))
-        .or_else(|| company_obstacle(stacks))
         .or_else(|| match probe {
+            // Its nodes have ways of their own to wait.
             ProbeKind::Exchange => exchange::obstacle(environment, stacks),
-            _ => None,
+            _ => stack_obstacle(&stacks.client).or_else(|| stack_obstacle(&stacks.server)),
         })
+        .or_else(|| company_obstacle(stacks))
         .or_else(|| {
             let obstacle = |&protocol: &Protocol| {
                 passage_obstacle(environment, protocol)

@@ -17,7 +17,9 @@ use nm_model::{
 use nm_ring::line::half_round_trip_ns;
 use nm_sys::clock::{Deadline, Moment};
 
+pub(crate) use accelerated::KERNEL_SHARE_MAX;
 use accelerated::Watch;
+pub(crate) use merge::bypass;
 
 use crate::affinity::{Affinity, one_kernel};
 use crate::agent::{Event, Handle};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::stack::{Protocol, named_enum, text_serde};
+use crate::stack::{Protocol, Stack, named_enum, text_serde};
 use crate::words::UnknownWord;
 
 /// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
@@ -17,8 +17,10 @@ pub const SLA_MS: f64 = 10.0;
 
 named_enum!(
     /// When a request counts as done.
+    #[derive(Default)]
     Durability, "durability", {
         /// When one mediator has it in memory.
+        #[default]
         None = "none",
         /// When most replicas of its cell have it in memory.
         MemoryQuorum = "memory-quorum",
@@ -125,11 +127,12 @@ impl Default for ExchangeSpec {
 
 impl ExchangeSpec {
     /// Its layout, and what differs from the default orders over TCP without durability:
-    /// `2-2-2-2`, `2-2-2-2 unix disk-quorum`.
-    pub fn name(&self, protocol: Protocol) -> String {
+    /// `2-2-2-2`, `2-2-2-2 unix disk-quorum`, `2-2-2-2 accel`.
+    pub fn name(&self, stack: Stack) -> String {
         let mut words = vec![self.nodes.to_string()];
-        if protocol != Protocol::Tcp {
-            words.push(protocol.to_string());
+        words.extend(stack.launcher.map(|launcher| launcher.to_string()));
+        if stack.protocol != Protocol::Tcp {
+            words.push(stack.protocol.to_string());
         }
         if self.durability != Durability::None {
             words.push(self.durability.to_string());
@@ -180,6 +183,9 @@ pub struct ExchangeRound {
     /// Nodes that were killed, and what clients saw of it.
     pub faults: Vec<Fault>,
 }
+
+/// Name of the load generator among the classes.
+pub const LOAD: &str = "load";
 
 /// CPU time of the nodes of a class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -237,9 +243,11 @@ mod tests {
     #[test]
     fn networks_are_named_by_their_layout_and_what_is_special() {
         let plain = ExchangeSpec::default();
-        assert_eq!(plain.name(Protocol::Tcp), "2-2-2-2");
+        let stack = |text: &str| text.parse::<Stack>().unwrap();
+        assert_eq!(plain.name(stack("tcp-epoll")), "2-2-2-2");
+        assert_eq!(plain.name(stack("accel+tcp-epoll")), "2-2-2-2 accel");
         let durable = ExchangeSpec { durability: Durability::DiskQuorum, ..plain };
-        assert_eq!(durable.name(Protocol::Unix), "2-2-2-2 unix disk-quorum");
+        assert_eq!(durable.name(stack("unix-epoll")), "2-2-2-2 unix disk-quorum");
     }
 
     #[test]

@@ -316,7 +316,7 @@ impl ProbeSpec {
     /// the exchange with what is special about it.
     pub fn stack_name(&self, stacks: &StackPair) -> String {
         match self {
-            ProbeSpec::Exchange(spec) => spec.name(stacks.on_the_wire()),
+            ProbeSpec::Exchange(spec) => spec.name(stacks.client),
             _ => stacks.to_string(),
         }
     }

@@ -1,8 +1,10 @@
 //! What the exchange has beside a plain table of latencies: its round trips next to the published
-//! ones, the highest rates by size of network, CPU time by class of node, the way through the ring
-//! hop by hop, and nodes that were killed.
+//! ones, the highest rates by size of network, which transport wins, CPU time by class of node, the
+//! way through the ring hop by hop, and nodes that were killed.
 
-use nm_model::exchange::ExchangeRound;
+mod transports;
+
+use nm_model::exchange::{ExchangeRound, LOAD};
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::Series;
 use nm_model::{Metric, RunResult};
@@ -31,6 +33,7 @@ pub fn tables(result: &RunResult) -> Vec<Table> {
     let tables = [
         latency_table(&own, latency.as_ref()),
         throughput_table(&own, scaling.as_ref()),
+        transports::table(result, &own),
         cpu_table(&own),
         hop_table(&own),
         fault_table(&own),
@@ -145,25 +148,34 @@ fn cpu_table(own: &[&Series]) -> Table {
     let mut table = Table::new(
         "Exchange: CPU time for one transaction, µs, all nodes of a class together (median of \
          rounds; their start and warm-up included)",
-        &["network", "#rate /s", "#gateway", "#router", "#mediator", "#processor", "#sum"],
+        &["network", "#rate /s", "#gateway", "#router", "#mediator", "#processor", "#sum", "#load"],
     );
     for &series in own {
-        let rounds = rounds(series);
-        let of = |class: &str| {
-            let all = rounds.iter().flat_map(|round| &round.cpu);
-            median(all.filter(|cpu| cpu.class == class).map(|cpu| cpu.cpu_us_per_txn).collect())
-        };
-        let classes = ["gateway", "router", "mediator", "processor"].map(of);
+        let classes = CLASSES.map(|class| class_us(series, class));
         if classes.iter().all(Option::is_none) {
             continue;
         }
-        let sum = classes.iter().try_fold(0.0, |sum, class| Some(sum + (*class)?));
         let mut cells = vec![series.key.stack.clone(), per_s(rate(series))];
-        let figures = classes.into_iter().chain([sum]);
+        let figures = classes.into_iter().chain([cpu_us(series), class_us(series, LOAD)]);
         cells.extend(figures.map(|us| or_not_available(us, |us| significant(us, 3))));
         table.push(Tone::Plain, cells);
     }
     table
+}
+
+/// The classes of nodes.
+const CLASSES: [&str; 4] = ["gateway", "router", "mediator", "processor"];
+
+/// CPU time of a class for one transaction, µs, the median of rounds.
+fn class_us(series: &Series, class: &str) -> Option<f64> {
+    let rounds = rounds(series);
+    let all = rounds.iter().flat_map(|round| &round.cpu);
+    median(all.filter(|cpu| cpu.class == class).map(|cpu| cpu.cpu_us_per_txn).collect())
+}
+
+/// That of all classes of nodes; nothing if one is not known.
+fn cpu_us(series: &Series) -> Option<f64> {
+    CLASSES.iter().try_fold(0.0, |sum, class| Some(sum + class_us(series, class)?))
 }
 
 /// Mean, median and p99 of each hop.
@@ -233,7 +245,7 @@ mod tests {
     };
     use nm_model::stack::Comparability;
 
-    fn result(p99_ms: f64) -> RunResult {
+    pub(super) fn result(p99_ms: f64) -> RunResult {
         let percentile = |percentile, ms: f64| PercentileValue {
             percentile,
             value_ns: Some(ms * 1e6),
@@ -247,6 +259,7 @@ mod tests {
                 cpu("router", 3.0),
                 cpu("mediator", 5.0),
                 cpu("processor", 6.0),
+                cpu("load", 2.0),
             ],
             hops: vec![Hop {
                 name: "gateway to router".into(),
@@ -310,7 +323,7 @@ mod tests {
         assert_eq!(tables[0].rows.len(), 3);
         assert_eq!(row(&tables[1], 0), ["2-2-2-2 unix", "measured", "10000"]);
         assert_eq!(row(&tables[1], 1), ["2-2-2-2", PUBLISHED, "10000"]);
-        assert_eq!(row(&tables[2], 0)[2..], ["4.00", "3.00", "5.00", "6.00", "18.0"]);
+        assert_eq!(row(&tables[2], 0)[2..], ["4.00", "3.00", "5.00", "6.00", "18.0", "2.00"]);
         assert_eq!(row(&tables[3], 0)[2..], ["gateway to router", "30.0", "25.0", "90.0"]);
         assert_eq!(row(&tables[4], 0)[1..], ["1", "mediator 1", "2.50", "321", "330"]);
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use nm_sys::shared_memory::{Manner, Mapping};
 
 use crate::memory::Which;
-use crate::pipe::Pipe;
+use crate::pipe::{PIPE_BYTES, Pipe};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// First word of a region: a mark, and the version of the layout.
@@ -73,16 +73,16 @@ impl End {
     }
 }
 
-/// All of it. Zero but for the mark is a valid beginning.
+/// All of it, with pipes of `BYTES` bytes. Zero but for the mark is a valid beginning.
 #[repr(C, align(128))]
-pub struct Conduit {
+pub struct Conduit<const BYTES: usize = PIPE_BYTES> {
     mark: AtomicU64,
     /// Not zero once the second end has mapped it.
     pub taken_over: AtomicU32,
     /// The end that made the region, and the one that it was handed to.
     pub ends: [End; 2],
     /// `pipes[0]` leads from `ends[0]` to `ends[1]`, `pipes[1]` back.
-    pub pipes: [Pipe; 2],
+    pub pipes: [Pipe<BYTES>; 2],
 }
 
 const _: () = {
@@ -92,7 +92,7 @@ const _: () = {
     assert!(CONDUIT_BYTES == 384 + 2 * size_of::<Pipe>());
 };
 
-impl Conduit {
+impl<const BYTES: usize> Conduit<BYTES> {
     /// This end's words.
     #[inline(always)]
     pub fn own(&self, which: Which) -> &End {
@@ -107,39 +107,68 @@ impl Conduit {
 
     /// The pipe that leads away from this end.
     #[inline(always)]
-    pub fn out(&self, which: Which) -> &Pipe {
+    pub fn out(&self, which: Which) -> &Pipe<BYTES> {
         &self.pipes[which as usize]
     }
 
     /// The pipe that leads to this end.
     #[inline(always)]
-    pub fn back(&self, which: Which) -> &Pipe {
+    pub fn back(&self, which: Which) -> &Pipe<BYTES> {
         &self.pipes[1 - which as usize]
     }
 }
 
 /// A region that is mapped. It is unmapped on drop; who leaks it keeps it.
 #[derive(Debug)]
-pub struct Mapped(Mapping);
+pub struct Mapped<const BYTES: usize = PIPE_BYTES>(Mapping);
 
 impl Mapped {
-    /// A fresh region, and the descriptor to hand to the other process.
+    /// A fresh region of a socket, all of it in place, and the descriptor to hand to the other
+    /// process.
     ///
     /// # Errors
     /// What the system says, such as `ENOMEM` or `EMFILE`.
     pub fn new() -> io::Result<(Mapped, OwnedFd)> {
-        let (mapping, file) = Mapping::new("nearmetal-conduit", CONDUIT_BYTES, Manner::Populated)?;
+        Mapped::fresh(Manner::Populated)
+    }
+
+    /// A region of a socket that another process made. The descriptor is closed.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not sealed, of another size or another version.
+    pub fn open(file: OwnedFd) -> io::Result<Mapped> {
+        Mapped::take(file, Manner::Populated)
+    }
+}
+
+impl<const BYTES: usize> Mapped<BYTES> {
+    /// A fresh region, of which a page takes memory when it is first used, and the descriptor to
+    /// hand to the other process.
+    ///
+    /// # Errors
+    /// What the system says, such as `ENOMEM` or `EMFILE`.
+    pub fn sparse() -> io::Result<(Mapped<BYTES>, OwnedFd)> {
+        Mapped::fresh(Manner::Sparse)
+    }
+
+    /// A region that another process made by [`Mapped::sparse`]. The descriptor is closed.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not sealed, of another size or another version.
+    pub fn open_sparse(file: OwnedFd) -> io::Result<Mapped<BYTES>> {
+        Mapped::take(file, Manner::Sparse)
+    }
+
+    fn fresh(manner: Manner) -> io::Result<(Mapped<BYTES>, OwnedFd)> {
+        let bytes = size_of::<Conduit<BYTES>>();
+        let (mapping, file) = Mapping::new("nearmetal-conduit", bytes, manner)?;
         let mapped = Mapped(mapping);
         mapped.mark.store(MARK, Release);
         Ok((mapped, file))
     }
 
-    /// A region that another process made. The descriptor is closed.
-    ///
-    /// # Errors
-    /// `EINVAL` if it is not sealed, of another size or another version.
-    pub fn open(file: OwnedFd) -> io::Result<Mapped> {
-        let mapped = Mapped(Mapping::open(&file, CONDUIT_BYTES, Manner::Populated)?);
+    fn take(file: OwnedFd, manner: Manner) -> io::Result<Mapped<BYTES>> {
+        let mapped = Mapped(Mapping::open(&file, size_of::<Conduit<BYTES>>(), manner)?);
         if mapped.mark.load(Acquire) != MARK {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
@@ -147,15 +176,15 @@ impl Mapped {
     }
 }
 
-impl Deref for Mapped {
-    type Target = Conduit;
+impl<const BYTES: usize> Deref for Mapped<BYTES> {
+    type Target = Conduit<BYTES>;
 
     #[inline(always)]
-    fn deref(&self) -> &Conduit {
+    fn deref(&self) -> &Conduit<BYTES> {
         // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
         // long as a conduit; it cannot shrink. A conduit consists of atomics and of bytes behind
         // `UnsafeCell`, which may change under a shared reference and are valid in any state.
-        unsafe { self.0.start().cast::<Conduit>().as_ref() }
+        unsafe { self.0.start().cast::<Conduit<BYTES>>().as_ref() }
     }
 }
 

@@ -19,7 +19,7 @@
 //! locks by process id keep the processes and threads of one end apart.
 //!
 //! Everything that the other end can write is a claim: distances between positions are clamped to
-//! [`PIPE_BYTES`] and places in the area are masked, so that a hostile end spoils its own bytes.
+//! the pipe's length and places in the area are masked, so that a hostile end spoils its own bytes.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -28,7 +28,7 @@ use crate::sync::{AtomicU32, AtomicU64, Bytes, fence};
 #[cfg(not(loom))]
 mod lock;
 
-/// Bytes that may be on their way in one direction.
+/// Bytes that may be on their way in one direction of a socket.
 pub const PIPE_BYTES: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
 
 /// Longest message that lies beside its position, bytes.
@@ -37,7 +37,7 @@ pub const INLINE: usize = 8 * WORDS;
 /// Words for the inline bytes: what the position leaves of a line.
 const WORDS: usize = if cfg!(loom) { 1 } else { 7 };
 
-/// Free bytes after which a sleeping writer is woken at the latest.
+/// [`Pipe::QUARTER`] of a socket's pipe.
 pub const QUARTER: usize = PIPE_BYTES / 4;
 
 /// Bits of the control word that hold the count of inline bytes. The rest is the position, which
@@ -48,8 +48,7 @@ const INLINE_BITS: u32 = 6;
 const POSITION_BITS: u32 = 64 - INLINE_BITS;
 
 const _: () = {
-    assert!(INLINE < 1 << INLINE_BITS && INLINE <= PIPE_BYTES);
-    assert!(PIPE_BYTES.is_power_of_two());
+    assert!(INLINE < 1 << INLINE_BITS);
 };
 
 /// The position and the inline bytes, written by the sender: one line.
@@ -109,16 +108,16 @@ struct Lock {
     contended: AtomicU32,
 }
 
-/// One direction. All zero is a valid beginning.
+/// One direction with room for `BYTES` bytes, a power of two. All zero is a valid beginning.
 #[repr(C, align(128))]
-pub struct Pipe {
+pub struct Pipe<const BYTES: usize = PIPE_BYTES> {
     control: Control,
     taken: Taken,
     waits: Waits,
     marks: Marks,
     sender: Sender,
     receiver: Receiver,
-    area: Bytes<PIPE_BYTES>,
+    area: Bytes<BYTES>,
 }
 
 #[cfg(not(loom))]
@@ -134,40 +133,44 @@ fn pack(position: u64, inline: usize) -> u64 {
     position << INLINE_BITS | inline as u64
 }
 
-/// Bytes between the receiver's position and the control word's, at most [`PIPE_BYTES`]; none if
-/// the word claims to be behind.
-#[inline(always)]
-fn distance(control: u64, taken: u64) -> usize {
-    let ahead = (control >> INLINE_BITS).wrapping_sub(taken) & (u64::MAX >> INLINE_BITS);
-    if ahead >> (POSITION_BITS - 1) != 0 { 0 } else { ahead.min(PIPE_BYTES as u64) as usize }
-}
-
 /// Inline bytes that the control word claims.
 #[inline(always)]
 fn inline_count(control: u64) -> usize {
     ((control & ((1 << INLINE_BITS) - 1)) as usize).min(INLINE)
 }
 
-impl Pipe {
+impl<const BYTES: usize> Pipe<BYTES> {
+    /// Free bytes after which a sleeping writer is woken at the latest.
+    pub const QUARTER: usize = BYTES / 4;
+
+    /// Bytes between the receiver's position and the control word's, at most `BYTES`; none if the
+    /// word claims to be behind.
+    #[inline(always)]
+    fn distance(control: u64, taken: u64) -> usize {
+        const { assert!(BYTES.is_power_of_two() && INLINE <= BYTES) };
+        let ahead = (control >> INLINE_BITS).wrapping_sub(taken) & (u64::MAX >> INLINE_BITS);
+        if ahead >> (POSITION_BITS - 1) != 0 { 0 } else { ahead.min(BYTES as u64) as usize }
+    }
+
     /// Bytes that the receiver could take now. Anybody may ask.
     #[inline(always)]
     pub fn readable(&self) -> usize {
         // In this order, so that the control word is not older than the position.
         let taken = self.taken.position.load(Acquire);
-        distance(self.control.word.load(Acquire), taken)
+        Self::distance(self.control.word.load(Acquire), taken)
     }
 
     /// Bytes that the sender could push now, at least: above half the pipe it does not look whether
     /// more were taken meanwhile. Anybody may ask.
     #[inline(always)]
     pub fn room(&self) -> usize {
-        self.room_for(self.sender.sent.load(Relaxed), PIPE_BYTES / 2)
+        self.room_for(self.sender.sent.load(Relaxed), BYTES / 2)
     }
 
     /// Bytes written since the beginning: exact under the send lock.
     pub fn written(&self) -> u64 {
         let taken = self.taken();
-        taken.wrapping_add(distance(self.control.word.load(Acquire), taken) as u64)
+        taken.wrapping_add(Self::distance(self.control.word.load(Acquire), taken) as u64)
     }
 
     /// Bytes taken since the beginning: exact under the receive lock.
@@ -179,8 +182,7 @@ impl Pipe {
     /// Room at the position `sent`, exact if it is below `wanted`.
     #[inline(always)]
     fn room_for(&self, sent: u64, wanted: usize) -> usize {
-        let room =
-            |taken: u64| PIPE_BYTES - sent.wrapping_sub(taken).min(PIPE_BYTES as u64) as usize;
+        let room = |taken: u64| BYTES - sent.wrapping_sub(taken).min(BYTES as u64) as usize;
         let known = room(self.sender.taken.load(Relaxed));
         if known >= wanted {
             return known;
@@ -294,7 +296,7 @@ impl Pipe {
     /// receive lock.
     pub fn discard(&self, bytes: usize) -> usize {
         let taken = self.taken.position.load(Relaxed);
-        let count = distance(self.control.word.load(Acquire), taken).min(bytes);
+        let count = Self::distance(self.control.word.load(Acquire), taken).min(bytes);
         self.taken.position.store(taken.wrapping_add(count as u64), Release);
         count
     }
@@ -305,7 +307,7 @@ impl Pipe {
         // finds something; only a sender that cheats gets to the end.
         for _ in 0..4 {
             let control = self.control.word.load(Acquire);
-            let readable = distance(control, taken);
+            let readable = Self::distance(control, taken);
             if offset >= readable {
                 return 0;
             }
@@ -353,7 +355,7 @@ impl Pipe {
     /// sending them again another way: how many. The caller holds the send lock.
     pub fn recall(&self, position: u64, buffer: &mut [u8]) -> usize {
         let behind = self.sender.sent.load(Relaxed).wrapping_sub(position);
-        if behind > PIPE_BYTES as u64 {
+        if behind > BYTES as u64 {
             return 0;
         }
         let count = (behind as usize).min(buffer.len());
@@ -363,8 +365,8 @@ impl Pipe {
 
     #[inline(always)]
     fn write_area(&self, position: u64, bytes: &[u8]) {
-        let at = position as usize % PIPE_BYTES;
-        let (head, tail) = bytes.split_at(bytes.len().min(PIPE_BYTES - at));
+        let at = position as usize % BYTES;
+        let (head, tail) = bytes.split_at(bytes.len().min(BYTES - at));
         self.area.write(at, head);
         if !tail.is_empty() {
             self.area.write(0, tail);
@@ -373,8 +375,8 @@ impl Pipe {
 
     #[inline(always)]
     fn read_area(&self, position: u64, buffer: &mut [u8]) {
-        let at = position as usize % PIPE_BYTES;
-        let (head, tail) = buffer.split_at_mut(buffer.len().min(PIPE_BYTES - at));
+        let at = position as usize % BYTES;
+        let (head, tail) = buffer.split_at_mut(buffer.len().min(BYTES - at));
         self.area.read(at, head);
         if !tail.is_empty() {
             self.area.read(0, tail);
@@ -437,8 +439,8 @@ impl Pipe {
         take(&self.waits.reader)
     }
 
-    /// The writer is about to sleep, because there is less than [`QUARTER`] of room: after this it
-    /// looks once more whether there is enough.
+    /// The writer is about to sleep, because there is less than [`Pipe::QUARTER`] of room: after
+    /// this it looks once more whether there is enough.
     pub fn arm_writer(&self) {
         self.waits.writer.swap(1, AcqRel);
         fence(SeqCst);
@@ -457,7 +459,7 @@ impl Pipe {
     /// sees what was taken. It is woken when two quarters are free at the latest.
     #[inline(always)]
     pub fn take_writer_waits(&self) -> bool {
-        let quarter = |position: u64| position / QUARTER as u64;
+        let quarter = |position: u64| position / Self::QUARTER as u64;
         let taken = self.taken.position.load(Relaxed);
         if quarter(taken) == quarter(self.receiver.looked_at.load(Relaxed)) {
             return false;

@@ -59,6 +59,12 @@ pub fn process_cpu_ns() -> u64 {
     timeval_ns(usage.ru_utime) + timeval_ns(usage.ru_stime)
 }
 
+/// `getrusage(RUSAGE_THREAD)`—CPU time that this thread used so far, ns.
+pub fn thread_cpu_ns() -> u64 {
+    let usage = usage(libc::RUSAGE_THREAD);
+    timeval_ns(usage.ru_utime) + timeval_ns(usage.ru_stime)
+}
+
 fn usage(who: libc::c_int) -> libc::rusage {
     // SAFETY: an all-zero rusage is a valid value of that plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

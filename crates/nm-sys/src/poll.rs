@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::{c_int, c_short};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::EventfdFlags;
 
 /// `ppoll`—Whether `fd` can be read, or has ended, within `limit`.
 #[inline]
@@ -112,10 +112,11 @@ pub struct Ready {
     pub writable: bool,
 }
 
-/// `epoll` on many descriptors, level-triggered.
+/// `epoll` on many descriptors. Through the C library, as sockets are: an accelerator that moves
+/// connections out of the kernel must see who waits for them.
 pub struct Poller {
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
+    events: Vec<libc::epoll_event>,
 }
 
 impl std::fmt::Debug for Poller {
@@ -130,59 +131,124 @@ const EVENTS: usize = 256;
 impl Poller {
     /// A poller that watches nothing.
     pub fn new() -> io::Result<Poller> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Poller { epoll, events: Vec::with_capacity(EVENTS) })
+        // SAFETY: a plain number; the result is checked before it is owned.
+        let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        answer(raw)?;
+        // SAFETY: fresh from the kernel and owned by nobody else.
+        let epoll = unsafe { OwnedFd::from_raw_fd(raw) };
+        Ok(Poller { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS] })
     }
 
-    /// Watches `fd` for reading, and for writing too if `write`.
+    /// Watches `fd` for reading, and for writing too if `write`, level-triggered.
     ///
     /// # Errors
     /// `EPERM` for what is always ready, such as files; `EEXIST` for what is watched.
     pub fn add(&self, fd: impl AsFd, token: u64, write: bool) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(token);
-        Ok(epoll::add(&self.epoll, fd, data, interest(write))?)
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), interest(write), token)
+    }
+
+    /// Watches `fd` for reading, edge-triggered: it is told once each time that something comes,
+    /// whether or not it is read.
+    ///
+    /// # Errors
+    /// As [`Poller::add`].
+    pub fn add_edge(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let events = libc::EPOLLIN | libc::EPOLLET;
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), events, token)
     }
 
     /// Watches what is watched for writing too, or no longer.
     pub fn change(&self, fd: impl AsFd, token: u64, write: bool) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(token);
-        Ok(epoll::modify(&self.epoll, fd, data, interest(write))?)
+        self.control(libc::EPOLL_CTL_MOD, fd.as_fd(), interest(write), token)
     }
 
-    /// Watches it no longer. A descriptor that is closed goes by itself.
+    /// Watches it no longer. A descriptor that is closed goes by itself, unless another process has
+    /// it too.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, fd)?)
+        self.control(libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0)
+    }
+
+    fn control(
+        &self,
+        what: c_int,
+        fd: BorrowedFd<'_>,
+        events: c_int,
+        token: u64,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        let (epoll, fd) = (self.epoll.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: a live event; a wrong descriptor is an error, not undefined.
+        let done = unsafe { libc::epoll_ctl(epoll, what, fd, &mut event) };
+        answer(done).map(drop)
     }
 
     /// Sleeps until something is ready, for at most `limit`; `ready` is what was found, nothing if
     /// the wait was interrupted.
     pub fn wait(&mut self, ready: &mut Vec<Ready>, limit: Option<Duration>) -> io::Result<()> {
         ready.clear();
-        self.events.clear();
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: limit.as_secs().min(1 << 30) as i64,
-            tv_nsec: limit.subsec_nanos().into(),
-        });
-        let room = rustix::buffer::spare_capacity(&mut self.events);
-        match epoll::wait(&self.epoll, room, limit.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let failed = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        ready.extend(self.events.iter().map(|event| {
-            let (flags, data) = (event.flags, event.data);
+        let found = self.wait_raw(limit);
+        let found = match found {
+            0.. => found as usize,
+            _ => {
+                answer(found)?;
+                0
+            }
+        };
+        let failed = libc::EPOLLHUP | libc::EPOLLERR;
+        let has = |events: u32, flags: c_int| events & flags as u32 != 0;
+        ready.extend(self.events.iter().take(found).map(|event| {
+            // Copied out: the structure may be packed.
+            let (events, token) = (event.events, event.u64);
             Ready {
-                token: data.u64(),
-                readable: flags.intersects(epoll::EventFlags::IN | failed),
-                writable: flags.intersects(epoll::EventFlags::OUT | failed),
+                token,
+                readable: has(events, libc::EPOLLIN | failed),
+                writable: has(events, libc::EPOLLOUT | failed),
             }
         }));
         Ok(())
     }
+
+    /// `epoll_pwait2`.
+    #[cfg(target_env = "gnu")]
+    fn wait_raw(&mut self, limit: Option<Duration>) -> c_int {
+        let limit = limit.map(|limit| libc::timespec {
+            tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        // SAFETY: room for so many events, a live time-out or none, and no signal mask.
+        unsafe { libc::epoll_pwait2(epoll, events, EVENTS as c_int, limit, std::ptr::null()) }
+    }
+
+    /// `epoll_pwait2` where the C library has no name for it: nothing can be put in front of that
+    /// one anyway.
+    #[cfg(not(target_env = "gnu"))]
+    fn wait_raw(&mut self, limit: Option<Duration>) -> c_int {
+        let limit = limit.map(|limit| libc::timespec {
+            tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: limit.subsec_nanos() as _,
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        let mask: *const libc::sigset_t = std::ptr::null();
+        // SAFETY: room for so many events, a live time-out or none, and no signal mask.
+        unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                epoll,
+                events,
+                EVENTS as c_int,
+                limit,
+                mask,
+                0usize,
+            ) as c_int
+        }
+    }
 }
 
-fn interest(write: bool) -> epoll::EventFlags {
-    if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
+fn interest(write: bool) -> c_int {
+    if write { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
 }
 
 /// `eventfd`—Wakes a [`Poller`] from another thread.
@@ -207,6 +273,13 @@ impl Waker {
     /// Makes it unreadable; before looking for what was announced, not after.
     pub fn drain(&self) {
         let _ = rustix::io::read(&*self.fd, &mut [0; 8]);
+    }
+}
+
+/// Takes over an eventfd that another process made.
+impl From<OwnedFd> for Waker {
+    fn from(fd: OwnedFd) -> Waker {
+        Waker { fd: Arc::new(fd) }
     }
 }
 
@@ -278,6 +351,21 @@ mod tests {
         poller.remove(&a).unwrap();
         poller.wait(&mut ready, Some(Duration::ZERO)).unwrap();
         assert_eq!(ready, []);
+    }
+
+    #[test]
+    fn an_edge_is_told_once_for_each_wake_whether_it_is_drained_or_not() {
+        let mut poller = Poller::new().unwrap();
+        let (waker, mut ready) = (Waker::new().unwrap(), vec![]);
+        poller.add_edge(&waker, 7).unwrap();
+        for _ in 0..3 {
+            waker.wake();
+            waker.wake();
+            poller.wait(&mut ready, Some(Duration::from_secs(5))).unwrap();
+            assert_eq!(ready, [Ready { token: 7, readable: true, writable: false }]);
+            poller.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+            assert_eq!(ready, []);
+        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub fn is_own_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(socket_peercred(socket)?.uid == rustix::process::geteuid())
 }
 
+/// Most descriptors that go with one message.
+pub const DESCRIPTORS_MAX: usize = 4;
+
 /// `sendmsg` with `SCM_RIGHTS`—Sends `bytes`, and with them a descriptor for the peer to own.
 ///
 /// # Errors
@@ -27,10 +30,25 @@ pub fn send_descriptor(
     bytes: &[u8],
     descriptor: BorrowedFd<'_>,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    send_descriptors(socket, bytes, &[descriptor])
+}
+
+/// As [`send_descriptor`], with up to [`DESCRIPTORS_MAX`] descriptors.
+///
+/// # Errors
+/// What the system says; `EINVAL` for more descriptors.
+pub fn send_descriptors(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let is_sent = descriptors.len() <= DESCRIPTORS_MAX
+        && control.push(SendAncillaryMessage::ScmRights(descriptors));
+    if !is_sent {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
@@ -43,16 +61,29 @@ pub fn receive_descriptor(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (bytes, descriptors) = receive_descriptors(socket, buffer)?;
+    Ok((bytes, descriptors.into_iter().next()))
+}
+
+/// As [`receive_descriptor`], all of up to [`DESCRIPTORS_MAX`] descriptors.
+///
+/// # Errors
+/// What the system says; `EAGAIN` after the socket's time-out.
+pub fn receive_descriptors(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(buffer)];
     let received = recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
-    Ok((received.bytes, descriptor))
+    let mut all = vec![];
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            all.extend(descriptors);
+        }
+    }
+    Ok((received.bytes, all))
 }
 
 #[cfg(test)]
@@ -71,6 +102,24 @@ mod tests {
         assert_eq!(&buffer[..length], b"take");
         crate::socket::send(taken.unwrap().as_raw_fd(), b"x", 0).unwrap();
         assert_eq!(crate::socket::receive(other.as_raw_fd(), &mut buffer, 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn several_descriptors_come_in_order() {
+        let (a, b) = crate::socket::unix_pair().unwrap();
+        let (one, one_end) = crate::socket::unix_pair().unwrap();
+        let (two, two_end) = crate::socket::unix_pair().unwrap();
+        send_descriptors(a.as_fd(), b"x", &[one.as_fd(), two.as_fd()]).unwrap();
+        let (_, taken) = receive_descriptors(b.as_fd(), &mut [0; 8]).unwrap();
+        assert_eq!(taken.len(), 2);
+        for (taken, end, word) in [(&taken[0], &one_end, b"1"), (&taken[1], &two_end, b"2")] {
+            crate::socket::send(taken.as_raw_fd(), word, 0).unwrap();
+            let mut buffer = [0; 1];
+            crate::socket::receive(end.as_raw_fd(), &mut buffer, 0).unwrap();
+            assert_eq!(&buffer, word);
+        }
+        let many = [one.as_fd(); DESCRIPTORS_MAX + 1];
+        assert!(send_descriptors(a.as_fd(), b"x", &many).is_err());
     }
 
     #[test]

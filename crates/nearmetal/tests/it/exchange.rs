@@ -53,7 +53,7 @@ fn one_command_starts_a_network_and_tells_what_it_carried() {
     assert!(run.stdout.contains("gateway to router"), "{}", run.stdout);
     let round = round(&out);
     assert!(round["count"].as_u64().unwrap() > 100, "{round}");
-    assert_eq!(round["exchange"]["cpu"].as_array().unwrap().len(), 4);
+    assert_eq!(round["exchange"]["cpu"].as_array().unwrap().len(), 5);
     assert_eq!(round["exchange"]["hops"].as_array().unwrap().len(), 5);
     assert!(out.join("report.html").exists());
     assert!(!out.join("round-1").exists(), "nothing was to be recorded");

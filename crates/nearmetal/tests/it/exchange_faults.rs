@@ -254,7 +254,7 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let folder = net.path().join("run");
-    let mut nodes = Supervisor::start(&net.network, &program, &folder, |_, _| None).unwrap();
+    let mut nodes = Supervisor::start(&net.network, &program, &[], &folder, |_, _| None).unwrap();
     fs::write(&broken, "").unwrap();
     nodes.kill(Processor, 0, Duration::ZERO);
     let begun = Moment::now();

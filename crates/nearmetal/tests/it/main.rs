@@ -5,6 +5,7 @@ mod exchange;
 mod exchange_faults;
 mod exchange_net;
 mod exchange_proof;
+mod exchange_transports;
 mod faults;
 mod offline;
 mod programs;

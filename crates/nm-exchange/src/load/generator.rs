@@ -14,7 +14,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_stats::random::Random;
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::cpu;
-use nm_sys::poll::{Poller, Ready};
+use nm_sys::poll::Ready;
 
 use super::clients::{Clients, Counts};
 use super::dial::Dialer;
@@ -24,7 +24,7 @@ use super::mix::Maker;
 use super::round::{Round, Taking};
 use super::schedule::Schedule;
 use super::{Ask, Pace, Settings};
-use crate::link::{Address, Link, Stream};
+use crate::link::{Address, Link, Stream, Watch};
 use crate::wire::{self, Frame};
 
 /// Time before a request that is not slept, ns.
@@ -98,7 +98,7 @@ pub struct Generator {
     times: Random,
     clients: Clients,
     gates: Vec<Gate>,
-    poller: Poller,
+    poller: Watch,
     dialer: Dialer,
     ready: Vec<Ready>,
     log: Option<Log>,
@@ -133,9 +133,9 @@ impl Generator {
             None => Source::Made(Box::new(Maker::new(&settings))),
         };
         let Settings { sessions, segments, is_stamped, .. } = settings;
-        let poller = Poller::new().map_err(|error| system("waiting", &error))?;
+        let poller = Watch::new().map_err(|error| system("waiting", &error))?;
         let dialer = Dialer::new().map_err(|error| system("waiting", &error))?;
-        poller.add(dialer.waker(), DIALER, false).map_err(|error| system("waiting", &error))?;
+        poller.add(dialer.waker(), DIALER).map_err(|error| system("waiting", &error))?;
         let log = log.map(Log::create).transpose()?;
         let gate = |address: &Address| Gate {
             address: address.clone(),
@@ -201,7 +201,7 @@ impl Generator {
     fn adopt(&mut self, index: usize, stream: Stream) {
         let gate = &mut self.gates[index];
         let made = Link::new(stream).ok();
-        gate.link = made.filter(|link| self.poller.add(link, index as u64, false).is_ok());
+        gate.link = made.filter(|link| self.poller.add_link(link, index as u64).is_ok());
         gate.is_full = false;
         match &mut gate.link {
             Some(link) => {
@@ -217,7 +217,7 @@ impl Generator {
         let gate = &mut self.gates[index];
         if let Some(link) = gate.link.take() {
             // It is closed in any case, which ends the watch as well.
-            let _ = self.poller.remove(&link);
+            self.poller.remove(&link);
             self.dialer.dial(index, gate.address.clone());
         }
     }

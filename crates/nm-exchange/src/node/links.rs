@@ -5,10 +5,10 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use nm_sys::poll::{Poller, Waker};
+use nm_sys::poll::Waker;
 
 use crate::control::ask;
-use crate::link::{Address, Arrived, Broken, Link, Stream};
+use crate::link::{Address, Arrived, Broken, Link, Stream, Watch};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -78,7 +78,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Links {
     /// What wakes the node.
-    pub poller: Poller,
+    pub poller: Watch,
     /// When what is at hand was read, ns on the machine's clock.
     pub now_ns: u64,
     /// Frames written to links so far.
@@ -112,7 +112,7 @@ impl Links {
             .name("dialer".to_string())
             .spawn(move || dial(&wishes, &made, &waker))?;
         let links = Links {
-            poller: Poller::new()?,
+            poller: Watch::new()?,
             now_ns: 0,
             frames_out: 0,
             troubles: vec![],
@@ -176,7 +176,7 @@ impl Links {
         }
         self.generation += 1;
         let id = LinkId::new(slot, self.generation);
-        self.poller.add(&link, id.0, false)?;
+        self.poller.add_link(&link, id.0)?;
         if slot == self.entries.len() {
             self.entries.push(None);
         }
@@ -292,6 +292,7 @@ impl Links {
     pub fn close(&mut self, id: LinkId) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
+        self.poller.remove(&entry.link);
         let mut was_up = entry.peer == Peer::Client;
         if let Peer::Node(role, index) = entry.peer {
             if self.nodes.get(&(role, index)) == Some(&id) {

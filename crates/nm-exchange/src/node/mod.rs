@@ -165,16 +165,16 @@ pub fn run(
     })?;
     let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
     let links = Links::new(network, role, index, start).map_err(system)?;
-    match links.poller.add(stop, STOP, false) {
+    match links.poller.add(stop, STOP) {
         // Files and the null device cannot be watched: then nothing stops it but a signal.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         added => added.map_err(system)?,
     }
-    links.poller.add(&listener, LISTENER, false).map_err(system)?;
-    links.poller.add(links.dialer(), DIALER, false).map_err(system)?;
+    links.poller.add(&listener, LISTENER).map_err(system)?;
+    links.poller.add(links.dialer(), DIALER).map_err(system)?;
     let behaviour = behaviour(network, role, index)?;
     if let Some(waker) = behaviour.waker() {
-        links.poller.add(waker, WAKER, false).map_err(system)?;
+        links.poller.add(waker, WAKER).map_err(system)?;
     }
     say(&Notice::Listening { role, index, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);

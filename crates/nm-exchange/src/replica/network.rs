@@ -109,6 +109,7 @@ impl Connection {
                 Connection::of(stream)
             }
             Address::Unix(path) => Connection::of(UnixStream::connect(path).await?),
+            Address::Shm(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 
@@ -213,6 +214,7 @@ impl Listener {
             crate::link::Listener::Unix(listener) => {
                 Listener::Unix(UnixListener::from_std(listener)?)
             }
+            crate::link::Listener::Shm(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 

@@ -11,5 +11,6 @@ mod quiet;
 mod quiet_nodes;
 mod replica;
 mod scenarios;
+mod shm;
 mod told;
 mod verify;

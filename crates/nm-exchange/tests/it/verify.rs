@@ -14,7 +14,7 @@ use nm_exchange::load::clients::Clients;
 use nm_exchange::load::log::{Log, Record};
 use nm_exchange::load::mix::Maker;
 use nm_exchange::load::{Settings, Sizes};
-use nm_exchange::network::{Counts, Durability, Network, Node, Role};
+use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
 use nm_exchange::order::Matching;
 use nm_exchange::replica::{self, Group, Log as _, Member, Replicas, Told};
 use nm_exchange::verify::hashes::Hashes;
@@ -100,7 +100,7 @@ impl Run {
 
     fn network(&self) -> Network {
         let mut port = 5000;
-        let counts: Counts = "1-1-2-2".parse().unwrap();
+        let counts: NodeCounts = "1-1-2-2".parse().unwrap();
         let mut network = Network::new(counts, |_, _| {
             port += 2;
             Node {
@@ -187,7 +187,7 @@ fn swap_frames(entry: &mut Entry, a: usize, b: usize) {
 
 #[test]
 fn a_run_that_went_well_is_clean_whatever_its_durability() {
-    for durability in Durability::ALL {
+    for &durability in Durability::ALL {
         let run = Run::new(durability);
         let findings = run.check();
         assert!(findings.is_clean() && findings.notes.is_empty(), "{findings:?}");

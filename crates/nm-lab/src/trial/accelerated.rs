@@ -11,7 +11,7 @@ use crate::pair::Pair;
 
 /// Share of calls by way of the kernel, the first ones of each connection among them, that is
 /// silently accepted.
-const KERNEL_SHARE_MAX: f64 = 0.01;
+pub(crate) const KERNEL_SHARE_MAX: f64 = 0.01;
 
 /// Name of the setting that holds the version of the accelerator and its settings.
 const ACCELERATOR: &str = "accelerator";

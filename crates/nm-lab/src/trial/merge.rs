@@ -133,7 +133,7 @@ fn bulk(
 }
 
 /// What takes the bytes past the kernel's network stack at one end.
-fn bypass(stack: Stack) -> &'static str {
+pub(crate) fn bypass(stack: Stack) -> &'static str {
     match (stack.launcher, stack.protocol) {
         (Some(launcher), _) => launcher.name(),
         (None, Protocol::Shm) => Protocol::Shm.name(),

@@ -98,7 +98,7 @@ impl Lock {
     }
 }
 
-impl Pipe {
+impl<const BYTES: usize> Pipe<BYTES> {
     /// Takes the sending end for process `owner` (not zero). A lock whose owner has died is taken
     /// from it. False if it could not be had within about a second. It does not count: a thread
     /// that holds it must not take it again.

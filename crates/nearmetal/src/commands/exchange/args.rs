@@ -97,6 +97,10 @@ pub enum Transport {
     Tcp,
     /// Unix sockets.
     Unix,
+    /// Shared memory between nodes of this machine.
+    Shm,
+    /// TCP with the accelerator in front of the nodes.
+    Accel,
 }
 
 /// The network and its load, for `run` and `search` alike.

@@ -9,20 +9,19 @@ use jiff::Timestamp;
 use nm_exchange::hosts;
 use nm_exchange::load::Stall;
 use nm_exchange::load::flow::{self, Flow};
-use nm_exchange::place::Transport;
 use nm_exchange::run::Setup;
 use nm_exchange::sla::Sla;
 use nm_lab::trial::Options;
 use nm_model::plan::{EnvironmentKind, PlanTarget, Scope, TrialBlock};
 use nm_model::result::RunState;
 use nm_model::{
-    Campaign, ExchangeSpec, Failure, FailureKind, Mode, Plan, ProbeKind, ProbeSpec, Protocol,
-    RunResult, Stack, StackPair,
+    Campaign, ExchangeSpec, Failure, FailureKind, Launcher, Mode, Plan, ProbeKind, ProbeSpec,
+    Protocol, RunResult, Stack, StackPair,
 };
 use nm_report::folder::{ResultFolder, file_name};
 use nm_report::terminal;
 
-use super::args::{self, NetworkArgs, RunArgs};
+use super::args::{NetworkArgs, RunArgs, Transport};
 use crate::cli::Format;
 use crate::exit::{Exit, Stop};
 use crate::progress::Progress;
@@ -148,10 +147,6 @@ pub fn setup(args: &NetworkArgs, rate_per_s: f64) -> Result<Setup> {
     };
     let seed = args.seed;
     let mut setup = nm_lab::exchange::setup(&spec, &stacks(args), seed, std::path::Path::new(""))?;
-    setup.transport = match args.transport {
-        args::Transport::Tcp => Transport::Tcp,
-        args::Transport::Unix => Transport::Unix,
-    };
     setup.sla = Sla::of_ms(args.limit);
     if let Some(path) = &args.hosts {
         setup.hosts = hosts::read(path).map_err(Stop::usage)?;
@@ -169,11 +164,13 @@ pub fn of_round(setup: &Setup, path: &std::path::Path, round: u32) -> Setup {
 }
 
 fn stacks(args: &NetworkArgs) -> StackPair {
-    let protocol = match args.transport {
-        args::Transport::Tcp => Protocol::Tcp,
-        args::Transport::Unix => Protocol::Unix,
+    let (protocol, launcher) = match args.transport {
+        Transport::Tcp => (Protocol::Tcp, None),
+        Transport::Unix => (Protocol::Unix, None),
+        Transport::Shm => (Protocol::Shm, None),
+        Transport::Accel => (Protocol::Tcp, Some(Launcher::Accel)),
     };
-    let stack = Stack::new(protocol, Mode::Epoll);
+    let stack = Stack { launcher, ..Stack::new(protocol, Mode::Epoll) };
     StackPair { client: stack, server: stack }
 }
 
@@ -186,11 +183,7 @@ fn environment(setup: &Setup) -> EnvironmentKind {
 
 /// The run as a plan of one row, with the limit as its targets if there is one.
 pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
-    let protocol = match setup.transport {
-        Transport::Tcp => Protocol::Tcp,
-        Transport::Unix => Protocol::Unix,
-    };
-    let stack = Stack::new(protocol, Mode::Epoll);
+    let stack = nm_lab::exchange::stack(setup);
     let target = |require: String, why: &str| -> Result<PlanTarget> {
         let refused = |error: nm_model::target::TargetError| Stop::usage(error.to_string());
         Ok(PlanTarget {

@@ -1,0 +1,411 @@
+//! Links in shared memory: whole frames in order whatever the pauses, nothing lost when the peer
+//! dies, nothing left behind.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nm_exchange::link::{Address, Link, Listener, RING_BYTES, Stream, Watch};
+use nm_exchange::load::{Generator, Pace, Settings};
+use nm_exchange::network::{Network, Role};
+use nm_exchange::node::{self, Notice};
+use nm_exchange::place::{self, Transport};
+use nm_exchange::wire::{self, FrameKind, Header};
+use nm_stats::random::Random;
+use nm_sys::clock::Deadline;
+
+/// Nothing here sleeps so long unless a wake-up was lost.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Longest message of the published study, bytes.
+const LONGEST: usize = 80_000;
+
+/// An end that sends and receives numbered frames as a node does: it sleeps until its watch wakes
+/// it, and asks to be woken for room only while something waits.
+struct End {
+    link: Link,
+    watch: Watch,
+    ready: Vec<nm_sys::poll::Ready>,
+    waits: bool,
+    sent: u64,
+    received: u64,
+}
+
+impl End {
+    fn new(stream: Stream) -> End {
+        let link = Link::new(stream).unwrap();
+        let mut watch = Watch::new().unwrap();
+        watch.add_link(&link, 7).unwrap();
+        End { link, watch, ready: vec![], waits: false, sent: 0, received: 0 }
+    }
+
+    fn send(&mut self, size_bytes: usize) {
+        let header = Header { client_seq: self.sent, ..Header::new(FrameKind::Request) };
+        let body = self.sent.to_le_bytes().repeat(size_bytes / 16);
+        wire::write(&header, &body, size_bytes, &mut self.link.output);
+        self.sent += 1;
+    }
+
+    fn flush(&mut self) {
+        let waits = !self.link.flush().unwrap();
+        if waits != self.waits {
+            self.waits = waits;
+            self.watch.change(&self.link, 7, waits).unwrap();
+        }
+    }
+
+    /// Sleeps until something is there, for at most `limit`, and handles it.
+    fn turn(&mut self, limit: Duration) {
+        self.watch.wait(&mut self.ready, Some(limit)).unwrap();
+        for ready in std::mem::take(&mut self.ready) {
+            assert_eq!(ready.token, 7);
+            if ready.writable {
+                self.flush();
+            }
+            if ready.readable {
+                self.link.receive().unwrap();
+                self.take();
+            }
+        }
+    }
+
+    /// The frames that are whole.
+    fn take(&mut self) {
+        while let Some(frame) = self.link.input.next_frame().unwrap() {
+            assert_eq!(frame.header.client_seq, self.received);
+            let expected = self.received.to_le_bytes();
+            assert!(frame.body().chunks(8).all(|word| word == expected), "a torn frame");
+            self.received += 1;
+        }
+    }
+
+    fn receive_until(&mut self, count: u64) {
+        let deadline = Deadline::after(LIMIT);
+        while self.received < count {
+            assert!(!deadline.passed(), "{} of {count} came: a wake-up was lost", self.received);
+            self.turn(deadline.remaining());
+        }
+    }
+}
+
+/// Two streams through one memory.
+fn pair(folder: &Path) -> (Stream, Stream) {
+    let address: Address = format!("shm:{}", folder.join("meet").display()).parse().unwrap();
+    let listener = Listener::bind(&address).unwrap();
+    let connecting = std::thread::spawn(move || Stream::connect(&address, LIMIT).unwrap());
+    let accepted = accept(&listener);
+    (accepted, connecting.join().unwrap())
+}
+
+fn accept(listener: &Listener) -> Stream {
+    let mut watch = Watch::new().unwrap();
+    watch.add(listener, 0).unwrap();
+    let deadline = Deadline::after(LIMIT);
+    loop {
+        if let Some(stream) = listener.accept().unwrap() {
+            return stream;
+        }
+        assert!(!deadline.passed(), "nobody connects");
+        watch.wait(&mut vec![], Some(deadline.remaining())).unwrap();
+    }
+}
+
+#[test]
+fn the_longest_messages_reach_a_slow_reader_whole_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = pair(folder.path());
+    let count = 40 * (RING_BYTES / LONGEST) as u64;
+    let sender = std::thread::spawn(move || {
+        let mut from = End::new(a);
+        for _ in 0..count {
+            from.send(LONGEST);
+        }
+        from.flush();
+        assert!(from.waits, "more than there is room for");
+        let deadline = Deadline::after(LIMIT);
+        while from.waits {
+            assert!(!deadline.passed(), "the writer was not woken");
+            from.turn(deadline.remaining());
+        }
+        from
+    });
+    let mut to = End::new(b);
+    while to.received < count {
+        to.turn(LIMIT);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(sender.join().unwrap());
+    assert!(to.link.receive().is_err(), "the end");
+}
+
+#[test]
+fn both_directions_may_be_full_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = pair(folder.path());
+    let run = |stream| {
+        let mut end = End::new(stream);
+        for size in 0..600 {
+            end.send(100 + size * 120);
+        }
+        // Both write more than there is room for before either reads.
+        end.flush();
+        assert!(end.waits);
+        end.receive_until(600);
+        let deadline = Deadline::after(LIMIT);
+        while end.waits {
+            assert!(!deadline.passed(), "the writer was not woken");
+            end.turn(deadline.remaining());
+        }
+        end
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(b));
+        // Held open until both are done.
+        let own = run(a);
+        let other = other.join().unwrap();
+        assert_eq!((own.received, other.received), (600, 600));
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost_whatever_the_pauses() {
+    for seed in 0..4 {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = pair(folder.path());
+        // Each end answers so many frames with as many, after a pause that ends now before, now
+        // after the other one has gone to sleep.
+        let run = move |stream, begins: bool| {
+            let mut random = Random::new(seed * 2 + u64::from(begins));
+            let mut end = End::new(stream);
+            for _ in 0..3_000 {
+                if begins {
+                    end.send(random.below(2_000));
+                    end.flush();
+                }
+                end.receive_until(end.received + 1);
+                for _ in 0..random.below(300) {
+                    std::hint::spin_loop();
+                }
+                if !begins {
+                    end.send(random.below(2_000));
+                    end.flush();
+                }
+            }
+            end
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| run(b, false));
+            let own = run(a, true);
+            let other = other.join().unwrap();
+            assert_eq!((own.received, other.received), (3_000, 3_000));
+        });
+    }
+}
+
+#[test]
+fn one_watch_serves_many_links_beside_other_descriptors() {
+    let (folder, links, frames) = (tempfile::tempdir().unwrap(), 60, 200);
+    let mut watch = Watch::new().unwrap();
+    let (mut ends, mut others) = (vec![], vec![]);
+    for token in 0..links {
+        let (a, b) = pair(folder.path());
+        let link = Link::new(a).unwrap();
+        watch.add_link(&link, token).unwrap();
+        ends.push(Some(link));
+        others.push(End::new(b));
+    }
+    let waker = nm_sys::poll::Waker::new().unwrap();
+    watch.add(&waker, 1_000).unwrap();
+    let senders = std::thread::spawn(move || {
+        let mut random = Random::new(5);
+        for _ in 0..frames {
+            for end in &mut others {
+                end.send(random.below(3_000));
+                end.flush();
+            }
+            waker.wake();
+            if random.below(4) == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    });
+    let (mut came, mut ready, mut woken) = (vec![0u64; links as usize], vec![], 0);
+    let deadline = Deadline::after(LIMIT);
+    // Each link ends when its sender has: only then is its last frame behind it.
+    while ends.iter().any(Option::is_some) {
+        assert!(!deadline.passed(), "a wake-up was lost: {came:?}");
+        watch.wait(&mut ready, Some(deadline.remaining())).unwrap();
+        for found in &ready {
+            if found.token == 1_000 {
+                woken += 1;
+                continue;
+            }
+            let at = found.token as usize;
+            let Some(link) = &mut ends[at] else { continue };
+            let received = link.receive();
+            while let Some(frame) = link.input.next_frame().unwrap() {
+                assert_eq!(frame.header.client_seq, came[at]);
+                came[at] += 1;
+            }
+            if received.is_err() {
+                watch.remove(link);
+                ends[at] = None;
+            }
+        }
+    }
+    senders.join().unwrap();
+    assert!(woken > 0 && came.iter().all(|count| *count == frames), "{came:?}");
+}
+
+/// Says in the environment where the other end of [`child`] listens.
+const MEET: &str = "NEARMETAL_TEST_MEET";
+
+/// Runs one test of this binary as a process of its own.
+fn child(test: &str, meet: &Path) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("shm::{test}"), "--nocapture"]).env(MEET, meet);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
+}
+
+#[test]
+fn what_a_killed_process_wrote_arrives_before_its_end() {
+    if let Some(meet) = std::env::var_os(MEET) {
+        let address = format!("shm:{}", Path::new(&meet).display()).parse().unwrap();
+        let mut end = End::new(Stream::connect(&address, LIMIT).unwrap());
+        for size in 0..500 {
+            end.send(size);
+        }
+        end.flush();
+        loop {
+            std::thread::sleep(LIMIT);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let meet = folder.path().join("meet");
+    let listener = Listener::bind(&Address::Shm(meet.clone())).unwrap();
+    let mut process = child("what_a_killed_process_wrote_arrives_before_its_end", &meet);
+    let mut end = End::new(accept(&listener));
+    // Of all that it wrote nothing is read before its death.
+    while end.link.receive().is_ok() && !end.link.input.next_frame().is_ok_and(|f| f.is_some()) {
+        std::thread::yield_now();
+    }
+    end.received = 1;
+    std::thread::sleep(Duration::from_millis(100));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let deadline = Deadline::after(LIMIT);
+    let why = loop {
+        end.watch.wait(&mut end.ready, Some(deadline.remaining())).unwrap();
+        assert!(!deadline.passed(), "a death was not seen");
+        let received = end.link.receive();
+        end.take();
+        if let Err(why) = received {
+            break why;
+        }
+    };
+    assert_eq!((end.received, why.0.as_str()), (500, "the peer ended it"));
+}
+
+/// Descriptors of this process, and mappings of memory that is shared.
+fn held() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    (descriptors, maps.lines().filter(|line| line.contains("nearmetal-conduit")).count())
+}
+
+#[test]
+fn links_that_were_made_anew_leave_nothing_behind() {
+    let test = "links_that_were_made_anew_leave_nothing_behind";
+    let Some(meet) = std::env::var_os(MEET) else {
+        // Alone in a process, where nothing else opens files meanwhile.
+        let folder = tempfile::tempdir().unwrap();
+        assert!(child(test, &folder.path().join("meet")).wait().unwrap().success());
+        return;
+    };
+    let folder = Path::new(&meet).parent().unwrap();
+    let mut watch = Watch::new().unwrap();
+    let before = held();
+    for turn in 0..50 {
+        let (a, b) = pair(folder);
+        let (a, mut b) = (Link::new(a).unwrap(), Link::new(b).unwrap());
+        watch.add_link(&a, turn).unwrap();
+        wire::write(&Header::new(FrameKind::Request), &[1; 100], 0, &mut b.output);
+        assert_eq!((b.flush(), held().1), (Ok(true), 2));
+        // Gone with the bell rung, which the other end still has.
+        watch.remove(&a);
+        drop(a);
+        assert!(b.receive().is_err(), "the end");
+        let mut ready = vec![];
+        b.flush().unwrap();
+        watch.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+        assert!(ready.is_empty(), "{ready:?}");
+    }
+    assert_eq!(held(), before);
+}
+
+#[test]
+fn who_is_no_node_is_refused_and_a_silent_one_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meet");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let address = Address::Shm(path.clone());
+    let silent = Stream::connect(&address, Duration::from_millis(20)).unwrap_err();
+    assert_eq!(silent.kind(), std::io::ErrorKind::WouldBlock);
+    let speaks = std::thread::spawn(move || {
+        // The silent one's connection waits as well.
+        let _first = listener.accept().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad").unwrap();
+        let _ = stream.read(&mut [0]);
+    });
+    let refused = Stream::connect(&address, LIMIT).unwrap_err();
+    assert!(refused.to_string().contains("no shared memory"), "{refused}");
+    speaks.join().unwrap();
+    // A peer that speaks beside its memory is cut off.
+    let (a, b) = UnixStream::pair().unwrap();
+    let ring = nm_exchange::link::Ring::offer(a).unwrap();
+    std::io::Write::write_all(&mut &b, b"x").unwrap();
+    let broken = Link::new(Stream::Shm(ring)).unwrap().receive().unwrap_err();
+    assert!(broken.0.contains("beside"), "{broken}");
+}
+
+#[test]
+fn a_network_over_shared_memory_answers_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let counts = "2-2-2-2".parse().unwrap();
+    let network: Network = place::network(counts, Transport::Shm, folder.path(), &[]).unwrap();
+    let ready = AtomicUsize::new(0);
+    let stops: BTreeMap<(Role, usize), (UnixStream, UnixStream)> =
+        network.all().map(|(r, i, _)| ((r, i), UnixStream::pair().unwrap())).collect();
+    std::thread::scope(|scope| {
+        for ((role, index), (_, stop)) in &stops {
+            let (network, ready) = (&network, &ready);
+            scope.spawn(move || {
+                let mut say = |notice: &Notice| {
+                    if matches!(notice, Notice::Ready { .. }) {
+                        ready.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                node::run(network, *role, *index, stop.as_fd(), &mut say).unwrap()
+            });
+        }
+        let deadline = Deadline::after(LIMIT);
+        while ready.load(Ordering::Relaxed) < 8 && !deadline.passed() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let gateways: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
+        let made = Generator::connect(&Settings::default(), None, &gateways, None, LIMIT);
+        let pace = Pace { rate_per_s: 2_000.0, seconds: 0.5, drain_s: 20.0, ..Pace::default() };
+        let round = made.unwrap().round(&pace, &AtomicBool::new(false)).unwrap();
+        for (stop, _) in stops.values() {
+            stop.shutdown(std::net::Shutdown::Both).unwrap();
+        }
+        assert_eq!((round.lost, round.repeats), (0, 0));
+        assert!(round.answered > 500, "{}", round.answered);
+    });
+}

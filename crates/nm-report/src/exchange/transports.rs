@@ -1,0 +1,240 @@
+//! Which transport wins on this host: networks that differ in nothing but what carries their links,
+//! side by side, with what the comparison of rounds shows.
+
+use std::collections::BTreeSet;
+
+use nm_model::result::Series;
+use nm_model::{Metric, ProbeKind, RunResult};
+use nm_stats::compare::{Found, LEVEL, ROUNDS_MIN, compare, holm};
+
+use super::{cpu_us, per_s, rate};
+use crate::table::{Table, Tone};
+use crate::units::{NOT_AVAILABLE, or_not_available, significant};
+use crate::view;
+
+/// How a network's name tells its transport; TCP goes without saying.
+const WORDS: [&str; 3] = ["unix", "shm", "accel"];
+
+/// What the others are set against.
+const TCP: &str = "tcp";
+
+/// Ratio that counts as equal.
+const MARGIN: f64 = 0.05;
+
+/// The figures by which one may win: the usual round trip, and what the limit speaks of.
+const FIGURES: [(Metric, &str); 2] =
+    [(Metric::Median, "median"), (Metric::Percentile(99.0), "p99")];
+
+/// `2-2-2-2 unix disk-quorum` as `2-2-2-2 disk-quorum` and `unix`.
+fn parted(stack: &str) -> (String, &str) {
+    let transport = stack.split(' ').find(|word| WORDS.contains(word)).unwrap_or(TCP);
+    let rest: Vec<&str> = stack.split(' ').filter(|word| *word != transport).collect();
+    (rest.join(" "), transport)
+}
+
+/// Series of one network at one rate over several transports.
+fn groups<'a>(own: &[&'a Series]) -> Vec<Vec<&'a Series>> {
+    let mut groups: Vec<Vec<&'a Series>> = vec![];
+    for &series in own {
+        let is_alike = |group: &Vec<&Series>| {
+            let (a, b) = (&group[0].key, &series.key);
+            a.environment == b.environment
+                && a.case == b.case
+                && parted(&a.stack).0 == parted(&b.stack).0
+        };
+        match groups.iter_mut().find(|group| is_alike(group)) {
+            Some(group) => group.push(series),
+            None => groups.push(vec![series]),
+        }
+    }
+    groups.retain(|group| group.len() > 1);
+    groups
+}
+
+/// The table; empty where no network was tried over several transports.
+pub fn table(result: &RunResult, own: &[&Series]) -> Table {
+    let mut table = Table::new(
+        "Exchange: which transport wins on this host (median of rounds; ratios to TCP with \
+         their 95 % intervals over rounds)",
+        &[
+            "network",
+            "#rate /s",
+            "transport",
+            "#median ms",
+            "median ratio",
+            "#p99 ms",
+            "p99 ratio",
+            "#CPU us",
+            "standing",
+        ],
+    );
+    let seed = result.plan.as_ref().map_or(1, |plan| plan.seed);
+    for group in groups(own) {
+        let standings = standings(&group, seed);
+        let tcp = group.iter().find(|series| parted(&series.key.stack).1 == TCP);
+        for (series, standing) in group.iter().zip(standings) {
+            let (network, transport) = parted(&series.key.stack);
+            let mut cells = vec![network, per_s(rate(series)), transport.to_string()];
+            for (metric, _) in FIGURES {
+                let value = view::value(series, metric);
+                cells.push(or_not_available(value, |ns| significant(ns / 1e6, 3)));
+                cells.push(match tcp {
+                    Some(tcp) if transport != TCP => ratio(tcp, series, metric, seed),
+                    _ => String::new(),
+                });
+            }
+            cells.push(or_not_available(cpu_us(series), |us| significant(us, 3)));
+            let tone = if standing.starts_with("wins") { Tone::Good } else { Tone::Plain };
+            cells.push(standing);
+            table.push(tone, cells);
+        }
+    }
+    if !table.rows.is_empty() {
+        missing(result, &mut table);
+    }
+    table
+}
+
+/// Transports that were asked for and could not be had, with the reason.
+fn missing(result: &RunResult, table: &mut Table) {
+    let all = result.not_available.iter().filter(|row| row.probe == ProbeKind::Exchange);
+    let reasons: BTreeSet<(String, &str)> =
+        all.map(|row| (row.stack.client.to_string(), row.reason.as_str())).collect();
+    for (stack, reason) in reasons {
+        let mut cells = vec![String::new(), String::new(), stack];
+        cells.extend([NOT_AVAILABLE, "", NOT_AVAILABLE, "", NOT_AVAILABLE].map(str::to_string));
+        cells.push(format!("not available: {reason}"));
+        table.push(Tone::Faint, cells);
+    }
+}
+
+/// `x0.62 (x0.58 to x0.66)`.
+fn ratio(tcp: &Series, other: &Series, metric: Metric, seed: u64) -> String {
+    let values = |series| view::round_values(series, metric);
+    let found = compare(&values(tcp), &values(other), MARGIN, seed);
+    let shown = |ratio: f64| format!("x{}", significant(ratio, 3));
+    match found.interval {
+        _ if !found.ratio.is_finite() => NOT_AVAILABLE.to_string(),
+        Some(ends) => {
+            format!("{} ({} to {})", shown(found.ratio), shown(ends.low), shown(ends.high))
+        }
+        None => shown(found.ratio),
+    }
+}
+
+/// By each figure, who is fastest, and whether the rounds show all the others to be slower. Each
+/// figure is a claim of its own, in which the probabilities of all others are corrected together.
+fn standings(group: &[&Series], seed: u64) -> Vec<String> {
+    let mut words = vec![vec![]; group.len()];
+    for (metric, name) in FIGURES {
+        let known: Vec<(usize, f64)> =
+            (0..group.len()).filter_map(|at| Some((at, view::value(group[at], metric)?))).collect();
+        let Some((first, _)) = known.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)) else {
+            continue;
+        };
+        let values = |at: usize| view::round_values(group[at], metric);
+        let others: Vec<usize> =
+            known.iter().map(|(at, _)| *at).filter(|at| *at != first).collect();
+        let found: Vec<_> = others
+            .iter()
+            .map(|other| compare(&values(first), &values(*other), MARGIN, seed))
+            .collect();
+        let p_values: Vec<f64> = found.iter().map(|found| found.p_value.unwrap_or(1.0)).collect();
+        let equal: Vec<&str> = others
+            .iter()
+            .zip(found.iter().zip(holm(&p_values)))
+            .filter(|(_, (found, p))| found.verdict != Found::Difference || *p > LEVEL)
+            .map(|(other, _)| parted(&group[*other].key.stack).1)
+            .collect();
+        let are_few = known.iter().any(|(at, _)| values(*at).len() < ROUNDS_MIN);
+        words[first].push(match equal.as_slice() {
+            [] => format!("wins by {name}"),
+            _ if are_few => format!("first by {name}; no claim below {ROUNDS_MIN} rounds"),
+            equal => format!("first by {name}, not told apart from {}", equal.join(", ")),
+        });
+    }
+    words.into_iter().map(|words| words.join("; ")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::result;
+    use super::*;
+    use nm_model::NotAvailable;
+    use nm_model::plan::EnvironmentKind;
+    use nm_model::result::RoundData;
+
+    /// A series over a transport, with a p50 and a p99 in ms for each round.
+    fn series(stack: &str, rounds: &[(f64, f64)]) -> Series {
+        let mut series = result(1.0).series.remove(0);
+        series.key.stack = stack.to_string();
+        let template = series.rounds.remove(0);
+        for (number, (median, p99)) in rounds.iter().enumerate() {
+            let mut round = template.clone();
+            round.round = number as u32;
+            let RoundData::Latency(data) = &mut round.data else { unreachable!() };
+            data.percentiles[0].percentile = 50.0;
+            data.percentiles[0].value_ns = Some(median * 1e6);
+            data.percentiles[1].value_ns = Some(p99 * 1e6);
+            series.rounds.push(round);
+        }
+        series
+    }
+
+    fn around(median: f64, p99: f64) -> Vec<(f64, f64)> {
+        (0..5).map(|at| (median + f64::from(at) * 0.001, p99 + f64::from(at) * 0.001)).collect()
+    }
+
+    fn run(all: Vec<Series>) -> RunResult {
+        let mut run = result(1.0);
+        run.series = all;
+        run
+    }
+
+    fn table_of(run: &RunResult) -> Table {
+        table(run, &run.series.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn who_is_faster_in_every_round_wins_and_who_is_not_is_not_told_apart() {
+        let run = run(vec![
+            series("2-2-2-2", &around(0.2, 0.5)),
+            series("2-2-2-2 unix", &around(0.15, 0.302)),
+            series("2-2-2-2 shm", &around(0.1, 0.3)),
+            series("2-2-2-2 shm disk-quorum", &around(0.1, 0.3)),
+        ]);
+        let table = table_of(&run);
+        assert_eq!(table.rows.len(), 3, "another durability is another network");
+        let cell = |row: usize, at: usize| table.rows[row].cells[at].as_str();
+        assert_eq!((cell(0, 2), cell(0, 4), cell(0, 8)), ("tcp", "", ""));
+        assert_eq!((cell(2, 0), cell(2, 2)), ("2-2-2-2", "shm"));
+        assert!(cell(2, 4).starts_with("x0.505 (x0."), "{}", cell(2, 4));
+        assert_eq!(cell(2, 8), "wins by median; first by p99, not told apart from unix");
+    }
+
+    #[test]
+    fn few_rounds_support_no_claim_and_what_is_missing_has_its_reason() {
+        let mut run = run(vec![
+            series("2-2-2-2", &around(0.2, 0.5)[..2]),
+            series("2-2-2-2 unix", &around(0.1, 0.3)[..2]),
+        ]);
+        run.not_available.push(NotAvailable {
+            environment: EnvironmentKind::Loopback,
+            stack: "accel+tcp-epoll".parse().unwrap(),
+            probe: ProbeKind::Exchange,
+            reason: "no library".to_string(),
+        });
+        let table = table_of(&run);
+        let standing = "first by median; no claim below 5 rounds; first by p99; no claim below 5 \
+                        rounds";
+        assert_eq!(table.rows[1].cells[8], standing);
+        assert_eq!(table.rows[2].cells[2], "accel+tcp-epoll");
+        assert_eq!(table.rows[2].cells[8], "not available: no library");
+    }
+
+    #[test]
+    fn one_transport_alone_has_no_such_table() {
+        let run = run(vec![series("2-2-2-2", &around(0.2, 0.5))]);
+        assert!(table_of(&run).rows.is_empty());
+    }
+}
