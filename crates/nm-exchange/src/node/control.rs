@@ -69,6 +69,11 @@ impl<L: Log> Control<L> {
         }
     }
 
+    /// Whether it could stand in for another replica of control.
+    pub fn is_whole(&self) -> bool {
+        self.is_over || self.log.is_whole()
+    }
+
     /// The map, and who leads, as this replica has it.
     pub fn routes(&self) -> &Routes {
         self.state.routes()
@@ -87,6 +92,7 @@ impl<L: Log> Control<L> {
                 },
                 Told::Lead { .. } => self.begin(links),
                 Told::Follow => self.follow(links),
+                Told::Whole => {}
                 Told::Waits(why) => links.troubles.push(format!("control waits: {why}")),
                 Told::Stopped(failure) => self.end(links, &failure.message),
             }

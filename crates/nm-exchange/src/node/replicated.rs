@@ -104,6 +104,7 @@ impl<L: Log> Replica<L> {
                     self.announce(links, &routers);
                 }
                 Told::Follow => self.forget(),
+                Told::Whole => {}
                 Told::Waits(message) => {
                     links.troubles.push(format!("cell {} waits: {message}", self.number));
                 }
@@ -277,6 +278,12 @@ impl Cells {
         self.replicas.iter_mut().try_for_each(Replica::end)
     }
 
+    /// Whether all of its replicas could stand in for others.
+    fn is_ready(&self) -> bool {
+        self.replicas.iter().all(|replica| replica.log.is_whole())
+            && self.control.as_ref().is_none_or(Control::is_whole)
+    }
+
     /// At once while a snapshot is copied.
     fn due_ns(&self) -> Option<u64> {
         let is_copying = self.replicas.iter().any(|replica| replica.copying.is_some());
@@ -407,6 +414,10 @@ impl Behaviour for Mediator {
         self.cells.due_ns()
     }
 
+    fn is_ready(&self) -> bool {
+        self.cells.is_ready()
+    }
+
     fn end(&mut self) -> Result<(), Failure> {
         self.cells.end()
     }
@@ -502,6 +513,10 @@ impl Behaviour for Processor {
 
     fn due_ns(&self) -> Option<u64> {
         self.cells.due_ns()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cells.is_ready()
     }
 
     fn end(&mut self) -> Result<(), Failure> {

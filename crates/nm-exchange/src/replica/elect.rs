@@ -14,10 +14,10 @@ use std::time::Duration;
 use openraft::{EmptyNode, ServerState};
 use tokio::time::{Instant, sleep};
 
-use super::Member;
 use super::host::{Engine, LOOK, Seat};
 use super::network::{Kind, Peer};
 use super::raft::NodeId;
+use super::{Member, Told};
 
 /// How long a replica lacks what it had before it says so.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -138,6 +138,7 @@ impl Seat {
                 engine.hear(0);
             }
         }
+        self.tell(Told::Whole);
         if !self.may_lead() {
             return;
         }

@@ -246,8 +246,12 @@ impl Seat {
         self.group.own as NodeId + 1
     }
 
+    pub fn tell(&self, told: Told) {
+        self.teller.tell(told);
+    }
+
     pub fn waits(&self, why: &str) {
-        self.teller.tell(Told::Waits(why.to_string()));
+        self.tell(Told::Waits(why.to_string()));
     }
 
     fn stage(&self) -> Stage {

@@ -45,9 +45,6 @@ pub use host::Replicas;
 pub use machine::saved_state;
 pub use raft::RaftLog;
 
-/// Batches that a leader may have under way: proposed and not yet told as committed.
-pub const IN_FLIGHT_MAX: usize = 2;
-
 /// Most bytes of a batch; a single larger request is a batch too.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
@@ -167,6 +164,8 @@ pub enum Told {
     },
     /// It does not lead any more.
     Follow,
+    /// It has all that it must have: from now on the group can spare another replica.
+    Whole,
     /// It cannot take part as it should at the moment; why, for people: "cell 3 waits: …".
     Waits(String),
     /// It takes no part any more, and must be started again.
@@ -182,9 +181,14 @@ pub trait Log {
     /// The epoch in which this replica leads, as far as it was [told](Log::next).
     fn lead(&self) -> Option<u32>;
 
-    /// Whether [`Log::propose`] would take a batch: it leads, and fewer than [`IN_FLIGHT_MAX`]
-    /// batches are under way.
+    /// Whether [`Log::propose`] would take a batch: it leads, and none is under way. What comes
+    /// meanwhile is the next batch, so that batches grow with the load and a lone request goes at
+    /// once. With a second one under way there were more and smaller batches, each of which costs
+    /// syncs and messages of all replicas: on two CPUs everybody waited longer.
     fn has_room(&self) -> bool;
+
+    /// Whether it has all that it must have to stand in for another replica of its group.
+    fn is_whole(&self) -> bool;
 
     /// Proposes a batch as the next.
     ///

@@ -9,7 +9,7 @@ use openraft::{EmptyNode, LogId, TokioRuntime};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::epoch_of;
-use super::{IN_FLIGHT_MAX, Log, Refused, Shared, Told};
+use super::{Log, Refused, Shared, Told};
 
 /// A replica's number: its position in the group, from 1 on.
 pub type NodeId = u64;
@@ -111,7 +111,8 @@ pub struct RaftLog {
     messages: Receiver<Told>,
     asked: UnboundedSender<Asked>,
     lead: Option<u32>,
-    in_flight: usize,
+    is_under_way: bool,
+    is_whole: bool,
 }
 
 impl RaftLog {
@@ -121,7 +122,7 @@ impl RaftLog {
         messages: Receiver<Told>,
         asked: UnboundedSender<Asked>,
     ) -> RaftLog {
-        RaftLog { cell, messages, asked, lead: None, in_flight: 0 }
+        RaftLog { cell, messages, asked, lead: None, is_under_way: false, is_whole: false }
     }
 
     /// The cell.
@@ -136,29 +137,32 @@ impl Log for RaftLog {
     }
 
     fn has_room(&self) -> bool {
-        self.lead.is_some() && self.in_flight < IN_FLIGHT_MAX
+        self.lead.is_some() && !self.is_under_way
+    }
+
+    fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     fn propose(&mut self, batch: Vec<u8>) -> Result<(), Refused> {
-        match self.lead {
-            Some(_) if self.in_flight < IN_FLIGHT_MAX => {
-                self.in_flight += 1;
-                // If the thread has ended, its last word tells so.
-                let _ = self.asked.send(Asked::Propose(batch));
-                Ok(())
-            }
-            _ => Err(Refused(batch)),
+        if !self.has_room() {
+            return Err(Refused(batch));
         }
+        self.is_under_way = true;
+        // If the thread has ended, its last word tells so.
+        let _ = self.asked.send(Asked::Propose(batch));
+        Ok(())
     }
 
     fn next(&mut self) -> Option<Told> {
         let told = self.messages.try_recv().ok()?;
         match &told {
             Told::Committed { term, .. } if self.lead.map(u64::from) == Some(*term) => {
-                self.in_flight = self.in_flight.saturating_sub(1);
+                self.is_under_way = false;
             }
-            Told::Lead { epoch } => (self.lead, self.in_flight) = (Some(*epoch), 0),
-            Told::Follow | Told::Stopped(_) => (self.lead, self.in_flight) = (None, 0),
+            Told::Lead { epoch } => (self.lead, self.is_under_way) = (Some(*epoch), false),
+            Told::Follow | Told::Stopped(_) => (self.lead, self.is_under_way) = (None, false),
+            Told::Whole => self.is_whole = true,
             _ => {}
         }
         Some(told)

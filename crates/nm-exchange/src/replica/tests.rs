@@ -136,7 +136,7 @@ fn a_slow_disk_is_one_sentence_and_nobody_waits_for_it() {
         testing::slow(&cell.disk(own), Duration::from_millis(500));
         let since = Moment::now();
         cell.more(100);
-        // With two batches under way, waiting for that disk would take 25 s.
+        // Waiting for that disk would take 50 s.
         assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
         let says = |cell: &Cell| cell.replicas[own].as_ref().unwrap().waits.len() == 1;
         cell.until(true, "it says so once", says);

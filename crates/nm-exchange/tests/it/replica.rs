@@ -159,6 +159,7 @@ impl Cell {
                     Told::Lead { epoch } => self.leads.push(epoch),
                     Told::Follow => {}
                     Told::Waits(why) => replica.waits.push(why),
+                    Told::Whole => {}
                     Told::Stopped(failure) => replica.stopped = Some(failure.to_string()),
                 }
             }
