@@ -1,16 +1,26 @@
 //! Batches: what a mediator puts in order at once, an entry of the log and of the journal.
 //!
 //! ```text
-//! 0 time_ns u64     the leader's clock when it put them in order
+//! 0 time_ns u64     when the leader put them in order, ns since 1970
 //! 8 the frames of requests, and of instruments to be given away, as they came: header, body,
 //!   padding, stamps
 //! ```
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::codec::{Fields, Meaningless};
 use crate::wire::{self, Frame, FrameKind};
 
 /// Bytes before the first frame.
 pub const HEAD_BYTES: usize = 8;
+
+/// The time of a batch that begins now, ns since 1970: leaders of one cell may be on several hosts,
+/// whose clocks have nothing else in common, and clients name such times. A cell's time does not go
+/// back when a clock is set back.
+pub fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Begins a batch at a time, in an empty buffer; append the frames to it.
 pub fn begin(time_ns: u64, out: &mut Vec<u8>) {

@@ -115,7 +115,7 @@ pub enum Life {
     Day,
     /// Until it is filled or cancelled.
     GoodTillCancelled,
-    /// Until the first command whose time is not before this one, ns.
+    /// Until the first command whose time is not before this one, ns; in the exchange, since 1970.
     GoodTill(u64),
     /// Trades at once what it can; the rest is cancelled.
     ImmediateOrCancel,

@@ -88,8 +88,9 @@ impl Mediator {
         if self.batch.is_none() {
             let index = self.cell.index() + 1;
             self.batch = Some(index);
-            self.cell.begin(index, links.now_ns);
-            batch::begin(links.now_ns, &mut self.recorded);
+            let time_ns = batch::now_ns();
+            self.cell.begin(index, time_ns);
+            batch::begin(time_ns, &mut self.recorded);
         }
         if self.recorder.is_some() {
             self.recorded.extend_from_slice(frame.bytes);

@@ -164,14 +164,14 @@ impl<L: Log> Replica<L> {
     }
 
     /// Queues a request, if this replica leads.
-    fn queue(&mut self, now_ns: u64, bytes: &[u8]) -> bool {
+    fn queue(&mut self, bytes: &[u8]) -> bool {
         if self.log.lead().is_none() || self.waiting_bytes > WAITING_BYTES_MAX {
             return false;
         }
         let fits = |last: &Vec<u8>| last.len() + bytes.len() <= replica::BATCH_BYTES_MAX;
         if !self.waiting.back().is_some_and(fits) {
             let mut batch = Vec::with_capacity(bytes.len() * 4);
-            batch::begin(now_ns, &mut batch);
+            batch::begin(batch::now_ns(), &mut batch);
             self.waiting.push_back(batch);
         }
         if let Some(last) = self.waiting.back_mut() {
@@ -329,15 +329,15 @@ impl Mediator {
             return Ok(());
         }
         wire::stamp(frame.bytes, 2, links.now_ns);
-        self.requests += u64::from(self.queue(links.now_ns, frame));
+        self.requests += u64::from(self.queue(frame));
         Ok(())
     }
 
     /// Queues a frame for the log of its cell.
-    fn queue(&mut self, now_ns: u64, frame: &Arrived<'_>) -> bool {
+    fn queue(&mut self, frame: &Arrived<'_>) -> bool {
         let mut replicas = self.cells.replicas.iter_mut();
         let replica = replicas.find(|replica| replica.number == frame.header.cell);
-        replica.is_some_and(|replica| replica.queue(now_ns, frame.bytes))
+        replica.is_some_and(|replica| replica.queue(frame.bytes))
     }
 }
 
@@ -374,7 +374,7 @@ impl Behaviour for Mediator {
                 self.map.take(&Routes::whole(frame.body()).map_err(bad)?.map);
             }
             (Peer::Node(Role::Router, _), FrameKind::Release, _) => {
-                self.queue(links.now_ns, frame);
+                self.queue(frame);
             }
             (Peer::Node(Role::Router, index), FrameKind::View, Some(control)) => {
                 control.view(index, Some(View::whole(frame.body()).map_err(bad)?));

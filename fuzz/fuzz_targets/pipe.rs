@@ -1,0 +1,43 @@
+//! The bytes are what a peer writes anywhere into the memory of a connection: the pipes of the other
+//! end neither panic, nor read outside, nor hand out more than was asked for.
+#![no_main]
+
+use std::os::unix::fs::FileExt;
+
+use nm_ring::Which::First;
+use nm_ring::conduit::{CONDUIT_BYTES, Mapped};
+use nm_ring::pipe::PIPE_BYTES;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let Ok((victim, file)) = Mapped::new() else { return };
+    let peer = std::fs::File::from(file);
+    let (out, back) = (victim.out(First), victim.back(First));
+    let mut buffer = vec![0; PIPE_BYTES + 99];
+    for (step, said) in bytes.chunks_exact(11).enumerate() {
+        // Mostly the words at the beginning of a pipe, which is where it hurts.
+        let [first, second, place, word @ ..] = said else { return };
+        let far = u64::from(*first) << 8 | u64::from(*second);
+        let pipe = (CONDUIT_BYTES as u64 - 384) / 2;
+        let at = match place % 4 {
+            0 => far * 8 % CONDUIT_BYTES as u64,
+            which => 384 + u64::from(which & 1) * pipe + far % 96 * 8,
+        };
+        let at = at.min(CONDUIT_BYTES as u64 - 8) / 8 * 8;
+        peer.write_all_at(word, at).expect("the memory takes it");
+        let word = word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let length = (word >> 7) as usize % buffer.len();
+        match step % 7 {
+            0 => assert!(out.push(&buffer[..length]) <= length),
+            1 => assert!(out.push(&buffer[..length % 57]) <= length % 57),
+            2 => assert!(back.pull(&mut buffer[..length]) <= length),
+            3 => assert!(back.peek(word as usize, &mut buffer[..length]) <= length),
+            4 => assert!(back.discard(length) <= length),
+            5 => {
+                let parts = [&buffer[..length % 60], &buffer[..length]];
+                assert!(out.push_parts(parts.into_iter()) <= 60 + length);
+            }
+            _ => assert!(out.recall(word, &mut buffer[..length]) <= length),
+        }
+        assert!(back.readable() <= PIPE_BYTES && out.room() <= PIPE_BYTES);
+    }
+});
