@@ -1,5 +1,5 @@
-//! The bytes are what a peer writes anywhere into the memory of a connection: the pipes of the other
-//! end neither panic, nor read outside, nor hand out more than was asked for.
+//! The bytes are what a peer writes anywhere into the memory of a connection: the pipes of the
+//! other end neither panic, nor read outside, nor hand out more than was asked for.
 #![no_main]
 
 use std::os::unix::fs::FileExt;

@@ -67,8 +67,7 @@ pub enum FrameKind {
     Lead = 6,
     /// A request came whose predecessor did not: the gateway sends again what has no reply.
     Again = 7,
-    /// A node of the network answers a hello: so it is known to be up. Number of hellos of that
-    /// node so far, from other starts than this one, in `output_seq`; number of the start of the
+    /// A node of the network answers a hello: so it is known to be up. Number of the start of the
     /// one who answers in `client_seq`. An observer is answered the same.
     Welcome = 8,
     /// What a node sees of others, for control. Body: [`crate::control::View`].

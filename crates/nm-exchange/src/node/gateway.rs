@@ -361,7 +361,7 @@ impl Gateway {
 }
 
 impl Behaviour for Gateway {
-    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+    fn up(&mut self, links: &mut Links, peer: Peer) {
         match peer {
             Peer::Node(Role::Router, _) => self.again(links, |_| true),
             Peer::Node(Role::Processor, index) => {

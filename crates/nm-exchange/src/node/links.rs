@@ -92,8 +92,8 @@ pub struct Links {
     generation: u64,
     dirty: Vec<LinkId>,
     nodes: BTreeMap<(Role, usize), LinkId>,
-    /// Number of the last start of each node that was ever linked, and how many there were before.
-    starts: BTreeMap<(Role, usize), (u64, u64)>,
+    /// Number of the last start of each node that was ever linked.
+    starts: BTreeMap<(Role, usize), u64>,
     /// Nodes that it is linked with when all is well.
     peers_count: usize,
     wanted: Sender<(Role, usize, Address)>,
@@ -212,7 +212,7 @@ impl Links {
 
     /// The nodes that are linked and the numbers of their starts.
     pub fn seen(&self) -> impl Iterator<Item = ((Role, u16), u64)> {
-        let start = |node: &(Role, usize)| self.starts.get(node).map(|(start, _)| *start);
+        let start = |node: &(Role, usize)| self.starts.get(node).copied();
         let seen = self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)));
         seen.map(|((role, index), start)| ((role, index as u16), start))
     }
@@ -220,7 +220,7 @@ impl Links {
     /// The number of the start of a node, if it is linked.
     pub fn start_of(&self, role: Role, index: usize) -> Option<u64> {
         self.to(role, index)?;
-        self.starts.get(&(role, index)).map(|(start, _)| *start)
+        self.starts.get(&(role, index)).copied()
     }
 
     /// This node, and the number of its start.
@@ -306,16 +306,16 @@ impl Links {
         Some((entry.peer, was_up))
     }
 
-    /// Handles a hello or its answer: who is up by it, and how many earlier starts of that node are
-    /// known at the other end. An older link of the same node is to be ended by the caller.
+    /// Handles a hello or its answer: who is up by it. An older link of the same node is to be ended
+    /// by the caller.
     pub fn greet(&mut self, id: LinkId, frame: &Arrived<'_>) -> Result<Greeted, Broken> {
         let peer = self.peer(id);
         let own = self.own;
         match (frame.header.kind, peer) {
             (FrameKind::Welcome, Peer::Node(role, index)) => {
                 self.nodes.insert((role, index), id);
-                self.starts.insert((role, index), (frame.header.client_seq, 0));
-                Ok(Greeted { peer, older: None, starts_before: frame.header.output_seq })
+                self.starts.insert((role, index), frame.header.client_seq);
+                Ok(Greeted { peer, older: None })
             }
             (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
                 let said = said(frame.body(), &self.network);
@@ -344,18 +344,13 @@ impl Links {
             self.send(id, &Header::new(FrameKind::Welcome), &[], 0);
         }
         let Peer::Node(role, index) = peer else {
-            return Greeted { peer, older: None, starts_before: 0 };
+            return Greeted { peer, older: None };
         };
-        let (last, before) = self.starts.entry((role, index)).or_insert((start, 0));
-        if *last != start {
-            (*last, *before) = (start, *before + 1);
-        }
-        let starts_before = *before;
-        let (client_seq, output_seq) = (self.start, starts_before);
-        let header = Header { client_seq, output_seq, ..Header::new(FrameKind::Welcome) };
+        self.starts.insert((role, index), start);
+        let header = Header { client_seq: self.start, ..Header::new(FrameKind::Welcome) };
         self.send(id, &header, &[], 0);
         let older = self.nodes.insert((role, index), id);
-        Greeted { peer, older, starts_before }
+        Greeted { peer, older }
     }
 }
 
@@ -366,8 +361,6 @@ pub struct Greeted {
     pub peer: Peer,
     /// The link that it had before and has forgotten.
     pub older: Option<LinkId>,
-    /// Other starts before: of the peer if it said hello, of this node if the peer welcomed it.
-    pub starts_before: u64,
 }
 
 /// Whom the body of a hello names.

@@ -108,7 +108,7 @@ impl Mediator {
 }
 
 impl Behaviour for Mediator {
-    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+    fn up(&mut self, links: &mut Links, peer: Peer) {
         match peer {
             Peer::Node(Role::Processor, _) => {
                 let routers = links.all_to(Role::Router);

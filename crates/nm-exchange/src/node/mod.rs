@@ -80,8 +80,8 @@ pub struct Ended {
 
 /// What a class of nodes does with what comes.
 trait Behaviour {
-    /// A peer is up. `starts_before`: see [`links::Greeted`].
-    fn up(&mut self, _links: &mut Links, _peer: Peer, _starts_before: u64) {}
+    /// A peer is up.
+    fn up(&mut self, _links: &mut Links, _peer: Peer) {}
 
     /// A link that was up is gone.
     fn down(&mut self, _links: &mut Links, _peer: Peer, _id: LinkId) {}
@@ -302,7 +302,7 @@ impl Turning<'_> {
             if let Some(older) = greeted.older {
                 self.close(older, &Broken("the peer has made a new link".to_string()));
             }
-            self.behaviour.up(&mut self.links, greeted.peer, greeted.starts_before);
+            self.behaviour.up(&mut self.links, greeted.peer);
             if greeted.peer != Peer::Client {
                 return Ok(());
             }

@@ -342,7 +342,7 @@ impl Mediator {
 }
 
 impl Behaviour for Mediator {
-    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+    fn up(&mut self, links: &mut Links, peer: Peer) {
         if let Peer::Node(Role::Router, index) = peer
             && let Some(router) = links.to(Role::Router, index)
         {

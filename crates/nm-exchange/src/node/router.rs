@@ -115,7 +115,7 @@ impl Router {
 }
 
 impl Behaviour for Router {
-    fn up(&mut self, links: &mut Links, peer: Peer, _starts_before: u64) {
+    fn up(&mut self, links: &mut Links, peer: Peer) {
         if let Peer::Node(role, index) = peer
             && let Some(to) = links.to(role, index)
         {
