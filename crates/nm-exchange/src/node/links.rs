@@ -306,8 +306,8 @@ impl Links {
         Some((entry.peer, was_up))
     }
 
-    /// Handles a hello or its answer: who is up by it. An older link of the same node is to be ended
-    /// by the caller.
+    /// Handles a hello or its answer: who is up by it. An older link of the same node is to be
+    /// ended by the caller.
     pub fn greet(&mut self, id: LinkId, frame: &Arrived<'_>) -> Result<Greeted, Broken> {
         let peer = self.peer(id);
         let own = self.own;
