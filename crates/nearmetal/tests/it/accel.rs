@@ -10,8 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::{
-    BINARY, Run, Running, accelerator, command, finish, free_port, json, listens, plan_of, run,
-    signal, wait_for, wait_gone,
+    BINARY, Run, Running, accelerator, command, descends, finish, free_port, json, listens,
+    plan_of, run, signal, wait_for, wait_gone,
 };
 
 /// `nearmetal accel` with `words`, once its library is built.
@@ -156,6 +156,7 @@ fn status_and_report_show_a_connection_in_shared_memory() {
     let text = port.to_string();
     let server = accelerated_server(port, &["--stats", "--format", "json"]);
     let client = start(&[&["--stats"], &client(&text, "3000")[..]].concat());
+    let ours = [server.pid(), client.pid()];
     let shown = wait_for("a connection in shared memory", || {
         let status = run(&["accel", "status", "--format", "json"]);
         assert_eq!(status.code, 0, "{}", status.stderr);
@@ -164,8 +165,7 @@ fn status_and_report_show_a_connection_in_shared_memory() {
         let of_ours = |row: &&Value| {
             let busy = row["sent"]["memory_calls"].as_u64() > Some(100);
             // Other tests have connections of their own.
-            let ends = [&row["local"], &row["peer"]].map(|end| end.as_str().unwrap_or_default());
-            let own = ends.iter().any(|end| end.ends_with(&format!(":{port}")));
+            let own = descends(row["pid"].as_u64().unwrap_or(0) as u32, &ours);
             busy && own && row["place"] == "shared memory" && row["program"] == "nearmetal"
         };
         let found: Vec<Value> = rows.iter().filter(of_ours).cloned().collect();

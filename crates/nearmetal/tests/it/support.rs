@@ -167,6 +167,16 @@ pub fn processes() -> Vec<ProcessInfo> {
         .collect()
 }
 
+/// Whether a process is one of these, or was started by one of them.
+pub fn descends(mut pid: u32, from: &[u32]) -> bool {
+    let all = processes();
+    while !from.contains(&pid) {
+        let Some(process) = all.iter().find(|process| process.pid == pid) else { return false };
+        pid = process.parent;
+    }
+    true
+}
+
 /// Reads a JSON file.
 pub fn json(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
