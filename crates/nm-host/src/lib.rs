@@ -16,6 +16,7 @@ use std::path::Path;
 
 use nm_model::Facts;
 use nm_model::facts::{ClockFacts, MemoryFacts};
+use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::hostfiles::HostFiles;
 
 /// Facts of this machine, as seen from this process and its namespaces.
@@ -23,7 +24,7 @@ pub fn facts() -> Facts {
     let files = HostFiles::default();
     let mut facts = read(Path::new("/"));
     facts.clock =
-        ClockFacts { kernel_source: facts.clock.kernel_source, ..nm_sys::clock::Clock::facts() };
+        ClockFacts { kernel_source: facts.clock.kernel_source, ..clock_facts(Clock::info()) };
     if let Some(hypervisor) = virtualization::signature() {
         facts.virtualization.hypervisor = Some(hypervisor);
     }
@@ -51,6 +52,17 @@ pub fn read(root: &Path) -> Facts {
         settings: settings::read(&files),
         nearmetal_version: env!("CARGO_PKG_VERSION").to_string(),
         ..Facts::default()
+    }
+}
+
+fn clock_facts(info: &ClockInfo) -> ClockFacts {
+    ClockFacts {
+        source: info.source.to_string(),
+        tsc_hz: info.counter_hz,
+        calibration_error_ppm: info.calibration_error_ppm,
+        pair_cost_ns: info.pair_cost_ns,
+        kernel_source: info.kernel_source.clone(),
+        fallback_reason: info.counter_error.as_ref().map(ToString::to_string),
     }
 }
 

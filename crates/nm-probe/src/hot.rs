@@ -7,8 +7,9 @@ use nm_model::doubt::Doubt;
 use nm_model::probe::Side;
 use nm_model::result::Placement;
 use nm_model::{Failure, FailureKind};
-use nm_sys::counters::Watch;
 use nm_sys::cpu;
+
+use crate::placement::PlacementWatch;
 
 /// Where one hot thread sits.
 #[derive(Debug, Clone)]
@@ -50,8 +51,8 @@ impl Seat {
     }
 
     /// Begins to watch the current thread, which sits here.
-    pub fn watch(&self) -> Watch {
-        Watch::start(self.side, self.name.clone(), self.cpu)
+    pub fn watch(&self) -> PlacementWatch {
+        PlacementWatch::start(self.side, self.name.clone(), self.cpu)
     }
 }
 

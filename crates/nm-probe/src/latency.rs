@@ -3,13 +3,12 @@
 use nm_model::Failure;
 use nm_model::agent::TaskReport;
 use nm_model::doubt::{Doubt, DoubtKind};
-use nm_model::facts::ClockFacts;
 use nm_model::metric::Metric;
 use nm_model::probe::{PingpongSpec, RrSize};
 use nm_model::result::{CACHE_LINE_LIMIT, LatencyRound, Statistic};
 use nm_ring::line;
 use nm_stats::summary::{Sample, summarise};
-use nm_sys::clock::Clock;
+use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::cpu;
 use nm_transport::Transport;
 
@@ -144,7 +143,7 @@ pub fn client<T: Transport>(
     }
     let rounds: Vec<&LatencyRound> = report.latencies.iter().map(|(_, round)| round).collect();
     let mut doubts = rounds.first().and_then(|round| loss(round)).into_iter().collect::<Vec<_>>();
-    doubts.extend(clock_doubts(&Clock::facts(), rounds.last().copied()));
+    doubts.extend(clock_doubts(Clock::info(), rounds.last().copied()));
     report.doubts.extend(doubts);
     Ok(report)
 }
@@ -247,20 +246,20 @@ fn loss(round: &LatencyRound) -> Option<Doubt> {
 }
 
 /// What the clock gives reason to doubt, the cost of its stamps set against the medians of `round`.
-fn clock_doubts(facts: &ClockFacts, round: Option<&LatencyRound>) -> Vec<Doubt> {
+fn clock_doubts(clock: &ClockInfo, round: Option<&LatencyRound>) -> Vec<Doubt> {
     let mut doubts = vec![];
-    if let Some(reason) = &facts.fallback_reason {
-        doubts.push(Doubt::new(DoubtKind::ClockFallback, reason.clone()));
+    if let Some(error) = &clock.counter_error {
+        doubts.push(Doubt::new(DoubtKind::ClockFallback, error.to_string()));
     }
-    if let Some(ppm) = facts.calibration_error_ppm.filter(|ppm| *ppm > CALIBRATION_PPM_MAX) {
+    if let Some(ppm) = clock.calibration_error_ppm.filter(|ppm| *ppm > CALIBRATION_PPM_MAX) {
         let detail = format!("two calibrations differ by {ppm:.0} ppm");
         doubts.push(Doubt::new(DoubtKind::ClockDrift, detail));
     }
     let median_ns = round.and_then(|round| round.value(Metric::Median));
     if let Some(median_ns) = median_ns
-        && facts.pair_cost_ns > PAIR_COST_SHARE_MAX * median_ns
+        && clock.pair_cost_ns > PAIR_COST_SHARE_MAX * median_ns
     {
-        let cost_ns = facts.pair_cost_ns;
+        let cost_ns = clock.pair_cost_ns;
         let detail = format!("a pair costs {cost_ns:.0} ns of a median of {median_ns:.0} ns");
         doubts.push(Doubt::new(DoubtKind::ClockCost, detail));
     }
@@ -271,9 +270,10 @@ fn clock_doubts(facts: &ClockFacts, round: Option<&LatencyRound>) -> Vec<Doubt> 
 mod tests {
     use super::*;
     use nm_model::result::PercentileValue;
+    use nm_sys::clock::CounterError;
 
     #[test]
-    fn the_clock_is_doubted_by_its_facts() {
+    fn clock_is_doubted_by_its_measured_quality() {
         let p50 = PercentileValue {
             percentile: 50.0,
             value_ns: Some(400.0),
@@ -281,16 +281,23 @@ mod tests {
             high_ns: None,
         };
         let round = LatencyRound { percentiles: vec![p50], ..LatencyRound::default() };
-        let facts = ClockFacts {
+        let clock = ClockInfo {
+            source: "tsc",
+            counter_hz: Some(2e9),
             pair_cost_ns: 25.0,
             calibration_error_ppm: Some(11.0),
-            fallback_reason: Some("the kernel keeps time with `hpet`".into()),
-            ..ClockFacts::default()
+            kernel_source: Some("hpet".into()),
+            counter_error: Some(CounterError::OtherKernelSource("hpet".into())),
         };
         let kinds: Vec<DoubtKind> =
-            clock_doubts(&facts, Some(&round)).into_iter().map(|doubt| doubt.kind).collect();
+            clock_doubts(&clock, Some(&round)).into_iter().map(|doubt| doubt.kind).collect();
         assert_eq!(kinds, [DoubtKind::ClockFallback, DoubtKind::ClockDrift, DoubtKind::ClockCost]);
-        let good = ClockFacts { pair_cost_ns: 19.0, ..ClockFacts::default() };
+        let good = ClockInfo {
+            pair_cost_ns: 19.0,
+            calibration_error_ppm: None,
+            counter_error: None,
+            ..clock
+        };
         assert_eq!(clock_doubts(&good, Some(&round)), []);
     }
 }

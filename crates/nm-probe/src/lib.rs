@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod hot;
 pub mod latency;
 pub mod open;
+pub mod placement;
 pub mod serve;
 pub mod stream;
 pub mod tag;

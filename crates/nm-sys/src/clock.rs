@@ -1,24 +1,23 @@
-//! The clock that takes the times: the CPU's counter where it can be trusted, else the kernel.
+//! The clock that takes timestamps: the CPU's timestamp counter where it can be trusted, else the
+//! kernel's clock.
 //!
-//! On x86-64 the counter is the TSC, read as `lfence; rdtsc`. The fence lets every earlier
-//! instruction finish first, so that a stamp after a receive cannot slip before it; it costs the
-//! same as `rdtscp` where we measured it (26 ticks each) and touches one register less. Nothing is
-//! fenced behind the read: what follows a start stamp is a system call, which the processor cannot
-//! run ahead of, or a store to shared memory, which nobody sees before the read has retired. On
-//! AArch64 it is `cntvct_el0` behind an `isb`.
+//! On x86-64 the counter is the TSC, read as `lfence; rdtsc`. The fence makes every earlier
+//! instruction complete first, so that a timestamp after a receive cannot be taken before it; it
+//! costs the same as `rdtscp` where we measured it (26 ticks each) and uses one register less.
+//! There is no fence after the read: what follows a start timestamp is a system call, which the
+//! processor cannot execute early, or a store to shared memory, which is not visible to others
+//! before the read has retired. On AArch64 the counter is `cntvct_el0`, read after an `isb`.
 //!
-//! The TSC is used when three things agree: the processor says that it is invariant (CPUID
+//! The TSC is used when three things agree: the processor reports it as invariant (CPUID
 //! 8000_0007h, EDX bit 8), the kernel keeps time with it (`tsc`, or the paravirtual `kvm-clock` and
 //! Hyper-V's TSC page, which are the TSC with a scale from the hypervisor), and two calibrations
-//! against `CLOCK_MONOTONIC_RAW` differ by less than [`PPM_MAX`]. A hypervisor that traps `rdtsc`
-//! shows as a counter dearer than the kernel's clock, and is then not used either.
+//! against `CLOCK_MONOTONIC_RAW` differ by less than [`PPM_MAX`]. Reading a counter that the
+//! hypervisor traps takes longer than reading the kernel's clock; such a counter is not used either.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use nm_model::facts::ClockFacts;
-
-/// Differences between the two calibrations above which the counter is not used, ppm.
+/// Difference between two calibrations above which the counter is not used, ppm.
 pub const PPM_MAX: f64 = 1_000.0;
 
 /// Difference that is good enough to stop calibrating, ppm.
@@ -30,28 +29,73 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Length of each of the two windows of a calibration.
 const WINDOW: Duration = Duration::from_millis(20);
 
-/// Reads of both clocks of which the tightest pair is taken.
-const BRACKETS: u32 = 64;
+/// Paired reads of both clocks, of which the pair with the smallest error is taken.
+const PAIRED_READS: u32 = 64;
 
-/// Back-to-back stamps of which the median is the cost of a pair.
-const PAIRS: usize = 4_001;
+/// Back-to-back timestamp pairs of which the median is the cost of a pair.
+const COST_SAMPLES: usize = 4_001;
 
-/// Bits behind the point of a [`Scale`].
+/// Fraction bits of a [`Scale`].
 const SCALE_BITS: u32 = 48;
 
-/// A source of time stamps with its scale. Small and `Copy`, so that each hot thread has its own.
+/// A source of timestamps with its scale. Small and `Copy`, so that each hot thread has its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    source: Source,
+    source: TickSource,
     scale: Scale,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    /// The CPU's counter.
+enum TickSource {
+    /// The CPU's timestamp counter.
     Counter,
     /// `CLOCK_MONOTONIC_RAW`; one tick is one nanosecond.
     Kernel,
+}
+
+/// How [`Clock::system`] was chosen, and what was measured of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClockInfo {
+    /// Name of the source: `tsc`, `cntvct_el0` or `CLOCK_MONOTONIC_RAW`.
+    pub source: &'static str,
+    /// Ticks a second, if the source is the counter.
+    pub counter_hz: Option<f64>,
+    /// Difference between the two calibrations, ppm, if the source is the counter.
+    pub calibration_error_ppm: Option<f64>,
+    /// Median cost of a pair of timestamps, ns.
+    pub pair_cost_ns: f64,
+    /// The clock source that the kernel itself uses.
+    pub kernel_source: Option<String>,
+    /// Why the counter is not the source.
+    pub counter_error: Option<CounterError>,
+}
+
+/// Why the CPU's timestamp counter cannot be used as a clock.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CounterError {
+    /// The processor does not guarantee a constant rate.
+    #[error("the processor does not report an invariant timestamp counter")]
+    NotInvariant,
+    /// The kernel uses another clock source, usually because it found the counter unstable.
+    #[error("the kernel keeps time with `{0}`, not with the TSC")]
+    OtherKernelSource(String),
+    /// `/sys` does not show the kernel's clock source.
+    #[error("the kernel's clock source cannot be read")]
+    UnknownKernelSource,
+    /// The rate of the counter is not stable.
+    #[error("two calibrations of the counter differ by {0:.0} ppm")]
+    Unstable(f64),
+    /// The kernel's call does more than read the counter, so a slower counter is a trapped one.
+    #[error(
+        "a pair of counter reads costs {pair_cost_ns:.0} ns, more than the kernel's clock \
+         ({kernel_cost_ns:.0} ns): the hypervisor seems to trap it"
+    )]
+    Trapped {
+        /// Median cost of a pair of counter reads, ns.
+        pair_cost_ns: f64,
+        /// Median cost of a pair of reads of the kernel's clock, ns.
+        kernel_cost_ns: f64,
+    },
 }
 
 impl Clock {
@@ -61,16 +105,16 @@ impl Clock {
     }
 
     /// How [`Clock::system`] was chosen and how good it is.
-    pub fn facts() -> ClockFacts {
-        system().1.clone()
+    pub fn info() -> &'static ClockInfo {
+        &system().1
     }
 
     /// Ticks now. Only differences have a meaning.
     #[inline(always)]
     pub fn now(self) -> u64 {
         match self.source {
-            Source::Counter => counter(),
-            Source::Kernel => monotonic_raw_ns(),
+            TickSource::Counter => counter(),
+            TickSource::Kernel => monotonic_raw_ns(),
         }
     }
 
@@ -87,7 +131,7 @@ impl Clock {
     }
 }
 
-/// Nanoseconds a tick as a fixed-point number with 48 bits behind the point.
+/// Nanoseconds per tick as a fixed-point number with 48 fraction bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale(u64);
 
@@ -117,8 +161,7 @@ impl Scale {
     }
 }
 
-/// A point on the control path's own clock (`CLOCK_MONOTONIC`), for time-outs and elapsed times
-/// that are not results.
+/// A point in time by `CLOCK_MONOTONIC`, for time-outs and elapsed times that are not results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
@@ -128,13 +171,13 @@ impl Moment {
         Moment(kernel_ns(libc::CLOCK_MONOTONIC))
     }
 
-    /// Time since `self`; zero if it lies ahead.
+    /// Time since `self`; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
         Duration::from_nanos(Moment::now().0.saturating_sub(self.0))
     }
 }
 
-/// A moment by which something must have happened.
+/// A point in time after which an operation has timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Moment);
 
@@ -162,71 +205,68 @@ pub fn monotonic_ns() -> u64 {
     kernel_ns(libc::CLOCK_MONOTONIC)
 }
 
-fn system() -> &'static (Clock, ClockFacts) {
-    static SYSTEM: OnceLock<(Clock, ClockFacts)> = OnceLock::new();
+fn system() -> &'static (Clock, ClockInfo) {
+    static SYSTEM: OnceLock<(Clock, ClockInfo)> = OnceLock::new();
     SYSTEM.get_or_init(|| {
         let kernel_source = kernel_source();
-        let kernel = Clock { source: Source::Kernel, scale: Scale::UNIT };
+        let kernel = Clock { source: TickSource::Kernel, scale: Scale::UNIT };
         let kernel_cost_ns = pair_cost_ns(kernel);
-        match counter_clock(kernel_source.as_deref(), kernel_cost_ns) {
-            Ok((clock, facts)) => (clock, ClockFacts { kernel_source, ..facts }),
-            Err(reason) => {
-                let facts = ClockFacts {
-                    source: "CLOCK_MONOTONIC_RAW".to_string(),
+        match calibrated_counter(kernel_source.as_deref(), kernel_cost_ns) {
+            Ok((clock, calibration, pair_cost_ns)) => {
+                let info = ClockInfo {
+                    source: COUNTER_NAME,
+                    counter_hz: Some(calibration.hz),
+                    calibration_error_ppm: Some(calibration.error_ppm),
+                    pair_cost_ns,
+                    kernel_source,
+                    counter_error: None,
+                };
+                (clock, info)
+            }
+            Err(error) => {
+                let info = ClockInfo {
+                    source: "CLOCK_MONOTONIC_RAW",
+                    counter_hz: None,
+                    calibration_error_ppm: None,
                     pair_cost_ns: kernel_cost_ns,
                     kernel_source,
-                    fallback_reason: Some(reason),
-                    ..ClockFacts::default()
+                    counter_error: Some(error),
                 };
-                (kernel, facts)
+                (kernel, info)
             }
         }
     })
 }
 
-/// The counter as a clock, or why it cannot be used.
-fn counter_clock(
+/// The counter as a clock, its calibration, and the cost of a pair of timestamps in ns.
+fn calibrated_counter(
     kernel_source: Option<&str>,
     kernel_cost_ns: f64,
-) -> Result<(Clock, ClockFacts), String> {
-    trusted(counter_is_invariant(), kernel_source)?;
+) -> Result<(Clock, Calibration, f64), CounterError> {
+    check_counter(counter_is_invariant(), kernel_source)?;
     let calibration = calibrate();
     if calibration.error_ppm > PPM_MAX {
-        return Err(format!(
-            "two calibrations of the counter differ by {:.0} ppm",
-            calibration.error_ppm
-        ));
+        return Err(CounterError::Unstable(calibration.error_ppm));
     }
-    let clock = Clock { source: Source::Counter, scale: Scale::from_hz(calibration.hz) };
+    let clock = Clock { source: TickSource::Counter, scale: Scale::from_hz(calibration.hz) };
     let pair_cost_ns = pair_cost_ns(clock);
-    // The kernel's call does more than read the counter, so a dearer counter is a trapped one.
     if pair_cost_ns > kernel_cost_ns.max(100.0) {
-        return Err(format!(
-            "a pair of counter reads costs {pair_cost_ns:.0} ns, more than the kernel's clock \
-             ({kernel_cost_ns:.0} ns): the hypervisor seems to trap it"
-        ));
+        return Err(CounterError::Trapped { pair_cost_ns, kernel_cost_ns });
     }
-    let facts = ClockFacts {
-        source: COUNTER_NAME.to_string(),
-        tsc_hz: Some(calibration.hz),
-        calibration_error_ppm: Some(calibration.error_ppm),
-        pair_cost_ns,
-        ..ClockFacts::default()
-    };
-    Ok((clock, facts))
+    Ok((clock, calibration, pair_cost_ns))
 }
 
-/// Whether processor and kernel stand for the counter.
-fn trusted(invariant: bool, kernel_source: Option<&str>) -> Result<(), String> {
-    const TRUSTED: [&str; 5] =
+/// Checks that both the processor and the kernel treat the counter as reliable.
+fn check_counter(invariant: bool, kernel_source: Option<&str>) -> Result<(), CounterError> {
+    const COUNTER_SOURCES: [&str; 5] =
         ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "tsc-early"];
     if !invariant {
-        return Err("the processor does not say that its counter is invariant".to_string());
+        return Err(CounterError::NotInvariant);
     }
     match kernel_source {
-        Some(source) if TRUSTED.contains(&source) => Ok(()),
-        Some(source) => Err(format!("the kernel keeps time with `{source}`, not with the TSC")),
-        None => Err("the kernel's clock source cannot be read".to_string()),
+        Some(source) if COUNTER_SOURCES.contains(&source) => Ok(()),
+        Some(source) => Err(CounterError::OtherKernelSource(source.to_string())),
+        None => Err(CounterError::UnknownKernelSource),
     }
 }
 
@@ -240,17 +280,17 @@ struct Calibration {
     error_ppm: f64,
 }
 
-/// Counts ticks over two windows that lie end to end, and takes the best of a few attempts: a
-/// calibration that was interrupted at a wrong moment is repeated.
+/// Counts ticks over two adjacent windows, and takes the best of a few attempts: an interrupt at
+/// the wrong time spoils one calibration, and the next one is fine.
 fn calibrate() -> Calibration {
     let mut best = calibrate_once();
     for _ in 1..ATTEMPTS_MAX {
         if best.error_ppm <= PPM_GOOD {
             break;
         }
-        let again = calibrate_once();
-        if again.error_ppm < best.error_ppm {
-            best = again;
+        let calibration = calibrate_once();
+        if calibration.error_ppm < best.error_ppm {
+            best = calibration;
         }
     }
     best
@@ -261,7 +301,7 @@ fn calibrate_once() -> Calibration {
         if idx > 0 {
             std::thread::sleep(WINDOW);
         }
-        bracket()
+        paired_read()
     });
     let hz = |from: (u64, u64), to: (u64, u64)| {
         to.0.wrapping_sub(from.0) as f64 / (to.1.saturating_sub(from.1).max(1)) as f64 * 1e9
@@ -273,11 +313,11 @@ fn calibrate_once() -> Calibration {
     }
 }
 
-/// Counter and kernel time of one instant: the read of the kernel's clock that two reads of the
-/// counter enclose most tightly.
-fn bracket() -> (u64, u64) {
+/// Counter and kernel time of one instant: of several reads of the kernel's clock, the one with the
+/// fewest ticks between a counter read before it and one after it.
+fn paired_read() -> (u64, u64) {
     let mut best = (u64::MAX, 0, 0);
-    for _ in 0..BRACKETS {
+    for _ in 0..PAIRED_READS {
         let before = counter();
         let ns = monotonic_raw_ns();
         let after = counter();
@@ -289,17 +329,17 @@ fn bracket() -> (u64, u64) {
     (best.1, best.2)
 }
 
-/// Median cost of a stamp at the start and one at the end of nothing, ns.
+/// Median time between two timestamps taken back to back, ns.
 fn pair_cost_ns(clock: Clock) -> f64 {
-    let mut ticks: Vec<u64> = (0..PAIRS)
+    let mut ticks: Vec<u64> = (0..COST_SAMPLES)
         .map(|_| {
             let start = clock.now();
             clock.now().saturating_sub(start)
         })
         .collect();
     ticks.sort_unstable();
-    // Through a larger number, so that a fraction of a nanosecond survives.
-    clock.ns(ticks[PAIRS / 2] * 1_000) as f64 / 1e3
+    // Converted times 1000, to keep three digits after the decimal point.
+    clock.ns(ticks[COST_SAMPLES / 2] * 1_000) as f64 / 1e3
 }
 
 fn monotonic_raw_ns() -> u64 {
@@ -371,7 +411,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_clock_never_runs_backwards_and_agrees_with_the_kernel() {
+    fn clock_is_monotonic_and_agrees_with_the_kernel() {
         let clock = Clock::system();
         let (start, kernel_start) = (clock.now(), monotonic_raw_ns());
         let mut last = start;
@@ -387,24 +427,25 @@ mod tests {
     }
 
     #[test]
-    fn the_facts_name_a_source_or_the_reason_for_the_fallback() {
-        let facts = Clock::facts();
-        assert!(facts.pair_cost_ns > 0.0);
-        assert_eq!(facts.tsc_hz.is_none(), facts.fallback_reason.is_some());
-        assert_eq!(facts.source == "CLOCK_MONOTONIC_RAW", facts.fallback_reason.is_some());
+    fn info_has_either_a_counter_rate_or_a_reason() {
+        let info = Clock::info();
+        assert!(info.pair_cost_ns > 0.0);
+        assert_eq!(info.counter_hz.is_none(), info.counter_error.is_some());
+        assert_eq!(info.source == "CLOCK_MONOTONIC_RAW", info.counter_error.is_some());
     }
 
     #[test]
-    fn the_counter_is_used_only_where_processor_and_kernel_agree() {
-        assert!(trusted(true, Some("tsc")).is_ok());
-        assert!(trusted(true, Some("kvm-clock")).is_ok());
-        assert!(trusted(false, Some("tsc")).unwrap_err().contains("invariant"));
-        assert!(trusted(true, Some("hpet")).unwrap_err().contains("`hpet`"));
-        assert!(trusted(true, None).is_err());
+    fn counter_is_used_only_where_processor_and_kernel_agree() {
+        assert!(check_counter(true, Some("tsc")).is_ok());
+        assert!(check_counter(true, Some("kvm-clock")).is_ok());
+        let error = |invariant, source| check_counter(invariant, source).unwrap_err().to_string();
+        assert!(error(false, Some("tsc")).contains("invariant"));
+        assert!(error(true, Some("hpet")).contains("`hpet`"));
+        assert!(check_counter(true, None).is_err());
     }
 
     #[test]
-    fn deadlines_pass() {
+    fn deadline_passes() {
         let deadline = Deadline::after(Duration::from_millis(2));
         assert!(!Deadline::after(Duration::MAX).passed());
         std::thread::sleep(Duration::from_millis(3));

@@ -98,11 +98,11 @@ mod tests {
     #[test]
     fn filling_it_faults_no_page() {
         let mut buffer = LockedBuffer::<u64>::new(1 << 18);
-        let before = crate::counters::ThreadTimes::now().minor_faults;
+        let before = crate::counters::ThreadCounters::now().minor_faults;
         for item in 0..buffer.capacity() as u64 {
             buffer.push(item);
         }
-        let faults = crate::counters::ThreadTimes::now().minor_faults - before;
+        let faults = crate::counters::ThreadCounters::now().minor_faults - before;
         // 512 pages were written; a stray fault of the test's own code is none of theirs.
         assert!(faults < 16, "{faults} faults");
         assert!(LockedBuffer::<u64>::new(0).is_locked());

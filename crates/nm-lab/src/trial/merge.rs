@@ -6,7 +6,7 @@ use nm_model::facts::Facts;
 use nm_model::result::{Flow, Placement, Round, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 use nm_model::{Case, Doubt, DoubtKind, ProbeKind, Protocol, SeriesKey, Side, Stack};
-use nm_sys::counters::doubts_between;
+use nm_probe::placement::doubts_between;
 
 use super::{Conditions, Measured, Told};
 use crate::affinity::one_kernel;
