@@ -4,14 +4,14 @@
 
 use std::os::unix::fs::FileExt;
 
-use nm_ring::Which::First;
-use nm_ring::conduit::{CONDUIT_BYTES, Mapped};
+use nm_ring::EndpointRole::Creator;
+use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
 use nm_ring::pipe::PIPE_BYTES;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let Ok((victim, file)) = Mapped::new() else { return };
+    let Ok((victim, file)) = ConduitMapping::new() else { return };
     let peer = std::fs::File::from(file);
-    let (out, back) = (victim.out(First), victim.back(First));
+    let (out, back) = (victim.outgoing(Creator), victim.incoming(Creator));
     let mut buffer = vec![0; PIPE_BYTES + 99];
     for (step, said) in bytes.chunks_exact(11).enumerate() {
         // Mostly the words at the beginning of a pipe, which is where it hurts.
@@ -36,8 +36,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
                 let parts = [&buffer[..length % 60], &buffer[..length]];
                 assert!(out.push_parts(parts.into_iter()) <= 60 + length);
             }
-            _ => assert!(out.recall(word, &mut buffer[..length]) <= length),
+            _ => assert!(out.copy_sent(word, &mut buffer[..length]) <= length),
         }
-        assert!(back.readable() <= PIPE_BYTES && out.room() <= PIPE_BYTES);
+        assert!(back.readable() <= PIPE_BYTES && out.writable() <= PIPE_BYTES);
     }
 });

@@ -12,9 +12,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use libc::{sockaddr_storage, socklen_t};
-use nm_ring::Which;
-use nm_ring::conduit::{CONDUIT_BYTES, Mapped};
-use nm_ring::ledger::{Ledger, Phase as Shown, Reason, Role};
+use nm_ring::EndpointRole;
+use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
+use nm_ring::ledger::{KernelReason, Ledger, SocketPhase, SocketRole};
 
 use crate::calls::handover;
 use crate::settings::Settings;
@@ -131,7 +131,7 @@ fn name_of(fd: c_int, peer: bool) -> Option<SocketAddr> {
 }
 
 /// Takes note of a TCP socket that has just been connected or accepted.
-pub fn admit(fd: c_int, role: Role, peer: Option<SocketAddr>) {
+pub fn admit(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     // SAFETY: set once, never freed.
     let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
     let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
@@ -147,15 +147,15 @@ pub fn admit(fd: c_int, role: Role, peer: Option<SocketAddr>) {
     }
     let reason = match fd {
         // The C library reads and writes its standard streams past us.
-        0..=2 => Reason::Stdio,
+        0..=2 => KernelReason::Stdio,
         _ => refusal(role, local, peer),
     };
-    let phase = if reason == Reason::None {
-        record.set_phase(Shown::Candidate);
+    let phase = if reason == KernelReason::None {
+        record.set_phase(SocketPhase::Candidate);
         Phase::Candidate
     } else {
         record.set_reason(reason, 0);
-        record.set_phase(Shown::Kernel);
+        record.set_phase(SocketPhase::Kernel);
         Phase::Kernel
     };
     socket.open(fd, record, phase);
@@ -164,23 +164,23 @@ pub fn admit(fd: c_int, role: Role, peer: Option<SocketAddr>) {
 }
 
 /// Why a socket cannot be accelerated, as far as that can be said at once.
-fn refusal(role: Role, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Reason {
+fn refusal(role: SocketRole, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> KernelReason {
     let settings = Settings::get();
     if !settings.enabled {
-        return Reason::Disabled;
+        return KernelReason::Disabled;
     }
     if let Some(reason) = handover::kernel_only() {
         return reason;
     }
-    let (Some(local), Some(peer)) = (local, peer) else { return Reason::RoleUnknown };
+    let (Some(local), Some(peer)) = (local, peer) else { return KernelReason::ConnectionNotSeen };
     if !settings.policy.allows(local.port(), peer.port()) {
-        return Reason::Policy;
+        return KernelReason::Policy;
     }
     let here = peer.ip().is_loopback() || peer.ip() == local.ip() || peer.ip().is_unspecified();
     match role {
-        Role::Unknown | Role::Listener => Reason::RoleUnknown,
-        _ if here || settings.share.is_some() => Reason::None,
-        _ => Reason::NotSameHost,
+        SocketRole::Unknown | SocketRole::Listener => KernelReason::ConnectionNotSeen,
+        _ if here || settings.share.is_some() => KernelReason::None,
+        _ => KernelReason::NotSameHost,
     }
 }
 
@@ -207,7 +207,7 @@ fn look(socket: &'static Socket, fd: c_int, calls: u32) {
     {
         let _deferral = signals::defer();
         if calls >= CALLS_MAX {
-            socket.to_kernel(Reason::PeerNotAccelerated);
+            socket.to_kernel(KernelReason::PeerNotAccelerated);
         } else if let Some(_inside) = socket.enter(fd)
             && socket.phase() == Phase::Candidate
         {
@@ -228,9 +228,9 @@ fn look(socket: &'static Socket, fd: c_int, calls: u32) {
 fn seek(socket: &'static Socket, fd: c_int, name: &Name) {
     socket.token.store(name.token, Ordering::Relaxed);
     let met = match socket.record().role() {
-        Role::Server => serve(socket, fd, name),
-        Role::Client => bring(socket, name),
-        _ => Err(Reason::RoleUnknown),
+        SocketRole::Server => serve(socket, fd, name),
+        SocketRole::Client => bring(socket, name),
+        _ => Err(KernelReason::ConnectionNotSeen),
     };
     if let Err(reason) = met {
         socket.to_kernel(reason);
@@ -269,37 +269,37 @@ pub fn option_number(level: c_int, name: c_int) -> u32 {
 }
 
 /// Looks at all that may keep a socket on the kernel, and gives the meeting's name. None: not now.
-fn examine(socket: &Socket, fd: c_int) -> Result<Option<Name>, (Reason, u32)> {
+fn examine(socket: &Socket, fd: c_int) -> Result<Option<Name>, (KernelReason, u32)> {
     let (Some(local), Some(peer)) = (name_of(fd, false), name_of(fd, true)) else {
         return Ok(None);
     };
     socket.record().set_addresses(local, peer);
     let here = peer.ip().is_loopback() || peer.ip() == local.ip();
     if !here && Settings::get().share.is_none() {
-        return Err((Reason::NotSameHost, 0));
+        return Err((KernelReason::NotSameHost, 0));
     }
     if handover::ring_in_sight() {
-        return Err((Reason::IoUring, 0));
+        return Err((KernelReason::IoUring, 0));
     }
     for &(level, name, harmless) in KEPT_BY_KERNEL {
         if kernel::option(fd, level, name).is_some_and(|value| value > harmless) {
-            return Err((Reason::SocketOption, option_number(level, name)));
+            return Err((KernelReason::SocketOption, option_number(level, name)));
         }
     }
     // SAFETY: reads the flags of a descriptor.
     let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) };
     if flags & libc::O_ASYNC != 0 {
-        return Err((Reason::SignalDriven, 0));
+        return Err((KernelReason::SignalDriven, 0));
     }
     match Info::of(fd) {
         Some(info) if info.state == ESTABLISHED => {}
         Some(_) => return Ok(None),
-        None => return Err((Reason::UnsupportedCall, 0)),
+        None => return Err((KernelReason::UnsupportedCall, 0)),
     }
     socket.set_nonblocking(flags & libc::O_NONBLOCK != 0);
     socket.learn_timeouts(fd);
     let (client, server) = match socket.record().role() {
-        Role::Server => (peer, local),
+        SocketRole::Server => (peer, local),
         _ => (local, peer),
     };
     Ok(Some(Name::of(client, server)))
@@ -387,7 +387,7 @@ fn is_trusted(fd: c_int) -> bool {
 }
 
 /// The connecting end: if the other one listens, brings it the memory.
-fn bring(socket: &'static Socket, name: &Name) -> Result<(), Reason> {
+fn bring(socket: &'static Socket, name: &Name) -> Result<(), KernelReason> {
     let fd = unix_socket();
     if fd < 0 {
         return Ok(());
@@ -399,21 +399,23 @@ fn bring(socket: &'static Socket, name: &Name) -> Result<(), Reason> {
         return Ok(());
     }
     if !is_trusted(fd) {
-        return Err(Reason::PeerOfAnotherUser);
+        return Err(KernelReason::PeerOfAnotherUser);
     }
-    let Ok((mapped, memory)) = Mapped::new() else { return Err(Reason::OutOfResources) };
+    let Ok((mapped, memory)) = ConduitMapping::new() else {
+        return Err(KernelReason::OutOfResources);
+    };
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
     // SAFETY: no pointers.
     let bells = unsafe { [kernel::eventfd(0, flags), kernel::eventfd(0, flags)] }.map(table::keep);
     if bells.iter().any(|&bell| bell < 0) {
         bells.into_iter().for_each(table::release_own);
-        return Err(Reason::OutOfResources);
+        return Err(KernelReason::OutOfResources);
     }
     let [own, other] = bells;
-    socket.join(mapped, Which::First, own, other);
+    socket.join(mapped, EndpointRole::Creator, own, other);
     let message = [VERSION, CONDUIT_BYTES as u32];
     if !send_descriptors(fd, &message, [memory.as_fd().as_raw(), own, other]) {
-        socket.demote(Reason::PeerNotAccelerated);
+        socket.demote(KernelReason::PeerNotAccelerated);
     }
     drop(connection);
     Ok(())
@@ -492,7 +494,7 @@ fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]
 }
 
 /// The accepting end: listens, and takes the memory if it has been brought.
-fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), Reason> {
+fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), KernelReason> {
     let mut listener = socket.meeting.load(Ordering::Relaxed);
     if listener < 0 {
         listener = table::keep(unix_socket());
@@ -536,15 +538,15 @@ fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), Reason> 
         return Ok(());
     };
     if message != [VERSION, CONDUIT_BYTES as u32] {
-        return Err(Reason::OtherVersion);
+        return Err(KernelReason::OtherVersion);
     }
-    let Ok(mapped) = Mapped::open(memory) else { return Ok(()) };
+    let Ok(mapped) = ConduitMapping::open(memory) else { return Ok(()) };
     // The connection must be the one that the name stands for, and still be there.
     if Info::of(fd).is_none_or(|info| info.state != ESTABLISHED) {
         return Ok(());
     }
     let order = (Ordering::AcqRel, Ordering::Relaxed);
-    if mapped.taken_over.compare_exchange(OFFERED, TAKEN, order.0, order.1).is_err() {
+    if mapped.opened.compare_exchange(OFFERED, TAKEN, order.0, order.1).is_err() {
         return Ok(());
     }
     let [own, other] = [own, other].map(|bell| {
@@ -554,7 +556,7 @@ fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), Reason> 
         unsafe { kernel::fcntl(bell, libc::F_SETFL, libc::O_NONBLOCK as usize) };
         bell
     });
-    socket.join(mapped, Which::Second, own, other);
+    socket.join(mapped, EndpointRole::Opener, own, other);
     name.remove();
     stop(socket);
     Ok(())
@@ -611,7 +613,7 @@ impl Info {
 /// so that it includes those of calls that we do not see. None if it would not hold still.
 pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
     // The connecting end's SYN counts as acknowledged.
-    let syn = u64::from(socket.record().role() == Role::Client);
+    let syn = u64::from(socket.record().role() == SocketRole::Client);
     for _ in 0..16 {
         let before = Info::of(fd)?;
         let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize)?;

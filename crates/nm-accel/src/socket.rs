@@ -12,10 +12,10 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use nm_ring::Which;
-use nm_ring::conduit::{End, Mapped};
+use nm_ring::EndpointRole;
+use nm_ring::conduit::{ConduitEnd, ConduitMapping};
 use nm_ring::ledger::Record;
-use nm_ring::pipe::{Pipe, QUARTER};
+use nm_ring::pipe::{Pipe, QUARTER_BYTES};
 
 use crate::{kernel, table};
 
@@ -55,7 +55,7 @@ const HOLD: u32 = 1 << 30;
 const GONE: u32 = 1 << 29;
 
 /// Free bytes from which a full pipe counts as writable again: below it writers sleep.
-pub const WRITABLE_BYTES: usize = QUARTER;
+pub const WRITABLE_BYTES: usize = QUARTER_BYTES;
 
 /// One open file description.
 #[repr(C, align(128))]
@@ -66,11 +66,11 @@ pub struct Socket {
     /// Stage of the direction away from us.
     pub stage_out: AtomicU32,
     inside: AtomicU32,
-    which: AtomicU32,
+    role: AtomicU32,
     bell: AtomicI32,
     peer_bell: AtomicI32,
     record: AtomicPtr<Record>,
-    conduit: UnsafeCell<MaybeUninit<Mapped>>,
+    conduit: UnsafeCell<MaybeUninit<ConduitMapping>>,
     /// Descriptors of this process that lead here.
     pub descriptors: AtomicU32,
     generation: AtomicU32,
@@ -149,7 +149,7 @@ impl Socket {
             stage_in: AtomicU32::new(BEFORE),
             stage_out: AtomicU32::new(BEFORE),
             inside: AtomicU32::new(0),
-            which: AtomicU32::new(0),
+            role: AtomicU32::new(0),
             bell: AtomicI32::new(-1),
             peer_bell: AtomicI32::new(-1),
             record: AtomicPtr::new(ptr::null_mut()),
@@ -289,7 +289,7 @@ impl Socket {
     /// Only for a socket that the caller is inside of and that has been joined: it stays mapped
     /// when both directions have gone back to the kernel.
     #[inline(always)]
-    pub fn conduit(&self) -> &Mapped {
+    pub fn conduit(&self) -> &ConduitMapping {
         debug_assert!(self.bell() >= 0 || self.closing() || self.generation() > 0);
         // SAFETY: written before the phase became `Joined`, and callers look at the phase first.
         unsafe { (*self.conduit.get()).assume_init_ref() }
@@ -297,32 +297,36 @@ impl Socket {
 
     /// Which end this is.
     #[inline(always)]
-    pub fn which(&self) -> Which {
-        if self.which.load(Ordering::Relaxed) == 0 { Which::First } else { Which::Second }
+    pub fn role(&self) -> EndpointRole {
+        if self.role.load(Ordering::Relaxed) == 0 {
+            EndpointRole::Creator
+        } else {
+            EndpointRole::Opener
+        }
     }
 
     /// The pipe away from this end.
     #[inline(always)]
-    pub fn out(&self) -> &Pipe {
-        self.conduit().out(self.which())
+    pub fn outgoing(&self) -> &Pipe {
+        self.conduit().outgoing(self.role())
     }
 
     /// The pipe towards this end.
     #[inline(always)]
-    pub fn back(&self) -> &Pipe {
-        self.conduit().back(self.which())
+    pub fn incoming(&self) -> &Pipe {
+        self.conduit().incoming(self.role())
     }
 
     /// This end's shared words.
     #[inline(always)]
-    pub fn own(&self) -> &End {
-        self.conduit().own(self.which())
+    pub fn own(&self) -> &ConduitEnd {
+        self.conduit().own(self.role())
     }
 
     /// The other end's shared words: claims.
     #[inline(always)]
-    pub fn peer(&self) -> &End {
-        self.conduit().peer(self.which())
+    pub fn peer(&self) -> &ConduitEnd {
+        self.conduit().peer(self.role())
     }
 
     /// Whether the description is non-blocking.

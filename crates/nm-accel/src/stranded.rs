@@ -105,7 +105,7 @@ fn local_stream() -> Option<(OwnedFd, OwnedFd)> {
 fn fill(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
     // Where the limit is lower, it becomes as large as the limit.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, ROOM_BYTES);
-    let back = socket.back();
+    let back = socket.incoming();
     let _deferral = signals::defer();
     if !back.lock_receive(pid()) {
         return None;

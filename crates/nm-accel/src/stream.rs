@@ -7,8 +7,8 @@ use std::slice;
 use std::sync::atomic::Ordering;
 
 use libc::iovec;
-use nm_ring::conduit::{CLOSED, FINISHED};
-use nm_ring::ledger::Reason;
+use nm_ring::conduit::{CLOSED, WRITE_SHUT};
+use nm_ring::ledger::KernelReason;
 
 use crate::socket::{AFTER, BEFORE, PIPE, Socket, WRITABLE_BYTES, pid};
 use crate::wait::{self, Patience, Woken};
@@ -52,7 +52,7 @@ enum Step {
     /// Nothing there: wait.
     Empty,
     /// The call ends: with a count, or with −1 and `errno`.
-    End(isize),
+    ConduitEnd(isize),
 }
 
 /// Turns of a call that move nothing and wait for nothing. An honest peer causes a few; one that
@@ -96,7 +96,7 @@ pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int
                 return call.finish(kernel::fail(libc::ECONNRESET));
             }
             Step::Again => continue,
-            Step::End(result) => return call.finish(result),
+            Step::ConduitEnd(result) => return call.finish(result),
             Step::Empty => vain.turns = 0,
         }
         if call.done > 0 && flags & libc::MSG_WAITALL == 0 {
@@ -143,29 +143,29 @@ impl Receiving<'_> {
     #[inline(always)]
     fn take_from_pipe(&mut self) -> Step {
         let socket = self.socket;
-        let back = socket.back();
+        let back = socket.incoming();
         let readable = back.readable();
         if readable == 0 {
             return self.pipe_is_empty();
         }
         if self.total == 0 {
-            return Step::End(0);
+            return Step::ConduitEnd(0);
         }
         if self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0 {
             return self.peek(readable);
         }
         let _deferral = signals::defer();
         if !back.lock_receive(pid()) {
-            return Step::End(kernel::fail(libc::EAGAIN));
+            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
         }
         if self.has_gone_back() {
             return Step::Again;
         }
         let count = self.pull();
         if count > 0 {
-            let flow = &socket.record().back;
-            flow.memory_bytes.add_alone(count as u64);
-            flow.memory_calls.add_alone(1);
+            let flow = &socket.record().incoming;
+            flow.memory_bytes.add_exclusive(count as u64);
+            flow.memory_calls.add_exclusive(1);
         }
         back.unlock_receive();
         if count == 0 {
@@ -173,15 +173,15 @@ impl Receiving<'_> {
         }
         self.done += count;
         socket.ring_writer();
-        if self.enough() { Step::End(0) } else { Step::Again }
+        if self.enough() { Step::ConduitEnd(0) } else { Step::Again }
     }
 
     /// Under the receive lock, which is given back then: whether what is left comes through the
     /// kernel, because the peer or another process that shares this end wants it so.
     #[inline(always)]
     fn has_gone_back(&self) -> bool {
-        let back = self.socket.back();
-        if back.returned().is_none() {
+        let back = self.socket.incoming();
+        if back.resend_from().is_none() {
             return false;
         }
         self.socket.stage_in.store(AFTER, Ordering::Release);
@@ -196,14 +196,14 @@ impl Receiving<'_> {
         if self.cheats < CHEATS_MAX {
             return Step::Again;
         }
-        self.socket.record().set_reason(Reason::Broken, 0);
-        Step::End(kernel::fail(libc::ECONNRESET))
+        self.socket.record().set_reason(KernelReason::Inconsistent, 0);
+        Step::ConduitEnd(kernel::fail(libc::ECONNRESET))
     }
 
     /// Takes what fits, part by part, under the receive lock.
     #[inline(always)]
     fn pull(&self) -> usize {
-        let back = self.socket.back();
+        let back = self.socket.incoming();
         let (mut skip, mut count) = (self.done, 0);
         for part in self.parts {
             if skip >= part.iov_len {
@@ -227,7 +227,7 @@ impl Receiving<'_> {
     /// `MSG_PEEK` leaves the bytes there, `MSG_TRUNC` does not copy them.
     #[cold]
     fn peek(&mut self, readable: usize) -> Step {
-        let back = self.socket.back();
+        let back = self.socket.incoming();
         let wanted = self.total.min(nm_ring::pipe::PIPE_BYTES);
         if self.is(libc::MSG_PEEK)
             && self.is(libc::MSG_WAITALL)
@@ -239,7 +239,7 @@ impl Receiving<'_> {
         }
         let _deferral = signals::defer();
         if !back.lock_receive(pid()) {
-            return Step::End(kernel::fail(libc::EAGAIN));
+            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
         }
         if self.has_gone_back() {
             return Step::Again;
@@ -265,16 +265,16 @@ impl Receiving<'_> {
         self.done += count;
         if !self.is(libc::MSG_PEEK) {
             self.socket.ring_writer();
-            return if self.enough() { Step::End(0) } else { Step::Again };
+            return if self.enough() { Step::ConduitEnd(0) } else { Step::Again };
         }
-        if count == 0 { self.cheated() } else { Step::End(0) }
+        if count == 0 { self.cheated() } else { Step::ConduitEnd(0) }
     }
 
     /// Waits until so much lies there: only a short sleep, as the bell rings for the first byte.
     #[cold]
     fn await_more(&mut self, wanted: usize) -> Step {
         let patience = Patience::new(self.socket.receive_timeout_ns());
-        let back = self.socket.back();
+        let back = self.socket.incoming();
         if self.is(libc::MSG_DONTWAIT) || self.socket.nonblocking() {
             self.flags &= !libc::MSG_WAITALL;
             return Step::Again;
@@ -296,7 +296,7 @@ impl Receiving<'_> {
     #[inline(always)]
     fn pipe_is_empty(&mut self) -> Step {
         let socket = self.socket;
-        if socket.back().ends_at().is_some() {
+        if socket.incoming().ends_at().is_some() {
             return self.leave_pipe();
         }
         if socket.known() & (READABLE | ENDS) != 0 {
@@ -318,12 +318,12 @@ impl Receiving<'_> {
     #[cold]
     fn leave_pipe(&mut self) -> Step {
         let socket = self.socket;
-        let back = socket.back();
+        let back = socket.incoming();
         let _deferral = signals::defer();
         if back.lock_receive(pid()) {
             if back.readable() == 0 {
                 socket.stage_in.store(AFTER, Ordering::Release);
-                socket.record().back.fallbacks.add(1);
+                socket.record().incoming.fallbacks.add(1);
             }
             back.unlock_receive();
         }
@@ -335,7 +335,7 @@ impl Receiving<'_> {
     #[cold]
     fn kernel_has_news(&mut self) -> Step {
         let socket = self.socket;
-        if socket.back().readable() > 0 || socket.back().ends_at().is_some() {
+        if socket.incoming().readable() > 0 || socket.incoming().ends_at().is_some() {
             return Step::Again;
         }
         let mut byte = 0_u8;
@@ -343,7 +343,7 @@ impl Receiving<'_> {
         let (place, none) = ((&raw mut byte).cast(), ptr::null_mut());
         // SAFETY: the byte is live.
         let result = unsafe { kernel::recvfrom(self.fd, place, 1, flags, none, ptr::null_mut()) };
-        if socket.back().readable() > 0 || socket.back().ends_at().is_some() {
+        if socket.incoming().readable() > 0 || socket.incoming().ends_at().is_some() {
             return Step::Again;
         }
         match result {
@@ -357,7 +357,7 @@ impl Receiving<'_> {
                 socket.look(self.fd);
                 if socket.known() & (READABLE | ENDS) == 0 { Step::Again } else { Step::Empty }
             }
-            _ => Step::End(-1),
+            _ => Step::ConduitEnd(-1),
         }
     }
 
@@ -365,18 +365,18 @@ impl Receiving<'_> {
     /// has died, and where it left bytes of ours unread the kernel would have reset the connection.
     fn end_of_stream(&self) -> Step {
         let socket = self.socket;
-        let said = socket.peer().state.load(Ordering::Acquire) & (CLOSED | FINISHED) != 0;
-        let own = socket.own().state.load(Ordering::Acquire) & nm_ring::conduit::DEAF != 0;
+        let said = socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0;
+        let own = socket.own().state.load(Ordering::Acquire) & nm_ring::conduit::READ_SHUT != 0;
         if !said
             && !own
-            && socket.out().readable() > 0
-            && socket.out().returned().is_none()
+            && socket.outgoing().readable() > 0
+            && socket.outgoing().resend_from().is_none()
             && socket.reset_told.swap(1, Ordering::AcqRel) == 0
         {
-            socket.record().set_reason(Reason::PeerDied, 0);
-            return Step::End(kernel::fail(libc::ECONNRESET));
+            socket.record().set_reason(KernelReason::PeerDied, 0);
+            return Step::ConduitEnd(kernel::fail(libc::ECONNRESET));
         }
-        Step::End(0)
+        Step::ConduitEnd(0)
     }
 
     /// Before the peer's pipe begins: bytes come through the kernel up to where it begins.
@@ -384,10 +384,10 @@ impl Receiving<'_> {
     fn before(&mut self) -> Step {
         let socket = self.socket;
         socket.withdraw();
-        let back = socket.back();
+        let back = socket.incoming();
         let _deferral = signals::defer();
         if !back.lock_receive(pid()) {
-            return Step::End(kernel::fail(libc::EAGAIN));
+            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
         }
         let step = self.before_locked();
         back.unlock_receive();
@@ -396,7 +396,7 @@ impl Receiving<'_> {
 
     fn before_locked(&mut self) -> Step {
         let socket = self.socket;
-        let back = socket.back();
+        let back = socket.incoming();
         let Some((taken, unread)) = meet::taken_from_kernel(self.fd) else { return Step::Again };
         // In this order: what lay in the kernel before this look belongs before the pipe.
         let limit = match (back.starts_at(), back.ends_at()) {
@@ -417,9 +417,9 @@ impl Receiving<'_> {
             (None, None) => {
                 return match self.peek_kernel() {
                     1.. => Step::Again,
-                    0 => Step::End(0),
+                    0 => Step::ConduitEnd(0),
                     _ if kernel::errno() == libc::EAGAIN => Step::Empty,
-                    _ => Step::End(-1),
+                    _ => Step::ConduitEnd(-1),
                 };
             }
         };
@@ -457,9 +457,9 @@ impl Receiving<'_> {
                 }
                 self.socket.forget(READABLE as c_int);
                 return match result {
-                    0 => Step::End(0),
+                    0 => Step::ConduitEnd(0),
                     _ if kernel::errno() == libc::EAGAIN => Step::Empty,
-                    _ => Step::End(-1),
+                    _ => Step::ConduitEnd(-1),
                 };
             }
             taken += result as usize;
@@ -469,16 +469,16 @@ impl Receiving<'_> {
         }
         self.done += taken;
         if taken > 0 {
-            let flow = &self.socket.record().back;
+            let flow = &self.socket.record().incoming;
             flow.kernel_bytes.add(taken as u64);
             flow.kernel_calls.add(1);
         }
         self.socket.settle();
         if self.enough() || self.is(libc::MSG_PEEK) {
-            Step::End(0)
+            Step::ConduitEnd(0)
         } else if taken == 0 {
             // The stream ended after what the call has.
-            Step::End(self.done as isize)
+            Step::ConduitEnd(self.done as isize)
         } else {
             Step::Again
         }
@@ -513,7 +513,7 @@ pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -
                 return if call.done > 0 { call.done as isize } else { reset };
             }
             Step::Again => continue,
-            Step::End(result) => {
+            Step::ConduitEnd(result) => {
                 return if call.done > 0 { call.done as isize } else { result };
             }
             Step::Empty => vain.turns = 0,
@@ -564,23 +564,23 @@ impl Sending<'_> {
     #[inline(always)]
     fn give_to_pipe(&mut self) -> Step {
         let socket = self.socket;
-        if socket.peer().state.load(Ordering::Acquire) & (CLOSED | FINISHED) != 0 {
+        if socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0 {
             socket.end_out();
             // Not ended only if somebody keeps the lock.
             let ended = socket.stage_out.load(Ordering::Acquire) == AFTER;
-            return if ended { Step::Again } else { Step::End(kernel::fail(libc::EAGAIN)) };
+            return if ended { Step::Again } else { Step::ConduitEnd(kernel::fail(libc::EAGAIN)) };
         }
         if self.total == 0 {
-            return Step::End(0);
+            return Step::ConduitEnd(0);
         }
-        let out = socket.out();
+        let out = socket.outgoing();
         let _deferral = signals::defer();
         if !out.lock_send(pid()) {
-            return Step::End(kernel::fail(libc::EAGAIN));
+            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
         }
         if out.ends_at().is_some() {
             socket.stage_out.store(AFTER, Ordering::Release);
-            socket.record().out.fallbacks.add(1);
+            socket.record().outgoing.fallbacks.add(1);
             out.unlock_send();
             return Step::Again;
         }
@@ -592,9 +592,9 @@ impl Sending<'_> {
             _ => out.push_parts(self.rest()),
         };
         if count > 0 {
-            let flow = &socket.record().out;
-            flow.memory_bytes.add_alone(count as u64);
-            flow.memory_calls.add_alone(1);
+            let flow = &socket.record().outgoing;
+            flow.memory_bytes.add_exclusive(count as u64);
+            flow.memory_calls.add_exclusive(1);
         }
         out.unlock_send();
         socket.ring_reader();
@@ -603,9 +603,9 @@ impl Sending<'_> {
             if out.readable() > count {
                 self.look_now_and_then();
             }
-            return Step::End(0);
+            return Step::ConduitEnd(0);
         }
-        if out.room() >= WRITABLE_BYTES {
+        if out.writable() >= WRITABLE_BYTES {
             return Step::Again;
         }
         socket.note_full();
@@ -672,20 +672,20 @@ impl Sending<'_> {
             // SAFETY: the vector is the caller's.
             unsafe { kernel::sendmsg(self.fd, &raw const header, self.flags) }
         } else {
-            let Some(next) = self.rest().next() else { return Step::End(0) };
+            let Some(next) = self.rest().next() else { return Step::ConduitEnd(0) };
             let start = next.as_ptr().cast();
             // SAFETY: the part is live and of this length.
             unsafe { kernel::sendto(self.fd, start, next.len(), self.flags, ptr::null(), 0) }
         };
         if result < 0 {
             self.socket.forget(libc::EPOLLOUT | libc::EPOLLWRNORM);
-            return Step::End(-1);
+            return Step::ConduitEnd(-1);
         }
-        let flow = &self.socket.record().out;
+        let flow = &self.socket.record().outgoing;
         flow.kernel_bytes.add(result as u64);
         flow.kernel_calls.add(1);
         let whole = self.done > 0 && result > 0 && self.done + (result as usize) < self.total;
         self.done += result as usize;
-        if whole { Step::Again } else { Step::End(0) }
+        if whole { Step::Again } else { Step::ConduitEnd(0) }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::pollfd;
-use nm_ring::ledger::Flow;
+use nm_ring::ledger::DirectionCounters;
 
 use crate::settings::Settings;
 use crate::socket::{PIPE, Socket, WRITABLE_BYTES};
@@ -245,7 +245,7 @@ impl Patience {
 /// Waits until the socket may have something to read.
 #[inline(always)]
 pub fn readable(socket: &'static Socket, fd: c_int, patience: &Patience) -> Woken {
-    let back = socket.back();
+    let back = socket.incoming();
     if socket.stage_in.load(Ordering::Relaxed) == PIPE {
         let ready = || back.readable() > 0 || back.ends_at().is_some();
         match spin(socket, fd, patience, false, ready) {
@@ -261,9 +261,9 @@ pub fn readable(socket: &'static Socket, fd: c_int, patience: &Patience) -> Woke
 
 /// Waits until the socket may take something.
 pub fn writable(socket: &'static Socket, fd: c_int, patience: &Patience) -> Woken {
-    let out = socket.out();
+    let out = socket.outgoing();
     if socket.stage_out.load(Ordering::Relaxed) == PIPE {
-        let ready = || out.room() >= WRITABLE_BYTES || out.ends_at().is_some();
+        let ready = || out.writable() >= WRITABLE_BYTES || out.ends_at().is_some();
         match spin(socket, fd, patience, true, ready) {
             Woken::TimedOut => {}
             woken => return woken,
@@ -271,14 +271,14 @@ pub fn writable(socket: &'static Socket, fd: c_int, patience: &Patience) -> Woke
     }
     sleep(socket, fd, patience, true, || {
         socket.stage_out.load(Ordering::Relaxed) == PIPE
-            && (out.room() >= WRITABLE_BYTES || out.ends_at().is_some())
+            && (out.writable() >= WRITABLE_BYTES || out.ends_at().is_some())
     })
 }
 
 /// The counts of the direction that is waited for.
-fn flow(socket: &Socket, writer: bool) -> &'static Flow {
+fn flow(socket: &Socket, writer: bool) -> &'static DirectionCounters {
     let record = socket.record();
-    if writer { &record.out } else { &record.back }
+    if writer { &record.outgoing } else { &record.incoming }
 }
 
 /// Spins; `TimedOut` says that a sleep is due.

@@ -266,7 +266,7 @@ fn settings(setup: &Setup) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
     use crate::ledger::make::connection;
-    use nm_ring::ledger::Reason;
+    use nm_ring::ledger::KernelReason;
 
     #[test]
     fn other_stacks_and_environments_are_refused() {
@@ -298,12 +298,12 @@ mod tests {
             (connection.record.local, connection.record.peer) = (at(local), at(peer));
             connection
         };
-        let load = end(1, 9, 0, 5_000, Reason::None);
-        let pair = [end(1, 2, 500, 2, Reason::None), end(2, 1, 500, 3, Reason::None)];
+        let load = end(1, 9, 0, 5_000, KernelReason::None);
+        let pair = [end(1, 2, 500, 2, KernelReason::None), end(2, 1, 500, 3, KernelReason::None)];
         let calls = counted(&[load, pair[0], pair[1]]);
         assert_eq!((calls.memory, calls.kernel), (2_000, 0));
         assert_eq!(calls.judge(), Ok(None));
-        let slow = counted(&[pair[0], end(2, 1, 10, 90, Reason::UrgentData)]);
+        let slow = counted(&[pair[0], end(2, 1, 10, 90, KernelReason::UrgentData)]);
         assert!(slow.judge().unwrap().unwrap().detail.contains("urgent data"));
         let failure = counted(&[load]).judge().unwrap_err();
         assert_eq!(failure.message, "the nodes were not accelerated");

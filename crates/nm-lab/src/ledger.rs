@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nm_ring::ledger::{self, LedgerView, Phase, Reason, RecordView, Role};
+use nm_ring::ledger::{self, KernelReason, LedgerView, RecordView, SocketPhase, SocketRole};
 use rustix::fs::fstat;
 
 /// A ledger, and which one it is.
@@ -104,7 +104,7 @@ impl Ledger {
 
     /// Every connection that is or was, as far as there was room.
     pub fn connections(&self) -> Vec<Connection> {
-        let records = self.view.records().filter(|record| record.role != Role::Listener);
+        let records = self.view.records().filter(|record| record.role != SocketRole::Listener);
         records.map(|record| Connection { ledger: self.id, record }).collect()
     }
 }
@@ -117,12 +117,12 @@ impl Connection {
 
     /// Whether it is open.
     pub fn is_open(&self) -> bool {
-        self.record.phase != Phase::Closed
+        self.record.phase != SocketPhase::Closed
     }
 
     /// Calls that moved bytes: through memory, and through the kernel.
     pub fn calls(&self) -> (u64, u64) {
-        let RecordView { out, back, .. } = &self.record;
+        let RecordView { outgoing: out, incoming: back, .. } = &self.record;
         (
             out.memory_calls.saturating_add(back.memory_calls),
             out.kernel_calls.saturating_add(back.kernel_calls),
@@ -132,17 +132,17 @@ impl Connection {
     /// Whether it left shared memory before its end. The end that left says why; the other one only
     /// knows that both directions did. That one direction did, its end alone brings about.
     fn was_sent_back(&self) -> bool {
-        let RecordView { out, back, reason, .. } = &self.record;
+        let RecordView { outgoing: out, incoming: back, reason, .. } = &self.record;
         match reason {
-            Reason::PeerDied => false,
-            Reason::None => out.fallbacks > 0 && back.fallbacks > 0,
+            KernelReason::PeerDied => false,
+            KernelReason::None => out.fallbacks > 0 && back.fallbacks > 0,
             _ => true,
         }
     }
 
     /// Directions that went back to the kernel before the end.
     pub fn fallbacks(&self) -> u64 {
-        let counted = self.record.out.fallbacks.saturating_add(self.record.back.fallbacks);
+        let counted = self.record.outgoing.fallbacks.saturating_add(self.record.incoming.fallbacks);
         if self.place() == Place::KernelAgain { counted.max(1) } else { 0 }
     }
 
@@ -151,11 +151,11 @@ impl Connection {
         let was_in_memory = self.calls().0 > 0;
         match self.record.phase {
             _ if was_in_memory && self.was_sent_back() => Place::KernelAgain,
-            Phase::Joined => Place::Memory,
-            Phase::Candidate => Place::KernelSoFar,
-            Phase::Closed if was_in_memory => Place::Memory,
-            Phase::Kernel if was_in_memory => Place::KernelAgain,
-            Phase::Closed | Phase::Kernel | Phase::Free => Place::Kernel,
+            SocketPhase::SharedMemory => Place::Memory,
+            SocketPhase::Candidate => Place::KernelSoFar,
+            SocketPhase::Closed if was_in_memory => Place::Memory,
+            SocketPhase::Kernel if was_in_memory => Place::KernelAgain,
+            SocketPhase::Closed | SocketPhase::Kernel | SocketPhase::Free => Place::Kernel,
         }
     }
 
@@ -164,16 +164,23 @@ impl Connection {
         let place = self.place();
         match (self.record.reason, self.record.phase) {
             _ if place == Place::Memory => None,
-            (Reason::SocketOption, _) if self.record.detail != 0 => {
+            (KernelReason::SocketOption, _) if self.record.detail != 0 => {
                 let (level, name) = (self.record.detail >> 16, self.record.detail & 0xffff);
-                Some(format!("{} (level {level}, option {name})", Reason::SocketOption.text()))
+                Some(format!(
+                    "{} (level {level}, option {name})",
+                    KernelReason::SocketOption.text()
+                ))
             }
-            (Reason::None, _) if place == Place::KernelAgain => {
+            (KernelReason::None, _) if place == Place::KernelAgain => {
                 Some("the other end went back to the kernel".to_string())
             }
-            (Reason::None, Phase::Candidate) => Some("the ends have not met yet".to_string()),
-            (Reason::None, Phase::Closed) => Some("it ended before the ends had met".to_string()),
-            (Reason::None, _) => None,
+            (KernelReason::None, SocketPhase::Candidate) => {
+                Some("the ends have not met yet".to_string())
+            }
+            (KernelReason::None, SocketPhase::Closed) => {
+                Some("it ended before the ends had met".to_string())
+            }
+            (KernelReason::None, _) => None,
             (reason, _) => Some(reason.text().to_string()),
         }
     }
@@ -183,26 +190,26 @@ impl Connection {
 #[cfg(test)]
 pub(crate) mod make {
     use super::*;
-    use nm_ring::ledger::FlowView;
+    use nm_ring::ledger::DirectionCounts;
 
     /// A closed connection with as many calls in each direction.
-    pub fn connection(memory_calls: u64, kernel_calls: u64, reason: Reason) -> Connection {
-        let flow = FlowView { memory_calls, kernel_calls, ..FlowView::default() };
+    pub fn connection(memory_calls: u64, kernel_calls: u64, reason: KernelReason) -> Connection {
+        let flow = DirectionCounts { memory_calls, kernel_calls, ..DirectionCounts::default() };
         let record = RecordView {
             index: 0,
             generation: 1,
-            phase: Phase::Closed,
+            phase: SocketPhase::Closed,
             reason,
             detail: 0,
-            role: Role::Client,
+            role: SocketRole::Client,
             local: None,
             peer: None,
             opened_at_ns: 0,
             holders: 0,
             is_nonblocking: false,
             pid: 1,
-            out: flow,
-            back: flow,
+            outgoing: flow,
+            incoming: flow,
         };
         Connection { ledger: (0, 0), record }
     }
@@ -219,11 +226,11 @@ mod tests {
         let again = file.try_clone().unwrap();
         let record = own.claim(7, 2).unwrap();
         record.set_addresses("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
-        record.set_role(Role::Client);
-        record.set_phase(Phase::Joined);
+        record.set_role(SocketRole::Client);
+        record.set_phase(SocketPhase::SharedMemory);
         let listener = own.claim(7, 3).unwrap();
-        listener.set_role(Role::Listener);
-        listener.set_phase(Phase::Kernel);
+        listener.set_role(SocketRole::Listener);
+        listener.set_phase(SocketPhase::Kernel);
         let id = Ledger::of(again).unwrap().id();
         let found = Ledger::of_process(std::process::id());
         let found: Vec<&Ledger> = found.iter().filter(|ledger| ledger.id() == id).collect();
@@ -245,27 +252,27 @@ mod tests {
     fn place_and_reason_follow_from_what_was_counted() {
         let of = |connection: &Connection| (connection.place(), connection.why());
         let words = |text: &str| Some(text.to_string());
-        assert_eq!(of(&connection(9, 4, Reason::None)), (Place::Memory, None));
-        let mut one = connection(9, 4, Reason::None);
-        one.record.back.fallbacks = 1;
+        assert_eq!(of(&connection(9, 4, KernelReason::None)), (Place::Memory, None));
+        let mut one = connection(9, 4, KernelReason::None);
+        one.record.incoming.fallbacks = 1;
         assert_eq!(of(&one), (Place::Memory, None), "at its end");
-        let mut one = connection(0, 4, Reason::None);
+        let mut one = connection(0, 4, KernelReason::None);
         assert_eq!(of(&one), (Place::Kernel, words("it ended before the ends had met")));
-        one.record.phase = Phase::Candidate;
+        one.record.phase = SocketPhase::Candidate;
         assert_eq!(of(&one), (Place::KernelSoFar, words("the ends have not met yet")));
-        one.record.phase = Phase::Joined;
+        one.record.phase = SocketPhase::SharedMemory;
         assert_eq!(of(&one), (Place::Memory, None));
-        let policy = connection(0, 4, Reason::Policy);
+        let policy = connection(0, 4, KernelReason::Policy);
         assert_eq!(of(&policy), (Place::Kernel, words("the policy keeps it on the kernel")));
-        let mut back = connection(9, 4, Reason::SocketOption);
+        let mut back = connection(9, 4, KernelReason::SocketOption);
         back.record.detail = 6 << 16 | 19;
         let (place, why) = of(&back);
         assert_eq!(place, Place::KernelAgain);
         assert!(why.unwrap().ends_with("(level 6, option 19)"));
-        let mut other = connection(9, 4, Reason::None);
-        (other.record.out.fallbacks, other.record.back.fallbacks) = (1, 1);
+        let mut other = connection(9, 4, KernelReason::None);
+        (other.record.outgoing.fallbacks, other.record.incoming.fallbacks) = (1, 1);
         let why = words("the other end went back to the kernel");
         assert_eq!((of(&other), other.fallbacks()), ((Place::KernelAgain, why), 2));
-        assert_eq!(of(&connection(9, 4, Reason::PeerDied)), (Place::Memory, None));
+        assert_eq!(of(&connection(9, 4, KernelReason::PeerDied)), (Place::Memory, None));
     }
 }

@@ -14,7 +14,7 @@ use nm_model::stack::{Comparability, Protocol};
 use nm_model::{
     Case, Failure, FailureKind, Pattern, ProbeKind, ProbeSpec, SeriesKey, Side, Stack, StackPair,
 };
-use nm_ring::line::half_round_trip_ns;
+use nm_ring::cache_line::half_round_trip_ns;
 use nm_sys::clock::{Deadline, Moment};
 
 pub(crate) use accelerated::KERNEL_SHARE_MAX;

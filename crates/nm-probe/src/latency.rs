@@ -6,7 +6,7 @@ use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{PingpongSpec, RrSize};
 use nm_model::result::{CACHE_LINE_LIMIT, LatencyRound, Statistic};
-use nm_ring::line;
+use nm_ring::cache_line;
 use nm_stats::summary::{Sample, summarise};
 use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::cpu;
@@ -154,7 +154,7 @@ pub fn client<T: Transport>(
 /// has been told to end, so its CPU is free. None where both sit on one CPU or it is too busy.
 fn cache_line_limit_ns<T: Transport>(transport: &T) -> Option<f64> {
     let peer = transport.peer_cpu()?;
-    line::half_round_trip_ns((cpu::current(), peer)).ok()
+    cache_line::half_round_trip_ns((cpu::current(), peer)).ok()
 }
 
 /// Answers: the server's end.

@@ -6,11 +6,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 
-use crate::lane::{Consumer, Producer};
-use crate::layout::{FINISHED, INLINE_BYTES_MAX, Region, SLOTS};
-use crate::pipe::{INLINE, PIPE_BYTES, Pipe};
+use crate::layout::{INLINE_BYTES_MAX, Region, SLOTS, WRITE_SHUT};
+use crate::pipe::{INLINE_BYTES_MAX, PIPE_BYTES, Pipe};
+use crate::record_queue::{Consumer, Producer};
 use crate::sync::Word;
-use crate::wake::{nudge, sleep};
+use crate::wake::{sleep, wake_if_asleep};
 
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -23,30 +23,30 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 /// Sends `records` one after the other, sleeping for room.
 fn produce(region: &Region, records: &[&[u8]]) {
-    let (own, peer, lane) = (&region.sides[0], &region.sides[1], &region.lanes[0]);
+    let (own, peer, queue) = (&region.endpoints[0], &region.endpoints[1], &region.queues[0]);
     let mut producer = Producer::default();
     for record in records {
-        while !producer.push(lane, record, 0) {
-            sleep(own, LIMIT, || producer.has_room(lane, record.len()));
+        while !producer.push(queue, record, 0) {
+            sleep(own, LIMIT, || producer.has_space(queue, record.len()));
         }
-        nudge(peer);
+        wake_if_asleep(peer);
     }
 }
 
 /// Receives `count` bytes, sleeping for them.
 fn consume(region: &Region, count: usize) -> Vec<u8> {
-    let (own, peer, lane) = (&region.sides[1], &region.sides[0], &region.lanes[0]);
+    let (own, peer, queue) = (&region.endpoints[1], &region.endpoints[0], &region.queues[0]);
     let mut consumer = Consumer::default();
     let mut bytes = vec![0; count];
     let mut filled = 0;
     while filled < count {
         let before = consumer.quarter();
-        match consumer.take(lane, &mut bytes[filled..]) {
-            Some((taken, _)) => filled += taken,
-            None => sleep(own, LIMIT, || consumer.is_ready(lane)),
+        match consumer.read(queue, &mut bytes[filled..]) {
+            Some((consumed, _)) => filled += consumed,
+            None => sleep(own, LIMIT, || consumer.is_ready(queue)),
         }
         if consumer.quarter() != before {
-            nudge(peer);
+            wake_if_asleep(peer);
         }
     }
     bytes
@@ -84,26 +84,28 @@ fn loom_an_answer_frees_what_it_answers() {
             let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
             let mut byte = [0; 2];
             for _ in 0..2 {
-                while consumer.take(&other.lanes[0], &mut byte).is_none() {
-                    sleep(&other.sides[1], LIMIT, || consumer.is_ready(&other.lanes[0]));
+                while consumer.read(&other.queues[0], &mut byte).is_none() {
+                    sleep(&other.endpoints[1], LIMIT, || consumer.is_ready(&other.queues[0]));
                 }
-                assert!(producer.push(&other.lanes[1], &byte, consumer.taken()));
-                nudge(&other.sides[0]);
+                assert!(producer.push(&other.queues[1], &byte, consumer.consumed()));
+                wake_if_asleep(&other.endpoints[0]);
             }
         });
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
         // Both records begin at the start of the area, because the answer frees it.
         for request in [*b"ab", *b"cd"] {
-            assert!(producer.push(&region.lanes[0], &request, consumer.taken()));
-            nudge(&region.sides[1]);
+            assert!(producer.push(&region.queues[0], &request, consumer.consumed()));
+            wake_if_asleep(&region.endpoints[1]);
             let mut answer = [0; 2];
-            let taken = loop {
-                match consumer.take(&region.lanes[1], &mut answer) {
-                    Some((_, taken)) => break taken,
-                    None => sleep(&region.sides[0], LIMIT, || consumer.is_ready(&region.lanes[1])),
+            let consumed = loop {
+                match consumer.read(&region.queues[1], &mut answer) {
+                    Some((_, consumed)) => break consumed,
+                    None => {
+                        sleep(&region.endpoints[0], LIMIT, || consumer.is_ready(&region.queues[1]))
+                    }
                 }
             };
-            producer.learn(taken);
+            producer.update_consumed(consumed);
             assert_eq!(answer, request);
         }
         answering.join().unwrap();
@@ -117,26 +119,26 @@ fn loom_the_end_wakes_a_sleeper_and_loses_no_byte() {
         let other = region.clone();
         let ending = thread::spawn(move || {
             produce(&other, &[b"a"]);
-            other.sides[0].state.fetch_or(FINISHED, Ordering::Release);
-            nudge(&other.sides[1]);
+            other.endpoints[0].state.fetch_or(WRITE_SHUT, Ordering::Release);
+            wake_if_asleep(&other.endpoints[1]);
         });
-        let (lane, peer) = (&region.lanes[0], &region.sides[0]);
+        let (queue, peer) = (&region.queues[0], &region.endpoints[0]);
         let mut consumer = Consumer::default();
         let mut bytes = [0; 1];
         let mut received = 0;
         loop {
-            if let Some((count, _)) = consumer.take(lane, &mut bytes) {
+            if let Some((count, _)) = consumer.read(queue, &mut bytes) {
                 received += count;
                 continue;
             }
-            if peer.state.load(Ordering::Acquire) & FINISHED != 0 {
-                if consumer.is_ready(lane) {
+            if peer.state.load(Ordering::Acquire) & WRITE_SHUT != 0 {
+                if consumer.is_ready(queue) {
                     continue;
                 }
                 break;
             }
-            sleep(&region.sides[1], LIMIT, || {
-                consumer.is_ready(lane) || peer.state.load(Ordering::Acquire) != 0
+            sleep(&region.endpoints[1], LIMIT, || {
+                consumer.is_ready(queue) || peer.state.load(Ordering::Acquire) != 0
             });
         }
         assert_eq!((received, bytes), (1, *b"a"));
@@ -145,15 +147,15 @@ fn loom_the_end_wakes_a_sleeper_and_loses_no_byte() {
 }
 
 /// A pipe with the bells of its two ends.
-struct Rung {
+struct PipeWithDoorbells {
     pipe: Pipe,
     reader: Word,
     writer: Word,
 }
 
-impl Rung {
-    fn new() -> Arc<Rung> {
-        Arc::new(Rung { pipe: Pipe::new(), reader: Word::new(), writer: Word::new() })
+impl PipeWithDoorbells {
+    fn new() -> Arc<PipeWithDoorbells> {
+        Arc::new(PipeWithDoorbells { pipe: Pipe::new(), reader: Word::new(), writer: Word::new() })
     }
 
     /// Sends all of `bytes`, `piece` at a time, sleeping for room.
@@ -164,14 +166,14 @@ impl Rung {
                 let count = self.pipe.push(&part[sent..]);
                 sent += count;
                 if count > 0 {
-                    if self.pipe.take_reader_waits() {
-                        ring(&self.reader);
+                    if self.pipe.take_reader_waiting() {
+                        ring_doorbell(&self.reader);
                     }
                     continue;
                 }
                 self.writer.store(0);
                 self.pipe.arm_writer();
-                if self.pipe.room() == 0 {
+                if self.pipe.writable() == 0 {
                     self.writer.wait(0, LIMIT);
                 }
                 self.pipe.disarm_writer();
@@ -187,8 +189,8 @@ impl Rung {
             let pulled = self.pipe.pull(&mut buffer);
             bytes.extend_from_slice(&buffer[..pulled]);
             if pulled > 0 {
-                if self.pipe.take_writer_waits() {
-                    ring(&self.writer);
+                if self.pipe.take_writer_waiting() {
+                    ring_doorbell(&self.writer);
                 }
                 continue;
             }
@@ -204,50 +206,50 @@ impl Rung {
 }
 
 /// As an eventfd: whoever comes to sleep after this does not.
-fn ring(bell: &Word) {
-    bell.store(1);
-    bell.wake();
+fn ring_doorbell(doorbell: &Word) {
+    doorbell.store(1);
+    doorbell.wake();
 }
 
 /// Sends `bytes` by pieces of one length and receives them by pieces of another.
-fn carry(bytes: &'static [u8], sent: usize, received: usize) {
+fn transfer(bytes: &'static [u8], sent: usize, received: usize) {
     check(move || {
-        let rung = Rung::new();
-        let other = rung.clone();
+        let shared = PipeWithDoorbells::new();
+        let other = shared.clone();
         let sending = thread::spawn(move || other.send(bytes, sent));
-        assert_eq!(rung.receive(bytes.len(), received), bytes);
+        assert_eq!(shared.receive(bytes.len(), received), bytes);
         sending.join().unwrap();
     });
 }
 
 #[test]
 fn loom_inline_bytes_that_are_written_over_arrive_all_the_same() {
-    carry(b"ab", 1, 1);
-    carry(b"abcd", 2, 3);
+    transfer(b"ab", 1, 1);
+    transfer(b"abcd", 2, 3);
 }
 
 #[test]
 fn loom_long_and_short_pushes_mix_and_nobody_sleeps_for_ever() {
-    carry(b"0123456789ab", INLINE + 3, INLINE);
+    transfer(b"0123456789ab", INLINE_BYTES_MAX + 3, INLINE_BYTES_MAX);
 }
 
 #[test]
 fn loom_a_full_pipe_wakes_its_writer() {
     const { assert!(PIPE_BYTES == 16) };
-    carry(b"0123456789abcdef!", 16, 16);
+    transfer(b"0123456789abcdef!", 16, 16);
 }
 
 #[test]
 fn loom_the_marks_are_seen_with_the_bytes() {
     check(|| {
-        let rung = Rung::new();
-        let other = rung.clone();
+        let shared = PipeWithDoorbells::new();
+        let other = shared.clone();
         let sending = thread::spawn(move || {
             other.pipe.set_starts_at(7);
             assert_eq!(other.pipe.push(b"a"), 1);
             other.pipe.set_ends_at(1);
         });
-        let pipe = &rung.pipe;
+        let pipe = &shared.pipe;
         if pipe.readable() > 0 {
             assert_eq!(pipe.starts_at(), Some(7), "who sees bytes sees where they begin");
         }

@@ -1,4 +1,4 @@
-//! The region in shared memory.
+//! Mapping of a [`Region`] in shared memory.
 
 use std::io;
 use std::mem::size_of;
@@ -7,39 +7,31 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nm_sys::shared_memory::SharedMemory;
 
-use crate::layout::{Lane, Region, Side};
+use crate::layout::{EndpointState, RecordQueue, Region};
+use crate::role::EndpointRole;
 
-/// Bytes of a region: what both ends must agree on before anything else.
+/// Bytes of a region. Both ends compare it before they map the memory.
 pub const REGION_BYTES: usize = size_of::<Region>();
 
-/// Which of the two ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
-    /// The end that made the memory.
-    First = 0,
-    /// The end that it was handed to.
-    Second = 1,
-}
-
-/// A region in memory that another process may share.
+/// A mapped region that another process may share.
 #[derive(Debug)]
-pub struct Memory(SharedMemory);
+pub struct RegionMapping(SharedMemory);
 
-impl Memory {
-    /// Fresh memory.
+impl RegionMapping {
+    /// Creates a region.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn new() -> io::Result<Memory> {
-        SharedMemory::new("nearmetal-ring", REGION_BYTES).map(Memory)
+    /// The system's error.
+    pub fn new() -> io::Result<RegionMapping> {
+        SharedMemory::new("nearmetal-ring", REGION_BYTES).map(RegionMapping)
     }
 
-    /// Memory that another process made.
+    /// Maps a region that another process created.
     ///
     /// # Errors
     /// `EINVAL` if it is not sealed or of another size.
-    pub fn open(descriptor: OwnedFd) -> io::Result<Memory> {
-        SharedMemory::open(descriptor, REGION_BYTES).map(Memory)
+    pub fn open(descriptor: OwnedFd) -> io::Result<RegionMapping> {
+        SharedMemory::open(descriptor, REGION_BYTES).map(RegionMapping)
     }
 
     /// The descriptor to hand to the other process.
@@ -47,34 +39,34 @@ impl Memory {
         self.0.descriptor()
     }
 
-    /// This end's words and the other's.
+    /// State of this end, and of the other end.
     #[inline(always)]
-    pub fn sides(&self, which: Which) -> (&Side, &Side) {
-        let [first, second] = &self.sides;
-        match which {
-            Which::First => (first, second),
-            Which::Second => (second, first),
+    pub fn endpoints(&self, role: EndpointRole) -> (&EndpointState, &EndpointState) {
+        let [creator, opener] = &self.endpoints;
+        match role {
+            EndpointRole::Creator => (creator, opener),
+            EndpointRole::Opener => (opener, creator),
         }
     }
 
-    /// The lane that leads away from this end, and the one that leads to it.
+    /// The queue that this end sends by, and the one that it receives from.
     #[inline(always)]
-    pub fn lanes(&self, which: Which) -> (&Lane, &Lane) {
-        let [there, back] = &self.lanes;
-        match which {
-            Which::First => (there, back),
-            Which::Second => (back, there),
+    pub fn queues(&self, role: EndpointRole) -> (&RecordQueue, &RecordQueue) {
+        let [from_creator, from_opener] = &self.queues;
+        match role {
+            EndpointRole::Creator => (from_creator, from_opener),
+            EndpointRole::Opener => (from_opener, from_creator),
         }
     }
 }
 
-impl Deref for Memory {
+impl Deref for RegionMapping {
     type Target = Region;
 
     #[inline(always)]
     fn deref(&self) -> &Region {
-        // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
-        // long as a region; it cannot shrink. A region consists of atomics and of bytes behind
+        // SAFETY: the mapping is live as long as `self`, page-aligned and exactly as long as a
+        // region; it is sealed and cannot shrink. A region consists of atomics and of bytes behind
         // `UnsafeCell`, which may change under a shared reference and are valid in any state.
         unsafe { self.0.start().cast::<Region>().as_ref() }
     }

@@ -1,6 +1,6 @@
 //! One direction of a connection: a pipe of bytes in shared memory.
 //!
-//! A message of at most [`INLINE`] bytes lies in the same cache line as the position that announces
+//! A message of at most [`INLINE_BYTES_MAX`] bytes lies in the same cache line as the position that announces
 //! it, so that it costs the transfer of one line. That copy lives until the next push writes over
 //! it. For a receiver that comes later the sender writes the same bytes to the area as well, but
 //! *after* it has announced them: off the path that the receiver waits on. Hence the invariant that
@@ -32,13 +32,13 @@ mod lock;
 pub const PIPE_BYTES: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
 
 /// Longest message that lies beside its position, bytes.
-pub const INLINE: usize = 8 * WORDS;
+pub const INLINE_BYTES_MAX: usize = 8 * INLINE_WORDS;
 
 /// Words for the inline bytes: what the position leaves of a line.
-const WORDS: usize = if cfg!(loom) { 1 } else { 7 };
+const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 7 };
 
-/// [`Pipe::QUARTER`] of a socket's pipe.
-pub const QUARTER: usize = PIPE_BYTES / 4;
+/// [`Pipe::QUARTER_BYTES`] of a socket's pipe.
+pub const QUARTER_BYTES: usize = PIPE_BYTES / 4;
 
 /// Bits of the control word that hold the count of inline bytes. The rest is the position, which
 /// is told in full by its distance to the receiver's own, so that it may wrap.
@@ -48,60 +48,60 @@ const INLINE_BITS: u32 = 6;
 const POSITION_BITS: u32 = 64 - INLINE_BITS;
 
 const _: () = {
-    assert!(INLINE < 1 << INLINE_BITS);
+    assert!(INLINE_BYTES_MAX < 1 << INLINE_BITS);
 };
 
 /// The position and the inline bytes, written by the sender: one line.
 #[repr(C, align(128))]
-struct Control {
+struct ControlLine {
     /// Position written (low 58 bits), then the count of inline bytes before it.
     word: AtomicU64,
     /// The last bytes written, little-endian.
-    inline: [AtomicU64; WORDS],
+    inline: [AtomicU64; INLINE_WORDS],
 }
 
 /// The position taken, written by the receiver.
 #[repr(C, align(128))]
-struct Taken {
+struct ConsumedLine {
     position: AtomicU64,
 }
 
 /// Who sleeps. Written only by who goes to sleep and who wakes it.
 #[repr(C, align(128))]
-struct Waits {
+struct WaitFlags {
     reader: AtomicU32,
     writer: AtomicU32,
 }
 
 /// Where the direction changes between the kernel and the pipe, each plus one; zero is never.
 #[repr(C, align(128))]
-struct Marks {
+struct SwitchPoints {
     starts_at: AtomicU64,
     ends_at: AtomicU64,
-    returned: AtomicU64,
+    resend_from: AtomicU64,
 }
 
 /// What only the sending end uses.
 #[repr(C, align(128))]
-struct Sender {
-    lock: Lock,
+struct SenderState {
+    lock: ProcessLock,
     /// Position written, in full.
     sent: AtomicU64,
     /// Position taken when last looked.
-    taken: AtomicU64,
+    known_consumed: AtomicU64,
 }
 
 /// What only the receiving end uses.
 #[repr(C, align(128))]
-struct Receiver {
-    lock: Lock,
+struct ReceiverState {
+    lock: ProcessLock,
     /// Position taken when last looked whether the writer sleeps.
-    looked_at: AtomicU64,
+    wake_checked_at: AtomicU64,
 }
 
 /// A lock by process id.
 #[repr(C)]
-struct Lock {
+struct ProcessLock {
     /// Process that holds it, or zero.
     owner: AtomicU32,
     /// Not zero if somebody may sleep on `owner`.
@@ -111,19 +111,19 @@ struct Lock {
 /// One direction with room for `BYTES` bytes, a power of two. All zero is a valid beginning.
 #[repr(C, align(128))]
 pub struct Pipe<const BYTES: usize = PIPE_BYTES> {
-    control: Control,
-    taken: Taken,
-    waits: Waits,
-    marks: Marks,
-    sender: Sender,
-    receiver: Receiver,
+    control: ControlLine,
+    consumed: ConsumedLine,
+    wait_flags: WaitFlags,
+    switch_points: SwitchPoints,
+    sender: SenderState,
+    receiver: ReceiverState,
     area: Bytes<BYTES>,
 }
 
 #[cfg(not(loom))]
 const _: () = {
     use std::mem::{offset_of, size_of};
-    assert!(offset_of!(Pipe, taken) == 128 && offset_of!(Pipe, waits) == 256);
+    assert!(offset_of!(Pipe, consumed) == 128 && offset_of!(Pipe, wait_flags) == 256);
     assert!(offset_of!(Pipe, area) == 6 * 128);
     assert!(size_of::<Pipe>() == 6 * 128 + PIPE_BYTES);
 };
@@ -136,19 +136,19 @@ fn pack(position: u64, inline: usize) -> u64 {
 /// Inline bytes that the control word claims.
 #[inline(always)]
 fn inline_count(control: u64) -> usize {
-    ((control & ((1 << INLINE_BITS) - 1)) as usize).min(INLINE)
+    ((control & ((1 << INLINE_BITS) - 1)) as usize).min(INLINE_BYTES_MAX)
 }
 
 impl<const BYTES: usize> Pipe<BYTES> {
     /// Free bytes after which a sleeping writer is woken at the latest.
-    pub const QUARTER: usize = BYTES / 4;
+    pub const QUARTER_BYTES: usize = BYTES / 4;
 
     /// Bytes between the receiver's position and the control word's, at most `BYTES`; none if the
     /// word claims to be behind.
     #[inline(always)]
-    fn distance(control: u64, taken: u64) -> usize {
-        const { assert!(BYTES.is_power_of_two() && INLINE <= BYTES) };
-        let ahead = (control >> INLINE_BITS).wrapping_sub(taken) & (u64::MAX >> INLINE_BITS);
+    fn distance(control: u64, consumed: u64) -> usize {
+        const { assert!(BYTES.is_power_of_two() && INLINE_BYTES_MAX <= BYTES) };
+        let ahead = (control >> INLINE_BITS).wrapping_sub(consumed) & (u64::MAX >> INLINE_BITS);
         if ahead >> (POSITION_BITS - 1) != 0 { 0 } else { ahead.min(BYTES as u64) as usize }
     }
 
@@ -156,57 +156,57 @@ impl<const BYTES: usize> Pipe<BYTES> {
     #[inline(always)]
     pub fn readable(&self) -> usize {
         // In this order, so that the control word is not older than the position.
-        let taken = self.taken.position.load(Acquire);
-        Self::distance(self.control.word.load(Acquire), taken)
+        let consumed = self.consumed.position.load(Acquire);
+        Self::distance(self.control.word.load(Acquire), consumed)
     }
 
     /// Bytes that the sender could push now, at least: above half the pipe it does not look whether
     /// more were taken meanwhile. Anybody may ask.
     #[inline(always)]
-    pub fn room(&self) -> usize {
-        self.room_for(self.sender.sent.load(Relaxed), BYTES / 2)
+    pub fn writable(&self) -> usize {
+        self.space_for(self.sender.sent.load(Relaxed), BYTES / 2)
     }
 
     /// Bytes written since the beginning: exact under the send lock.
     pub fn written(&self) -> u64 {
-        let taken = self.taken();
-        taken.wrapping_add(Self::distance(self.control.word.load(Acquire), taken) as u64)
+        let consumed = self.consumed();
+        consumed.wrapping_add(Self::distance(self.control.word.load(Acquire), consumed) as u64)
     }
 
     /// Bytes taken since the beginning: exact under the receive lock.
     #[inline(always)]
-    pub fn taken(&self) -> u64 {
-        self.taken.position.load(Acquire)
+    pub fn consumed(&self) -> u64 {
+        self.consumed.position.load(Acquire)
     }
 
     /// Room at the position `sent`, exact if it is below `wanted`.
     #[inline(always)]
-    fn room_for(&self, sent: u64, wanted: usize) -> usize {
-        let room = |taken: u64| BYTES - sent.wrapping_sub(taken).min(BYTES as u64) as usize;
-        let known = room(self.sender.taken.load(Relaxed));
+    fn space_for(&self, sent: u64, wanted: usize) -> usize {
+        let space = |consumed: u64| BYTES - sent.wrapping_sub(consumed).min(BYTES as u64) as usize;
+        let known = space(self.sender.known_consumed.load(Relaxed));
         if known >= wanted {
             return known;
         }
-        let taken = self.taken.position.load(Acquire);
-        self.sender.taken.store(taken, Relaxed);
-        room(taken)
+        let consumed = self.consumed.position.load(Acquire);
+        self.sender.known_consumed.store(consumed, Relaxed);
+        space(consumed)
     }
 
     /// Sends as much of `bytes` as there is room for; how much that was. The caller holds the send
-    /// lock and then asks [`Pipe::take_reader_waits`].
+    /// lock and then asks [`Pipe::take_reader_waiting`].
     #[inline]
     pub fn push(&self, bytes: &[u8]) -> usize {
         let sent = self.sender.sent.load(Relaxed);
-        let count = self.room_for(sent, bytes.len()).min(bytes.len());
+        let count = self.space_for(sent, bytes.len()).min(bytes.len());
         if count == 0 {
             return 0;
         }
         let bytes = &bytes[..count];
-        if count <= INLINE {
-            self.announce_inline(sent, bytes);
+        if count <= INLINE_BYTES_MAX {
+            self.publish_inline(sent, bytes);
         } else {
             self.write_area(sent, bytes);
-            self.announce(sent.wrapping_add(count as u64));
+            self.publish(sent.wrapping_add(count as u64));
         }
         count
     }
@@ -215,13 +215,13 @@ impl<const BYTES: usize> Pipe<BYTES> {
     /// was. The caller holds the send lock.
     pub fn push_parts<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> usize {
         let sent = self.sender.sent.load(Relaxed);
-        let mut staged = [0; INLINE];
+        let mut staged = [0; INLINE_BYTES_MAX];
         let (mut count, mut in_area) = (0usize, false);
         for part in parts {
             let wanted = count.saturating_add(part.len());
-            let fitting = part.len().min(self.room_for(sent, wanted).saturating_sub(count));
+            let fitting = part.len().min(self.space_for(sent, wanted).saturating_sub(count));
             let now = &part[..fitting];
-            if !in_area && count + fitting <= INLINE {
+            if !in_area && count + fitting <= INLINE_BYTES_MAX {
                 staged[count..count + fitting].copy_from_slice(now);
             } else {
                 if !in_area {
@@ -237,22 +237,22 @@ impl<const BYTES: usize> Pipe<BYTES> {
         }
         match count {
             0 => {}
-            _ if in_area => self.announce(sent.wrapping_add(count as u64)),
-            _ => self.announce_inline(sent, &staged[..count]),
+            _ if in_area => self.publish(sent.wrapping_add(count as u64)),
+            _ => self.publish_inline(sent, &staged[..count]),
         }
         count
     }
 
     /// Announces that the area holds everything before `position`.
     #[inline(always)]
-    fn announce(&self, position: u64) {
+    fn publish(&self, position: u64) {
         self.control.word.store(pack(position, 0), Release);
         self.sender.sent.store(position, Relaxed);
     }
 
-    /// Sends at most [`INLINE`] bytes, for which there is room, beside the position.
+    /// Sends at most [`INLINE_BYTES_MAX`] bytes, for which there is room, beside the position.
     #[inline(always)]
-    fn announce_inline(&self, sent: u64, bytes: &[u8]) {
+    fn publish_inline(&self, sent: u64, bytes: &[u8]) {
         let position = sent.wrapping_add(bytes.len() as u64);
         // Released, so that who sees it finds the bytes that were inline in the area.
         self.control.word.store(pack(sent, 0), Release);
@@ -261,10 +261,10 @@ impl<const BYTES: usize> Pipe<BYTES> {
         let mut chunks = bytes.chunks_exact(8);
         let mut words = self.control.inline.iter();
         for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            word.store(whole(chunk), Relaxed);
+            word.store(word_of_8_bytes(chunk), Relaxed);
         }
         if let (rest @ [_, ..], Some(word)) = (chunks.remainder(), words.next()) {
-            word.store(partial(rest), Relaxed);
+            word.store(word_of_bytes(rest), Relaxed);
         }
         self.control.word.store(pack(position, bytes.len()), Release);
         // The receiver has them already; this is for one that comes after the next push.
@@ -274,13 +274,13 @@ impl<const BYTES: usize> Pipe<BYTES> {
 
     /// Takes bytes into `buffer`: how many. It may be fewer than [`Pipe::readable`] says where the
     /// sender is at work meanwhile, but not none unless the sender cheats. The caller holds the
-    /// receive lock and then asks [`Pipe::take_writer_waits`].
+    /// receive lock and then asks [`Pipe::take_writer_waiting`].
     #[inline]
     pub fn pull(&self, buffer: &mut [u8]) -> usize {
-        let taken = self.taken.position.load(Relaxed);
-        let count = self.copy(taken, 0, buffer);
+        let consumed = self.consumed.position.load(Relaxed);
+        let count = self.copy(consumed, 0, buffer);
         if count > 0 {
-            self.taken.position.store(taken.wrapping_add(count as u64), Release);
+            self.consumed.position.store(consumed.wrapping_add(count as u64), Release);
         }
         count
     }
@@ -289,25 +289,25 @@ impl<const BYTES: usize> Pipe<BYTES> {
     /// caller holds the receive lock.
     #[inline]
     pub fn peek(&self, offset: usize, buffer: &mut [u8]) -> usize {
-        self.copy(self.taken.position.load(Relaxed), offset, buffer)
+        self.copy(self.consumed.position.load(Relaxed), offset, buffer)
     }
 
     /// Throws away the next `bytes` bytes, or as many as there are: how many. The caller holds the
     /// receive lock.
     pub fn discard(&self, bytes: usize) -> usize {
-        let taken = self.taken.position.load(Relaxed);
-        let count = Self::distance(self.control.word.load(Acquire), taken).min(bytes);
-        self.taken.position.store(taken.wrapping_add(count as u64), Release);
+        let consumed = self.consumed.position.load(Relaxed);
+        let count = Self::distance(self.control.word.load(Acquire), consumed).min(bytes);
+        self.consumed.position.store(consumed.wrapping_add(count as u64), Release);
         count
     }
 
     #[inline(always)]
-    fn copy(&self, taken: u64, offset: usize, buffer: &mut [u8]) -> usize {
+    fn copy(&self, consumed: u64, offset: usize, buffer: &mut [u8]) -> usize {
         // A copy that fails means that what was inline is in the area by now, so the second round
         // finds something; only a sender that cheats gets to the end.
         for _ in 0..4 {
             let control = self.control.word.load(Acquire);
-            let readable = Self::distance(control, taken);
+            let readable = Self::distance(control, consumed);
             if offset >= readable {
                 return 0;
             }
@@ -322,7 +322,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
             let all =
                 in_area == buffer.len() || self.copy_inline(control, from, &mut buffer[in_area..]);
             if all || in_area > 0 {
-                self.read_area(taken.wrapping_add(offset as u64), &mut buffer[..in_area]);
+                self.read_area(consumed.wrapping_add(offset as u64), &mut buffer[..in_area]);
                 return if all { buffer.len() } else { in_area };
             }
         }
@@ -339,10 +339,10 @@ impl<const BYTES: usize> Pipe<BYTES> {
                 chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
             }
             if let (rest @ [_, ..], Some(word)) = (chunks.into_remainder(), words.next()) {
-                spread(word.load(Relaxed), rest);
+                bytes_of_word(word.load(Relaxed), rest);
             }
         } else {
-            for (idx, byte) in (from..INLINE).zip(buffer.iter_mut()) {
+            for (idx, byte) in (from..INLINE_BYTES_MAX).zip(buffer.iter_mut()) {
                 *byte = (self.control.inline[idx / 8].load(Relaxed) >> (idx % 8 * 8)) as u8;
             }
         }
@@ -353,7 +353,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
 
     /// The sender's own look back: copies bytes from `position` on that are in the pipe still, for
     /// sending them again another way: how many. The caller holds the send lock.
-    pub fn recall(&self, position: u64, buffer: &mut [u8]) -> usize {
+    pub fn copy_sent(&self, position: u64, buffer: &mut [u8]) -> usize {
         let behind = self.sender.sent.load(Relaxed).wrapping_sub(position);
         if behind > BYTES as u64 {
             return 0;
@@ -386,69 +386,69 @@ impl<const BYTES: usize> Pipe<BYTES> {
     /// Bytes of this direction that went through the kernel before the pipe, once the sender has
     /// said so. Who sees bytes in the pipe sees this too.
     pub fn starts_at(&self) -> Option<u64> {
-        mark(&self.marks.starts_at)
+        load_switch_point(&self.switch_points.starts_at)
     }
 
     /// Says that what follows the first `position` bytes is in the pipe. Before the first push.
     pub fn set_starts_at(&self, position: u64) {
-        set_mark(&self.marks.starts_at, position);
+        store_switch_point(&self.switch_points.starts_at, position);
     }
 
     /// Position of the pipe after which the direction is with the kernel again. Who sees it sees
     /// all bytes before it too.
     #[inline(always)]
     pub fn ends_at(&self) -> Option<u64> {
-        mark(&self.marks.ends_at)
+        load_switch_point(&self.switch_points.ends_at)
     }
 
     /// Says that nothing follows `position` in the pipe. Under the send lock, after the last push.
     pub fn set_ends_at(&self, position: u64) {
-        set_mark(&self.marks.ends_at, position);
+        store_switch_point(&self.switch_points.ends_at, position);
     }
 
     /// Position from which on the receiver demands everything again, through the kernel.
     #[inline(always)]
-    pub fn returned(&self) -> Option<u64> {
-        mark(&self.marks.returned)
+    pub fn resend_from(&self) -> Option<u64> {
+        load_switch_point(&self.switch_points.resend_from)
     }
 
     /// Demands everything from `position` on again. Under the receive lock.
-    pub fn set_returned(&self, position: u64) {
-        set_mark(&self.marks.returned, position);
+    pub fn request_resend_from(&self, position: u64) {
+        store_switch_point(&self.switch_points.resend_from, position);
     }
 
     /// The reader is about to sleep: after this it looks once more whether there is something.
     pub fn arm_reader(&self) {
         // Exchanged, so that it follows whatever the other end has taken, and the bell that answers
         // it is rung after it was emptied for this sleep.
-        self.waits.reader.swap(1, AcqRel);
+        self.wait_flags.reader.swap(1, AcqRel);
         fence(SeqCst);
     }
 
     /// The reader does not sleep any more. If others may sleep on the same end, leave it: a ring in
     /// vain is harmless, a missing one is not.
     pub fn disarm_reader(&self) {
-        self.waits.reader.swap(0, AcqRel);
+        self.wait_flags.reader.swap(0, AcqRel);
     }
 
     /// After a push, or after anything else that a reader may wait for: whether the caller must
     /// ring the reader's bell.
     #[inline(always)]
-    pub fn take_reader_waits(&self) -> bool {
+    pub fn take_reader_waiting(&self) -> bool {
         fence(SeqCst);
-        take(&self.waits.reader)
+        take_flag(&self.wait_flags.reader)
     }
 
-    /// The writer is about to sleep, because there is less than [`Pipe::QUARTER`] of room: after
+    /// The writer is about to sleep, because there is less than [`Pipe::QUARTER_BYTES`] of room: after
     /// this it looks once more whether there is enough.
     pub fn arm_writer(&self) {
-        self.waits.writer.swap(1, AcqRel);
+        self.wait_flags.writer.swap(1, AcqRel);
         fence(SeqCst);
     }
 
     /// The writer does not sleep any more; see [`Pipe::disarm_reader`].
     pub fn disarm_writer(&self) {
-        self.waits.writer.swap(0, AcqRel);
+        self.wait_flags.writer.swap(0, AcqRel);
     }
 
     /// After a pull or a discard: whether the caller must ring the writer's bell.
@@ -458,30 +458,30 @@ impl<const BYTES: usize> Pipe<BYTES> {
     /// three crossings lie before it: at one of them either the reader sees that it sleeps, or it
     /// sees what was taken. It is woken when two quarters are free at the latest.
     #[inline(always)]
-    pub fn take_writer_waits(&self) -> bool {
-        let quarter = |position: u64| position / Self::QUARTER as u64;
-        let taken = self.taken.position.load(Relaxed);
-        if quarter(taken) == quarter(self.receiver.looked_at.load(Relaxed)) {
+    pub fn take_writer_waiting(&self) -> bool {
+        let quarter = |position: u64| position / Self::QUARTER_BYTES as u64;
+        let consumed = self.consumed.position.load(Relaxed);
+        if quarter(consumed) == quarter(self.receiver.wake_checked_at.load(Relaxed)) {
             return false;
         }
-        self.receiver.looked_at.store(taken, Relaxed);
-        self.take_writer_waits_now()
+        self.receiver.wake_checked_at.store(consumed, Relaxed);
+        self.take_writer_waiting_now()
     }
 
-    /// As [`Pipe::take_writer_waits`], whatever the position: after an end of any kind.
-    pub fn take_writer_waits_now(&self) -> bool {
+    /// As [`Pipe::take_writer_waiting`], whatever the position: after an end of any kind.
+    pub fn take_writer_waiting_now(&self) -> bool {
         fence(SeqCst);
-        take(&self.waits.writer)
+        take_flag(&self.wait_flags.writer)
     }
 
     /// After its owner has died in the middle of a push: what was announced counts, what was not
     /// does not. Under the send lock.
     #[cfg(not(loom))]
-    fn mend(&self) {
+    fn recover(&self) {
         let control = self.control.word.load(Acquire);
         let sent = self.written();
         let inline = inline_count(control);
-        let mut bytes = [0; INLINE];
+        let mut bytes = [0; INLINE_BYTES_MAX];
         if inline > 0 && self.copy_inline(control, 0, &mut bytes[..inline]) {
             self.write_area(sent.wrapping_sub(inline as u64), &bytes[..inline]);
         }
@@ -490,28 +490,28 @@ impl<const BYTES: usize> Pipe<BYTES> {
 }
 
 #[inline(always)]
-fn take(flag: &AtomicU32) -> bool {
+fn take_flag(flag: &AtomicU32) -> bool {
     flag.load(Relaxed) != 0 && flag.swap(0, Acquire) != 0
 }
 
 #[inline(always)]
-fn mark(word: &AtomicU64) -> Option<u64> {
+fn load_switch_point(word: &AtomicU64) -> Option<u64> {
     word.load(Acquire).checked_sub(1)
 }
 
-fn set_mark(word: &AtomicU64, position: u64) {
+fn store_switch_point(word: &AtomicU64, position: u64) {
     word.store(position.saturating_add(1), Release);
 }
 
 /// Eight bytes as a word.
 #[inline(always)]
-fn whole(bytes: &[u8]) -> u64 {
+fn word_of_8_bytes(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
 /// At most eight bytes as a word.
 #[inline(always)]
-fn partial(bytes: &[u8]) -> u64 {
+fn word_of_bytes(bytes: &[u8]) -> u64 {
     let mut word = 0;
     for (idx, byte) in bytes.iter().enumerate() {
         word |= u64::from(*byte) << (idx * 8);
@@ -521,7 +521,7 @@ fn partial(bytes: &[u8]) -> u64 {
 
 /// At most eight bytes of a word.
 #[inline(always)]
-fn spread(word: u64, bytes: &mut [u8]) {
+fn bytes_of_word(word: u64, bytes: &mut [u8]) {
     for (idx, byte) in bytes.iter_mut().enumerate() {
         *byte = (word >> (idx * 8)) as u8;
     }
@@ -532,14 +532,14 @@ impl Pipe {
     /// A pipe for loom, whose atomics cannot be conjured from zeros.
     pub fn new() -> Pipe {
         let (word, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
-        let lock = || Lock { owner: word(), contended: word() };
+        let lock = || ProcessLock { owner: word(), contended: word() };
         Pipe {
-            control: Control { word: long(), inline: std::array::from_fn(|_| long()) },
-            taken: Taken { position: long() },
-            waits: Waits { reader: word(), writer: word() },
-            marks: Marks { starts_at: long(), ends_at: long(), returned: long() },
-            sender: Sender { lock: lock(), sent: long(), taken: long() },
-            receiver: Receiver { lock: lock(), looked_at: long() },
+            control: ControlLine { word: long(), inline: std::array::from_fn(|_| long()) },
+            consumed: ConsumedLine { position: long() },
+            wait_flags: WaitFlags { reader: word(), writer: word() },
+            switch_points: SwitchPoints { starts_at: long(), ends_at: long(), resend_from: long() },
+            sender: SenderState { lock: lock(), sent: long(), known_consumed: long() },
+            receiver: ReceiverState { lock: lock(), wake_checked_at: long() },
             area: Bytes::new(),
         }
     }

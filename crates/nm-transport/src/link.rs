@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nm_model::stack::{Mode, Protocol, Stack};
 use nm_model::{Failure, FailureKind};
-use nm_ring::Joint;
+use nm_ring::EndpointParts;
 use nm_sys::poll::{Epoll, Selector};
 use nm_sys::socket;
 
@@ -41,7 +41,7 @@ enum Carrier {
         /// Whether the listener has yet to welcome us.
         must_knock: bool,
     },
-    Memory(Joint),
+    Memory(EndpointParts),
     /// AF_XDP, beside a kernel socket that reserves the port; the half goes while it is greeted.
     Frames {
         kernel: OwnedFd,
@@ -137,8 +137,8 @@ impl Connection {
         Ok(Connection { stack, carrier, peer })
     }
 
-    pub(crate) fn over_memory(stack: Stack, joint: Joint, peer: String) -> Connection {
-        Connection { stack, carrier: Carrier::Memory(joint), peer }
+    pub(crate) fn over_memory(stack: Stack, parts: EndpointParts, peer: String) -> Connection {
+        Connection { stack, carrier: Carrier::Memory(parts), peer }
     }
 
     /// An end over AF_XDP, beside the kernel's socket of the same address.
@@ -222,10 +222,10 @@ impl Connection {
     pub fn with<V: Visitor>(self, visitor: V) -> Result<V::Output, Failure> {
         let stack = self.stack;
         match self.carrier {
-            Carrier::Memory(joint) if stack.mode == Mode::Spin => {
-                Ok(visitor.visit(Shm::<false>::new(joint)))
+            Carrier::Memory(parts) if stack.mode == Mode::Spin => {
+                Ok(visitor.visit(Shm::<false>::new(parts)))
             }
-            Carrier::Memory(joint) => Ok(visitor.visit(Shm::<true>::new(joint))),
+            Carrier::Memory(parts) => Ok(visitor.visit(Shm::<true>::new(parts))),
             Carrier::Segments(joined) if stack.mode == Mode::Spin => {
                 Ok(visitor.visit(XdpTcp::<true>::new(*joined)))
             }

@@ -19,8 +19,8 @@ use std::time::Duration;
 use nm_model::stack::{Mode, Stack};
 use nm_model::{Failure, FailureKind};
 use nm_ring::layout::AREA_BYTES;
-use nm_ring::memory::{Memory, REGION_BYTES};
-use nm_ring::{End, Joint, Stop, Which};
+use nm_ring::memory::{REGION_BYTES, RegionMapping};
+use nm_ring::{Endpoint, EndpointParts, EndpointRole, TransferError};
 use nm_sys::{socket, unix};
 
 use crate::address::random_name;
@@ -87,7 +87,7 @@ fn listen_in(folder: &Path) -> io::Result<(OwnedFd, OwnedFd)> {
 ///
 /// # Errors
 /// [`FailureKind::Permission`] for another user's process, and what the system says.
-pub fn welcome(socket: OwnedFd) -> Result<Option<Joint>, Failure> {
+pub fn welcome(socket: OwnedFd) -> Result<Option<EndpointParts>, Failure> {
     let failed = |error: io::Error| failure::of(&error, "taking over shared memory");
     check_user(socket.as_fd())?;
     socket::set_timeouts(socket.as_fd(), SLICE).map_err(failed)?;
@@ -108,15 +108,15 @@ pub fn welcome(socket: OwnedFd) -> Result<Option<Joint>, Failure> {
         .hint("run the same version of nearmetal at both ends"));
     }
     let Some(descriptor) = descriptor else { return Ok(None) };
-    let memory = Memory::open(descriptor).map_err(failed)?;
-    Ok(Some(Joint { memory, lifeline: socket, which: Which::Second }))
+    let memory = RegionMapping::open(descriptor).map_err(failed)?;
+    Ok(Some(EndpointParts { memory, lifeline: socket, role: EndpointRole::Opener }))
 }
 
 /// Connects to the listener behind a descriptor of another process.
 ///
 /// # Errors
 /// A sentence, such as that nobody listens there.
-pub fn connect(process: u32, descriptor: u32, address: &str) -> Result<Joint, Failure> {
+pub fn connect(process: u32, descriptor: u32, address: &str) -> Result<EndpointParts, Failure> {
     let failed = |error: io::Error| {
         let failure = failure::of(&error, format!("connecting to {address} by shm"));
         match failure.kind {
@@ -133,9 +133,9 @@ pub fn connect(process: u32, descriptor: u32, address: &str) -> Result<Joint, Fa
     let path = format!("/proc/{process}/fd/{descriptor}");
     let socket = OwnedFd::from(UnixStream::connect(path).map_err(failed)?);
     check_user(socket.as_fd())?;
-    let memory = Memory::new().map_err(failed)?;
+    let memory = RegionMapping::new().map_err(failed)?;
     unix::send_descriptor(socket.as_fd(), &hello(), memory.descriptor()).map_err(failed)?;
-    Ok(Joint { memory, lifeline: socket, which: Which::First })
+    Ok(EndpointParts { memory, lifeline: socket, role: EndpointRole::Creator })
 }
 
 fn check_user(socket: BorrowedFd<'_>) -> Result<(), Failure> {
@@ -153,7 +153,7 @@ fn check_user(socket: BorrowedFd<'_>) -> Result<(), Failure> {
 /// One end of shared memory as a transport of a stream.
 #[derive(Debug)]
 pub struct Shm<const SLEEPS: bool> {
-    end: End<SLEEPS>,
+    end: Endpoint<SLEEPS>,
     /// Bytes of the current message that have gone, after a call that timed out.
     sent: usize,
     /// Bytes of the current message that are there, after a call that timed out.
@@ -162,16 +162,16 @@ pub struct Shm<const SLEEPS: bool> {
 
 impl<const SLEEPS: bool> Shm<SLEEPS> {
     /// Takes over an end.
-    pub fn new(joint: Joint) -> Shm<SLEEPS> {
-        Shm { end: End::new(joint), sent: 0, filled: 0 }
+    pub fn new(parts: EndpointParts) -> Shm<SLEEPS> {
+        Shm { end: Endpoint::new(parts), sent: 0, filled: 0 }
     }
 }
 
 #[cold]
-fn fault(stop: Stop) -> Fault {
+fn fault(stop: TransferError) -> Fault {
     match stop {
-        Stop::TimedOut => Fault::TimedOut,
-        Stop::Closed => Fault::Closed,
+        TransferError::TimedOut => Fault::TimedOut,
+        TransferError::Closed => Fault::Closed,
     }
 }
 
@@ -218,7 +218,7 @@ impl<const SLEEPS: bool> Transport for Shm<SLEEPS> {
     }
 
     fn end_sending(&mut self, _lengths: &[usize]) {
-        self.end.finish();
+        self.end.shut_write();
     }
 
     fn peer_cpu(&self) -> Option<u32> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use nm_model::result::{CACHE_LINE_LIMIT, RoundData, RunResult};
-use nm_ring::line;
+use nm_ring::cache_line;
 use serde_json::Value;
 
 use super::table::{Case, Figure};
@@ -163,7 +163,7 @@ pub fn all(folder: &Folder) -> Vec<Measurement> {
 }
 
 fn limit_ns() -> Result<f64> {
-    Ok(line::half_round_trip_ns((CLIENT_CPU, SERVER_CPU))?)
+    Ok(cache_line::half_round_trip_ns((CLIENT_CPU, SERVER_CPU))?)
 }
 
 /// nearmetal's own probe over a stack, at each size.

@@ -9,7 +9,7 @@ use std::ptr;
 use std::slice;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
-use nm_ring::ledger::Reason;
+use nm_ring::ledger::KernelReason;
 
 use super::handover;
 use crate::socket::{Phase, Socket};
@@ -68,7 +68,7 @@ fn receive_slowly(
 
 fn count_received(socket: &Socket, result: isize) -> isize {
     if result > 0 {
-        let flow = &socket.record().back;
+        let flow = &socket.record().incoming;
         flow.kernel_bytes.add(result as u64);
         flow.kernel_calls.add(1);
     }
@@ -104,7 +104,11 @@ fn transmit_slowly(
 ) -> isize {
     if flags & KERNEL_SEND != 0 {
         let urgent = flags & libc::MSG_OOB != 0;
-        socket.to_kernel(if urgent { Reason::UrgentData } else { Reason::UnsupportedCall });
+        socket.to_kernel(if urgent {
+            KernelReason::UrgentData
+        } else {
+            KernelReason::UnsupportedCall
+        });
     }
     if socket.phase() != Phase::Candidate {
         return count_sent(socket, raw());
@@ -127,7 +131,7 @@ fn transmit_slowly(
 
 fn count_sent(socket: &Socket, result: isize) -> isize {
     if result > 0 {
-        let flow = &socket.record().out;
+        let flow = &socket.record().outgoing;
         flow.kernel_bytes.add(result as u64);
         flow.kernel_calls.add(1);
     }
@@ -430,7 +434,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     }
     let Some(socket) = table::get(fd) else { return raw() };
     if control {
-        socket.to_kernel(Reason::UnsupportedCall);
+        socket.to_kernel(KernelReason::UnsupportedCall);
     }
     // SAFETY: the program's own vector.
     match unsafe { parts(header.msg_iov, header.msg_iovlen) } {

@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 
 use libc::{EBADF, F_DUPFD, F_DUPFD_CLOEXEC};
-use nm_ring::ledger::Reason;
+use nm_ring::ledger::KernelReason;
 
 use crate::calls::processes::{Standing, standing};
 use crate::calls::sockets::fcntl_other;
@@ -28,12 +28,12 @@ fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
     if standing() == Standing::Borrower {
         // A vfork child makes copies in order to hand them to the program that it executes; this
         // table, its parent's, cannot know them, so the exec could not find the copy.
-        socket.to_kernel(Reason::Exec);
+        socket.to_kernel(KernelReason::Exec);
         return;
     }
     if (0..=2).contains(&copy) {
         // The C library reads and writes the standard streams itself.
-        socket.to_kernel(Reason::Stdio);
+        socket.to_kernel(KernelReason::Stdio);
     }
     table::bind(copy, socket);
 }

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{FILE, cmsghdr, msghdr};
-use nm_ring::ledger::Reason;
+use nm_ring::ledger::KernelReason;
 
 use crate::calls::processes::{after_bare_fork, before_fork};
 use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
@@ -15,7 +15,7 @@ use crate::next::Next;
 use crate::{kernel, stranded, table};
 
 /// Gives the socket under `fd`, if it is known, back to the kernel.
-fn give_back(fd: c_int, reason: Reason) {
+fn give_back(fd: c_int, reason: KernelReason) {
     if let Some(socket) = table::get(fd) {
         socket.to_kernel(reason);
     }
@@ -47,7 +47,7 @@ pub fn before_sendmsg(message: *const msghdr) -> bool {
                 if place + size_of::<c_int>() <= at + length {
                     // SAFETY: within the control bytes.
                     let fd = unsafe { start.add(place).cast::<c_int>().read_unaligned() };
-                    give_back(fd, Reason::Passed);
+                    give_back(fd, KernelReason::Passed);
                     whole &= !stranded::keeps(fd);
                 }
             }
@@ -94,7 +94,7 @@ pub fn prepare() {
 /// As fdopen(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    give_back(fd, Reason::Stdio);
+    give_back(fd, KernelReason::Stdio);
     let Some(real) = FDOPEN.get() else {
         kernel::set_errno(libc::ENOSYS);
         return ptr::null_mut();
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE
 
 /// Gives `fd` back and answers the address of the C library's function.
 fn printed(fd: c_int, real: &Next<AnyFn>) -> *const c_void {
-    give_back(fd, Reason::Stdio);
+    give_back(fd, KernelReason::Stdio);
     real.get().map_or(ptr::null(), |function| function as *const c_void)
 }
 
@@ -251,8 +251,8 @@ pub unsafe extern "C" fn splice(
     bytes: usize,
     flags: c_uint,
 ) -> isize {
-    give_back(source, Reason::Splice);
-    give_back(target, Reason::Splice);
+    give_back(source, KernelReason::Splice);
+    give_back(target, KernelReason::Splice);
     let Some(real) = SPLICE.get() else { return kernel::fail(libc::ENOSYS) };
     // SAFETY: the caller's promise.
     unsafe { real(source, source_offset, target, target_offset, bytes, flags) }
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     copy: c_int,
 ) -> c_int {
-    give_back(fd, Reason::Exec);
+    give_back(fd, KernelReason::Exec);
     let Some(real) = ADD_DUP2.get() else { return libc::ENOSYS };
     // SAFETY: the caller's promise.
     unsafe { real(actions, fd, copy) }
@@ -281,14 +281,14 @@ static RING_SEEN: AtomicU32 = AtomicU32::new(0);
 static QUESTIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Why new sockets of this process stay with the kernel, if they do.
-pub fn kernel_only() -> Option<Reason> {
-    (RING_SEEN.load(Ordering::Relaxed) != 0).then_some(Reason::IoUring)
+pub fn kernel_only() -> Option<KernelReason> {
+    (RING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
 }
 
 /// The kernel works on descriptors without any call of the program: every socket goes back.
 fn ring_made() {
     RING_SEEN.store(1, Ordering::Relaxed);
-    table::each_socket(|socket| socket.to_kernel(Reason::IoUring));
+    table::each_socket(|socket| socket.to_kernel(KernelReason::IoUring));
 }
 
 /// Whether the process has an io_uring that was made by inlined instructions (liburing does so

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
-use nm_ring::ledger::Reason;
+use nm_ring::ledger::KernelReason;
 
 use crate::calls::{handover, signals};
 use crate::next::Next;
@@ -244,7 +244,7 @@ fn release_survivors(mut survives: impl FnMut(c_int, &'static Socket)) {
         // SAFETY: a query of plain numbers.
         let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            socket.to_kernel(Reason::Exec);
+            socket.to_kernel(KernelReason::Exec);
             survives(fd, socket);
         }
     });

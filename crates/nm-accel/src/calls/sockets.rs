@@ -5,15 +5,15 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
-use nm_ring::conduit::{DEAF, FINISHED};
-use nm_ring::ledger::{Reason, Role};
+use nm_ring::conduit::{READ_SHUT, WRITE_SHUT};
+use nm_ring::ledger::{KernelReason, SocketRole};
 
 use super::processes::{self, Standing};
 use crate::socket::{Phase, Socket};
 use crate::{kernel, meet, table};
 
 /// Takes note of a socket, unless this process only borrows its parent's memory.
-fn admit(fd: c_int, role: Role, peer: Option<std::net::SocketAddr>) {
+fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
     if table::owner_pid() == 0 || matches!(processes::standing(), Standing::Borrower) {
         return;
     }
@@ -55,12 +55,12 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: so
     let storage = unsafe { copy(address, length) };
     match c_int::from(storage.ss_family) {
         libc::AF_INET | libc::AF_INET6 if table::get(fd).is_none_or(|it| !it.joined()) => {
-            admit(fd, Role::Client, meet::address(&storage));
+            admit(fd, SocketRole::Client, meet::address(&storage));
         }
         libc::AF_UNSPEC => {
             // Dissolved: whatever it is next, it is the kernel's.
             if let Some(socket) = table::get(fd) {
-                socket.to_kernel(Reason::RoleUnknown);
+                socket.to_kernel(KernelReason::ConnectionNotSeen);
             }
         }
         _ => {}
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn accept4(
 
 fn admit_accepted(fd: c_int, storage: &sockaddr_storage, _length: socklen_t) {
     if matches!(c_int::from(storage.ss_family), libc::AF_INET | libc::AF_INET6) {
-        admit(fd, Role::Server, meet::address(storage));
+        admit(fd, SocketRole::Server, meet::address(storage));
     }
 }
 
@@ -141,10 +141,10 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             if socket.owing() {
                 socket.pay(fd);
             }
-            socket.own().say(FINISHED);
+            socket.own().set_flags(WRITE_SHUT);
         }
         if how != libc::SHUT_WR {
-            socket.own().say(DEAF);
+            socket.own().set_flags(READ_SHUT);
         }
         // SAFETY: no pointers.
         let result = unsafe { kernel::shutdown(fd, how) };
@@ -180,8 +180,10 @@ pub unsafe extern "C" fn setsockopt(
             unsafe { value.cast::<c_int>().read_unaligned() }
         };
         if meet::kept_by_kernel(level, name, number) {
-            socket.record().set_reason(Reason::SocketOption, meet::option_number(level, name));
-            socket.to_kernel(Reason::SocketOption);
+            socket
+                .record()
+                .set_reason(KernelReason::SocketOption, meet::option_number(level, name));
+            socket.to_kernel(KernelReason::SocketOption);
         }
     }
     // SAFETY: the program's own call.
@@ -221,7 +223,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             result
         }
         libc::FIOASYNC => {
-            socket.to_kernel(Reason::SignalDriven);
+            socket.to_kernel(KernelReason::SignalDriven);
             raw()
         }
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
@@ -248,8 +250,8 @@ fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
     }
     let Some(_inside) = socket.enter(fd).filter(|_| socket.joined()) else { return 0 };
     let bytes = match request {
-        libc::FIONREAD if socket.pipe_is_next() => socket.back().readable(),
-        libc::TIOCOUTQ if socket.out().returned().is_none() => socket.out().readable(),
+        libc::FIONREAD if socket.pipe_is_next() => socket.incoming().readable(),
+        libc::TIOCOUTQ if socket.outgoing().resend_from().is_none() => socket.outgoing().readable(),
         _ => 0,
     };
     bytes as c_int
@@ -268,7 +270,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     match command {
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0 {
-                socket.to_kernel(Reason::SignalDriven);
+                socket.to_kernel(KernelReason::SignalDriven);
             }
             let result = raw();
             if result == 0 {
@@ -277,7 +279,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
             result
         }
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
-            socket.to_kernel(Reason::SignalDriven);
+            socket.to_kernel(KernelReason::SignalDriven);
             raw()
         }
         _ => raw(),

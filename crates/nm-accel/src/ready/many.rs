@@ -347,7 +347,7 @@ impl Call<'_> {
                     let bell = pollfd { fd: socket.bell(), events: libc::POLLIN, revents: 0 };
                     self.asked[count] = bell;
                     count += 1;
-                    socket.record().back.sleeps.add(1);
+                    socket.record().incoming.sleeps.add(1);
                 }
                 Seat::Set(set) => set.expose(),
                 Seat::Kernel | Seat::Candidate(_) => {}

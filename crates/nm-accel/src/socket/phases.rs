@@ -5,9 +5,9 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
-use nm_ring::Which;
-use nm_ring::conduit::{CLOSED, FINISHED, LISTENING, Mapped};
-use nm_ring::ledger::{Phase as Shown, Reason};
+use nm_ring::EndpointRole;
+use nm_ring::conduit::{CLOSED, ConduitMapping, WATCHES_DOORBELL, WRITE_SHUT};
+use nm_ring::ledger::{KernelReason, SocketPhase};
 
 use super::{AFTER, CANDIDATE, JOINED, KERNEL, PIPE, Phase, Socket, pid};
 use crate::meet::{OFFERED, WITHDRAWN};
@@ -23,14 +23,20 @@ const OFFER_NS: u64 = 2_000_000_000;
 impl Socket {
     /// Takes the region and the bells that two ends have agreed on. Everything goes on through the
     /// kernel until [`Socket::ready_to_listen`] has told the peer that this end looks at its pipe.
-    pub fn join(&'static self, mapped: Mapped, which: Which, bell: c_int, peer_bell: c_int) {
+    pub fn join(
+        &'static self,
+        mapped: ConduitMapping,
+        which: EndpointRole,
+        bell: c_int,
+        peer_bell: c_int,
+    ) {
         // SAFETY: the phase is not `Joined` yet, so nobody reads it; one thread meets at a time.
         unsafe { (*self.conduit.get()).write(mapped) };
-        self.which.store(u32::from(which == Which::Second), Ordering::Relaxed);
+        self.role.store(u32::from(which == EndpointRole::Opener), Ordering::Relaxed);
         self.bell.store(bell, Ordering::Relaxed);
         self.peer_bell.store(peer_bell, Ordering::Relaxed);
         self.phase.store(JOINED, Ordering::SeqCst);
-        self.record().set_phase(Shown::Joined);
+        self.record().set_phase(SocketPhase::SharedMemory);
         ready::joined(self);
         self.ready_to_listen();
     }
@@ -39,7 +45,7 @@ impl Socket {
     pub(super) fn ready_to_listen(&self) {
         fence(Ordering::SeqCst);
         if self.joined() && self.kernel_waiters.load(Ordering::SeqCst) == 0 {
-            self.own().state.fetch_or(LISTENING, Ordering::Release);
+            self.own().state.fetch_or(WATCHES_DOORBELL, Ordering::Release);
         }
     }
 
@@ -84,14 +90,14 @@ impl Socket {
     /// Moves the outgoing direction into the pipe if that can be done now.
     pub fn start_out(&self, fd: c_int) {
         let wanted = self.peer().state.load(Ordering::Acquire);
-        if wanted & LISTENING == 0 || wanted & CLOSED != 0 {
+        if wanted & WATCHES_DOORBELL == 0 || wanted & CLOSED != 0 {
             return;
         }
         if self.switching.swap(1, Ordering::SeqCst) != 0 {
             return;
         }
         fence(Ordering::SeqCst);
-        let out = self.out();
+        let out = self.outgoing();
         let _deferral = signals::defer();
         if self.kernel_senders.load(Ordering::SeqCst) == 0 && out.lock_send(pid()) {
             if out.starts_at().is_none() && out.ends_at().is_none() {
@@ -113,8 +119,8 @@ impl Socket {
     /// that finds a direction before its pipe.
     #[cold]
     pub fn withdraw(&'static self) {
-        let offer = &self.conduit().taken_over;
-        if self.which() != Which::First || offer.load(Ordering::Acquire) != OFFERED {
+        let offer = &self.conduit().opened;
+        if self.role() != EndpointRole::Creator || offer.load(Ordering::Acquire) != OFFERED {
             return;
         }
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +130,7 @@ impl Socket {
             since if calls >= OFFER_CALLS && now.saturating_sub(since) >= OFFER_NS => {
                 let order = (Ordering::AcqRel, Ordering::Relaxed);
                 if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_ok() {
-                    self.demote(Reason::PeerNotAccelerated);
+                    self.demote(KernelReason::PeerNotAccelerated);
                 }
             }
             _ => {}
@@ -136,7 +142,7 @@ impl Socket {
         if self.stage_out.load(Ordering::Acquire) == AFTER {
             return;
         }
-        let out = self.out();
+        let out = self.outgoing();
         {
             let _deferral = signals::defer();
             if out.lock_send(pid()) {
@@ -152,7 +158,7 @@ impl Socket {
 
     /// Ends the incoming pipe; what lies in it unread comes again through the kernel.
     fn end_in(&self) {
-        let back = self.back();
+        let back = self.incoming();
         let gone = self.peer_is_gone();
         {
             let _deferral = signals::defer();
@@ -164,10 +170,10 @@ impl Socket {
                 if back.ends_at().is_none() {
                     back.set_ends_at(back.written());
                     if unread && !gone {
-                        back.set_returned(back.taken());
+                        back.request_resend_from(back.consumed());
                     }
                 }
-                if !unread || back.returned().is_some() {
+                if !unread || back.resend_from().is_some() {
                     self.stage_in.store(AFTER, Ordering::Release);
                 }
                 back.unlock_send();
@@ -181,8 +187,8 @@ impl Socket {
     /// Whether bytes lie in the incoming pipe that cannot come again through the kernel: it had
     /// ended before it was to be given back, or who would have to send them again is gone.
     pub fn stranded(&self) -> bool {
-        let back = self.back();
-        back.ends_at().is_some() && back.returned().is_none() && back.readable() > 0
+        let back = self.incoming();
+        back.ends_at().is_some() && back.resend_from().is_none() && back.readable() > 0
     }
 
     /// Whether the peer neither sends nor receives any more.
@@ -192,17 +198,17 @@ impl Socket {
             return true;
         }
         // A FIN without a word in shared memory: it has died.
-        said & FINISHED == 0 && self.refresh() & libc::EPOLLRDHUP as u32 != 0
+        said & WRITE_SHUT == 0 && self.refresh() & libc::EPOLLRDHUP as u32 != 0
     }
 
     /// Gives the peer a while to send again what was left in the pipe.
     fn await_returned(&self) {
-        if self.back().returned().is_some() {
+        if self.incoming().resend_from().is_some() {
             self.let_sibling_pay();
         }
         for _ in 0..200 {
-            match self.back().returned() {
-                Some(from) if from != self.back().written() => {}
+            match self.incoming().resend_from() {
+                Some(from) if from != self.incoming().written() => {}
                 _ => return,
             }
             if self.refresh() & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0 {
@@ -231,15 +237,15 @@ impl Socket {
     /// Whether bytes of the outgoing pipe have to be sent again through the kernel.
     #[inline]
     pub fn owing(&self) -> bool {
-        let out = self.out();
-        out.returned().is_some_and(|from| from != out.written())
+        let out = self.outgoing();
+        out.resend_from().is_some_and(|from| from != out.written())
     }
 
     /// Before this end's FIN: what the peer has not read yet goes through the kernel in front of
     /// it, if the kernel has room for all of it. From then on it does not matter who reads it, a
     /// program without this library or one that comes after the peer, and this process may end.
     pub fn hand_back(&self, fd: c_int) {
-        let out = self.out();
+        let out = self.outgoing();
         if self.stage_out.load(Ordering::Acquire) != PIPE || out.readable() == 0 {
             return;
         }
@@ -250,7 +256,7 @@ impl Socket {
         if out.lock_send(pid()) {
             let unread = out.readable();
             if out.ends_at().is_none() && unread > 0 && kernel_room(fd) >= unread {
-                out.set_returned(out.taken());
+                out.request_resend_from(out.consumed());
                 out.set_ends_at(out.written());
                 self.pay_locked(fd);
             }
@@ -262,7 +268,7 @@ impl Socket {
     /// Sends through the kernel what the peer has given back of the outgoing pipe, as far as the
     /// kernel takes it at once.
     pub fn pay(&self, fd: c_int) {
-        let out = self.out();
+        let out = self.outgoing();
         let _deferral = signals::defer();
         if out.lock_send(pid()) {
             self.pay_locked(fd);
@@ -271,11 +277,11 @@ impl Socket {
     }
 
     fn pay_locked(&self, fd: c_int) {
-        let out = self.out();
+        let out = self.outgoing();
         self.stage_out.store(AFTER, Ordering::Release);
         let mut buffer = [0_u8; 4096];
-        while let Some(from) = out.returned() {
-            let offset = from.wrapping_sub(out.taken());
+        while let Some(from) = out.resend_from() {
+            let offset = from.wrapping_sub(out.consumed());
             let bytes = out.peek(offset as usize, &mut buffer);
             if bytes == 0 {
                 break;
@@ -288,17 +294,17 @@ impl Socket {
                 // In a vfork child the descriptor may be closed: the parent pays.
                 let later = [libc::EAGAIN, libc::EINTR, libc::EBADF, libc::ENOBUFS];
                 if sent < 0 && !later.contains(&kernel::errno()) {
-                    out.set_returned(out.written());
+                    out.request_resend_from(out.written());
                 }
                 break;
             }
-            out.set_returned(from.wrapping_add(sent as u64));
+            out.request_resend_from(from.wrapping_add(sent as u64));
         }
     }
 
     /// Does what the peer may have asked for since the last look.
     pub fn attend(&self) {
-        if self.out().ends_at().is_some()
+        if self.outgoing().ends_at().is_some()
             && self.owing()
             && let Some(fd) = self.descriptor()
         {
@@ -307,7 +313,7 @@ impl Socket {
     }
 
     /// Both directions go back to the kernel, and nothing is lost.
-    pub fn demote(&'static self, reason: Reason) {
+    pub fn demote(&'static self, reason: KernelReason) {
         self.record().set_reason(reason, 0);
         if !self.joined() {
             return;
@@ -321,7 +327,7 @@ impl Socket {
     }
 
     /// The socket is the kernel's from now on, whatever it was.
-    pub fn to_kernel(&'static self, reason: Reason) {
+    pub fn to_kernel(&'static self, reason: KernelReason) {
         match self.phase() {
             Phase::Joined => {
                 let fd = self.descriptor();
@@ -334,7 +340,7 @@ impl Socket {
                 let order = Ordering::SeqCst;
                 if self.phase.compare_exchange(old.0, old.1, order, order).is_ok() {
                     self.record().set_reason(reason, 0);
-                    self.record().set_phase(Shown::Kernel);
+                    self.record().set_phase(SocketPhase::Kernel);
                     crate::meet::stop(self);
                 } else if self.joined() {
                     self.to_kernel(reason);
@@ -351,7 +357,7 @@ impl Socket {
         if back && !self.owing() {
             let order = Ordering::SeqCst;
             if self.phase.compare_exchange(JOINED, KERNEL, order, order).is_ok() {
-                self.record().set_phase(Shown::Kernel);
+                self.record().set_phase(SocketPhase::Kernel);
                 ready::left(self);
             }
         }

@@ -81,11 +81,11 @@ impl Socket {
     pub fn arm(&self, readable: bool, writable: bool) {
         if readable {
             self.readers.fetch_add(1, Ordering::AcqRel);
-            self.back().arm_reader();
+            self.incoming().arm_reader();
         }
         if writable {
             self.writers.fetch_add(1, Ordering::AcqRel);
-            self.out().arm_writer();
+            self.outgoing().arm_writer();
         }
         fence(Ordering::SeqCst);
     }
@@ -94,16 +94,16 @@ impl Socket {
     pub fn disarm(&self, readable: bool, writable: bool) {
         if readable {
             if self.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.back().disarm_reader();
+                self.incoming().disarm_reader();
             } else {
-                self.back().arm_reader();
+                self.incoming().arm_reader();
             }
         }
         if writable {
             if self.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.out().disarm_writer();
+                self.outgoing().disarm_writer();
             } else {
-                self.out().arm_writer();
+                self.outgoing().arm_writer();
             }
         }
     }
@@ -111,7 +111,7 @@ impl Socket {
     /// Wakes the peer if it sleeps until this end has sent something.
     #[inline(always)]
     pub fn ring_reader(&self) {
-        if self.out().take_reader_waits() {
+        if self.outgoing().take_reader_waiting() {
             self.ring_peer();
         }
     }
@@ -119,7 +119,7 @@ impl Socket {
     /// Wakes the peer if it sleeps until this end has taken something.
     #[inline(always)]
     pub fn ring_writer(&self) {
-        if self.back().take_writer_waits() {
+        if self.incoming().take_writer_waiting() {
             self.ring_peer();
         }
     }
@@ -127,7 +127,7 @@ impl Socket {
     #[cold]
     pub(super) fn ring_peer(&self) {
         ring(self.peer_bell.load(Ordering::Relaxed));
-        self.record().out.bells.add(1);
+        self.record().outgoing.doorbells.add(1);
     }
 
     /// Wakes this process's own sleepers, so that they look again.
@@ -142,14 +142,14 @@ impl Socket {
     /// of the last [`Socket::refresh`].
     pub fn readiness(&self) -> u32 {
         let mut bits = self.known.load(Ordering::Acquire);
-        if self.back().readable() > 0 && self.pipe_is_next() {
+        if self.incoming().readable() > 0 && self.pipe_is_next() {
             bits |= (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
         }
         let peer = self.peer().state.load(Ordering::Acquire);
         if self.stage_out.load(Ordering::Acquire) == PIPE && peer & CLOSED == 0 {
             let writable = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
             let over = bits & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0;
-            if self.out().room() >= WRITABLE_BYTES || over {
+            if self.outgoing().writable() >= WRITABLE_BYTES || over {
                 bits |= writable;
                 self.note_room();
             } else {
@@ -166,7 +166,7 @@ impl Socket {
     pub fn pipe_is_next(&self) -> bool {
         match self.stage_in.load(Ordering::Acquire) {
             // What has been handed back is with the kernel already.
-            PIPE => self.back().returned().is_none(),
+            PIPE => self.incoming().resend_from().is_none(),
             BEFORE => self.pipe_begins(),
             _ => false,
         }
@@ -174,7 +174,7 @@ impl Socket {
 
     #[cold]
     fn pipe_begins(&self) -> bool {
-        let Some(begin) = self.back().starts_at() else { return false };
+        let Some(begin) = self.incoming().starts_at() else { return false };
         let taken = self.descriptor().and_then(crate::meet::taken_from_kernel);
         taken.is_some_and(|(taken, _)| begin <= taken)
     }
@@ -183,8 +183,8 @@ impl Socket {
     pub fn whole(&self) -> bool {
         self.stage_in.load(Ordering::Acquire) == PIPE
             && self.stage_out.load(Ordering::Acquire) == PIPE
-            && self.back().ends_at().is_none()
-            && self.out().ends_at().is_none()
+            && self.incoming().ends_at().is_none()
+            && self.outgoing().ends_at().is_none()
     }
 
     /// Looks at the kernel socket, remembers what it says, and gives that as `EPOLL*` bits.
@@ -233,7 +233,7 @@ impl Socket {
     pub fn edge(&self) -> (u64, u64) {
         let news = self.news.load(Ordering::Acquire);
         (
-            self.back().written().wrapping_add(news),
+            self.incoming().written().wrapping_add(news),
             self.fulls.load(Ordering::Acquire).wrapping_add(news),
         )
     }

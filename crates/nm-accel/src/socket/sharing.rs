@@ -4,8 +4,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use nm_ring::conduit::{CLOSED, LISTENING};
-use nm_ring::ledger::Reason;
+use nm_ring::conduit::{CLOSED, WATCHES_DOORBELL};
+use nm_ring::ledger::KernelReason;
 
 use super::{AFTER, BEFORE, CLOSING, GONE, HOLD, KERNEL, Socket};
 use crate::{kernel, ready, table};
@@ -18,9 +18,9 @@ impl Socket {
         if self.joined() {
             let fd = self.descriptor();
             let Some(_inside) = fd.and_then(|fd| self.enter(fd)) else { return };
-            let listening = self.own().state.load(Ordering::Acquire) & LISTENING != 0;
+            let listening = self.own().state.load(Ordering::Acquire) & WATCHES_DOORBELL != 0;
             if self.stage_out.load(Ordering::Acquire) == BEFORE || !listening {
-                self.demote(Reason::SharedByFork);
+                self.demote(KernelReason::SharedByFork);
             }
         }
     }
@@ -47,9 +47,9 @@ impl Socket {
             }
             // One that has gone back to the kernel, or to others, is the kernel's to reset.
             let unread = self.stage_in.load(Ordering::Acquire) != AFTER
-                && self.back().returned().is_none()
-                && record.reason() == Reason::None
-                && self.back().readable() > 0;
+                && self.incoming().resend_from().is_none()
+                && record.reason() == KernelReason::None
+                && self.incoming().readable() > 0;
             self.hand_back(fd);
             self.own().state.fetch_or(CLOSED, Ordering::Release);
             self.end_out();

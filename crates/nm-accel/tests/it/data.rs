@@ -685,7 +685,7 @@ fn ipv6() {
 }
 
 fn mapped_ipv4() {
-    let pair = joined_pair_of(Family::Mapped);
+    let pair = joined_pair_of(Family::ConduitMapping);
     carry(pair.client, pair.server, 1, 100_000);
     carry(pair.server, pair.client, 2, 100_000);
     check_nothing_left(pair);

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT};
-use nm_ring::Which;
-use nm_ring::conduit::{CONDUIT_BYTES, LISTENING, Mapped};
+use nm_ring::EndpointRole;
+use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping, WATCHES_DOORBELL};
 use nm_sys::clock::{Deadline, Moment};
 
 use crate::calls::*;
@@ -342,9 +342,9 @@ fn squat() {
     let mut visits = vec![];
     if manner.contains("scribble") {
         let visitor = accept(meeting).unwrap();
-        let mapped = Mapped::open(first_descriptor(visitor)).unwrap();
-        mapped.taken_over.store(1, Relaxed);
-        mapped.own(Which::Second).say(LISTENING);
+        let mapped = ConduitMapping::open(first_descriptor(visitor)).unwrap();
+        mapped.opened.store(1, Relaxed);
+        mapped.own(EndpointRole::Opener).set_flags(WATCHES_DOORBELL);
         scribble(&mapped, manner.ends_with("control"), fd);
     }
     nonblocking(meeting, true);
@@ -432,9 +432,9 @@ fn meeting(manner: &str) -> Fd {
 }
 
 /// What is brought to the meeting; memory that was given away in earnest comes back.
-fn spoil(meeting: Fd, manner: &str) -> Option<Mapped> {
+fn spoil(meeting: Fd, manner: &str) -> Option<ConduitMapping> {
     let size = CONDUIT_BYTES as u32;
-    let (mapped, memory) = Mapped::new().unwrap();
+    let (mapped, memory) = ConduitMapping::new().unwrap();
     let bells = [eventfd(), eventfd()];
     let bring = |words: [u32; 2], memory: Fd| bring(meeting, words, &[memory, bells[0], bells[1]]);
     match manner {
@@ -492,15 +492,15 @@ fn bring(meeting: Fd, words: [u32; 2], descriptors: &[Fd]) {
 
 /// Writes random words to random places, most of them where positions and states lie, until the
 /// harness ends it. The other end's bytes are read away, so that it does not stand still.
-fn scribble(mapped: &Mapped, control: bool, fd: Fd) -> ! {
+fn scribble(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
     let first = std::ptr::from_ref(&**mapped).cast::<AtomicU64>();
     // SAFETY: the region is that long, mapped for ever, and all of it is shared words.
     let words = unsafe { std::slice::from_raw_parts(first, CONDUIT_BYTES / 8) };
     // First it behaves, so that the other end takes the memory.
-    mapped.own(Which::First).say(LISTENING);
+    mapped.own(EndpointRole::Creator).set_flags(WATCHES_DOORBELL);
     eventually("the accelerated end takes the memory", || {
         let _ = recv(fd, &mut [0; 4096], MSG_DONTWAIT);
-        mapped.taken_over.load(Relaxed) != 0
+        mapped.opened.load(Relaxed) != 0
     });
     pause_ms(50);
     let mut random = 0x2545_f491_4f6c_dd1du64 ^ u64::from(std::process::id());

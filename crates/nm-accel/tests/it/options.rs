@@ -170,7 +170,7 @@ fn names_of_ipv6() {
 }
 
 fn names_of_mapped_ipv4() {
-    check_names(joined_pair_of(Family::Mapped), Family::Mapped);
+    check_names(joined_pair_of(Family::ConduitMapping), Family::ConduitMapping);
 }
 
 fn fionread_counts() {

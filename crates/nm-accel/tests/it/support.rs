@@ -25,7 +25,7 @@ pub(crate) enum Family {
     V4,
     V6,
     /// A v6 socket at both ends, v4 addresses inside.
-    Mapped,
+    ConduitMapping,
 }
 
 impl Family {
@@ -38,7 +38,7 @@ impl Family {
         match self {
             Family::V4 => return Address::v4([127, 0, 0, 1], port),
             Family::V6 => host[15] = 1,
-            Family::Mapped => host[10..].copy_from_slice(&[255, 255, 127, 0, 0, 1]),
+            Family::ConduitMapping => host[10..].copy_from_slice(&[255, 255, 127, 0, 0, 1]),
         }
         Address::v6(host, port)
     }

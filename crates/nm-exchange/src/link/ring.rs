@@ -13,8 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nm_ring::Which;
-use nm_ring::conduit::{Conduit, Mapped};
+use nm_ring::EndpointRole;
+use nm_ring::conduit::{Conduit, ConduitMapping};
 use nm_ring::pipe::Pipe;
 use nm_sys::poll::Waker;
 use nm_sys::unix;
@@ -33,32 +33,32 @@ fn greeting() -> [u8; 16] {
 /// What an end and whoever watches it look at.
 #[derive(Debug)]
 pub(super) struct Core {
-    memory: Mapped<RING_BYTES>,
-    which: Which,
+    memory: ConduitMapping<RING_BYTES>,
+    role: EndpointRole,
     /// Rung by the peer.
     pub(super) bell: Waker,
 }
 
 impl Core {
-    fn back(&self) -> &Pipe<RING_BYTES> {
-        self.memory.back(self.which)
+    fn incoming(&self) -> &Pipe<RING_BYTES> {
+        self.memory.incoming(self.role)
     }
 
-    fn out(&self) -> &Pipe<RING_BYTES> {
-        self.memory.out(self.which)
+    fn outgoing(&self) -> &Pipe<RING_BYTES> {
+        self.memory.outgoing(self.role)
     }
 
     /// Whether there is something to read.
     pub(super) fn is_readable(&self) -> bool {
-        self.back().readable() > 0
+        self.incoming().readable() > 0
     }
 
     /// Says that this end's reader sleeps, so that the bell is rung for what comes; false if
     /// something came already, and then it does not sleep.
     pub(super) fn arm(&self) -> bool {
-        self.back().arm_reader();
+        self.incoming().arm_reader();
         if self.is_readable() {
-            self.back().disarm_reader();
+            self.incoming().disarm_reader();
             return false;
         }
         true
@@ -80,12 +80,12 @@ impl Ring {
     /// What the system says; [`ErrorKind::PermissionDenied`] for another user's process.
     pub fn offer(lifeline: UnixStream) -> io::Result<Ring> {
         check_user(&lifeline)?;
-        let (memory, file) = Mapped::sparse()?;
+        let (memory, file) = ConduitMapping::sparse()?;
         let (bell, peer_bell) = (Waker::new()?, Waker::new()?);
         let handed = [file.as_fd(), peer_bell.as_fd(), bell.as_fd()];
         unix::send_descriptors(lifeline.as_fd(), &greeting(), &handed)?;
         lifeline.set_nonblocking(true)?;
-        let core = Arc::new(Core { memory, which: Which::First, bell });
+        let core = Arc::new(Core { memory, role: EndpointRole::Creator, bell });
         Ok(Ring { core, peer_bell, lifeline })
     }
 
@@ -106,8 +106,8 @@ impl Ring {
             return Err(wrong("the peer's shared memory is laid out otherwise"));
         }
         lifeline.set_nonblocking(true)?;
-        let memory = Mapped::open_sparse(file)?;
-        let core = Arc::new(Core { memory, which: Which::Second, bell: bell.into() });
+        let memory = ConduitMapping::open_sparse(file)?;
+        let core = Arc::new(Core { memory, role: EndpointRole::Opener, bell: bell.into() });
         Ok(Ring { core, peer_bell: peer_bell.into(), lifeline })
     }
 
@@ -122,8 +122,8 @@ impl Ring {
     /// [`ErrorKind::WouldBlock`] if nothing is there, and what the system says of the lifeline.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let pull = |bytes: &mut [u8]| {
-            let count = self.core.back().pull(bytes);
-            if count > 0 && self.core.back().take_writer_waits() {
+            let count = self.core.incoming().pull(bytes);
+            if count > 0 && self.core.incoming().take_writer_waiting() {
                 self.peer_bell.wake();
             }
             count
@@ -145,17 +145,17 @@ impl Ring {
     /// # Errors
     /// [`ErrorKind::WouldBlock`] if there is no room; the bell rings when there is.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let out = self.core.out();
+        let out = self.core.outgoing();
         let mut count = out.push(bytes);
         if count == 0 {
             out.arm_writer();
-            if out.room() < Pipe::<RING_BYTES>::QUARTER {
+            if out.writable() < Pipe::<RING_BYTES>::QUARTER_BYTES {
                 return Err(ErrorKind::WouldBlock.into());
             }
             out.disarm_writer();
             count = out.push(bytes);
         }
-        if out.take_reader_waits() {
+        if out.take_reader_waiting() {
             self.peer_bell.wake();
         }
         if count == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(count) }

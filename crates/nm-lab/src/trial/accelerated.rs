@@ -114,7 +114,7 @@ fn judge(agent: &Handle, connections: &[Connection]) -> Result<Option<Doubt>, Fa
 mod tests {
     use super::*;
     use crate::ledger::make::connection;
-    use nm_ring::ledger::Reason;
+    use nm_ring::ledger::KernelReason;
 
     fn agent() -> Handle {
         Handle::local("agent `client` of netns").unwrap()
@@ -125,8 +125,8 @@ mod tests {
         let agent = agent();
         let failure = judge(&agent, &[]).unwrap_err();
         assert!(failure.message.contains("library was not loaded"), "{failure}");
-        let moved = connection(1000, 5, Reason::None);
-        let stayed = connection(0, 1000, Reason::PeerNotAccelerated);
+        let moved = connection(1000, 5, KernelReason::None);
+        let stayed = connection(0, 1000, KernelReason::PeerNotAccelerated);
         let failure = judge(&agent, &[moved, stayed]).unwrap_err();
         assert!(failure.message.ends_with("kernel: the peer is not accelerated"), "{failure}");
         assert_eq!(judge(&agent, &[moved]), Ok(None));
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_part_on_the_kernel_is_a_doubt() {
-        let part = connection(900, 100, Reason::UrgentData);
+        let part = connection(900, 100, KernelReason::UrgentData);
         let doubt = judge(&agent(), &[part]).unwrap().unwrap();
         assert_eq!(doubt.kind, DoubtKind::NotAccelerated);
         assert_eq!(

@@ -30,7 +30,7 @@ macro_rules! numbered {
 
 numbered! {
     /// How far a socket is.
-    Phase {
+    SocketPhase {
         /// Not in use, or being made.
         Free = "free",
         /// With the kernel, for good.
@@ -38,7 +38,7 @@ numbered! {
         /// With the kernel, and may yet be joined.
         Candidate = "candidate",
         /// In shared memory, in one direction at least.
-        Joined = "shared memory",
+        SharedMemory = "shared memory",
         /// Closed; the counts are the last ones.
         Closed = "closed",
     }
@@ -46,7 +46,7 @@ numbered! {
 
 numbered! {
     /// On which side of its connection a socket is.
-    Role {
+    SocketRole {
         /// Neither is known.
         Unknown = "unknown",
         /// It was accepted.
@@ -60,7 +60,7 @@ numbered! {
 
 numbered! {
     /// Why a socket is with the kernel.
-    Reason {
+    KernelReason {
         /// No reason: it is not, or not for good.
         None = "none",
         /// The peer is on another host, or in another network namespace without a shared folder.
@@ -98,9 +98,9 @@ numbered! {
         /// The peer died or did not answer.
         PeerDied = "the peer died",
         /// It was neither accepted nor connected under our eyes.
-        RoleUnknown = "how it was connected is not known",
+        ConnectionNotSeen = "how it was connected is not known",
         /// A lock could not be had, or the memory holds what cannot be.
-        Broken = "the shared memory is not in order",
+        Inconsistent = "the shared memory is not in order",
         /// Another version of the library at the peer.
         OtherVersion = "the peer has another version",
         /// A call that is not carried over to memory.

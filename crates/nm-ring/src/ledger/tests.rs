@@ -18,25 +18,31 @@ fn what_is_written_is_read() {
     assert_eq!(view.records().count(), 0, "free until it has a phase");
     let (local, peer) = ("[::1]:80".parse().unwrap(), "[fe80::1:2]:65535".parse().unwrap());
     record.set_addresses(local, peer);
-    record.set_role(Role::Client);
-    record.out.memory_bytes.add(5);
-    record.out.memory_bytes.add_alone(6);
-    record.back.fallbacks.add(1);
-    record.set_phase(Phase::Joined);
+    record.set_role(SocketRole::Client);
+    record.outgoing.memory_bytes.add(5);
+    record.outgoing.memory_bytes.add_exclusive(6);
+    record.incoming.fallbacks.add(1);
+    record.set_phase(SocketPhase::SharedMemory);
     let seen = view.records().next().unwrap();
     assert_eq!((seen.local, seen.peer), (Some(local), Some(peer)));
-    assert_eq!((seen.phase, seen.role, seen.reason), (Phase::Joined, Role::Client, Reason::None));
-    assert_eq!((seen.out.memory_bytes, seen.back.fallbacks, seen.back.memory_bytes), (11, 1, 0));
+    assert_eq!(
+        (seen.phase, seen.role, seen.reason),
+        (SocketPhase::SharedMemory, SocketRole::Client, KernelReason::None)
+    );
+    assert_eq!(
+        (seen.outgoing.memory_bytes, seen.incoming.fallbacks, seen.incoming.memory_bytes),
+        (11, 1, 0)
+    );
     assert_eq!((seen.pid, seen.opened_at_ns, seen.holders), (8, 123, 1));
     record.set_addresses("127.0.0.1:1".parse().unwrap(), "10.0.0.9:2".parse().unwrap());
-    assert!(record.set_reason(Reason::SocketOption, 6 << 16 | 19));
-    assert!(!record.set_reason(Reason::PeerDied, 0), "the first stays");
+    assert!(record.set_reason(KernelReason::SocketOption, 6 << 16 | 19));
+    assert!(!record.set_reason(KernelReason::PeerDied, 0), "the first stays");
     record.hold();
     assert_eq!(record.release(), 1);
     assert_eq!(record.release(), 0);
     assert_eq!(record.release(), 0, "once too often");
     let seen = view.records().next().unwrap();
-    assert_eq!((seen.phase, seen.reason), (Phase::Closed, Reason::SocketOption));
+    assert_eq!((seen.phase, seen.reason), (SocketPhase::Closed, KernelReason::SocketOption));
     assert_eq!((seen.detail, seen.peer), (6 << 16 | 19, "10.0.0.9:2".parse().ok()));
 }
 
@@ -47,15 +53,15 @@ fn closed_records_are_kept_until_there_is_no_other() {
     for index in 0..RECORDS {
         let record = ledger.claim(1, index as u64).unwrap();
         assert_eq!(ledger.index_of(record), Some(index));
-        record.set_phase(if index % 1000 == 1 { Phase::Closed } else { Phase::Kernel });
+        record.set_phase(if index % 1000 == 1 { SocketPhase::Closed } else { SocketPhase::Kernel });
     }
     let closed = RECORDS.div_ceil(1000);
-    assert_eq!(view.records().filter(|seen| seen.phase == Phase::Closed).count(), closed);
+    assert_eq!(view.records().filter(|seen| seen.phase == SocketPhase::Closed).count(), closed);
     for index in 0..closed {
         let record = ledger.claim(1, 0).unwrap();
         assert_eq!(ledger.index_of(record), Some(index * 1000 + 1));
-        assert_eq!((record.generation(), record.phase()), (2, Phase::Free));
-        record.set_phase(Phase::Candidate);
+        assert_eq!((record.generation(), record.phase()), (2, SocketPhase::Free));
+        record.set_phase(SocketPhase::Candidate);
     }
     assert!(ledger.claim(1, 0).is_none(), "all in use");
     let record = ledger.record(5).unwrap();
@@ -81,11 +87,11 @@ fn threads_never_claim_the_same() {
 
 #[test]
 fn each_number_is_one_thing_with_words() {
-    for (number, reason) in Reason::ALL.iter().enumerate() {
-        assert_eq!(Reason::from_number(number as u32), Some(*reason));
+    for (number, reason) in KernelReason::ALL.iter().enumerate() {
+        assert_eq!(KernelReason::from_number(number as u32), Some(*reason));
         assert!(!reason.text().is_empty() && reason.text().chars().all(|c| !c.is_uppercase()));
     }
-    assert_eq!(Phase::from_number(u32::MAX), None);
+    assert_eq!(SocketPhase::from_number(u32::MAX), None);
 }
 
 #[test]
@@ -116,17 +122,17 @@ proptest! {
             let to = ledger.0.start().cast::<u8>().as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
-        ledger.book().head.fresh.store(fresh, Relaxed);
+        ledger.layout().header.claimed.store(fresh, Relaxed);
         prop_assert!(view.records().count() <= RECORDS.min(fresh as usize));
         for seen in view.records() {
-            prop_assert!(seen.phase != Phase::Free && seen.index < RECORDS);
+            prop_assert!(seen.phase != SocketPhase::Free && seen.index < RECORDS);
         }
         let texts = view.program() + &view.settings();
         prop_assert!(!texts.chars().any(char::is_control));
         // The writer's side relies on no word of it either.
-        ledger.book().head.cursor.store(fresh, Relaxed);
+        ledger.layout().header.cursor.store(fresh, Relaxed);
         if let Some(record) = ledger.claim(1, 1) {
-            record.set_phase(Phase::Kernel);
+            record.set_phase(SocketPhase::Kernel);
             prop_assert!(ledger.index_of(record).is_some());
         }
     }

@@ -4,18 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU64, fence};
 
 use nm_sys::shared_memory::{Manner, Mapping};
 
-use super::{Book, Flow, LEDGER_BYTES, MARK, Phase, RECORDS, Reason, Record, Role, Text, address};
+use super::reason::{KernelReason, SocketPhase, SocketRole};
+use super::record::{
+    DirectionCounters, LEDGER_BYTES, LedgerLayout, MARK, RECORDS, Record, Text, address,
+};
 
 /// Copies of a record that are tried before it counts as too restless to read.
 const ATTEMPTS: u32 = 4;
 
-/// Counts of one direction; see [`Flow`].
+/// Counts of one direction; see [`DirectionCounters`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FlowView {
+pub struct DirectionCounts {
     /// Bytes through memory.
     pub memory_bytes: u64,
     /// Calls that moved bytes through memory.
@@ -27,22 +30,22 @@ pub struct FlowView {
     /// Times that a thread went to sleep.
     pub sleeps: u64,
     /// Bells rung (sending) or heard (receiving).
-    pub bells: u64,
+    pub doorbells: u64,
     /// Spins that ended without success.
     pub failed_spins: u64,
     /// Times that the direction went back to the kernel.
     pub fallbacks: u64,
 }
 
-impl FlowView {
-    fn of(flow: &Flow) -> FlowView {
-        FlowView {
+impl DirectionCounts {
+    fn snapshot(flow: &DirectionCounters) -> DirectionCounts {
+        DirectionCounts {
             memory_bytes: flow.memory_bytes.get(),
             memory_calls: flow.memory_calls.get(),
             kernel_bytes: flow.kernel_bytes.get(),
             kernel_calls: flow.kernel_calls.get(),
             sleeps: flow.sleeps.get(),
-            bells: flow.bells.get(),
+            doorbells: flow.doorbells.get(),
             failed_spins: flow.failed_spins.get(),
             fallbacks: flow.fallbacks.get(),
         }
@@ -56,14 +59,14 @@ pub struct RecordView {
     pub index: usize,
     /// How often the place was claimed.
     pub generation: u32,
-    /// How far it is; never [`Phase::Free`].
-    pub phase: Phase,
+    /// How far it is; never [`SocketPhase::Free`].
+    pub phase: SocketPhase,
     /// Why it is with the kernel.
-    pub reason: Reason,
+    pub reason: KernelReason,
     /// Number of the option (level × 65536 + name) where the reason is one.
     pub detail: u32,
     /// On which side of its connection it is.
-    pub role: Role,
+    pub role: SocketRole,
     /// Own address, if it is known.
     pub local: Option<SocketAddr>,
     /// The peer's address, if it is known.
@@ -77,14 +80,14 @@ pub struct RecordView {
     /// Process that used it last.
     pub pid: u32,
     /// Sending.
-    pub out: FlowView,
+    pub outgoing: DirectionCounts,
     /// Receiving.
-    pub back: FlowView,
+    pub incoming: DirectionCounts,
 }
 
 impl RecordView {
     /// A copy of `record`; none if it is free, says nothing known, or changes hands all the time.
-    fn of(index: usize, record: &Record) -> Option<RecordView> {
+    fn snapshot(index: usize, record: &Record) -> Option<RecordView> {
         (0..ATTEMPTS).find_map(|_| {
             let generation = record.generation.load(Acquire);
             let view = RecordView::copy(index, generation, record);
@@ -95,13 +98,12 @@ impl RecordView {
 
     fn copy(index: usize, generation: u32, record: &Record) -> Option<RecordView> {
         let phase = record.phase();
-        if phase == Phase::Free {
+        if phase == SocketPhase::Free {
             return None;
         }
         let family = record.family.load(Relaxed);
         let ports = record.ports.load(Relaxed);
-        let words =
-            |words: &[_; 2]| words.each_ref().map(|word: &super::AtomicU64| word.load(Relaxed));
+        let words = |words: &[_; 2]| words.each_ref().map(|word: &AtomicU64| word.load(Relaxed));
         Some(RecordView {
             index,
             generation,
@@ -115,8 +117,8 @@ impl RecordView {
             holders: record.holders.load(Relaxed),
             is_nonblocking: record.nonblocking.load(Relaxed) != 0,
             pid: record.pid.load(Relaxed),
-            out: FlowView::of(&record.out),
-            back: FlowView::of(&record.back),
+            outgoing: DirectionCounts::snapshot(&record.outgoing),
+            incoming: DirectionCounts::snapshot(&record.incoming),
         })
     }
 }
@@ -132,44 +134,44 @@ impl LedgerView {
     /// `EINVAL` if it is not sealed, of another size or another version.
     pub fn open(file: OwnedFd) -> io::Result<LedgerView> {
         let view = LedgerView(Mapping::open(&file, LEDGER_BYTES, Manner::ReadOnly)?);
-        if view.book().head.mark.load(Acquire) != MARK {
+        if view.layout().header.mark.load(Acquire) != MARK {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         Ok(view)
     }
 
-    fn book(&self) -> &Book {
+    fn layout(&self) -> &LedgerLayout {
         // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
         // long as a book; it cannot shrink. A book consists of atomics, which are only read here.
-        unsafe { self.0.start().cast::<Book>().as_ref() }
+        unsafe { self.0.start().cast::<LedgerLayout>().as_ref() }
     }
 
     /// Process that made the ledger.
     pub fn pid(&self) -> u32 {
-        self.book().head.pid.load(Relaxed)
+        self.layout().header.pid.load(Relaxed)
     }
 
     /// When it was made, ns since boot.
     pub fn started_at_ns(&self) -> u64 {
-        self.book().head.started_at_ns.load(Relaxed)
+        self.layout().header.started_at_ns.load(Relaxed)
     }
 
     /// Name of the program.
     pub fn program(&self) -> String {
-        text(&self.book().head.program)
+        text(&self.layout().header.program)
     }
 
     /// Settings in words.
     pub fn settings(&self) -> String {
-        text(&self.book().head.settings)
+        text(&self.layout().header.settings)
     }
 
     /// Copies of all records that are or were in use.
     pub fn records(&self) -> impl Iterator<Item = RecordView> + '_ {
-        let book = self.book();
-        let used = (book.head.fresh.load(Acquire) as usize).min(RECORDS);
-        let records = book.records[..used].iter().enumerate();
-        records.filter_map(|(index, record)| RecordView::of(index, record))
+        let layout = self.layout();
+        let used = (layout.header.claimed.load(Acquire) as usize).min(RECORDS);
+        let records = layout.records[..used].iter().enumerate();
+        records.filter_map(|(index, record)| RecordView::snapshot(index, record))
     }
 }
 

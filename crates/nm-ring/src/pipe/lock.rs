@@ -7,36 +7,36 @@ use std::time::Duration;
 use nm_sys::clock::Deadline;
 use nm_sys::{futex, process};
 
-use super::{Lock, Pipe};
+use super::{Pipe, ProcessLock};
 
 /// Looks at a lock before its owner is given time by sleeping.
-const LOOKS: u32 = 200;
+const SPINS_BEFORE_SLEEP: u32 = 200;
 
 /// Longest sleep between two looks; a release without a wake-up is seen after it.
-const NAP: Duration = Duration::from_millis(1);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Naps, cut short or not, after which a lock counts as held for ever.
-const NAPS_MAX: u32 = 20_000;
+const SLEEPS_MAX: u32 = 20_000;
 
 /// Time after which a lock counts as held for ever.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Highest number of a process that Linux gives (`PID_MAX_LIMIT`).
 const PROCESS_ID_MAX: u32 = 1 << 22;
 
 /// How a lock was had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Had {
-    Free,
+enum LockOutcome {
+    Acquired,
     /// Its owner has died.
-    Stolen,
-    Never,
+    TakenFromDeadProcess,
+    TimedOut,
 }
 
-impl Lock {
+impl ProcessLock {
     #[inline(always)]
-    fn lock(&self, owner: u32) -> Had {
-        if self.try_lock(owner) { Had::Free } else { self.lock_slowly(owner) }
+    fn lock(&self, owner: u32) -> LockOutcome {
+        if self.try_lock(owner) { LockOutcome::Acquired } else { self.lock_slowly(owner) }
     }
 
     #[inline(always)]
@@ -45,40 +45,43 @@ impl Lock {
     }
 
     #[cold]
-    fn lock_slowly(&self, owner: u32) -> Had {
-        for _ in 0..LOOKS {
+    fn lock_slowly(&self, owner: u32) -> LockOutcome {
+        for _ in 0..SPINS_BEFORE_SLEEP {
             if self.owner.load(Relaxed) == 0 && self.try_lock(owner) {
-                return Had::Free;
+                return LockOutcome::Acquired;
             }
             std::hint::spin_loop();
         }
-        let deadline = Deadline::after(PATIENCE);
-        for nap in 1..=NAPS_MAX {
+        let deadline = Deadline::after(LOCK_TIMEOUT);
+        for sleep_idx in 1..=SLEEPS_MAX {
             let holder = self.owner.load(Relaxed);
             if holder == 0 {
                 if self.try_lock(owner) {
-                    return Had::Free;
+                    return LockOutcome::Acquired;
                 }
                 continue;
             }
             // No process has this number, so nobody holds the lock: the other end has scribbled.
-            if holder > PROCESS_ID_MAX && self.steal(holder, owner) {
-                return Had::Stolen;
+            if holder > PROCESS_ID_MAX && self.take_over(holder, owner) {
+                return LockOutcome::TakenFromDeadProcess;
             }
             self.contended.store(1, Relaxed);
-            futex::wait(&self.owner, holder, NAP);
+            futex::wait(&self.owner, holder, SLEEP_MAX);
             // Costs some system calls, and a death is rare.
-            if nap.is_power_of_two() && process::is_dead(holder) && self.steal(holder, owner) {
-                return Had::Stolen;
+            if sleep_idx.is_power_of_two()
+                && process::is_dead(holder)
+                && self.take_over(holder, owner)
+            {
+                return LockOutcome::TakenFromDeadProcess;
             }
             if deadline.passed() {
                 break;
             }
         }
-        Had::Never
+        LockOutcome::TimedOut
     }
 
-    fn steal(&self, from: u32, owner: u32) -> bool {
+    fn take_over(&self, from: u32, owner: u32) -> bool {
         self.owner.compare_exchange(from, owner, Acquire, Relaxed).is_ok()
     }
 
@@ -105,12 +108,12 @@ impl<const BYTES: usize> Pipe<BYTES> {
     #[inline(always)]
     pub fn lock_send(&self, owner: u32) -> bool {
         match self.sender.lock.lock(owner) {
-            Had::Free => true,
-            Had::Stolen => {
-                self.mend();
+            LockOutcome::Acquired => true,
+            LockOutcome::TakenFromDeadProcess => {
+                self.recover();
                 true
             }
-            Had::Never => false,
+            LockOutcome::TimedOut => false,
         }
     }
 
@@ -129,7 +132,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
     /// has either taken bytes or not.
     #[inline(always)]
     pub fn lock_receive(&self, owner: u32) -> bool {
-        self.receiver.lock.lock(owner) != Had::Never
+        self.receiver.lock.lock(owner) != LockOutcome::TimedOut
     }
 
     /// Takes the receiving end if it is free.
@@ -144,7 +147,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
     }
 
     /// Process that holds the sending end, and that which holds the receiving end; zero is nobody.
-    pub fn owners(&self) -> (u32, u32) {
+    pub fn lock_owners(&self) -> (u32, u32) {
         let owner = |word: &AtomicU32| word.load(Relaxed);
         (owner(&self.sender.lock.owner), owner(&self.receiver.lock.owner))
     }

@@ -11,20 +11,20 @@ fn pipe() -> Box<Pipe> {
 fn positions_wrap_where_the_control_word_ends_and_where_64_bits_end() {
     for begin in [0u64.wrapping_sub(300), (1 << POSITION_BITS) - 300, (1 << 63) - 300] {
         let pipe = pipe();
-        pipe.taken.position.store(begin, Relaxed);
+        pipe.consumed.position.store(begin, Relaxed);
         pipe.sender.sent.store(begin, Relaxed);
-        pipe.sender.taken.store(begin, Relaxed);
+        pipe.sender.known_consumed.store(begin, Relaxed);
         pipe.control.word.store(pack(begin, 0), Relaxed);
         let mut buffer = [0; 80];
         for round in 0..50u8 {
             let length = usize::from(round) % 70 + 1;
             assert_eq!(pipe.push(&[round; 70][..length]), length);
             assert_eq!(pipe.readable(), length);
-            assert!(pipe.room() <= PIPE_BYTES && pipe.room() >= PIPE_BYTES / 2);
+            assert!(pipe.writable() <= PIPE_BYTES && pipe.writable() >= PIPE_BYTES / 2);
             assert_eq!(pipe.pull(&mut buffer), length);
             assert!(buffer[..length].iter().all(|byte| *byte == round));
         }
-        assert_eq!(pipe.written(), pipe.taken());
+        assert_eq!(pipe.written(), pipe.consumed());
         assert_eq!(pipe.push(&vec![7; PIPE_BYTES + 1]), PIPE_BYTES);
     }
 }
@@ -32,7 +32,7 @@ fn positions_wrap_where_the_control_word_ends_and_where_64_bits_end() {
 #[test]
 fn a_control_word_that_is_behind_means_nothing_to_read() {
     let pipe = pipe();
-    pipe.taken.position.store(10, Relaxed);
+    pipe.consumed.position.store(10, Relaxed);
     pipe.control.word.store(pack(9, 5), Relaxed);
     assert_eq!((pipe.readable(), pipe.pull(&mut [0; 9])), (0, 0));
     pipe.control.word.store(u64::MAX, Relaxed);
@@ -46,12 +46,12 @@ fn a_sender_that_died_after_each_of_its_steps_leaves_a_pipe_that_goes_on() {
         let pipe = pipe();
         assert_eq!(pipe.push(b"before"), 6);
         pipe.sender.lock.owner.store(dead, Relaxed);
-        // The steps of `announce_inline` for "dying", up to a point.
+        // The steps of `publish_inline` for "dying", up to a point.
         if step >= 1 {
             pipe.control.word.store(pack(6, 0), Release);
         }
         if step >= 2 {
-            pipe.control.inline[0].store(whole(b"dying\0\0\0"), Relaxed);
+            pipe.control.inline[0].store(word_of_8_bytes(b"dying\0\0\0"), Relaxed);
         }
         if step >= 3 {
             pipe.control.word.store(pack(11, 5), Release);

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use nm_ring::memory::{Memory, REGION_BYTES};
-use nm_ring::{End, Joint, Which};
+use nm_ring::memory::{REGION_BYTES, RegionMapping};
+use nm_ring::{Endpoint, EndpointParts, EndpointRole};
 use nm_sys::shared_memory::SharedMemory;
 use proptest::prelude::*;
 
 /// A victim, and the memory that it shares with somebody who does not keep to any rule.
-fn victim<const SLEEPS: bool>() -> (End<SLEEPS>, SharedMemory, std::os::fd::OwnedFd) {
-    let memory = Memory::new().unwrap();
+fn victim<const SLEEPS: bool>() -> (Endpoint<SLEEPS>, SharedMemory, std::os::fd::OwnedFd) {
+    let memory = RegionMapping::new().unwrap();
     let descriptor = memory.descriptor().try_clone_to_owned().unwrap();
     let raw = SharedMemory::open(descriptor, REGION_BYTES).unwrap();
     let (lifeline, other) = nm_sys::socket::unix_pair().unwrap();
-    (End::new(Joint { memory, lifeline, which: Which::First }), raw, other)
+    (Endpoint::new(EndpointParts { memory, lifeline, role: EndpointRole::Creator }), raw, other)
 }
 
 fn scribble(raw: &SharedMemory, at: usize, bytes: &[u8]) {
@@ -26,7 +26,7 @@ fn scribble(raw: &SharedMemory, at: usize, bytes: &[u8]) {
 }
 
 /// Where it hurts: the words of both sides, the counters, and the headers of the first slots.
-fn place() -> impl Strategy<Value = usize> {
+fn offset() -> impl Strategy<Value = usize> {
     let lane = (REGION_BYTES - 256) / 2;
     let words = (0usize..256).boxed();
     let counters = (0usize..2, 0usize..8).prop_map(move |(which, by)| 256 + which * lane + by);
@@ -49,7 +49,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (place(), prop::collection::vec(any::<u8>(), 1..16))
+        (offset(), prop::collection::vec(any::<u8>(), 1..16))
             .prop_map(|(a, b)| Step::Scribble(a, b)),
         (any::<u16>(), any::<u16>(), any::<u16>()).prop_map(|(a, b, c)| Step::Forge(a, b, c)),
         (0usize..300_000).prop_map(Step::Send),
@@ -60,7 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn suffer<const SLEEPS: bool>(steps: &[Step]) {
+fn run_steps<const SLEEPS: bool>(steps: &[Step]) {
     let (mut end, raw, _other) = victim::<SLEEPS>();
     let back = 256 + (REGION_BYTES - 256) / 2;
     let (mut buffer, mut sequence) = (vec![0; 300_000], 0u16);
@@ -104,8 +104,8 @@ proptest! {
     fn no_scribble_makes_an_end_panic_read_outside_or_hang(
         steps in prop::collection::vec(step(), 0..60),
     ) {
-        suffer::<false>(&steps);
-        suffer::<true>(&steps);
+        run_steps::<false>(&steps);
+        run_steps::<true>(&steps);
     }
 }
 
@@ -117,7 +117,10 @@ fn a_peer_that_sends_nothing_again_and_again_counts_as_dead() {
         let header: Vec<u8> = [slot + 1, 0, 0, 0].iter().flat_map(|w| w.to_ne_bytes()).collect();
         scribble(&raw, back + 128 + usize::from(slot) * 384, &header);
     }
-    assert_eq!(end.receive(&mut [0; 8], Duration::from_secs(1_000)), Err(nm_ring::Stop::Closed));
+    assert_eq!(
+        end.receive(&mut [0; 8], Duration::from_secs(1_000)),
+        Err(nm_ring::TransferError::Closed)
+    );
 }
 
 #[test]
@@ -129,6 +132,6 @@ fn forged_headers_are_read_within_the_area() {
         .flat_map(|&length| extremes.map(|place| Step::Forge(65_535, length, place)))
         .flat_map(|forged| [forged, Step::Receive(300_000)])
         .collect();
-    suffer::<false>(&steps);
-    suffer::<true>(&steps);
+    run_steps::<false>(&steps);
+    run_steps::<true>(&steps);
 }

@@ -7,23 +7,23 @@ mod model;
 mod pipe;
 mod processes;
 
-use nm_ring::memory::Memory;
-use nm_ring::{End, Joint, Which};
+use nm_ring::memory::RegionMapping;
+use nm_ring::{Endpoint, EndpointParts, EndpointRole};
 
 /// Both ends of fresh memory, not yet in use.
-fn joints() -> (Joint, Joint) {
-    let first = Memory::new().unwrap();
+fn endpoint_parts() -> (EndpointParts, EndpointParts) {
+    let first = RegionMapping::new().unwrap();
     let descriptor = first.descriptor().try_clone_to_owned().unwrap();
-    let second = Memory::open(descriptor).unwrap();
+    let second = RegionMapping::open(descriptor).unwrap();
     let (a, b) = nm_sys::socket::unix_pair().unwrap();
     (
-        Joint { memory: first, lifeline: a, which: Which::First },
-        Joint { memory: second, lifeline: b, which: Which::Second },
+        EndpointParts { memory: first, lifeline: a, role: EndpointRole::Creator },
+        EndpointParts { memory: second, lifeline: b, role: EndpointRole::Opener },
     )
 }
 
 /// Two ends in this process.
-fn ends<const A: bool, const B: bool>() -> (End<A>, End<B>) {
-    let (first, second) = joints();
-    (End::new(first), End::new(second))
+fn ends<const A: bool, const B: bool>() -> (Endpoint<A>, Endpoint<B>) {
+    let (first, second) = endpoint_parts();
+    (Endpoint::new(first), Endpoint::new(second))
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::Duration;
 
-use nm_ring::Stop;
+use nm_ring::TransferError;
 use nm_ring::layout::{AREA_BYTES, INLINE_BYTES_MAX, RECORD_BYTES_MAX, SLOTS};
 use proptest::prelude::*;
 
@@ -73,7 +73,7 @@ proptest! {
             rest.extend_from_slice(&buffer[..received]);
         }
         prop_assert_eq!(rest, Vec::from(queue));
-        prop_assert_eq!(b.try_receive(&mut buffer), Err(Stop::Closed));
+        prop_assert_eq!(b.try_receive(&mut buffer), Err(TransferError::Closed));
     }
 
     #[test]
@@ -120,8 +120,12 @@ fn transfer<const A: bool, const B: bool>(total: usize) {
                 sent += a.send(&all[sent..end], limit).unwrap();
                 piece = piece * 7 % 100_003 + 1;
             }
-            a.finish();
-            assert_eq!(a.receive(&mut [0], limit), Err(Stop::Closed), "the other has left");
+            a.shut_write();
+            assert_eq!(
+                a.receive(&mut [0], limit),
+                Err(TransferError::Closed),
+                "the other has left"
+            );
         });
         let mut received = vec![];
         let mut buffer = vec![0; 50_021];
@@ -130,7 +134,7 @@ fn transfer<const A: bool, const B: bool>(total: usize) {
             match b.receive(&mut buffer[..size], limit) {
                 Ok(count) => received.extend_from_slice(&buffer[..count]),
                 Err(stop) => {
-                    assert_eq!(stop, Stop::Closed);
+                    assert_eq!(stop, TransferError::Closed);
                     break;
                 }
             }
@@ -156,14 +160,14 @@ fn threads_that_sleep_spin_or_differ_lose_nothing() {
 fn nothing_sent_is_a_time_out_and_a_full_ring_too() {
     let (mut a, mut b) = ends::<true, true>();
     let brief = Duration::from_millis(1);
-    assert_eq!(b.receive(&mut [0], brief), Err(Stop::TimedOut));
+    assert_eq!(b.receive(&mut [0], brief), Err(TransferError::TimedOut));
     assert_eq!(b.try_receive(&mut [0]), Ok(None));
     assert!(!b.wait_readable(brief));
     while a.try_send(&[7; 1000]) > 0 {}
-    assert_eq!(a.send(&[7; 1000], brief), Err(Stop::TimedOut));
+    assert_eq!(a.send(&[7; 1000], brief), Err(TransferError::TimedOut));
     assert!(b.wait_readable(brief));
     drop(b);
-    assert_eq!(a.send(&[7; 1000], brief), Err(Stop::Closed));
+    assert_eq!(a.send(&[7; 1000], brief), Err(TransferError::Closed));
 }
 
 #[test]

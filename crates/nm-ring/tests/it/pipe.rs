@@ -5,18 +5,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nm_ring::Which::{First, Second};
-use nm_ring::conduit::{CONDUIT_BYTES, Mapped};
-use nm_ring::pipe::{INLINE, PIPE_BYTES, Pipe, QUARTER};
+use nm_ring::EndpointRole::{Creator, Opener};
+use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
+use nm_ring::pipe::{INLINE_BYTES_MAX, PIPE_BYTES, Pipe, QUARTER_BYTES};
 use nm_sys::shared_memory::SharedMemory;
 use proptest::prelude::*;
 
-use crate::processes::{ALONE, wait_for};
+use crate::processes::{FORK_LOCK, wait_for};
 
 /// Two mappings of one conduit.
-fn mapped() -> (Mapped, Mapped) {
-    let (first, file) = Mapped::new().unwrap();
-    (first, Mapped::open(file).unwrap())
+fn mapped() -> (ConduitMapping, ConduitMapping) {
+    let (first, file) = ConduitMapping::new().unwrap();
+    (first, ConduitMapping::open(file).unwrap())
 }
 
 /// Bytes that differ from their neighbours and from themselves a while later.
@@ -35,7 +35,18 @@ enum Step {
 
 /// Lengths around everything that changes at a border, and any others.
 fn length() -> impl Strategy<Value = usize> {
-    let borders = vec![0, 1, 7, 8, 9, INLINE, INLINE + 1, QUARTER, PIPE_BYTES, PIPE_BYTES + 1];
+    let borders = vec![
+        0,
+        1,
+        7,
+        8,
+        9,
+        INLINE_BYTES_MAX,
+        INLINE_BYTES_MAX + 1,
+        QUARTER_BYTES,
+        PIPE_BYTES,
+        PIPE_BYTES + 1,
+    ];
     prop_oneof![4 => prop::sample::select(borders), 4 => 0usize..70, 1 => 0usize..2 * PIPE_BYTES]
 }
 
@@ -56,7 +67,7 @@ proptest! {
     #[test]
     fn a_pipe_is_a_queue_of_bytes(steps in prop::collection::vec(step(), 0..80)) {
         let (a, b) = mapped();
-        let (out, back) = (a.out(First), b.back(Second));
+        let (out, back) = (a.outgoing(Creator), b.incoming(Opener));
         let mut queue = VecDeque::new();
         let mut buffer = vec![0; 2 * PIPE_BYTES];
         let (mut sent, mut taken) = (0u64, 0u64);
@@ -102,14 +113,14 @@ proptest! {
                     taken += count as u64;
                 }
             }
-            let seen = (back.readable(), back.written(), out.taken());
+            let seen = (back.readable(), back.written(), out.consumed());
             prop_assert_eq!(seen, (queue.len(), sent, taken));
-            let room = out.room();
-            prop_assert!(room <= PIPE_BYTES - queue.len());
-            prop_assert!(room == PIPE_BYTES - queue.len() || room >= PIPE_BYTES / 2);
-            let recalled = out.recall(taken, &mut buffer);
-            prop_assert_eq!(recalled, queue.len());
-            prop_assert!(queue.iter().zip(&buffer[..recalled]).all(|(a, b)| a == b));
+            let writable = out.writable();
+            prop_assert!(writable <= PIPE_BYTES - queue.len());
+            prop_assert!(writable == PIPE_BYTES - queue.len() || writable >= PIPE_BYTES / 2);
+            let copied = out.copy_sent(taken, &mut buffer);
+            prop_assert_eq!(copied, queue.len());
+            prop_assert!(queue.iter().zip(&buffer[..copied]).all(|(a, b)| a == b));
         }
     }
 }
@@ -126,7 +137,7 @@ fn send_all(pipe: &Pipe, total: usize) {
             thread::yield_now();
         }
         // Mostly short, so that inline bytes are written over while they are read.
-        piece = if sent % 17 == 0 { sent % 5_003 + 1 } else { sent % INLINE + 1 };
+        piece = if sent % 17 == 0 { sent % 5_003 + 1 } else { sent % INLINE_BYTES_MAX + 1 };
     }
 }
 
@@ -154,8 +165,8 @@ fn receive_all(pipe: &Pipe, total: usize) {
 fn threads_lose_nothing() {
     let (a, b) = mapped();
     thread::scope(|scope| {
-        scope.spawn(|| send_all(a.out(First), 3_000_000));
-        receive_all(b.back(Second), 3_000_000);
+        scope.spawn(|| send_all(a.outgoing(Creator), 3_000_000));
+        receive_all(b.incoming(Opener), 3_000_000);
     });
 }
 
@@ -175,17 +186,17 @@ fn fork(child: impl FnOnce()) -> libc::pid_t {
 
 #[test]
 fn processes_lose_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _fork_lock = FORK_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (a, b) = mapped();
     let all = bytes(0, 1 << 20);
     let pid = fork(|| {
         let mut buffer = [0; 777];
         let mut left = 1 << 20;
         while left > 0 {
-            let count = b.back(Second).pull(&mut buffer);
+            let count = b.incoming(Opener).pull(&mut buffer);
             let mut back = 0;
             while back < count {
-                back += b.out(Second).push(&buffer[back..count]);
+                back += b.outgoing(Opener).push(&buffer[back..count]);
             }
             left -= count;
         }
@@ -194,8 +205,8 @@ fn processes_lose_nothing() {
     let mut buffer = [0; 1000];
     while received < all.len() {
         let end = all.len().min(sent + 1 + sent % 99);
-        sent += a.out(First).push(&all[sent..end]);
-        let count = a.back(First).pull(&mut buffer);
+        sent += a.outgoing(Creator).push(&all[sent..end]);
+        let count = a.incoming(Creator).pull(&mut buffer);
         assert!(buffer[..count] == all[received..received + count]);
         received += count;
     }
@@ -204,15 +215,15 @@ fn processes_lose_nothing() {
 
 #[test]
 fn the_lock_of_a_dead_process_is_stolen_and_its_pipe_mended() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _fork_lock = FORK_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (a, b) = mapped();
-    let (out, back) = (a.out(First), b.back(Second));
+    let (out, back) = (a.outgoing(Creator), b.incoming(Opener));
     // Not waited for at first: a zombie is as dead.
     let pid = fork(|| {
         assert!(out.lock_send(std::process::id()) && back.lock_receive(std::process::id()));
         out.push(b"last words");
     });
-    while out.owners().0 == 0 || out.readable() == 0 {
+    while out.lock_owners().0 == 0 || out.readable() == 0 {
         thread::yield_now();
     }
     assert!(out.lock_send(1 + std::process::id()), "stolen");
@@ -223,7 +234,7 @@ fn the_lock_of_a_dead_process_is_stolen_and_its_pipe_mended() {
     assert_eq!(&buffer[..count], b"last words, and more");
     out.unlock_send();
     back.unlock_receive();
-    assert_eq!(out.owners(), (0, 0));
+    assert_eq!(out.lock_owners(), (0, 0));
     wait_for(pid);
 }
 
@@ -231,11 +242,11 @@ fn the_lock_of_a_dead_process_is_stolen_and_its_pipe_mended() {
 fn a_lock_that_is_never_released_is_given_up() {
     let (a, _b) = mapped();
     let own = std::process::id();
-    assert!(a.out(First).lock_send(own));
-    assert!(!a.out(First).try_lock_send(own));
-    assert!(!a.out(First).lock_send(own), "its owner lives");
-    a.out(First).unlock_send();
-    assert!(a.out(First).try_lock_send(own));
+    assert!(a.outgoing(Creator).lock_send(own));
+    assert!(!a.outgoing(Creator).try_lock_send(own));
+    assert!(!a.outgoing(Creator).lock_send(own), "its owner lives");
+    a.outgoing(Creator).unlock_send();
+    assert!(a.outgoing(Creator).try_lock_send(own));
 }
 
 #[test]
@@ -244,13 +255,13 @@ fn a_lock_keeps_threads_apart() {
     let own = std::process::id();
     let send = || {
         for _ in 0..20_000 {
-            while !a.out(First).lock_send(own) {}
+            while !a.outgoing(Creator).lock_send(own) {}
             // Two pushes that only a lock holds together.
-            while a.out(First).room() < 2 {
+            while a.outgoing(Creator).writable() < 2 {
                 thread::yield_now();
             }
-            assert_eq!(a.out(First).push(b"x") + a.out(First).push(b"y"), 2);
-            a.out(First).unlock_send();
+            assert_eq!(a.outgoing(Creator).push(b"x") + a.outgoing(Creator).push(b"y"), 2);
+            a.outgoing(Creator).unlock_send();
         }
     };
     thread::scope(|scope| {
@@ -259,7 +270,7 @@ fn a_lock_keeps_threads_apart() {
         let mut received = vec![];
         let mut buffer = [0; 512];
         while received.len() < 80_000 {
-            let count = b.back(Second).pull(&mut buffer);
+            let count = b.incoming(Opener).pull(&mut buffer);
             received.extend_from_slice(&buffer[..count]);
         }
         assert!(received.chunks(2).all(|pair| pair == b"xy"));
@@ -269,27 +280,27 @@ fn a_lock_keeps_threads_apart() {
 #[test]
 fn a_writer_that_sleeps_is_rung_once_and_not_for_every_byte() {
     let (a, b) = mapped();
-    let (out, back) = (a.out(First), b.back(Second));
+    let (out, back) = (a.outgoing(Creator), b.incoming(Opener));
     assert_eq!(out.push(&vec![1; PIPE_BYTES + 5]), PIPE_BYTES);
     out.arm_writer();
-    assert_eq!(out.room(), 0);
-    let mut rung = vec![];
+    assert_eq!(out.writable(), 0);
+    let mut woken_at = vec![];
     while back.discard(1024) > 0 {
-        if back.take_writer_waits() {
-            rung.push(back.taken() as usize);
+        if back.take_writer_waiting() {
+            woken_at.push(back.consumed() as usize);
         }
     }
-    assert_eq!(rung, [QUARTER]);
+    assert_eq!(woken_at, [QUARTER_BYTES]);
     out.arm_writer();
-    assert!(!back.take_writer_waits(), "nothing was taken");
-    assert!(back.take_writer_waits_now());
+    assert!(!back.take_writer_waiting(), "nothing was taken");
+    assert!(back.take_writer_waiting_now());
     back.arm_reader();
-    assert!(out.take_reader_waits() && !out.take_reader_waits());
+    assert!(out.take_reader_waiting() && !out.take_reader_waiting());
 }
 
-fn suffer(raw: &SharedMemory, victim: &Mapped, random: &[(usize, u64)]) {
+fn run_steps(raw: &SharedMemory, victim: &ConduitMapping, random: &[(usize, u64)]) {
     let mut buffer = vec![0; PIPE_BYTES + 99];
-    let (out, back) = (victim.out(First), victim.back(First));
+    let (out, back) = (victim.outgoing(Creator), victim.incoming(Creator));
     for (idx, (at, word)) in random.iter().enumerate() {
         let at = at % (CONDUIT_BYTES / 8) * 8;
         // SAFETY: within the live mapping and aligned; others read the word as an atomic.
@@ -308,11 +319,11 @@ fn suffer(raw: &SharedMemory, victim: &Mapped, random: &[(usize, u64)]) {
                 let parts = [&buffer[..length % 60], &buffer[..length]];
                 assert!(out.push_parts(parts.into_iter()) <= 60 + length);
             }
-            _ => assert!(out.recall(*word, &mut buffer[..length]) <= length),
+            _ => assert!(out.copy_sent(*word, &mut buffer[..length]) <= length),
         }
-        assert!(back.readable() <= PIPE_BYTES && out.room() <= PIPE_BYTES);
-        let _ = (out.written(), out.starts_at(), out.ends_at(), back.returned());
-        let _ = (out.take_reader_waits(), back.take_writer_waits());
+        assert!(back.readable() <= PIPE_BYTES && out.writable() <= PIPE_BYTES);
+        let _ = (out.written(), out.starts_at(), out.ends_at(), back.resend_from());
+        let _ = (out.take_reader_waiting(), back.take_writer_waiting());
     }
 }
 
@@ -332,15 +343,15 @@ proptest! {
 
     #[test]
     fn no_scribble_makes_a_pipe_panic_read_outside_or_hang(random in scribbles()) {
-        let (first, file) = Mapped::new().unwrap();
+        let (first, file) = ConduitMapping::new().unwrap();
         let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
-        suffer(&raw, &first, &random);
+        run_steps(&raw, &first, &random);
     }
 }
 
 #[test]
 fn a_peer_that_scribbles_all_the_time_hurts_nobody() {
-    let (first, file) = Mapped::new().unwrap();
+    let (first, file) = ConduitMapping::new().unwrap();
     let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
     let done = AtomicBool::new(false);
     let words = (CONDUIT_BYTES - 384) / 2 / 8;
@@ -360,8 +371,8 @@ fn a_peer_that_scribbles_all_the_time_hurts_nobody() {
         let mut buffer = [0; 100];
         for round in 0..200_000 {
             let length = round % 100;
-            assert!(first.out(First).push(&buffer[..length]) <= length);
-            assert!(first.back(First).pull(&mut buffer[..length]) <= length);
+            assert!(first.outgoing(Creator).push(&buffer[..length]) <= length);
+            assert!(first.incoming(Creator).pull(&mut buffer[..length]) <= length);
         }
         done.store(true, Ordering::Relaxed);
     });

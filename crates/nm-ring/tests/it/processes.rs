@@ -4,18 +4,18 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nm_ring::{End, Stop};
+use nm_ring::{Endpoint, TransferError};
 
-use crate::joints;
+use crate::endpoint_parts;
 
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// A child inherits every descriptor, and so would keep another child's lifeline alive.
-pub static ALONE: Mutex<()> = Mutex::new(());
+pub static FORK_LOCK: Mutex<()> = Mutex::new(());
 
 /// An end here, and a child that sends back what it receives; its process id.
-fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
-    let (ours, theirs) = joints();
+fn echo<const SLEEPS: bool>() -> (Endpoint<SLEEPS>, libc::pid_t) {
+    let (ours, theirs) = endpoint_parts();
     // Calibrated here, because the child must not start anything.
     nm_sys::clock::Clock::system();
     let lifeline = ours.lifeline.as_raw_fd();
@@ -26,7 +26,7 @@ fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
     if pid == 0 {
         // SAFETY: the parent's end of the lifeline, which nothing in the child uses.
         unsafe { libc::close(lifeline) };
-        let mut end = End::<SLEEPS>::new(theirs);
+        let mut end = Endpoint::<SLEEPS>::new(theirs);
         let mut buffer = [0; 40_000];
         let code = loop {
             match end.receive(&mut buffer, LIMIT) {
@@ -39,8 +39,8 @@ fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
                         }
                     }
                 }
-                Err(Stop::Closed) => break 0,
-                Err(Stop::TimedOut) => break 1,
+                Err(TransferError::Closed) => break 0,
+                Err(TransferError::TimedOut) => break 1,
             }
         };
         drop(end);
@@ -48,7 +48,7 @@ fn echo<const SLEEPS: bool>() -> (End<SLEEPS>, libc::pid_t) {
         unsafe { libc::_exit(code) };
     }
     drop(theirs);
-    (End::new(ours), pid)
+    (Endpoint::new(ours), pid)
 }
 
 pub fn wait_for(pid: libc::pid_t) -> i32 {
@@ -58,7 +58,7 @@ pub fn wait_for(pid: libc::pid_t) -> i32 {
     status
 }
 
-fn converse<const SLEEPS: bool>() {
+fn echo_messages<const SLEEPS: bool>() {
     let (mut end, pid) = echo::<SLEEPS>();
     let all: Vec<u8> = (0..30_000).map(|idx| (idx % 253) as u8).collect();
     for length in [1, 8, 56, 57, 64, 376, 377, 1024, 30_000].repeat(20) {
@@ -76,12 +76,12 @@ fn converse<const SLEEPS: bool>() {
 
 #[test]
 fn two_processes_converse() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    converse::<true>();
-    converse::<false>();
+    let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    echo_messages::<true>();
+    echo_messages::<false>();
 }
 
-fn outlive<const SLEEPS: bool>() {
+fn receive_after_kill<const SLEEPS: bool>() {
     let (mut end, pid) = echo::<SLEEPS>();
     let mut byte = [0];
     end.send(&[1], LIMIT).unwrap();
@@ -90,19 +90,19 @@ fn outlive<const SLEEPS: bool>() {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     wait_for(pid);
     // The promise is 100 ms from the death on: a time-out of that length must not come first.
-    let promise = Duration::from_millis(100);
-    assert_eq!(end.receive(&mut byte, promise), Err(Stop::Closed));
+    let limit = Duration::from_millis(100);
+    assert_eq!(end.receive(&mut byte, limit), Err(TransferError::Closed));
     assert_eq!(
-        end.try_receive(&mut byte).or(end.receive(&mut byte, promise).map(Some)),
-        Err(Stop::Closed)
+        end.try_receive(&mut byte).or(end.receive(&mut byte, limit).map(Some)),
+        Err(TransferError::Closed)
     );
     while end.try_send(&[0; 1000]) > 0 {}
-    assert_eq!(end.send(&[0; 1000], promise), Err(Stop::Closed));
+    assert_eq!(end.send(&[0; 1000], limit), Err(TransferError::Closed));
 }
 
 #[test]
 fn a_killed_process_is_noticed_within_100_ms() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    outlive::<true>();
-    outlive::<false>();
+    let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    receive_after_kill::<true>();
+    receive_after_kill::<false>();
 }

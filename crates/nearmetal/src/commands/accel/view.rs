@@ -5,7 +5,7 @@ use nm_lab::ledger::{Connection, Place};
 use nm_report::table::{Table, Tone};
 use nm_report::terminal::{Style, clean};
 use nm_report::units;
-use nm_ring::ledger::FlowView;
+use nm_ring::ledger::DirectionCounts;
 use serde::Serialize;
 
 use super::collector::Collected;
@@ -54,7 +54,7 @@ pub struct Way {
 }
 
 impl Way {
-    fn new(flow: &FlowView) -> Way {
+    fn new(flow: &DirectionCounts) -> Way {
         Way {
             memory_bytes: flow.memory_bytes,
             memory_calls: flow.memory_calls,
@@ -88,11 +88,11 @@ impl Row {
             place: connection.place().words(),
             why: connection.why(),
             open: connection.is_open(),
-            sent: Way::new(&record.out),
-            received: Way::new(&record.back),
-            sleeps: record.out.sleeps.saturating_add(record.back.sleeps),
-            bells_rung: record.out.bells,
-            bells_heard: record.back.bells,
+            sent: Way::new(&record.outgoing),
+            received: Way::new(&record.incoming),
+            sleeps: record.outgoing.sleeps.saturating_add(record.incoming.sleeps),
+            bells_rung: record.outgoing.doorbells,
+            bells_heard: record.incoming.doorbells,
             fallbacks: connection.fallbacks(),
         }
     }

@@ -30,7 +30,7 @@ const END: u64 = u64::MAX;
 /// A number alone on its pair of lines.
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU64);
+struct PaddedCounter(AtomicU64);
 
 /// Half of a round trip of one cache line between two CPUs, ns: the median over batches, the lower
 /// of spinning with and without a pause.
@@ -42,38 +42,39 @@ pub fn half_round_trip_ns(cpus: (u32, u32)) -> io::Result<f64> {
     if cpus.0 == cpus.1 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let with_pause = median(cpus, true)?;
-    let without = median(cpus, false)?;
+    let with_pause = median_ns(cpus, true)?;
+    let without = median_ns(cpus, false)?;
     Ok(with_pause.min(without) / ROUND_TRIPS as f64 / 2.0)
 }
 
 /// Median of the batches, ns.
-fn median((own, other): (u32, u32), pauses: bool) -> io::Result<f64> {
-    let (there, back, given_up) = (Line::default(), Line::default(), AtomicBool::new(false));
+fn median_ns((own, other): (u32, u32), pauses: bool) -> io::Result<f64> {
+    let (there, back, peer_failed) =
+        (PaddedCounter::default(), PaddedCounter::default(), AtomicBool::new(false));
     let clock = Clock::system();
-    let (ours, theirs) = thread::scope(|scope| {
+    let (batches, pinned) = thread::scope(|scope| {
         let echo = thread::Builder::new().spawn_scoped(scope, || {
             let pinned = cpu::pin_current_thread(other);
             match pinned {
-                Ok(()) => answer(&there.0, &back.0, pauses),
-                Err(_) => given_up.store(true, Ordering::Release),
+                Ok(()) => echo(&there.0, &back.0, pauses),
+                Err(_) => peer_failed.store(true, Ordering::Release),
             }
             pinned
         })?;
-        let ask = thread::Builder::new().spawn_scoped(scope, || {
+        let ping = thread::Builder::new().spawn_scoped(scope, || {
             let batches = cpu::pin_current_thread(own)
-                .map(|()| ask(&there.0, &back.0, &given_up, clock, pauses));
+                .map(|()| ping(&there.0, &back.0, &peer_failed, clock, pauses));
             there.0.store(END, Ordering::Release);
             batches
         });
-        if ask.is_err() {
+        if ping.is_err() {
             there.0.store(END, Ordering::Release);
         }
         let failed = |_| io::Error::other("a measuring thread has failed");
-        Ok::<_, io::Error>((ask?.join().map_err(failed)?, echo.join().map_err(failed)?))
+        Ok::<_, io::Error>((ping?.join().map_err(failed)?, echo.join().map_err(failed)?))
     })?;
-    theirs?;
-    let mut batches = ours?;
+    pinned?;
+    let mut batches = batches?;
     let middle = batches.len() / 2;
     if batches.len() < WARM_UP {
         return Err(io::ErrorKind::TimedOut.into());
@@ -82,10 +83,10 @@ fn median((own, other): (u32, u32), pauses: bool) -> io::Result<f64> {
 }
 
 /// Lengths of the batches, ticks.
-fn ask(
+fn ping(
     there: &AtomicU64,
     back: &AtomicU64,
-    given_up: &AtomicBool,
+    peer_failed: &AtomicBool,
     clock: Clock,
     pauses: bool,
 ) -> Vec<u64> {
@@ -100,7 +101,7 @@ fn ask(
             number += 1;
             there.store(number, Ordering::Release);
             while back.load(Ordering::Acquire) != number {
-                if given_up.load(Ordering::Relaxed) {
+                if peer_failed.load(Ordering::Relaxed) {
                     return batches;
                 }
                 if pauses {
@@ -116,7 +117,7 @@ fn ask(
 }
 
 /// Sends each number back until the end.
-fn answer(there: &AtomicU64, back: &AtomicU64, pauses: bool) {
+fn echo(there: &AtomicU64, back: &AtomicU64, pauses: bool) {
     let mut last = 0;
     while last != END {
         let number = there.load(Ordering::Acquire);

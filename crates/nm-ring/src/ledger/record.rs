@@ -1,0 +1,260 @@
+//! Layout of the ledger's memory: the header, and one record per socket.
+
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::reason::{KernelReason, SocketPhase, SocketRole};
+
+/// First word: a mark, and the version of the layout.
+pub const MARK: u64 = 0x6e6d_6c65_6467_0001;
+
+/// Records. Those that were never claimed take no memory.
+pub const RECORDS: usize = 65_536;
+
+/// Bytes of a ledger.
+pub const LEDGER_BYTES: usize = size_of::<LedgerLayout>();
+
+/// Bytes of the program's name that are kept.
+pub const PROGRAM_BYTES: usize = 256;
+
+/// Bytes of the settings' text that are kept.
+pub const SETTINGS_BYTES: usize = 1024;
+
+/// Text in words; it ends at the first zero byte.
+#[repr(transparent)]
+pub(super) struct Text<const WORDS: usize>(pub(super) [AtomicU64; WORDS]);
+
+impl<const WORDS: usize> Text<WORDS> {
+    pub(super) fn set(&self, text: &str) {
+        for (word, chunk) in self.0.iter().zip(text.as_bytes().chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+    }
+}
+
+/// What stands before the records.
+#[repr(C, align(4096))]
+pub(super) struct LedgerHeader {
+    pub(super) mark: AtomicU64,
+    pub(super) started_at_ns: AtomicU64,
+    pub(super) pid: AtomicU32,
+    /// Records claimed for the first time, which may run past [`RECORDS`].
+    pub(super) claimed: AtomicU32,
+    /// Where the search for a closed record goes on.
+    pub(super) cursor: AtomicU32,
+    pub(super) program: Text<{ PROGRAM_BYTES / 8 }>,
+    pub(super) settings: Text<{ SETTINGS_BYTES / 8 }>,
+}
+
+#[repr(C)]
+pub(super) struct LedgerLayout {
+    pub(super) header: LedgerHeader,
+    pub(super) records: [Record; RECORDS],
+}
+
+/// A number that only grows.
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `count`, whoever else does so at the same time.
+    #[inline(always)]
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
+    }
+
+    /// Adds `count` where a lock keeps all others away; cheaper than [`Counter::add`].
+    #[inline(always)]
+    pub fn add_exclusive(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    /// The number now.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Counts of one direction.
+#[repr(C, align(128))]
+pub struct DirectionCounters {
+    /// Bytes through memory.
+    pub memory_bytes: Counter,
+    /// Calls that moved bytes through memory.
+    pub memory_calls: Counter,
+    /// Bytes through the kernel.
+    pub kernel_bytes: Counter,
+    /// Calls that moved bytes through the kernel.
+    pub kernel_calls: Counter,
+    /// Times that a thread went to sleep for this direction.
+    pub sleeps: Counter,
+    /// Bells rung (sending) or heard (receiving).
+    pub doorbells: Counter,
+    /// Spins that ended without success.
+    pub failed_spins: Counter,
+    /// Times that the direction went back to the kernel.
+    pub fallbacks: Counter,
+}
+
+/// One socket (open file description) of the family.
+#[repr(C, align(128))]
+pub struct Record {
+    pub(super) generation: AtomicU32,
+    pub(super) phase: AtomicU32,
+    pub(super) reason: AtomicU32,
+    pub(super) detail: AtomicU32,
+    pub(super) role: AtomicU32,
+    pub(super) family: AtomicU32,
+    /// Local port, then the peer's.
+    pub(super) ports: AtomicU32,
+    pub(super) local: [AtomicU64; 2],
+    pub(super) peer: [AtomicU64; 2],
+    pub(super) opened_at_ns: AtomicU64,
+    /// Processes that hold it.
+    pub holders: AtomicU32,
+    /// Not zero while `O_NONBLOCK` is set.
+    pub nonblocking: AtomicU32,
+    /// Process that used it last.
+    pub pid: AtomicU32,
+    /// Sending.
+    pub outgoing: DirectionCounters,
+    /// Receiving.
+    pub incoming: DirectionCounters,
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Record, outgoing) == 128 && offset_of!(Record, incoming) == 256);
+    assert!(size_of::<Record>() == 384);
+    assert!(offset_of!(LedgerLayout, records) == 4096);
+    assert!(LEDGER_BYTES.is_multiple_of(4096));
+};
+
+impl Record {
+    /// How often this place has been claimed: tells a record from a later one in its place.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
+    }
+
+    /// How far it is; [`SocketPhase::Free`] for a number that means nothing.
+    pub fn phase(&self) -> SocketPhase {
+        SocketPhase::from_number(self.phase.load(Acquire)).unwrap_or(SocketPhase::Free)
+    }
+
+    /// Says how far it is.
+    pub fn set_phase(&self, phase: SocketPhase) {
+        self.phase.store(phase as u32, Release);
+    }
+
+    /// Why it is with the kernel.
+    pub fn reason(&self) -> KernelReason {
+        KernelReason::from_number(self.reason.load(Relaxed)).unwrap_or(KernelReason::None)
+    }
+
+    /// Says why it is with the kernel; `detail` is the number of the option, if it is for one
+    /// (level × 65536 + name), else zero. The first reason stays: what follows follows from it.
+    /// False if there was one.
+    pub fn set_reason(&self, reason: KernelReason, detail: u32) -> bool {
+        let first = self
+            .reason
+            .compare_exchange(KernelReason::None as u32, reason as u32, Relaxed, Relaxed)
+            .is_ok();
+        if first {
+            self.detail.store(detail, Relaxed);
+        }
+        first
+    }
+
+    /// Says on which side of the connection it is.
+    pub fn set_role(&self, role: SocketRole) {
+        self.role.store(role as u32, Relaxed);
+    }
+
+    /// On which side of the connection it is.
+    pub fn role(&self) -> SocketRole {
+        SocketRole::from_number(self.role.load(Relaxed)).unwrap_or(SocketRole::Unknown)
+    }
+
+    /// Notes the connection's addresses.
+    pub fn set_addresses(&self, local: SocketAddr, peer: SocketAddr) {
+        for (words, address) in [(&self.local, local), (&self.peer, peer)] {
+            for (word, value) in words.iter().zip(address_words(address.ip())) {
+                word.store(value, Relaxed);
+            }
+        }
+        let ports = u32::from(local.port()) << 16 | u32::from(peer.port());
+        self.ports.store(ports, Relaxed);
+        self.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
+    }
+
+    /// One process more holds it.
+    pub fn hold(&self) {
+        self.holders.fetch_add(1, Relaxed);
+    }
+
+    /// One process less holds it; the last one closes the record. How many still do.
+    pub fn release(&self) -> u32 {
+        let less = |holders: u32| Some(holders.saturating_sub(1));
+        let before = self.holders.fetch_update(Release, Acquire, less).unwrap_or(0);
+        if before <= 1 {
+            self.set_phase(SocketPhase::Closed);
+        }
+        before.saturating_sub(1)
+    }
+
+    /// Makes a claimed record one of a fresh socket.
+    pub(super) fn reset(&self, pid: u32, opened_at_ns: u64) {
+        // Before anything is overwritten: who reads meanwhile sees that it has changed.
+        self.generation.fetch_add(1, Relaxed);
+        crate::sync::fence(Release);
+        let zeros = [&self.reason, &self.detail, &self.role, &self.family, &self.ports];
+        for word in zeros.into_iter().chain([&self.nonblocking]) {
+            word.store(0, Relaxed);
+        }
+        for word in self.local.iter().chain(&self.peer) {
+            word.store(0, Relaxed);
+        }
+        for counter in self.outgoing.counters().into_iter().chain(self.incoming.counters()) {
+            counter.0.store(0, Relaxed);
+        }
+        self.opened_at_ns.store(opened_at_ns, Relaxed);
+        self.pid.store(pid, Relaxed);
+        self.holders.store(1, Relaxed);
+    }
+}
+
+impl DirectionCounters {
+    fn counters(&self) -> [&Counter; 8] {
+        [
+            &self.memory_bytes,
+            &self.memory_calls,
+            &self.kernel_bytes,
+            &self.kernel_calls,
+            &self.sleeps,
+            &self.doorbells,
+            &self.failed_spins,
+            &self.fallbacks,
+        ]
+    }
+}
+
+fn address_words(ip: IpAddr) -> [u64; 2] {
+    match ip {
+        IpAddr::V4(ip) => [u64::from(ip.to_bits()), 0],
+        IpAddr::V6(ip) => [(ip.to_bits() >> 64) as u64, ip.to_bits() as u64],
+    }
+}
+
+pub(super) fn address(family: u32, words: [u64; 2], port: u16) -> Option<SocketAddr> {
+    let ip = match family {
+        4 => IpAddr::V4(Ipv4Addr::from_bits(words[0] as u32)),
+        6 => IpAddr::V6(Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1]))),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
