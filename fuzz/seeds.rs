@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use nm_exchange::testing::{samples, seeded};
+use nm_book::testing::seeded;
+use nm_exchange_lab::testing::samples;
 
 fn main() -> std::io::Result<()> {
     let count = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(8);

@@ -1,4 +1,4 @@
 //! The bytes come from a stranger: each is something or refused, never a panic.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nm_exchange::testing::codec(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nm_exchange_lab::testing::codec(bytes));

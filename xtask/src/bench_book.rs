@@ -1,5 +1,5 @@
 //! The fast order book beside the plain one: pinned to one CPU, rounds interleaved, figures of one
-//! run. The measuring program is the bench `book` of nm-exchange, which says how.
+//! run. The measuring program is the bench `book` of nm-book, which says how.
 //!
 //! Writes Markdown to stdout and to `docs/results/book.md` or the file of `--out`.
 
@@ -24,7 +24,7 @@ pub fn run(args: &[String]) -> Result<()> {
             _ => bail!("{USAGE}"),
         }
     }
-    let bench = "cargo bench --locked -p nm-exchange --bench book";
+    let bench = "cargo bench --locked -p nm-book --bench book";
     shell::run(&format!("{bench} --no-run"))?;
     let line = format!("taskset -c {cpu} {bench} -- --rounds {rounds} --commands {commands}");
     let (tables, ok) = shell::output(&line)?;
@@ -39,7 +39,7 @@ pub fn run(args: &[String]) -> Result<()> {
         "# The order book, fast and plain\n\n\
          Made by `cargo xtask bench-book --rounds {rounds} --commands {commands}`: one thread on \
          CPU {cpu}, fast and plain book in turn. How each figure is made: \
-         crates/nm-exchange/benches/book.rs.\n\
+         crates/nm-book/benches/book.rs.\n\
          - Machine: {}, {}\n- load at the end: {}\n{tables}",
         model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),
         kernel.trim(),

@@ -8,7 +8,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::codec::{Fields, Meaningless};
+use nm_codec::{Fields, Meaningless};
+
 use crate::wire::{self, Frame, FrameKind};
 
 /// Bytes before the first frame.

@@ -30,12 +30,13 @@ mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codec::{self, Fields, Meaningless};
-use crate::order::{Command, Event, Matching, Segment, UserId};
-use crate::saved::fnv1a;
-use crate::wire::{self, Frame, FrameKind, Header};
-
+use nm_book::codec;
+use nm_book::order::{Command, Event, Matching, Segment, UserId};
+use nm_codec::fnv1a;
+use nm_codec::{Fields, Meaningless};
 use session::Session;
+
+use crate::wire::{self, Frame, FrameKind, Header};
 pub use session::{KEPT_MAX, OUTCOMES, Outcome, told_to};
 
 /// The session that may command the exchange itself: halts, auctions, bands, the end of the day.
@@ -378,7 +379,7 @@ impl<M: Matching> Cell<M> {
     pub fn load(bytes: &[u8]) -> Result<Cell<M>, String> {
         let cut = |_| "a saved cell is damaged, or none of this version".to_string();
         let (content, checksum) = bytes.split_last_chunk().ok_or_else(|| cut(Meaningless))?;
-        if crc32c::crc32c(content) != u32::from_le_bytes(*checksum) {
+        if nm_codec::crc32c(content) != u32::from_le_bytes(*checksum) {
             return Err(cut(Meaningless));
         }
         let mut fields = Fields(content);
@@ -409,7 +410,7 @@ pub fn index_of(saved: &[u8]) -> Option<u64> {
 
 /// What is saved, with its checksum (CRC-32C) behind it.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let checksum = crc32c::crc32c(&bytes);
+    let checksum = nm_codec::crc32c(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     bytes
 }
@@ -425,7 +426,7 @@ fn append(bytes: &mut Vec<u8>, segment: Segment, saved: &[u8]) {
 fn owned(request: &Request) -> Result<Command, Event> {
     let user = request.session;
     Ok(match request.command {
-        Command::New(order) => Command::New(crate::order::NewOrder { user, ..order }),
+        Command::New(order) => Command::New(nm_book::order::NewOrder { user, ..order }),
         Command::Replace { id, price, quantity, .. } => {
             Command::Replace { id, user, price, quantity }
         }
@@ -434,7 +435,7 @@ fn owned(request: &Request) -> Result<Command, Event> {
         Command::Tick => Command::Tick,
         command if user == OPERATOR => command,
         _ => {
-            let reason = crate::order::Reason::NotAllowed;
+            let reason = nm_book::order::Reason::NotAllowed;
             return Err(Event::Rejected { id: 0, user, reason });
         }
     })
@@ -468,8 +469,8 @@ impl<M: Matching> Instrument<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::naive::Book;
-    use crate::order::{Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+    use nm_book::naive::Book;
+    use nm_book::order::{Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
 
     fn order(session: UserId, segment: Segment, client_seq: u64, previous_seq: u64) -> Request {
         let side = if session.is_multiple_of(2) { Side::Buy } else { Side::Sell };

@@ -1,32 +1,21 @@
-//! A distributed stock exchange: the application that tells whether an environment will hold.
+//! The nodes of a distributed stock exchange.
 //!
 //! Orders travel in a ring: client → gateway → router → mediator → transaction processor →
 //! gateway → client. A mediator matches the orders of its instruments, each of which is a
 //! *segment*: the unit of state, of order and of routing.
+//!
+//! [`network`] is the file that all nodes share, [`link`] and [`wire`] carry frames between them,
+//! [`cell`] is the state of one group of instruments, [`control`] decides where each instrument is,
+//! and [`node`] runs one node.
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod book;
 pub mod cell;
-pub mod codec;
 pub mod control;
-pub mod hosts;
-pub mod journal;
+pub mod hashes;
 pub mod link;
-pub mod load;
-pub mod naive;
 pub mod network;
 pub mod node;
-pub mod order;
-pub mod place;
-pub mod replica;
-pub mod run;
-pub mod saved;
-pub mod search;
-pub mod sla;
-pub mod supervise;
-#[doc(hidden)]
+#[cfg(feature = "test-support")]
 pub mod testing;
-pub mod torture;
-pub mod verify;
 pub mod wire;

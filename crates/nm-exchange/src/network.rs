@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 pub use nm_model::exchange::{Durability, NodeCounts};
 
 use crate::link::Address;
-use crate::order::Segment;
+use nm_book::order::Segment;
 
 /// Number of the control group, which is no cell.
 pub const CONTROL: u16 = u16::MAX;

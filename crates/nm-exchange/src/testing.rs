@@ -1,438 +1,436 @@
-//! What must hold for any bytes, for seeded streams, property tests and fuzzers alike; no part of
-//! the exchange itself.
-//!
-//! - [`differ`]: the bytes are commands. The fast book must do what the plain one does, and what
-//!   must hold for any book is checked from the events alone: quantities are conserved, trades stay
-//!   within the bands and get worse for whoever takes, one after another.
-//! - [`codec`]: the bytes come from a stranger.
+//! Rings of nodes in one process, clients of theirs, and links that break, for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crate::batch;
-use crate::book::Book;
-use crate::cell::{Cell, Request};
-use crate::codec::{self, Fields};
-use crate::hosts;
-use crate::journal::segment;
-use crate::link::Address;
-use crate::load::flow::Flow;
-use crate::load::log;
-use crate::naive;
-use crate::network::Network;
-use crate::order::{
-    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
-    Side,
-};
-use crate::run::Kill;
-use crate::saved::Saved;
+use nm_book::codec;
+use nm_book::order::{Command, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+use nm_sys::clock::Deadline;
+
+use crate::link::{Address, Link, Stream};
+use crate::network::{Durability, Network, Node, Role};
+use crate::node::{self, Ended, Notice};
 use crate::wire::{self, FrameKind, Header};
 
-/// Commands out of bytes: a small world, in which everything meets everything.
-#[derive(Debug)]
-pub struct Stream<B> {
-    bytes: B,
-    /// Time of the last command, ns.
-    pub now_ns: u64,
-    names: u64,
+/// Nothing here takes so long unless it hangs.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A network of threads over Unix sockets, in a folder that goes with it.
+pub struct Ring {
+    /// The network that the nodes were given.
+    pub network: Network,
+    /// Holds the sockets and what the nodes write.
+    pub folder: tempfile::TempDir,
+    /// What nodes complained of.
+    pub troubles: Arc<Mutex<Vec<String>>>,
+    nodes: BTreeMap<(Role, usize), Running>,
 }
 
-impl<B: Iterator<Item = u8>> Stream<B> {
-    /// Commands about orders of so many names.
-    pub fn new(bytes: B, names: u64) -> Stream<B> {
-        Stream { bytes, now_ns: 0, names }
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.bytes.next()
-    }
-
-    /// One of so many, at most 256.
-    fn pick(&mut self, count: u16) -> Option<u16> {
-        Some(u16::from(self.byte()?) % count)
-    }
-
-    fn price(&mut self) -> Option<Price> {
-        Some(match self.byte()? {
-            0 => Price::MIN,
-            1 => Price::MAX,
-            2 => Price::MIN + 1,
-            3 => Price::MAX - 1,
-            near @ 4..=11 => (i64::from(near) - 8) * 3_000 + i64::from(self.byte()?),
-            near => 100 + i64::from(near % 16),
-        })
-    }
-
-    fn quantity(&mut self) -> Option<Quantity> {
-        Some(match self.byte()? {
-            0 => 0,
-            1 if self.pick(8)? == 0 => Quantity::MAX / u64::from(self.pick(4)? + 1),
-            small => u64::from(small % 20) + 1,
-        })
-    }
-
-    /// A name and its user, seldom somebody else.
-    fn name(&mut self) -> Option<(OrderId, u32)> {
-        let id = u64::from_le_bytes([self.byte()?, self.byte()?, 0, 0, 0, 0, 0, 0]) % self.names;
-        let stranger = u64::from(self.pick(16)? == 0);
-        Some((id, ((id + stranger) % 5) as u32))
-    }
-
-    fn part_of(&mut self, quantity: Quantity) -> Option<Quantity> {
-        let byte = self.byte()?;
-        Some(if byte < 190 { 0 } else { quantity / 64 + u64::from(byte % 8) })
-    }
-
-    fn order(&mut self) -> Option<NewOrder> {
-        let quantity = self.quantity()?;
-        let kinds = [Kind::Limit, Kind::Market, Kind::Stop, Kind::StopLimit];
-        let kind = kinds[usize::from(self.pick(12)?).saturating_sub(8)];
-        let life = match self.pick(12)? {
-            0 => Life::Day,
-            1 => Life::GoodTill(self.now_ns + u64::from(self.pick(64)?)),
-            2 => Life::GoodTill(u64::MAX),
-            3 => Life::ImmediateOrCancel,
-            4 => Life::FillOrKill,
-            _ => Life::GoodTillCancelled,
-        };
-        let self_trades = [
-            SelfTrade::Allow,
-            SelfTrade::CancelNewest,
-            SelfTrade::CancelOldest,
-            SelfTrade::CancelBoth,
-            SelfTrade::Decrement,
-        ];
-        let (id, user) = self.name()?;
-        Some(NewOrder {
-            id,
-            user,
-            side: if self.pick(2)? == 0 { Side::Buy } else { Side::Sell },
-            kind,
-            life,
-            price: self.price()?,
-            stop_price: self.price()?,
-            quantity,
-            display: self.part_of(quantity)?,
-            minimum: self.part_of(quantity)?,
-            post_only: match self.pick(10)? {
-                0 => PostOnly::Reject,
-                1 => PostOnly::Slide,
-                _ => PostOnly::No,
-            },
-            self_trade: self_trades[usize::from(self.pick(5)?)],
-        })
-    }
-
-    /// The next command; none once the bytes are used up.
-    pub fn command(&mut self) -> Option<Command> {
-        self.now_ns += u64::from(self.pick(4)?);
-        Some(match self.byte()? {
-            0..=149 => Command::New(self.order()?),
-            150..=194 => {
-                let (id, user) = self.name()?;
-                Command::Replace { id, user, price: self.price()?, quantity: self.quantity()? }
-            }
-            195..=224 => {
-                let (id, user) = self.name()?;
-                Command::Cancel { id, user }
-            }
-            225..=226 => Command::MassCancel { user: u32::from(self.pick(5)?) },
-            227 => Command::Bands { low: self.price()?, high: self.price()? },
-            228..=229 => Command::Bands { low: Price::MIN, high: Price::MAX },
-            230 => Command::Halt,
-            231..=236 => Command::Resume,
-            237..=238 => Command::BeginAuction,
-            239..=245 => Command::Uncross,
-            246 => Command::EndOfDay,
-            _ => Command::Tick,
-        })
-    }
+/// A node that runs.
+pub struct Running {
+    stop: UnixStream,
+    thread: JoinHandle<Ended>,
 }
 
-/// The kind of an event, with the number of its reason or outcome.
-pub type What = (&'static str, u8);
+impl Ring {
+    /// A ring of so many nodes, not started.
+    pub fn new(counts: &str, durability: Durability) -> Ring {
+        let folder = tempfile::tempdir().unwrap();
+        let mut network = Network::new(counts.parse().unwrap(), |role, index| {
+            let path = folder.path().join(format!("{role}-{index}"));
+            let address = format!("unix:{}", path.display());
+            let replication = Some(format!("{address}-replication"));
+            Node { address: address.parse().unwrap(), replication }
+        });
+        network.durability = durability;
+        network.data = Some(folder.path().join("data"));
+        Ring { network, folder, troubles: Arc::default(), nodes: BTreeMap::new() }
+    }
 
-/// What must hold for any book, told by the events alone.
-#[derive(Default)]
-struct Ledger {
-    /// What happened how often.
-    seen: BTreeMap<What, u64>,
-    open: BTreeMap<OrderId, Quantity>,
-    side: BTreeMap<OrderId, Side>,
-    bands: Option<(Price, Price)>,
-}
+    /// Starts all nodes and waits until all links are up.
+    pub fn start(&mut self) {
+        let ready = Arc::new(AtomicU64::new(0));
+        let all: Vec<_> = self.network.all().map(|(role, index, _)| (role, index)).collect();
+        for (role, index) in &all {
+            self.start_one(*role, *index, &self.network.clone(), &ready);
+        }
+        let deadline = Deadline::after(LIMIT);
+        while ready.load(Ordering::Acquire) < all.len() as u64 {
+            assert!(!deadline.passed(), "the ring is not ready");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 
-impl Ledger {
-    fn note(&mut self, command: &Command, events: &[Event]) {
-        let mut takes: Option<(OrderId, Price)> = None;
-        let is_auction = events.iter().any(|event| matches!(event, Event::Uncrossed { .. }));
-        for event in events {
-            *self.seen.entry(kind(event)).or_default() += 1;
-            match *event {
-                Event::Accepted { id, .. } => {
-                    let Command::New(order) = command else { panic!("{event:?} of {command:?}") };
-                    assert_eq!(self.open.insert(id, order.quantity), None);
-                    self.side.insert(id, order.side);
+    /// Starts one node with the network as it is to see it; the number rises when it is ready.
+    pub fn start_one(&mut self, role: Role, index: usize, seen: &Network, ready: &Arc<AtomicU64>) {
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let (network, ready) = (seen.clone(), Arc::clone(ready));
+        let troubles = Arc::clone(&self.troubles);
+        let thread = std::thread::spawn(move || {
+            let mut say = |notice: &Notice| {
+                if matches!(notice, Notice::Ready { .. }) {
+                    ready.fetch_add(1, Ordering::AcqRel);
                 }
-                Event::Traded { maker, taker, price, quantity, maker_left, taker_left, .. } => {
-                    assert!(quantity > 0);
-                    self.trade(maker, quantity, maker_left);
-                    self.trade(taker, quantity, taker_left);
-                    assert!(self.bands.is_none_or(|(low, high)| low <= price && price <= high));
-                    if let Some((_, before)) = takes.filter(|last| last.0 == taker && !is_auction) {
-                        let is_worse = match self.side[&taker] {
-                            Side::Buy => before <= price,
-                            Side::Sell => before >= price,
-                        };
-                        assert!(is_worse, "{taker} got {price} after {before}");
-                    }
-                    takes = Some((taker, price));
+                if let Notice::Trouble { message, .. } = notice {
+                    troubles.lock().unwrap().push(message.clone());
                 }
-                Event::Cancelled { id, left, .. } => assert_eq!(self.open.remove(&id), Some(left)),
-                Event::Reduced { id, left, .. } => {
-                    let open = self.open.insert(id, left).unwrap();
-                    assert!(0 < left && left < open, "{event:?}");
-                }
-                Event::Replaced { id, quantity, .. } => {
-                    assert!(self.open.insert(id, quantity).is_some());
-                }
-                Event::BandsSet { low, high } => self.bands = Some((low, high)),
-                _ => {}
-            }
+            };
+            node::run(&network, role, index, stopped.as_fd(), &mut say).unwrap()
+        });
+        self.nodes.insert((role, index), Running { stop, thread });
+    }
+
+    /// Ends a node, and starts it again as it was. The number rises when it is ready.
+    pub fn restart(&mut self, role: Role, index: usize) -> Arc<AtomicU64> {
+        self.stop_one(role, index);
+        let ready = Arc::default();
+        self.start_one(role, index, &self.network.clone(), &ready);
+        ready
+    }
+
+    /// Ends one node.
+    pub fn stop_one(&mut self, role: Role, index: usize) -> Ended {
+        let running = self.nodes.remove(&(role, index)).unwrap();
+        drop(running.stop);
+        running.thread.join().unwrap()
+    }
+
+    /// Ends all nodes.
+    pub fn stop(mut self) -> Vec<Ended> {
+        self.stop_all()
+    }
+
+    /// Ends all nodes; what they wrote stays as long as the ring.
+    pub fn stop_all(&mut self) -> Vec<Ended> {
+        let all: Vec<_> = self.nodes.keys().copied().collect();
+        all.into_iter().map(|(role, index)| self.stop_one(role, index)).collect()
+    }
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Header of the frame.
+    pub header: Header,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// Last number sent, and what has no reply.
+#[derive(Debug, Default)]
+pub struct Flow {
+    last: u64,
+    pending: VecDeque<(u64, Vec<u8>)>,
+}
+
+/// A client with one link and any number of sessions; it connects again and sends again.
+pub struct Client {
+    /// Its gateway.
+    pub address: Address,
+    /// Its link, while it is connected.
+    pub link: Option<Link>,
+    /// Last sequence number of each session.
+    pub sessions: BTreeMap<u32, u64>,
+    /// By session and instrument.
+    pub flows: BTreeMap<(u32, u32), Flow>,
+    /// All frames that came.
+    pub told: Vec<Told>,
+}
+
+impl Client {
+    /// A client of these sessions at a gateway.
+    pub fn new(ring: &Ring, gateway: usize, sessions: &[u32]) -> Client {
+        Client {
+            address: ring.network.gateway[gateway].address.clone(),
+            link: None,
+            sessions: sessions.iter().map(|session| (*session, 0)).collect(),
+            flows: BTreeMap::new(),
+            told: vec![],
         }
     }
 
-    fn trade(&mut self, id: OrderId, quantity: Quantity, left: Quantity) {
-        let open = self.open.remove(&id).expect("who trades is known");
-        assert_eq!(open - quantity, left);
-        if left > 0 {
-            self.open.insert(id, left);
-        }
+    /// Requests without a reply.
+    pub fn waiting(&self) -> usize {
+        self.flows.values().map(|flow| flow.pending.len()).sum()
     }
 
-    fn agrees(&self, saved: &Saved) {
-        let known: BTreeMap<_, _> = saved.orders.iter().map(|o| (o.order.id, o.left)).collect();
-        assert_eq!(known, self.open);
-    }
-}
-
-/// What an event is, with the number of its reason or outcome if it has one.
-fn kind(event: &Event) -> What {
-    match *event {
-        Event::Accepted { .. } => ("accepted", 0),
-        Event::Rejected { reason, .. } => ("rejected", reason as u8),
-        Event::Traded { .. } => ("traded", 0),
-        Event::Cancelled { ending, .. } => ("cancelled", ending as u8),
-        Event::Replaced { kept_place, .. } => ("replaced", u8::from(kept_place)),
-        Event::Reduced { .. } => ("reduced", 0),
-        Event::Slid { .. } => ("slid", 0),
-        Event::Triggered { .. } => ("triggered", 0),
-        Event::Refreshed { .. } => ("refreshed", 0),
-        Event::BandsSet { .. } => ("bands", 0),
-        Event::Halted => ("halted", 0),
-        Event::Resumed => ("resumed", 0),
-        Event::AuctionBegun => ("auction", 0),
-        Event::Uncrossed { price, .. } => ("uncrossed", u8::from(price.is_some())),
-    }
-}
-
-/// Commands out of bytes, at most so many, go to both books. Answers how many there were, and what
-/// happened how often.
-///
-/// # Panics
-/// If the books differ in anything, or one of them breaks what must hold for any book.
-pub fn differ(
-    bytes: impl Iterator<Item = u8>,
-    names: u64,
-    most: usize,
-) -> (usize, BTreeMap<What, u64>) {
-    let mut stream = Stream::new(bytes, names);
-    // A large book is looked at as a whole less often.
-    let pause = names.div_ceil(100) as usize;
-    let (mut plain, mut fast) = (naive::Book::new(), Book::new());
-    let mut ledger = Ledger::default();
-    let (mut expected, mut events) = (vec![], vec![]);
-    for step in 0..most {
-        let Some(command) = stream.command() else {
-            exchange(&mut fast, &mut plain, &ledger);
-            return (step, ledger.seen);
-        };
-        expected.clear();
-        events.clear();
-        plain.apply(&command, stream.now_ns, &mut |event| expected.push(event));
-        fast.apply(&command, stream.now_ns, &mut |event| events.push(event));
-        assert_eq!(events, expected, "step {step}: {command:?}");
-        if step % pause == 0 {
-            assert_eq!(fast.hash(), plain.hash(), "step {step}: {command:?}");
-        }
-        ledger.note(&command, &events);
-        assert_eq!(fast.len(), ledger.open.len());
-        if step % (16 * pause) == 0 {
-            for side in [Side::Buy, Side::Sell] {
-                assert_eq!(fast.best(side), plain.best(side));
-            }
-            assert_eq!(fast.market(), plain.market());
-            fast.audit().unwrap();
-        }
-        if step % 1000 == 999 {
-            exchange(&mut fast, &mut plain, &ledger);
-        }
-    }
-    exchange(&mut fast, &mut plain, &ledger);
-    (most, ledger.seen)
-}
-
-/// Each book goes on from what the other saved.
-fn exchange(fast: &mut Book, plain: &mut naive::Book, ledger: &Ledger) {
-    let (mut from_fast, mut from_plain) = (vec![], vec![]);
-    fast.save(&mut from_fast);
-    plain.save(&mut from_plain);
-    assert_eq!(from_fast, from_plain);
-    let loads = "a book reads what the other one saved";
-    ledger.agrees(&Saved::read(&from_fast).expect(loads));
-    *fast = Book::load(&from_plain).expect(loads);
-    *plain = naive::Book::load(&from_fast).expect(loads);
-    holds(fast);
-}
-
-fn holds(book: &Book) {
-    if let Err(fault) = book.audit() {
-        panic!("the book is not sound: {fault}");
-    }
-}
-
-/// Any bytes, as everything that comes from outside: each is something or refused, and what it is
-/// can be written and read again.
-///
-/// # Panics
-/// If something is read that cannot be written so, or a book that was read is not sound.
-pub fn codec(bytes: &[u8]) {
-    messages(bytes);
-    frame(bytes);
-    cell(bytes);
-    // What only tells whether it means something.
-    let marked = |mark: &[u8]| [mark, bytes].concat();
-    let _ = Flow::parse(&marked(b"nmflow01"));
-    let _ = log::parse(&marked(b"nmclnt01"));
-    let _ = segment::scan(bytes, 1);
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = Network::parse(text);
-        let _ = hosts::parse(text);
-        let _ = text.parse::<Kill>();
-        let _ = text.parse::<Address>();
-    }
-}
-
-fn messages(bytes: &[u8]) {
-    let (mut fields, mut again) = (Fields(bytes), vec![]);
-    while let Ok(command) = codec::read_command(&mut fields) {
-        codec::write_command(&command, &mut again);
-        assert_eq!(codec::read_command(&mut Fields(&again)), Ok(command));
-        again.clear();
-    }
-    let mut fields = Fields(bytes);
-    while let Ok(event) = codec::read_event(&mut fields) {
-        codec::write_event(&event, &mut again);
-        assert_eq!(codec::read_event(&mut Fields(&again)), Ok(event));
-        again.clear();
-    }
-    if let Ok((_, frames)) = batch::open(bytes) {
-        for frame in frames.flatten() {
-            let _ = Request::of(&frame);
-        }
-    }
-}
-
-/// The bytes as a frame whose checksum is right, alone and in a batch.
-fn frame(bytes: &[u8]) {
-    let body_bytes = bytes.get(56..60).and_then(|word| word.try_into().ok());
-    let Some(body_bytes) = body_bytes.map(u32::from_le_bytes) else { return };
-    if bytes.len() < wire::HEADER_BYTES || body_bytes as usize > bytes.len() - wire::HEADER_BYTES {
-        return;
-    }
-    let mut whole = bytes.to_vec();
-    wire::route(&mut whole, 1, 2, 3);
-    if let Ok(Some(frame)) = wire::read(&whole) {
-        let _ = (Request::of(&frame), wire::stamps(&frame));
-        let mut again = vec![];
-        wire::write(&frame.header, frame.body, frame.bytes.len(), &mut again);
-        let again = wire::read(&again).expect("what is written means something");
-        let again = again.expect("what is written is whole");
-        assert_eq!((again.header, again.body), (frame.header, frame.body));
-    }
-    let mut batch_bytes = vec![];
-    batch::begin(1, &mut batch_bytes);
-    batch_bytes.extend_from_slice(&whole);
-    if let Ok((_, frames)) = batch::open(&batch_bytes) {
-        for frame in frames.flatten() {
-            let _ = Request::of(&frame);
-        }
-    }
-}
-
-/// The bytes as a saved book, and as a saved cell whose checksum is right.
-fn cell(bytes: &[u8]) {
-    let (fast, plain) = (Book::load(bytes), naive::Book::load(bytes));
-    assert_eq!(fast.is_ok(), plain.is_ok());
-    if let (Ok(mut fast), Ok(plain)) = (fast, plain) {
-        holds(&fast);
-        assert_eq!(fast.hash(), plain.hash());
-        let mut stream = Stream::new(bytes.iter().copied(), 48);
-        while let Some(command) = stream.command() {
-            fast.apply(&command, stream.now_ns, &mut |_| {});
-        }
-        holds(&fast);
-    }
-    let _ = Cell::<Book>::load(bytes);
-    let mut sealed = Cell::<Book>::default().save();
-    sealed.truncate(8);
-    sealed.extend_from_slice(bytes);
-    sealed.extend_from_slice(&crc32c::crc32c(&sealed).to_le_bytes());
-    if let Ok(cell) = Cell::<Book>::load(&sealed) {
-        let again = Cell::<naive::Book>::load(&cell.save()).expect("what is saved is loaded");
-        assert_eq!(again.hash(), cell.hash());
-    }
-}
-
-/// Bytes of a seed (splitmix64).
-pub fn seeded(mut seed: u64) -> impl Iterator<Item = u8> {
-    std::iter::repeat_with(move || {
-        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)).to_le_bytes()
-    })
-    .flatten()
-}
-
-/// Bytes of each kind that [`codec`] reads, from a seed.
-pub fn samples(seed: u64) -> Vec<Vec<u8>> {
-    let mut stream = Stream::new(seeded(seed), 48);
-    let (mut book, mut cell) = (Book::new(), Cell::<Book>::default());
-    let (mut messages, mut events, mut frames) = (vec![], vec![], vec![]);
-    batch::begin(7, &mut frames);
-    for number in 0..40u64 {
-        let Some(command) = stream.command() else { break };
-        codec::write_command(&command, &mut messages);
-        book.apply(&command, stream.now_ns, &mut |event| codec::write_event(&event, &mut events));
+    /// Sends a request.
+    pub fn request(&mut self, session: u32, segment: u32, flags: u16, command: &Command) {
+        let seq = self.sessions.get_mut(&session).unwrap();
+        *seq += 1;
+        let flow = self.flows.entry((session, segment)).or_default();
+        let settled = if flow.pending.is_empty() { wire::SETTLED } else { 0 };
         let header = Header {
-            session: number as u32 % 3,
-            client_seq: number / 3 + 1,
-            previous_seq: number / 3,
+            flags: flags | wire::STAMPED | settled,
+            segment,
+            session,
+            client_seq: *seq,
+            previous_seq: flow.last,
+            intended_ns: *seq,
             ..Header::new(FrameKind::Request)
         };
-        let mut body = vec![];
-        codec::write_command(&command, &mut body);
-        wire::write(&header, &body, 200, &mut frames);
-        if let Ok(request) = Request::from_parts(&header, &body) {
-            cell.begin(number + 1, stream.now_ns);
-            cell.handle(&request, |_| {});
+        let (mut body, mut bytes) = (vec![], vec![]);
+        codec::write_command(command, &mut body);
+        wire::write(&header, &body, 300 + (*seq as usize * 37) % 900, &mut bytes);
+        if let Some(link) = &mut self.link {
+            link.output.extend_from_slice(&bytes);
+        }
+        flow.last = *seq;
+        flow.pending.push_back((*seq, bytes));
+    }
+
+    /// Connects, and sends again what has no reply.
+    pub fn connect(&mut self) {
+        let Ok(stream) = Stream::connect(&self.address, LIMIT) else {
+            return std::thread::sleep(Duration::from_millis(2));
+        };
+        let mut link = Link::new(stream).unwrap();
+        for session in self.sessions.keys() {
+            let header = Header { session: *session, ..Header::new(FrameKind::Hello) };
+            wire::write(&header, b"client", 0, &mut link.output);
+        }
+        for flow in self.flows.values() {
+            flow.pending.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
+        }
+        self.link = Some(link);
+    }
+
+    /// Sends what is to be sent, and takes what comes within a moment.
+    pub fn turn(&mut self) {
+        if self.link.is_none() {
+            self.connect();
+        }
+        let Some(link) = &mut self.link else { return };
+        let mut outcome = link.flush().map(|_| ());
+        let fd = link.as_fd().as_raw_fd();
+        if outcome.is_ok() && nm_sys::poll::readable(fd, Duration::from_millis(5)).unwrap() {
+            outcome = link.receive();
+        }
+        while let Ok(Some(frame)) = link.input.next_frame() {
+            let (header, body) = (frame.header, frame.body().to_vec());
+            if header.kind == FrameKind::Reply {
+                let whole = wire::read(frame.bytes).unwrap().unwrap();
+                let stamps = wire::stamps(&whole).unwrap();
+                assert!(stamps[0] > 0 && stamps.is_sorted(), "{stamps:?}");
+                assert!(stamps[3] <= nm_sys::clock::monotonic_ns());
+                let flow = self.flows.get_mut(&(header.session, header.segment)).unwrap();
+                let first = flow.pending.front().map(|(seq, _)| *seq);
+                // Whatever the gateway lost, a reply comes in order and once for each link.
+                if first != Some(header.client_seq) {
+                    assert!(first.is_none_or(|first| first > header.client_seq), "{header:?}");
+                    continue;
+                }
+                flow.pending.pop_front();
+            }
+            self.told.push(Told { header, body });
+        }
+        if outcome.is_err() {
+            self.link = None;
         }
     }
-    let mut saved_book = vec![];
-    book.save(&mut saved_book);
-    let saved_cell = cell.save();
-    let inner = saved_cell[8..saved_cell.len() - 4].to_vec();
-    let first_frame = frames[batch::HEAD_BYTES..].to_vec();
-    vec![messages, events, saved_book, inner, first_frame, frames]
+
+    /// The replies among what came.
+    pub fn replies(&self) -> impl Iterator<Item = &Told> {
+        self.told.iter().filter(|told| told.header.kind == FrameKind::Reply)
+    }
+}
+
+/// A limit order of a session.
+pub fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
+    Command::New(NewOrder {
+        id: u64::from(session) << 32 | seq,
+        user: session,
+        side,
+        kind: Kind::Limit,
+        life: Life::Day,
+        price,
+        stop_price: 0,
+        quantity: 1 + seq % 5,
+        display: 0,
+        minimum: 0,
+        post_only: PostOnly::No,
+        self_trade: SelfTrade::CancelOldest,
+    })
+}
+
+/// Instruments that are traded.
+pub const SEGMENTS: u32 = 5;
+
+/// Orders that a session may have without reply on an instrument.
+const WINDOW: usize = 8;
+
+/// Lets a session send what its window has room for; `sent` of `count` are sent.
+fn send(client: &mut Client, session: u32, segment: u32, sent: &mut u64, count: u64) {
+    let pending = client.flows.get(&(session, segment)).map_or(0, |flow| flow.pending.len());
+    let room = WINDOW.saturating_sub(pending).min((count - *sent) as usize);
+    for _ in 0..room {
+        *sent += 1;
+        let is_buy = (u64::from(session) + *sent).is_multiple_of(2);
+        let side = if is_buy { Side::Buy } else { Side::Sell };
+        let price = 100 + (*sent * 7 % 5) as i64;
+        let flags = if sent.is_multiple_of(50) { wire::PUBLIC } else { 0 };
+        client.request(session, segment, flags, &order(session, *sent, side, price));
+    }
+}
+
+/// Sends `count` orders of each session on each instrument, and calls `meanwhile` with the number
+/// of replies so far, as if all instruments had as few as the slowest.
+pub fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize)) {
+    let deadline = Deadline::after(LIMIT);
+    let mut sent: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    loop {
+        let mut is_done = true;
+        for client in &mut *clients {
+            for session in client.sessions.keys().copied().collect::<Vec<_>>() {
+                for segment in 0..SEGMENTS {
+                    let sent = sent.entry((session, segment)).or_default();
+                    send(client, session, segment, sent, count);
+                    is_done &= *sent == count;
+                }
+            }
+            client.turn();
+            is_done &= client.waiting() == 0;
+        }
+        let mut replies = [0; SEGMENTS as usize];
+        for told in clients.iter().flat_map(Client::replies) {
+            replies[told.header.segment as usize] += 1;
+        }
+        meanwhile(replies.into_iter().min().unwrap_or(0) * replies.len());
+        if is_done {
+            return;
+        }
+        let waiting: Vec<usize> = clients.iter().map(Client::waiting).collect();
+        assert!(!deadline.passed(), "no reply to {waiting:?} requests");
+    }
+}
+
+/// Each request has one reply, each instrument's outcomes are numbered without a gap, and each
+/// session's requests on an instrument were carried out in the order sent.
+pub fn prove(clients: &[Client], count: u64) {
+    let mut numbers: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+    let mut last: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
+    let mut sessions = 0;
+    for client in clients {
+        sessions += client.sessions.len() as u64;
+        for told in client.replies() {
+            let header = &told.header;
+            assert_eq!(header.flags & wire::FORGOTTEN, 0);
+            assert!(numbers.entry(header.segment).or_default().insert(header.output_seq));
+            let now = (header.client_seq, header.output_seq);
+            let before = last.insert((header.session, header.segment), now).unwrap_or_default();
+            assert!(before.0 < now.0 && before.1 < now.1, "{before:?} {now:?}");
+        }
+    }
+    for numbers in numbers.values() {
+        assert_eq!(numbers.len() as u64, sessions * count);
+        assert_eq!(numbers.last(), Some(&(sessions * count)), "carried out twice");
+    }
+    assert_eq!(numbers.len(), SEGMENTS as usize);
+}
+
+/// Stands between a node and those that connect to it, and cuts each connection after a while.
+pub struct Cutter {
+    address: PathBuf,
+    is_over: Arc<AtomicBool>,
+    cuts: Arc<AtomicU64>,
+}
+
+impl Cutter {
+    fn new(folder: &Path, name: &str, seed: u64) -> Cutter {
+        let target = folder.join(name);
+        let address = folder.join(format!("{name}-cut"));
+        let listener = UnixListener::bind(&address).unwrap();
+        let (is_over, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, count) = (Arc::clone(&is_over), Arc::clone(&cuts));
+        std::thread::spawn(move || {
+            let mut random = seed | 1;
+            for near in listener.incoming() {
+                let Ok(near) = near else { return };
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+                let Ok(far) = UnixStream::connect(&target) else { continue };
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let left = Arc::new(AtomicU64::new(20_000 + random % 60_000));
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (left, count) = (Arc::clone(&left), Arc::clone(&count));
+                    std::thread::spawn(move || copy(from, to, &left, &count));
+                }
+            }
+        });
+        Cutter { address, is_over, cuts }
+    }
+
+    /// Connections that it has cut so far.
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        let _ = UnixStream::connect(&self.address);
+    }
+}
+
+fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &AtomicU64) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        let before = left.load(Ordering::Acquire);
+        left.store(before.saturating_sub(count as u64), Ordering::Release);
+        // The cut goes through the middle of what came.
+        let passes = count.min(before as usize);
+        if to.write_all(&bytes[..passes]).is_err() {
+            break;
+        }
+        if passes < count {
+            cuts.fetch_add(1, Ordering::AcqRel);
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Starts a ring each node of which is reached through a cutter; it listens where it always did.
+pub fn cut_again_and_again(ring: &mut Ring) -> Vec<Cutter> {
+    let mut cutters = vec![];
+    let mut seen = ring.network.clone();
+    for (role, nodes) in [
+        (Role::Gateway, &mut seen.gateway),
+        (Role::Router, &mut seen.router),
+        (Role::Mediator, &mut seen.mediator),
+        (Role::Processor, &mut seen.processor),
+    ] {
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let name = format!("{role}-{index}");
+            let cutter = Cutter::new(ring.folder.path(), &name, cutters.len() as u64 * 77 + 5);
+            node.address = format!("unix:{}", cutter.address.display()).parse().unwrap();
+            cutters.push(cutter);
+        }
+    }
+    let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
+    for (role, index) in all {
+        let own = &ring.network.nodes(role)[index];
+        let mut network = seen.clone();
+        match role {
+            Role::Gateway => network.gateway[index] = own.clone(),
+            Role::Router => network.router[index] = own.clone(),
+            Role::Mediator => network.mediator[index] = own.clone(),
+            Role::Processor => network.processor[index] = own.clone(),
+        }
+        ring.start_one(role, index, &network, &Arc::default());
+    }
+    cutters
 }

@@ -13,7 +13,7 @@
 //! The checksum leaves the padding out, which says nothing, and the hop stamps, which each node
 //! adds in the last bytes of the padding (see [`stamp`]).
 
-use crate::codec::Meaningless;
+use nm_codec::Meaningless;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
@@ -196,7 +196,7 @@ pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>)
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(body);
-    let checksum = crc32c::crc32c(&out[start..]);
+    let checksum = nm_codec::crc32c(&out[start..]);
     out[start + 60..start + 64].copy_from_slice(&checksum.to_le_bytes());
     out.resize(start + length, 0);
 }
@@ -208,7 +208,7 @@ pub fn route(frame: &mut [u8], gateway: u16, cell: u16, epoch: u32) {
     frame[16..20].copy_from_slice(&epoch.to_le_bytes());
     let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
     frame[60..64].fill(0);
-    let checksum = crc32c::crc32c(&frame[..HEADER_BYTES + body_bytes]);
+    let checksum = nm_codec::crc32c(&frame[..HEADER_BYTES + body_bytes]);
     frame[60..64].copy_from_slice(&checksum.to_le_bytes());
 }
 
@@ -217,7 +217,7 @@ pub fn settle(frame: &mut [u8]) {
     frame[6] |= SETTLED as u8;
     frame[60..64].fill(0);
     let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
-    let checksum = crc32c::crc32c(&frame[..HEADER_BYTES + body_bytes]);
+    let checksum = nm_codec::crc32c(&frame[..HEADER_BYTES + body_bytes]);
     frame[60..64].copy_from_slice(&checksum.to_le_bytes());
 }
 
@@ -255,9 +255,9 @@ pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, Meaningless> {
     };
     let Some(whole) = bytes.get(..length) else { return Ok(None) };
     let body = &whole[HEADER_BYTES..HEADER_BYTES + body_bytes];
-    let checksum = crc32c::crc32c(&head[..60]);
-    let checksum = crc32c::crc32c_append(checksum, &[0; 4]);
-    if crc32c::crc32c_append(checksum, body) != u32_at(60) {
+    let checksum = nm_codec::crc32c(&head[..60]);
+    let checksum = nm_codec::crc32c_append(checksum, &[0; 4]);
+    if nm_codec::crc32c_append(checksum, body) != u32_at(60) {
         return Err(Meaningless);
     }
     Ok(Some(Frame { header, body, bytes: whole }))

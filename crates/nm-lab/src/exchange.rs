@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use nm_exchange::load::Arrivals;
 use nm_exchange::network::Role;
-use nm_exchange::place::Transport;
-use nm_exchange::run::{self, Setup};
-use nm_exchange::sla::Sla;
+use nm_exchange_lab::load::Arrivals;
+use nm_exchange_lab::place::Transport;
+use nm_exchange_lab::run::{self, Setup};
+use nm_exchange_lab::sla::Sla;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
 use nm_model::result::{Round, RoundData, Statistic};

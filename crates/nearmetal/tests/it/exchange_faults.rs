@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use Role::{Mediator, Processor};
 use nm_exchange::network::{Durability, Network, Role};
-use nm_exchange::supervise::Supervisor;
+use nm_exchange_lab::supervise::Supervisor;
 use nm_sys::clock::Moment;
 
 use crate::exchange_net::{Load, Net, Wire};
 use crate::support::{BINARY, PATIENCE, Run, finish};
-
-use Role::{Mediator, Processor};
 
 /// Stands before the C library's `fdatasync`, and takes its time while the file is there that
 /// `SLOW_DISK` names.

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use nm_exchange::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
 use nm_exchange::network::{Durability, Network, Node, Role};
+use nm_exchange_lab::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
 
 use crate::support::{BINARY, Run, run, wait_for};
 

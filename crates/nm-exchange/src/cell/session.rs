@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
-use crate::codec::{self, Fields};
-use crate::order::{Event, UserId};
+use nm_book::codec;
+use nm_book::order::{Event, UserId};
+use nm_codec::Fields;
 
 /// Outcomes that are kept for each session and instrument, to be told again.
 pub const OUTCOMES: usize = 64;

@@ -4,14 +4,14 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use nm_book::order::Segment;
+use nm_codec::{Fields, Meaningless};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use serde::Serialize;
 
-use crate::codec::{Fields, Meaningless};
 use crate::link::{Address, Link, Stream};
 use crate::network::{CONTROL, Durability, Network, Role};
-use crate::order::Segment;
 use crate::wire::{self, FrameKind, Header};
 
 use super::State;

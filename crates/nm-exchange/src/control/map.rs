@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{Fields, Meaningless};
-use crate::order::Segment;
+use nm_book::order::Segment;
+use nm_codec::{Fields, Meaningless};
 
 /// Instruments that may belong to another cell than the rule says.
 pub const EXCEPTIONS_MAX: usize = 10_000;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{Fields, Meaningless};
+use nm_book::order::Segment;
+use nm_codec::fnv1a;
+use nm_codec::{Fields, Meaningless};
+
 use crate::network::Role;
-use crate::order::Segment;
-use crate::saved::fnv1a;
 
 use super::map::{EXCEPTIONS_MAX, Leading, Map, Routes};
 use super::view::{NodeName, read_node, write_node};
@@ -234,7 +235,7 @@ impl State {
             out.extend_from_slice(&change.segment.to_le_bytes());
             out.extend_from_slice(&change.cell.to_le_bytes());
         }
-        out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
+        out.extend_from_slice(&nm_codec::crc32c(&out).to_le_bytes());
         out
     }
 
@@ -257,7 +258,7 @@ impl State {
         let (content, checksum) = bytes.split_last_chunk().ok_or(Meaningless)?;
         let mut from = Fields(content);
         let is_marked = from.bytes(MARK.len())? == MARK;
-        if !is_marked || crc32c::crc32c(content) != u32::from_le_bytes(*checksum) {
+        if !is_marked || nm_codec::crc32c(content) != u32::from_le_bytes(*checksum) {
             return Err(Meaningless);
         }
         let (index, routes) = (from.u64()?, Routes::read(&mut from)?);
@@ -483,7 +484,7 @@ mod tests {
             prop_assert_eq!(State::load(&saved).is_ok(), is_same);
             // What is sealed again after the change is read or refused.
             saved.truncate(saved.len() - 4);
-            let checksum = crc32c::crc32c(&saved);
+            let checksum = nm_codec::crc32c(&saved);
             saved.extend_from_slice(&checksum.to_le_bytes());
             let _ = State::load(&saved);
         }

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codec::{Fields, Meaningless};
+use nm_codec::{Fields, Meaningless};
+
 use crate::network::{Network, Role};
 
 use super::map::{Leading, Map, Routes};

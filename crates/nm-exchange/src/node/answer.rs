@@ -1,9 +1,10 @@
 //! What a handled request leads to: its reply, what other sessions are told, what everybody is; and
 //! what a session is told again.
 
+use nm_book::codec;
+use nm_book::order::{Event, Matching, UserId};
+
 use crate::cell::{Cell, Handled, KEPT_MAX, Outcome, Request};
-use crate::codec;
-use crate::order::{Event, Matching, UserId};
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
 /// Events that one frame carries; what is more goes into frames of its own before it.
@@ -192,8 +193,8 @@ impl<S: FnMut(&Outgoing<'_>)> Sending<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::naive::Book;
-    use crate::order::{Command, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+    use nm_book::naive::Book;
+    use nm_book::order::{Command, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
 
     fn request(session: u32, seq: u64, side: Side, quantity: u64) -> Vec<u8> {
         let command = Command::New(NewOrder {
@@ -250,9 +251,9 @@ mod tests {
         use FrameKind::{Private, Public, Reply};
         assert_eq!(kinds, [(Reply, 9, 9), (Private, 7, 7), (Public, 9, 9)]);
         assert_eq!((sent[0].0.client_seq, sent[0].0.output_seq, sent[0].0.intended_ns), (1, 2, 5));
-        let mut reply = codec::Fields(&sent[0].1[8..]);
+        let mut reply = nm_codec::Fields(&sent[0].1[8..]);
         assert!(matches!(codec::read_event(&mut reply), Ok(Event::Accepted { user: 9, .. })));
-        let mut private = codec::Fields(&sent[1].1);
+        let mut private = nm_codec::Fields(&sent[1].1);
         let told = codec::read_event(&mut private).unwrap();
         assert!(matches!(told, Event::Traded { maker_user: 7, quantity: 3, .. }), "{told:?}");
         assert_eq!(codec::read_event(&mut reply), Ok(told));
@@ -315,7 +316,7 @@ mod tests {
         ask(2, &|sell| (sell.side, sell.quantity, sell.display) = (Side::Sell, 2, 1));
         let slid = ask(1, &|order| (order.post_only, order.price) = (PostOnly::Slide, 105));
         let event = |body: &[u8], at: usize| {
-            let mut fields = codec::Fields(body);
+            let mut fields = nm_codec::Fields(body);
             (0..at).for_each(|_| assert!(codec::read_event(&mut fields).is_ok()));
             codec::read_event(&mut fields).unwrap()
         };
@@ -361,7 +362,7 @@ mod tests {
             let of_kind = sent.iter().filter(|(header, _)| header.kind == kind);
             let count = |(_, body): &(Header, Vec<u8>)| {
                 let skip = if kind == FrameKind::Reply { 8 } else { 0 };
-                let mut fields = codec::Fields(&body[skip..]);
+                let mut fields = nm_codec::Fields(&body[skip..]);
                 let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok()).count();
                 assert!(fields.0.is_empty());
                 events

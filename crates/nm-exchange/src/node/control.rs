@@ -3,10 +3,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nm_replica::{Log, Told};
+
 use crate::control::{self, Answer, Ask, Change, Command, Leading, Routes, State, View, Watch};
 use crate::link::Broken;
 use crate::network::{CONTROL, Network, Role};
-use crate::replica::{Log, Told};
 use crate::wire::{self, FrameKind, Header};
 
 use super::links::{LinkId, Links};

@@ -13,11 +13,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use nm_book::order::{Segment, UserId};
+
 use crate::cell::Request;
 use crate::control::{Map, Routes, View};
 use crate::link::{Arrived, Broken};
 use crate::network::{Durability, Network, Role};
-use crate::order::{Segment, UserId};
 use crate::wire::{self, FrameKind, Header};
 
 use super::Behaviour;

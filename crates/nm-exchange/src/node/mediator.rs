@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
+use nm_book::book::Book;
 use nm_model::agent::Failure;
+use nm_replica::journal::{self, Recorder};
 
 use crate::batch;
-use crate::book::Book;
 use crate::cell::{Cell, Request};
-use crate::journal::{self, Recorder};
+use crate::hashes::Hashes;
 use crate::link::{Arrived, Broken};
 use crate::network::{Network, Role};
-use crate::verify::hashes::Hashes;
 use crate::wire::{Frame, FrameKind, Header};
 
 use super::Behaviour;

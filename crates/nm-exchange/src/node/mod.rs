@@ -4,6 +4,7 @@
 mod answer;
 mod control;
 mod gateway;
+pub mod groups;
 mod links;
 mod mediator;
 mod processor;
@@ -13,6 +14,7 @@ mod router;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use links::{LinkId, Links, Peer};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::{Ready, Waker};
@@ -21,8 +23,6 @@ use serde::Serialize;
 use crate::link::{Arrived, Broken, Listener};
 use crate::network::{Durability, Network, Role};
 use crate::wire::FrameKind;
-
-use links::{LinkId, Links, Peer};
 
 /// What a node tells whoever started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

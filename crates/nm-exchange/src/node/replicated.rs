@@ -5,24 +5,25 @@
 
 use std::collections::VecDeque;
 
+use nm_book::book::Book;
 use nm_model::agent::{Failure, FailureKind};
+use nm_replica::journal::{self, Recorder};
+use nm_replica::{Log, RaftLog, Refused, Replicas, Told};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
 
 use crate::batch;
-use crate::book::Book;
 use crate::cell::{self, Admitted, Cell, Request};
 use crate::control::{Map, Routes, View};
-use crate::journal::{self, Recorder};
+use crate::hashes::Hashes;
 use crate::link::{Arrived, Broken};
 use crate::network::{CONTROL, Durability, Network, Role};
-use crate::replica::{self, Log, RaftLog, Refused, Replicas, Told};
-use crate::verify::hashes::Hashes;
 use crate::wire::{self, Frame, FrameKind, Header};
 
 use super::Behaviour;
 use super::answer::Answers;
 use super::control::{Control, tell_routes};
+use super::groups;
 use super::links::{LinkId, Links, Peer};
 
 /// Bytes of requests that may wait for room in the log; more are lost, and sent again.
@@ -168,7 +169,7 @@ impl<L: Log> Replica<L> {
         if self.log.lead().is_none() || self.waiting_bytes > WAITING_BYTES_MAX {
             return false;
         }
-        let fits = |last: &Vec<u8>| last.len() + bytes.len() <= replica::BATCH_BYTES_MAX;
+        let fits = |last: &Vec<u8>| last.len() + bytes.len() <= nm_replica::BATCH_BYTES_MAX;
         if !self.waiting.back().is_some_and(fits) {
             let mut batch = Vec::with_capacity(bytes.len() * 4);
             batch::begin(batch::now_ns(), &mut batch);
@@ -232,8 +233,8 @@ impl Cells {
     fn new(network: &Network, role: Role, index: usize) -> Result<Cells, Failure> {
         let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
         let waker = Waker::new().map_err(system)?;
-        let settings = replica::Settings { keep_all: network.record, ..Default::default() };
-        let (thread, logs) = Replicas::start(network, role, index, settings, waker.clone())?;
+        let settings = nm_replica::Settings { keep_all: network.record, ..Default::default() };
+        let (thread, logs) = groups::start(network, role, index, settings, waker.clone())?;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
         let (mut replicas, mut control) = (vec![], None);

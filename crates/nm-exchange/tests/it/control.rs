@@ -8,20 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nm_book::book::Book;
+use nm_book::order::Side;
 use nm_exchange::batch;
-use nm_exchange::book::Book;
 use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::control::ask::{self, Observer, Status};
 use nm_exchange::control::{Answer, Ask, Leading, Routes, State};
-use nm_exchange::journal::{self, Reader};
 use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::network::{Durability, Network, Role};
-use nm_exchange::order::Side;
+use nm_exchange::testing::{Client, LIMIT, Ring, order, prove, trade};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_model::agent::FailureKind;
+use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
-
-use super::nodes::{Client, LIMIT, Ring, order, prove, trade};
 
 /// The network's status as soon as it is so.
 fn until(network: &Network, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {

@@ -1,16 +1,10 @@
-//! Tests of the exchange, in one binary.
+//! Tests of the nodes, in one binary.
 
-mod book;
-mod calls;
 mod control;
-mod faults;
-mod journal;
-mod load;
+mod groups;
 mod nodes;
-mod quiet;
 mod quiet_nodes;
-mod replica;
-mod scenarios;
 mod shm;
-mod told;
-mod verify;
+
+#[global_allocator]
+static ALLOCATOR: nm_test_support::CountingAllocator = nm_test_support::CountingAllocator;

@@ -9,15 +9,13 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use nm_exchange::codec;
+use nm_book::codec;
+use nm_book::order::{Command, Side};
+use nm_book::testing::limit;
 use nm_exchange::network::{Durability, Network, Node, Role};
 use nm_exchange::node::{self, Notice};
-use nm_exchange::order::{Command, Side};
 use nm_exchange::wire::{self, FrameKind, Header};
-
-use crate::book::limit;
-use crate::calls::{Calls, report_system_calls, supervise};
-use crate::quiet::watch;
+use nm_test_support::{Calls, report_system_calls, supervise, watch};
 
 const SEGMENTS: u32 = 4;
 
@@ -81,7 +79,7 @@ impl Client {
                 used += frame.bytes.len();
                 if frame.header.kind == FrameKind::Reply {
                     left -= 1;
-                    let mut fields = codec::Fields(&frame.body[8..]);
+                    let mut fields = nm_codec::Fields(&frame.body[8..]);
                     let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok());
                     let seen = frame.header.previous_seq + events.count() as u64;
                     self.seen[frame.header.segment as usize] = seen;

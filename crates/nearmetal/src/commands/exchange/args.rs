@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nm_exchange::load::Arrivals;
 use nm_exchange::network::Role;
-use nm_exchange::run::Kill;
+use nm_exchange_lab::load::Arrivals;
+use nm_exchange_lab::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
 
 use crate::cli::FormatArgs;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use jiff::Timestamp;
-use nm_exchange::hosts;
-use nm_exchange::load::Stall;
-use nm_exchange::load::flow::{self, Flow};
-use nm_exchange::run::Setup;
-use nm_exchange::sla::Sla;
+use nm_exchange_lab::hosts;
+use nm_exchange_lab::load::Stall;
+use nm_exchange_lab::load::flow::{self, Flow};
+use nm_exchange_lab::run::Setup;
+use nm_exchange_lab::sla::Sla;
 use nm_lab::trial::Options;
 use nm_model::plan::{EnvironmentKind, PlanTarget, Scope, TrialBlock};
 use nm_model::result::RunState;
@@ -21,12 +21,13 @@ use nm_model::{
 use nm_report::folder::{ResultFolder, file_name};
 use nm_report::terminal;
 
-use super::args::{NetworkArgs, RunArgs, Transport};
 use crate::cli::Format;
 use crate::exit::{Exit, Stop};
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::{interrupt, output};
+
+use super::args::{NetworkArgs, RunArgs, Transport};
 
 /// Where results go unless `--out` says otherwise.
 const OUT: &str = "nearmetal-out";

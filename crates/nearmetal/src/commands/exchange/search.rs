@@ -1,18 +1,19 @@
 //! `nearmetal exchange search`: the highest rate of a network that keeps the limit.
 
 use anyhow::Result;
-use nm_exchange::search::{self, Bracket, Plan, Tried};
-use nm_exchange::sla::Sla;
+use nm_exchange_lab::search::{self, Bracket, Plan, Tried};
+use nm_exchange_lab::sla::Sla;
 use nm_model::FailureKind;
 use nm_model::result::{RoundData, RunState};
 use nm_report::terminal;
 use serde::Serialize;
 
-use super::args::SearchArgs;
-use super::run::{self, Run, cancelled, of_round, setup};
 use crate::cli::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+use super::args::SearchArgs;
+use super::run::{self, Run, cancelled, of_round, setup};
 
 /// Requests a second for each mediator that the published study found best.
 const PUBLISHED_PER_MEDIATOR: f64 = 5_000.0;

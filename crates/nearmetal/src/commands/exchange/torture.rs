@@ -6,17 +6,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use nm_exchange::run;
-use nm_exchange::torture::{self, Trial, Wanted};
-use nm_exchange::verify::{self, Cuts};
+use nm_exchange_lab::run;
+use nm_exchange_lab::torture::{self, Trial, Wanted};
+use nm_exchange_lab::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
 use nm_report::table::{Table, Tone};
 use serde::Serialize;
 
-use super::args::TortureArgs;
 use crate::cli::Format;
 use crate::exit::{Exit, Stop};
 use crate::{interrupt, output};
+
+use super::args::TortureArgs;
 
 /// Load before the measurement, ms.
 const WARMUP_MS: u64 = 200;

@@ -5,14 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nm_exchange::verify::{self, Cuts, Findings};
+use nm_exchange_lab::verify::{self, Cuts, Findings};
 use nm_report::table::Tone;
 use serde::Serialize;
 
-use super::args::VerifyArgs;
 use crate::cli::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+use super::args::VerifyArgs;
 
 /// One folder with what was found in it.
 #[derive(Debug, Serialize)]

@@ -1,0 +1,371 @@
+//! What a command costs in the fast book and in the plain one, on two mixes of orders.
+//!
+//! The commands are made beforehand, by a seeded generator that follows a book, so that cancels
+//! and moves name orders that live. Each round plays the same commands on fresh books, the fast
+//! and the plain one in turn; the first fifth is warm-up. Time per command is that of a whole
+//! stretch divided by its commands; the percentiles come from further rounds that read the clock
+//! before and after each command, of which the cost of reading is taken off. Events are consumed
+//! by a running sum, which must be equal for both books. Run by `cargo xtask bench-book`.
+#![allow(clippy::print_stdout)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use nm_book::book::Book;
+use nm_book::naive;
+use nm_book::order::{
+    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
+    Side, UserId,
+};
+use nm_sys::clock::Clock;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches only a plain cell.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Orders that live at the start, and about so many later on.
+const LIVING: usize = 1000;
+
+/// The plain book plays only so many commands a round: it is slow.
+const PLAIN_COMMANDS: usize = 20_000;
+
+/// xoshiro would do as well: a seeded stream of numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, count: u64) -> u64 {
+        self.next() % count
+    }
+
+    /// From 0 to 1.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Shares of a mix, in per cent: what is left of 100 are moves.
+struct Mix {
+    name: &'static str,
+    add: u64,
+    take: u64,
+    cancel: u64,
+    /// How many resting orders of mean size one that takes is good for.
+    depth: u64,
+}
+
+const MIXES: [Mix; 2] = [
+    Mix { name: "9 % add, 3 % IOC, 6 % cancel, 82 % move", add: 9, take: 3, cancel: 6, depth: 1 },
+    Mix {
+        name: "60 % add, 30 % cancel or move (25, 5), 10 % IOC",
+        add: 60,
+        take: 10,
+        cancel: 25,
+        depth: 3,
+    },
+];
+
+/// Follows a book and makes commands that fit it.
+struct Maker {
+    random: Random,
+    book: Book,
+    live: Vec<OrderId>,
+    known: BTreeMap<OrderId, (usize, NewOrder, Quantity)>,
+    last: Price,
+    trades: u64,
+    commands: Vec<Command>,
+}
+
+impl Maker {
+    fn new() -> Maker {
+        Maker {
+            random: Random(4),
+            book: Book::new(),
+            live: vec![],
+            known: BTreeMap::new(),
+            last: 100_000,
+            trades: 0,
+            commands: vec![],
+        }
+    }
+
+    /// A resting order, at most a thousand ticks from the last price and mostly near it.
+    fn order(&mut self) -> NewOrder {
+        let side = if self.random.below(2) == 0 { Side::Buy } else { Side::Sell };
+        let away = 1 + (self.random.unit().powi(2) * 1000.0) as i64;
+        let price = self.last + if side == Side::Buy { -away } else { away };
+        let quantity = 1 + self.random.below(6) * self.random.below(6) * self.random.below(6);
+        NewOrder {
+            id: self.random.next(),
+            user: self.random.below(1000) as UserId,
+            side,
+            kind: Kind::Limit,
+            life: Life::GoodTillCancelled,
+            price,
+            stop_price: 0,
+            quantity,
+            display: 0,
+            minimum: 0,
+            post_only: PostOnly::No,
+            self_trade: SelfTrade::Allow,
+        }
+    }
+
+    fn living(&mut self) -> (NewOrder, Quantity) {
+        let at = self.random.below(self.live.len() as u64) as usize;
+        let (_, order, left) = self.known[&self.live[at]];
+        (order, left)
+    }
+
+    fn command(&mut self, mix: &Mix) -> Command {
+        let share = self.random.below(100);
+        if share < mix.add || self.live.len() < LIVING / 2 {
+            return Command::New(self.order());
+        }
+        if share < mix.add + mix.take {
+            let order = self.order();
+            let price = if order.side == Side::Buy { self.last + 100 } else { self.last - 100 };
+            // The fuller the book, the more is taken, so that it keeps about its size.
+            let depth = mix.depth * (self.live.len() / LIVING).max(1) as u64;
+            let quantity = order.quantity * depth + depth / 2;
+            return Command::New(NewOrder {
+                life: Life::ImmediateOrCancel,
+                price,
+                quantity,
+                ..order
+            });
+        }
+        let (order, left) = self.living();
+        let NewOrder { id, user, price, .. } = order;
+        if share < mix.add + mix.take + mix.cancel {
+            return Command::Cancel { id, user };
+        }
+        // A hundredth of the way to the last price, a tick at least.
+        let step = (self.last - price) / 100;
+        let tick = if self.random.below(2) == 0 { 1 } else { -1 };
+        let toward = if step == 0 { tick } else { step };
+        Command::Replace { id, user, price: price + toward, quantity: left }
+    }
+
+    fn step(&mut self, command: Command) {
+        self.commands.push(command);
+        let mut events = vec![];
+        self.book.apply(&command, 0, &mut |event| events.push(event));
+        if let Command::New(order) = command {
+            self.known.insert(order.id, (self.live.len(), order, order.quantity));
+            self.live.push(order.id);
+        }
+        for event in events {
+            match event {
+                Event::Traded { maker, taker, price, maker_left, taker_left, .. } => {
+                    self.trades += 1;
+                    self.last = price;
+                    self.note(maker, maker_left);
+                    self.note(taker, taker_left);
+                }
+                Event::Cancelled { id, .. } => self.note(id, 0),
+                Event::Replaced { id, price, .. } => {
+                    if let Some(known) = self.known.get_mut(&id) {
+                        known.1.price = price;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn note(&mut self, id: OrderId, left: Quantity) {
+        if left > 0 {
+            self.known.entry(id).and_modify(|known| known.2 = left);
+        } else if let Some((at, ..)) = self.known.remove(&id) {
+            self.live.swap_remove(at);
+            if let Some(moved) = self.live.get(at) {
+                self.known.entry(*moved).and_modify(|known| known.0 = at);
+            }
+        }
+    }
+}
+
+/// Commands of a mix, after those that fill the book.
+struct Flow {
+    commands: Vec<Command>,
+    trades: f64,
+    live: usize,
+}
+
+fn flow(mix: &Mix, count: usize) -> Flow {
+    let mut maker = Maker::new();
+    for _ in 0..LIVING {
+        let order = maker.order();
+        maker.step(Command::New(order));
+    }
+    maker.trades = 0;
+    for _ in 0..count {
+        let command = maker.command(mix);
+        maker.step(command);
+    }
+    let trades = maker.trades as f64 / count as f64;
+    Flow { commands: maker.commands, trades, live: maker.live.len() }
+}
+
+/// What is kept of the events, so that none can be left out.
+fn sum_up(sum: &mut u64, event: Event) {
+    let part = match event {
+        Event::Accepted { id, .. } => id,
+        Event::Traded { maker, quantity, price, .. } => maker ^ quantity ^ price as u64,
+        Event::Cancelled { id, left, .. } => id ^ left,
+        Event::Replaced { id, kept_place, .. } => id ^ u64::from(kept_place),
+        Event::Rejected { id, reason, .. } => id ^ reason as u64,
+        other => {
+            black_box(other);
+            1
+        }
+    };
+    *sum = sum.rotate_left(5) ^ part;
+}
+
+fn play<M: Matching>(book: &mut M, commands: &[Command], sum: &mut u64) {
+    for command in commands {
+        book.apply(command, 0, &mut |event| sum_up(sum, event));
+    }
+}
+
+/// One stretch without reading the clock within it: ns and allocations per command, sum of events.
+fn stretch<M: Matching>(mut book: M, commands: &[Command]) -> (f64, f64, u64) {
+    let clock = Clock::system();
+    let (warm, measured) = commands.split_at(commands.len() / 5);
+    let mut sum = 0;
+    play(&mut book, warm, &mut sum);
+    let (before, start) = (ALLOCATIONS.get(), clock.now());
+    play(&mut book, measured, &mut sum);
+    let ns = clock.ns(clock.now() - start);
+    let count = measured.len() as f64;
+    (ns as f64 / count, (ALLOCATIONS.get() - before) as f64 / count, sum)
+}
+
+/// Each command alone: ns at p50, p99 and p99.9, with the cost of reading the clock taken off.
+fn singly<M: Matching>(mut book: M, commands: &[Command]) -> [f64; 3] {
+    let clock = Clock::system();
+    let (warm, measured) = commands.split_at(commands.len() / 5);
+    let mut sum = 0;
+    play(&mut book, warm, &mut sum);
+    let mut ticks: Vec<u64> = Vec::with_capacity(measured.len());
+    for command in measured {
+        let start = clock.now();
+        book.apply(command, 0, &mut |event| sum_up(&mut sum, event));
+        ticks.push(clock.now() - start);
+    }
+    black_box(sum);
+    let mut idle: Vec<u64> =
+        (0..10_001).map(|_| black_box(clock.now().abs_diff(clock.now()))).collect();
+    idle.sort_unstable();
+    ticks.sort_unstable();
+    let read = idle[5_000];
+    [0.5, 0.99, 0.999].map(|share| {
+        let at = ((ticks.len() as f64 * share) as usize).min(ticks.len() - 1);
+        clock.ns(ticks[at].saturating_sub(read)) as f64
+    })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Figures of one book over the rounds.
+#[derive(Default)]
+struct Figures {
+    ns: Vec<f64>,
+    allocations: f64,
+    singly: [Vec<f64>; 3],
+}
+
+impl Figures {
+    fn row(&mut self, name: &str) -> String {
+        let [p50, p99, p999] = &mut self.singly;
+        let best = self.ns.iter().copied().fold(f64::INFINITY, f64::min);
+        format!(
+            "| {name} | {:.1} | {best:.1} | {:.3} | {:.0} | {:.0} | {:.0} |",
+            median(&mut self.ns),
+            self.allocations,
+            median(p50),
+            median(p99),
+            median(p999),
+        )
+    }
+
+    fn round<M: Matching>(&mut self, fresh: impl Fn() -> M, commands: &[Command]) -> u64 {
+        let (ns, allocations, sum) = stretch(fresh(), commands);
+        self.ns.push(ns);
+        self.allocations = self.allocations.max(allocations);
+        let single = singly(fresh(), commands);
+        self.singly.iter_mut().zip(single).for_each(|(all, one)| all.push(one));
+        sum
+    }
+}
+
+fn fast() -> Book {
+    let mut book = Book::new();
+    book.reserve(2 * LIVING);
+    book
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    let number = |name: &str, default: usize| {
+        let at = words.iter().position(|word| word == name);
+        at.and_then(|at| words.get(at + 1)?.parse().ok()).unwrap_or(default)
+    };
+    let (rounds, count) = (number("--rounds", 1), number("--commands", 200_000));
+    for mix in &MIXES {
+        let flow = flow(mix, count);
+        let few = &flow.commands[..flow.commands.len().min(PLAIN_COMMANDS)];
+        let (mut of_fast, mut of_plain) = (Figures::default(), Figures::default());
+        for _ in 0..rounds {
+            of_fast.round(fast, &flow.commands);
+            let plain = of_plain.round(naive::Book::new, few);
+            let (.., same) = stretch(fast(), few);
+            assert_eq!(plain, same, "both books tell the same events");
+        }
+        let (trades, live) = (flow.trades, flow.live);
+        println!("\n## {}\n", mix.name);
+        println!(
+            "{count} commands, {trades:.3} trades per command, {live} orders at the end; \
+             {rounds} rounds; the plain book plays the first {}.\n",
+            few.len()
+        );
+        println!(
+            "| book | ns per command, median | best round | allocations per command \
+             | p50 | p99 | p99.9 ns |\n|---|---|---|---|---|---|---|"
+        );
+        println!("{}\n{}", of_fast.row("fast"), of_plain.row("plain"));
+    }
+}

@@ -1,0 +1,579 @@
+//! The sessions of the clients: numbering, what has no reply yet, what is sent again, and what each
+//! was told. Touches neither a socket nor a clock, so that a test can be the network and the time.
+//!
+//! A session's events on an instrument are numbered. It takes each of them once and in order,
+//! however often it comes, and recalls what is missing: when a number is left out, after a new
+//! connection, and when its gateway bids it to. Broadcasts that are missing are counted.
+
+use std::collections::VecDeque;
+
+use nm_book::codec;
+use nm_book::order::UserId;
+use nm_codec::Fields;
+use nm_codec::{FNV1A, fnv1a_on};
+use nm_exchange::wire::{self, FrameKind, Header};
+
+use super::Ask;
+use super::log::{Answered, Name, Record, Sent, Told, command_hash};
+
+/// Requests of one session on one instrument that may be under way: the network keeps the outcomes
+/// of so many, to tell them once more. Others wait here, and their time runs.
+pub const UNDER_WAY_MAX: usize = 64;
+
+/// Body of the hello of a client.
+const HELLO: &[u8] = b"client";
+
+/// A request without reply.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    number: u64,
+    client_seq: u64,
+    previous_seq: u64,
+    intended_ns: u64,
+    ask: Ask,
+}
+
+/// What is between one session and one instrument.
+#[derive(Debug, Clone)]
+struct Pair {
+    last_seq: u64,
+    pending: VecDeque<Pending>,
+    /// Number of the last event that it has, and the hash of all of them.
+    seen: u64,
+    hash: u64,
+    /// Cell of the instrument, as far as it was told.
+    cell: u16,
+    /// Whether it has recalled what is missing, and has no answer.
+    is_recalling: bool,
+    /// Whether the answer came from one who knows less than this session, who may not know all yet.
+    is_unsure: bool,
+    /// Whether there are events that nobody knows any more.
+    is_broken: bool,
+}
+
+const NEW: Pair = Pair {
+    last_seq: 0,
+    pending: VecDeque::new(),
+    seen: 0,
+    hash: FNV1A,
+    cell: 0,
+    is_recalling: false,
+    is_unsure: false,
+    is_broken: false,
+};
+
+/// What is the case before the first broadcast.
+const NOTHING: u64 = u64::MAX;
+
+/// A reply to a request that had none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply {
+    /// Number of the request among all that were asked, from 0 on.
+    pub number: u64,
+    /// When it was meant to be sent, ns.
+    pub intended_ns: u64,
+}
+
+/// What came, by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Replies to requests that had one already.
+    pub repeats: u64,
+    /// Requests sent again.
+    pub resent: u64,
+    /// Messages about a session's order that others caused.
+    pub private: u64,
+    /// Events that were missing and that nobody knows any more, each gap counted once.
+    pub unknown: u64,
+    /// Broadcasts.
+    pub public: u64,
+    /// Gaps in their numbers, at each gateway.
+    pub public_gaps: u64,
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub struct Clients {
+    gateways: usize,
+    segments: usize,
+    is_stamped: bool,
+    /// Last number of each session; the first is not used.
+    last_seqs: Vec<u64>,
+    /// By session, then by instrument.
+    pairs: Vec<Pair>,
+    /// Number of the last event that was broadcast, by gateway, then by instrument.
+    broadcast: Vec<u64>,
+    asked: u64,
+    pending: u64,
+    body: Vec<u8>,
+    /// What came.
+    pub counts: Counts,
+}
+
+impl Clients {
+    /// Sessions 0 to `sessions` on instruments 0 to `segments` - 1, spread over gateways.
+    pub fn new(sessions: u32, segments: u32, gateways: usize, is_stamped: bool) -> Clients {
+        let (sessions, segments) = (sessions as usize + 1, segments as usize);
+        Clients {
+            gateways: gateways.max(1),
+            segments,
+            is_stamped,
+            last_seqs: vec![0; sessions],
+            pairs: vec![NEW; sessions * segments],
+            broadcast: vec![NOTHING; gateways.max(1) * segments],
+            asked: 0,
+            pending: 0,
+            body: vec![],
+            counts: Counts::default(),
+        }
+    }
+
+    /// Requests asked so far; the number of the next one.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Requests without reply.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Gateway of a session.
+    pub fn gateway_of(&self, session: UserId) -> usize {
+        session as usize % self.gateways
+    }
+
+    fn pair(&self, session: UserId, segment: u32) -> Option<usize> {
+        let (session, segment) = (session as usize, segment as usize);
+        (session < self.last_seqs.len() && segment < self.segments)
+            .then(|| session * self.segments + segment)
+    }
+
+    /// A session asks. The frame goes to the end of `out`, its gateway's output, unless too many
+    /// are under way. The record is for the client log; none if there is no such session or
+    /// instrument.
+    pub fn ask(&mut self, ask: &Ask, intended_ns: u64, out: &mut Vec<u8>) -> Option<Record> {
+        let at = self.pair(ask.session, ask.segment)?;
+        let last_seq = &mut self.last_seqs[ask.session as usize];
+        *last_seq += 1;
+        let client_seq = *last_seq;
+        let pair = &mut self.pairs[at];
+        let previous_seq = std::mem::replace(&mut pair.last_seq, client_seq);
+        let number = self.asked;
+        let pending = Pending { number, client_seq, previous_seq, intended_ns, ask: *ask };
+        pair.pending.push_back(pending);
+        self.asked += 1;
+        self.pending += 1;
+        let under_way = self.pairs[at].pending.len();
+        if under_way <= UNDER_WAY_MAX {
+            self.write(&pending, under_way == 1, self.pairs[at].seen, out);
+        }
+        let name = Name { segment: ask.segment, session: ask.session, client_seq };
+        let command_hash = command_hash(&ask.command);
+        Some(Record::Sent(Sent { name, intended_ns, command_hash }))
+    }
+
+    fn write(&mut self, pending: &Pending, is_settled: bool, seen: u64, out: &mut Vec<u8>) {
+        let Pending { client_seq, previous_seq, intended_ns, ask, .. } = *pending;
+        let flag = |flag: u16, is_set: bool| if is_set { flag } else { 0 };
+        let header = Header {
+            flags: flag(wire::PUBLIC, ask.is_public)
+                | flag(wire::STAMPED, self.is_stamped)
+                | flag(wire::SETTLED, is_settled),
+            segment: ask.segment,
+            session: ask.session,
+            client_seq,
+            previous_seq,
+            intended_ns,
+            output_seq: seen,
+            ..Header::new(FrameKind::Request)
+        };
+        self.body.clear();
+        codec::write_command(&ask.command, &mut self.body);
+        wire::write(&header, &self.body, ask.size_bytes as usize, out);
+    }
+
+    /// A frame came, at a time. A reply, if it is the first to its request, and the record for the
+    /// client log; what follows from it goes to the end of `out`, the output of the gateway that it
+    /// came from.
+    pub fn receive(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        at_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> (Option<Reply>, Option<Record>) {
+        match header.kind {
+            FrameKind::Private => {
+                self.counts.private += u64::from(header.flags & wire::REPEATED == 0);
+                self.told(header, body, out);
+            }
+            FrameKind::Public => self.broadcast(header, body),
+            FrameKind::Reply => {
+                self.told(header, body.get(8..).unwrap_or_default(), out);
+                return self.reply(header, body, at_ns, out);
+            }
+            FrameKind::Recall => self.recall(usize::from(header.gateway), Some(header.cell), out),
+            _ => {}
+        }
+        (None, None)
+    }
+
+    /// Takes the events of a frame, those that are new, if none is missing before them.
+    fn told(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
+        let Some(at) = self.pair(header.session, header.segment) else { return };
+        let pair = &mut self.pairs[at];
+        pair.cell = header.cell;
+        let is_recalled = header.kind == FrameKind::Private && header.flags & wire::REPEATED != 0;
+        let mut number = header.previous_seq;
+        if is_recalled && number > pair.seen && header.flags & wire::FORGOTTEN != 0 {
+            (pair.seen, pair.is_broken) = (number, true);
+            self.counts.unknown += 1;
+        }
+        if number > pair.seen {
+            if !pair.is_recalling {
+                self.recall_one(at, out);
+            }
+            return;
+        }
+        let mut fields = Fields(events);
+        while !fields.0.is_empty() {
+            let from = fields.0;
+            if codec::read_event(&mut fields).is_err() {
+                break;
+            }
+            number += 1;
+            if number > pair.seen {
+                pair.seen = number;
+                pair.hash = fnv1a_on(pair.hash, &from[..from.len() - fields.0.len()]);
+            }
+        }
+        if is_recalled {
+            (pair.is_recalling, pair.is_unsure) = (false, number < pair.seen);
+        }
+    }
+
+    fn recall_one(&mut self, at: usize, out: &mut Vec<u8>) {
+        let pair = &mut self.pairs[at];
+        pair.is_recalling = true;
+        let header = Header {
+            session: (at / self.segments) as u32,
+            segment: (at % self.segments) as u32,
+            output_seq: pair.seen,
+            ..Header::new(FrameKind::Recall)
+        };
+        wire::write(&header, &[], 0, out);
+    }
+
+    /// The sessions of a gateway recall what they may miss on all of their instruments, or on those
+    /// of one cell.
+    pub fn recall(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
+        for at in 0..self.pairs.len() {
+            let (session, pair) = (at / self.segments, &self.pairs[at]);
+            let is_its = session % self.gateways == gateway && pair.last_seq > 0;
+            if is_its && cell.is_none_or(|cell| cell == pair.cell) {
+                self.recall_one(at, out);
+            }
+        }
+    }
+
+    /// The same for those that have no answer to a recall that says all.
+    pub fn recall_again(&mut self, gateway: usize, out: &mut Vec<u8>) {
+        for at in 0..self.pairs.len() {
+            let Pair { is_recalling, is_unsure, .. } = self.pairs[at];
+            let is_its = at / self.segments % self.gateways == gateway;
+            if is_its && (is_recalling || is_unsure) {
+                self.recall_one(at, out);
+            }
+        }
+    }
+
+    /// Pairs of session and instrument that have no answer to a recall that says all.
+    pub fn recalling(&self) -> usize {
+        self.pairs.iter().filter(|pair| pair.is_recalling || pair.is_unsure).count()
+    }
+
+    /// What each session was told in all, for the client log.
+    pub fn all_told(&self) -> impl Iterator<Item = Record> {
+        let asked = self.pairs.iter().enumerate().filter(|(_, pair)| pair.last_seq > 0);
+        asked.map(|(at, pair)| {
+            let (session, segment) = ((at / self.segments) as u32, (at % self.segments) as u32);
+            let (events, events_hash, is_broken) = (pair.seen, pair.hash, pair.is_broken);
+            Record::Told(Told { session, segment, events, events_hash, is_broken })
+        })
+    }
+
+    fn broadcast(&mut self, header: &Header, body: &[u8]) {
+        let (gateway, segment) = (usize::from(header.gateway), header.segment as usize);
+        let last = self.broadcast.get_mut(gateway * self.segments + segment);
+        let Some(last) = last.filter(|_| segment < self.segments) else { return };
+        let (mut fields, mut number) = (Fields(body), header.previous_seq);
+        while codec::read_event(&mut fields).is_ok() {
+            number += 1;
+        }
+        if *last != NOTHING && number <= *last {
+            return;
+        }
+        self.counts.public += 1;
+        self.counts.public_gaps += u64::from(header.previous_seq > *last);
+        *last = number;
+    }
+
+    fn reply(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        at_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> (Option<Reply>, Option<Record>) {
+        let Header { session, segment, client_seq, output_seq, flags, .. } = *header;
+        let record = Record::Answered(Answered {
+            name: Name { segment, session, client_seq },
+            at_ns,
+            output_seq,
+            events_hash: Fields(body).u64().unwrap_or_default(),
+            is_repeated: flags & wire::REPEATED != 0,
+            is_forgotten: flags & wire::FORGOTTEN != 0,
+        });
+        let Some(at) = self.pair(session, segment) else { return (None, Some(record)) };
+        let pending = &mut self.pairs[at].pending;
+        let mut under_way = pending.iter().take(UNDER_WAY_MAX);
+        let Some(place) = under_way.position(|known| known.client_seq == client_seq) else {
+            self.counts.repeats += 1;
+            return (None, Some(record));
+        };
+        let answered = pending.remove(place);
+        let next = pending.get(UNDER_WAY_MAX - 1).copied();
+        self.pending -= 1;
+        if let Some(next) = next {
+            self.write(&next, false, self.pairs[at].seen, out);
+        }
+        let reply = |known: Pending| Reply { number: known.number, intended_ns: known.intended_ns };
+        (answered.map(reply), Some(record))
+    }
+
+    /// A connection to a gateway was made: its sessions say hello, recall what they may miss, and
+    /// what has no reply is sent again in order.
+    pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
+        let sessions =
+            (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
+        for session in sessions.collect::<Vec<usize>>() {
+            let header = Header { session: session as u32, ..Header::new(FrameKind::Hello) };
+            wire::write(&header, HELLO, 0, out);
+            let pairs = session * self.segments..(session + 1) * self.segments;
+            for at in pairs {
+                for place in 0..self.pairs[at].pending.len().min(UNDER_WAY_MAX) {
+                    let pending = self.pairs[at].pending[place];
+                    self.write(&pending, place == 0, self.pairs[at].seen, out);
+                    self.counts.resent += 1;
+                }
+            }
+        }
+        self.recall(gateway, None, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Settings;
+    use crate::load::mix::Maker;
+    use nm_book::order::{Command, Event};
+
+    fn frames(mut bytes: &[u8]) -> Vec<Header> {
+        let mut headers = vec![];
+        while let Some(frame) = wire::read(bytes).unwrap() {
+            headers.push(frame.header);
+            bytes = &bytes[frame.bytes.len()..];
+        }
+        headers
+    }
+
+    fn tick(session: u32, segment: u32) -> Ask {
+        Ask { session, segment, command: Command::Tick, size_bytes: 300, is_public: false }
+    }
+
+    fn reply_to(header: &Header) -> Header {
+        Header { kind: FrameKind::Reply, previous_seq: 0, ..*header }
+    }
+
+    const NONE: [u64; 0] = [];
+
+    /// Events number `before` + 1 to `last` of session 1 on instrument 0.
+    fn events(kind: FrameKind, flags: u16, before: u64, last: u64) -> (Header, Vec<u8>) {
+        let header =
+            Header { flags, session: 1, cell: 3, previous_seq: before, ..Header::new(kind) };
+        let mut body = vec![];
+        (before + 1..=last).for_each(|id| {
+            codec::write_event(&Event::Accepted { id, user: 1 }, &mut body);
+        });
+        (header, body)
+    }
+
+    /// What session 1 says of all that it was told on instrument 0.
+    fn told(clients: &Clients) -> Told {
+        let mut all = clients.all_told();
+        let Some(Record::Told(told)) = all.next() else { panic!("it asked") };
+        assert!(all.next().is_none(), "nobody else asked");
+        told
+    }
+
+    #[test]
+    fn each_event_counts_once_and_in_order_whatever_comes_how_often() {
+        let (private, again) = (FrameKind::Private, wire::REPEATED);
+        let mut clients = Clients::new(1, 1, 1, true);
+        let mut out = vec![];
+        clients.ask(&tick(1, 0), 5, &mut out);
+        assert_eq!(frames(&out)[0].flags & wire::SETTLED, wire::SETTLED);
+        let receive = |clients: &mut Clients, (header, body): (Header, Vec<u8>)| {
+            let mut out = vec![];
+            clients.receive(&header, &body, 1, &mut out);
+            let asked = frames(&out);
+            assert!(asked.iter().all(|header| header.kind == FrameKind::Recall));
+            asked.iter().map(|header| header.output_seq).collect::<Vec<u64>>()
+        };
+        assert_eq!(receive(&mut clients, events(private, 0, 0, 3)), NONE);
+        // Two are missing: they are recalled, once.
+        assert_eq!(receive(&mut clients, events(private, 0, 5, 6)), [3]);
+        assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), NONE);
+        assert_eq!((told(&clients).events, clients.recalling()), (3, 1));
+        // An answer by one who knows less is none; another one has it all, and more.
+        assert_eq!(receive(&mut clients, events(private, again, 2, 2)), NONE);
+        assert_eq!(clients.recalling(), 1);
+        assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), [3]);
+        assert_eq!(receive(&mut clients, events(private, again, 3, 8)), NONE);
+        assert_eq!((told(&clients).events, clients.recalling()), (8, 0));
+        // What was on its way meanwhile, and what comes twice.
+        assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
+        assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
+        let whole = events(private, 0, 0, 9).1;
+        let Told { events: count, events_hash, is_broken, .. } = told(&clients);
+        assert_eq!((count, events_hash, is_broken), (9, fnv1a_on(FNV1A, &whole), false));
+        // The gateway bids all of one cell, and a new connection all, to recall.
+        let bid = |cell| (Header { cell, ..Header::new(FrameKind::Recall) }, vec![]);
+        assert_eq!(receive(&mut clients, bid(4)), NONE);
+        assert_eq!(receive(&mut clients, bid(3)), [9]);
+        out.clear();
+        clients.connected(0, &mut out);
+        let recalls = frames(&out).into_iter().filter(|header| header.kind == FrameKind::Recall);
+        assert_eq!(recalls.map(|header| header.output_seq).collect::<Vec<u64>>(), [9]);
+        // What nobody knows any more is told as a gap.
+        let forgotten = again | wire::FORGOTTEN;
+        assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
+        assert_eq!((told(&clients).events, told(&clients).is_broken), (21, true));
+        assert_eq!((clients.counts.unknown, clients.recalling()), (1, 0));
+        assert!(clients.all_told().count() == 1);
+    }
+
+    #[test]
+    fn broadcasts_count_once_at_each_gateway_and_so_do_gaps() {
+        let mut clients = Clients::new(1, 2, 2, true);
+        let mut receive = |gateway, before, last| {
+            let (header, body) = events(FrameKind::Public, wire::PUBLIC, before, last);
+            clients.receive(&Header { gateway, ..header }, &body, 1, &mut vec![]);
+            (clients.counts.public, clients.counts.public_gaps)
+        };
+        // The first one may have any number.
+        assert_eq!(receive(0, 70, 72), (1, 0));
+        assert_eq!(receive(0, 72, 73), (2, 0));
+        assert_eq!(receive(0, 70, 72), (2, 0));
+        assert_eq!(receive(1, 72, 73), (3, 0));
+        assert_eq!(receive(0, 75, 76), (4, 1));
+        assert_eq!(receive(0, 76, 77), (5, 1));
+        // A gateway that is not there.
+        assert_eq!(receive(7, 76, 77), (5, 1));
+    }
+
+    #[test]
+    fn requests_are_numbered_by_session_and_name_the_one_before_on_the_instrument() {
+        let mut clients = Clients::new(2, 3, 2, false);
+        let mut out = vec![];
+        for (session, segment) in [(1, 0), (1, 2), (2, 0), (1, 0), (1, 2)] {
+            assert!(clients.ask(&tick(session, segment), 5, &mut out).is_some());
+        }
+        let seqs: Vec<(u64, u64)> =
+            frames(&out).iter().map(|header| (header.client_seq, header.previous_seq)).collect();
+        assert_eq!(seqs, [(1, 0), (2, 0), (1, 0), (3, 1), (4, 2)]);
+        assert_eq!((clients.asked(), clients.pending(), clients.gateway_of(2)), (5, 5, 0));
+        assert!(clients.ask(&tick(3, 0), 5, &mut out).is_none());
+        assert!(clients.ask(&tick(1, 3), 5, &mut out).is_none());
+    }
+
+    #[test]
+    fn more_than_the_network_remembers_waits_for_replies() {
+        let mut clients = Clients::new(1, 1, 1, true);
+        let mut out = vec![];
+        for _ in 0..UNDER_WAY_MAX + 3 {
+            clients.ask(&tick(1, 0), 5, &mut out);
+        }
+        let sent = frames(&out);
+        assert_eq!(sent.len(), UNDER_WAY_MAX);
+        for (idx, header) in sent.iter().enumerate() {
+            out.clear();
+            let (reply, record) = clients.receive(&reply_to(header), &[1; 8], 9, &mut out);
+            assert_eq!(reply, Some(Reply { number: idx as u64, intended_ns: 5 }));
+            assert!(matches!(record, Some(Record::Answered(Answered { at_ns: 9, .. }))));
+            assert_eq!(frames(&out).len(), usize::from(idx < 3));
+        }
+        assert_eq!(clients.pending(), 3);
+        // The same reply once more.
+        let (reply, record) = clients.receive(&reply_to(&sent[0]), &[], 9, &mut out);
+        assert!(reply.is_none() && record.is_some());
+        assert_eq!(clients.counts.repeats, 1);
+    }
+
+    #[test]
+    fn what_has_no_reply_is_sent_again_in_order_after_the_hellos() {
+        let settings = Settings { sessions: 6, segments: 4, ..Settings::default() };
+        let (mut clients, mut maker) = (Clients::new(6, 4, 2, true), Maker::new(&settings));
+        let mut outs = [vec![], vec![]];
+        for _ in 0..200 {
+            let ask = maker.ask();
+            let gateway = clients.gateway_of(ask.session);
+            clients.ask(&ask, 1, &mut outs[gateway]);
+        }
+        let sent = frames(&outs[1]);
+        for header in sent.iter().step_by(3) {
+            clients.receive(&reply_to(header), &[0; 8], 2, &mut vec![]);
+        }
+        let mut again = vec![];
+        clients.connected(1, &mut again);
+        let again = frames(&again);
+        let hellos = again.iter().filter(|header| header.kind == FrameKind::Hello);
+        assert_eq!(hellos.map(|header| header.session).collect::<Vec<_>>(), [1, 3, 5]);
+        let of = |headers: &[Header], session, segment| -> Vec<u64> {
+            let is_asked = |header: &&Header| {
+                (header.session, header.segment) == (session, segment)
+                    && header.kind == FrameKind::Request
+            };
+            headers.iter().filter(is_asked).map(|header| header.client_seq).collect()
+        };
+        let left: Vec<Header> =
+            sent.iter().enumerate().filter(|(at, _)| at % 3 != 0).map(|(_, h)| *h).collect();
+        for session in [1, 3, 5] {
+            for segment in 0..4 {
+                assert_eq!(of(&again, session, segment), of(&left, session, segment));
+            }
+        }
+        assert_eq!(clients.counts.resent, left.len() as u64);
+    }
+
+    #[test]
+    fn messages_that_answer_nothing_are_counted() {
+        let mut clients = Clients::new(1, 1, 1, true);
+        for (kind, before) in [
+            (FrameKind::Private, 0),
+            (FrameKind::Public, 0),
+            (FrameKind::Public, 1),
+            (FrameKind::Lead, 0),
+        ] {
+            let (header, body) = events(kind, 0, before, before + 1);
+            let (reply, record) = clients.receive(&header, &body, 1, &mut vec![]);
+            assert!(reply.is_none() && record.is_none());
+        }
+        assert_eq!((clients.counts.private, clients.counts.public), (1, 2));
+        // A reply to nobody is evidence, too.
+        let stray = Header { session: 99, ..Header::new(FrameKind::Reply) };
+        assert!(clients.receive(&stray, &[], 1, &mut vec![]).1.is_some());
+    }
+}

@@ -1,0 +1,230 @@
+//! Recorded flows: what was asked and when, in a file, to be asked again; and the hash of a stream.
+//!
+//! ```text
+//! "nmflow01", then records:
+//!  0 at_ns u64      since the beginning of the flow, rising
+//!  8 session u32   12 segment u32   16 size_bytes u32
+//! 20 flags u8 (1: public)           21 command_bytes u8   22 command
+//! ```
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use nm_book::codec;
+use nm_codec::fnv1a;
+use nm_codec::{Fields, Meaningless};
+use nm_model::agent::{Failure, FailureKind};
+
+use super::Ask;
+
+/// First bytes of a file, with the version.
+const MARK: &[u8; 8] = b"nmflow01";
+
+/// Hash of a stream of requests: sessions, instruments, commands, sizes, in order, not their times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamHash(u64);
+
+impl Default for StreamHash {
+    fn default() -> StreamHash {
+        StreamHash(fnv1a(&[]))
+    }
+}
+
+impl StreamHash {
+    /// Takes the next request in. `scratch` is overwritten.
+    pub fn add(&mut self, ask: &Ask, scratch: &mut Vec<u8>) {
+        scratch.clear();
+        write_ask(ask, scratch);
+        self.0 = self.0.rotate_left(5) ^ fnv1a(scratch);
+    }
+
+    /// The hash so far.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+}
+
+fn write_ask(ask: &Ask, out: &mut Vec<u8>) {
+    out.extend_from_slice(&ask.session.to_le_bytes());
+    out.extend_from_slice(&ask.segment.to_le_bytes());
+    out.extend_from_slice(&ask.size_bytes.to_le_bytes());
+    out.extend_from_slice(&[u8::from(ask.is_public), 0]);
+    let start = out.len();
+    codec::write_command(&ask.command, out);
+    out[start - 1] = (out.len() - start) as u8;
+}
+
+fn read_ask(fields: &mut Fields<'_>) -> Result<Ask, Meaningless> {
+    let (session, segment, size_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let (flags, length) = (fields.u8()?, fields.u8()?);
+    let mut body = Fields(fields.bytes(usize::from(length))?);
+    let command = codec::read_command(&mut body)?;
+    if !body.0.is_empty() || flags > 1 {
+        return Err(Meaningless);
+    }
+    Ok(Ask { session, segment, command, size_bytes, is_public: flags == 1 })
+}
+
+/// Writes a flow down.
+#[derive(Debug)]
+pub struct Recorder {
+    file: BufWriter<File>,
+    bytes: Vec<u8>,
+}
+
+impl Recorder {
+    /// A recorder into a new file.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn create(path: &Path) -> Result<Recorder, Failure> {
+        let made = File::create(path).and_then(|file| {
+            let mut file = BufWriter::with_capacity(1 << 20, file);
+            file.write_all(MARK).map(|()| file)
+        });
+        let file = made.map_err(|error| failure(path, "cannot be written", &error.to_string()))?;
+        Ok(Recorder { file, bytes: vec![] })
+    }
+
+    /// The next request with its time, ns since the beginning of the flow.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn add(&mut self, at_ns: u64, ask: &Ask) -> io::Result<()> {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&at_ns.to_le_bytes());
+        write_ask(ask, &mut self.bytes);
+        self.file.write_all(&self.bytes)
+    }
+
+    /// The end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// A recorded flow.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Flow {
+    /// The requests with their times, ns since the beginning.
+    pub asks: Vec<(u64, Ask)>,
+}
+
+impl Flow {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no recorded flow.
+    pub fn read(path: &Path) -> Result<Flow, Failure> {
+        let bytes = std::fs::read(path)
+            .map_err(|error| failure(path, "cannot be read", &error.to_string()))?;
+        Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why))
+    }
+
+    /// Requests a second, on average from its beginning to its last request.
+    pub fn rate_per_s(&self) -> f64 {
+        let seconds = self.asks.last().map_or(0, |(at_ns, _)| *at_ns) as f64 / 1e9;
+        (self.asks.len() as f64 / seconds.max(1e-3)).clamp(1.0, 1e7)
+    }
+
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn parse(bytes: &[u8]) -> Result<Flow, String> {
+        let rest = bytes.strip_prefix(MARK).ok_or("it does not begin as one of this version")?;
+        let (mut fields, mut asks, mut last_ns) = (Fields(rest), vec![], 0);
+        while !fields.0.is_empty() {
+            let at = bytes.len() - fields.0.len();
+            let read = fields.u64().and_then(|at_ns| Ok((at_ns, read_ask(&mut fields)?)));
+            let (at_ns, ask) = read.map_err(|_| format!("what is at byte {at} is no request"))?;
+            if at_ns < last_ns {
+                return Err(format!("the request at byte {at} is earlier than the one before it"));
+            }
+            last_ns = at_ns;
+            asks.push((at_ns, ask));
+        }
+        if asks.is_empty() {
+            return Err("it has no request".to_string());
+        }
+        Ok(Flow { asks })
+    }
+
+    /// Highest session and highest instrument.
+    pub fn extent(&self) -> (u32, u32) {
+        let highest = |(session, segment): (u32, u32), (_, ask): &(u64, Ask)| {
+            (session.max(ask.session), segment.max(ask.segment))
+        };
+        self.asks.iter().fold((0, 0), highest)
+    }
+}
+
+fn failure(path: &Path, what: &str, why: &str) -> Failure {
+    let message = format!("the recorded flow {} {what}: {why}", path.display());
+    Failure::new(FailureKind::System, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Settings;
+    use crate::load::mix::Maker;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_flow_comes_back_from_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.flow");
+        let mut maker = Maker::new(&Settings::default());
+        let asks: Vec<(u64, Ask)> = (0..3000).map(|at| (at * 7, maker.ask())).collect();
+        let mut recorder = Recorder::create(&path).unwrap();
+        asks.iter().for_each(|(at_ns, ask)| recorder.add(*at_ns, ask).unwrap());
+        recorder.finish().unwrap();
+        let flow = Flow::read(&path).unwrap();
+        assert_eq!(flow.asks, asks);
+        let (session, segment) = flow.extent();
+        assert!(session <= 256 && segment < 64 && session > 200);
+        let bytes = std::fs::read(&path).unwrap();
+        let error = Flow::parse(&bytes[..bytes.len() - 1]).unwrap_err();
+        assert!(error.contains("is no request"), "{error}");
+        assert!(Flow::parse(&bytes[1..]).is_err());
+        assert!(Flow::parse(MARK).unwrap_err().contains("no request"));
+        // 3000 requests in 3000 times 7 ns: more than there can be.
+        assert_eq!((flow.rate_per_s(), Flow::default().rate_per_s()), (3e6, 1.0));
+        assert!(Flow::read(&folder.path().join("b")).unwrap_err().message.contains("cannot be"));
+    }
+
+    #[test]
+    fn the_hash_depends_on_every_request_and_their_order() {
+        let mut maker = Maker::new(&Settings::default());
+        let asks: Vec<Ask> = (0..50).map(|_| maker.ask()).collect();
+        let hash = |asks: &[Ask]| {
+            let (mut hash, mut scratch) = (StreamHash::default(), vec![]);
+            asks.iter().for_each(|ask| hash.add(ask, &mut scratch));
+            hash.value()
+        };
+        let whole = hash(&asks);
+        assert_eq!(whole, hash(&asks));
+        for at in 1..50 {
+            let mut other = asks.clone();
+            other.swap(at - 1, at);
+            assert_ne!(hash(&other), whole, "swapped at {at}");
+            other.swap(at - 1, at);
+            other[at].size_bytes += 1;
+            assert_ne!(hash(&other), whole, "changed at {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_flow_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut file = MARK.to_vec();
+            file.extend_from_slice(&bytes);
+            let _ = Flow::parse(&file);
+        }
+    }
+}

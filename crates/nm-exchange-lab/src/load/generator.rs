@@ -1,0 +1,507 @@
+//! The generator: one thread that sends on time over the connections to all gateways, takes what
+//! comes back, and makes lost connections anew.
+//!
+//! It sleeps until the next request is due or a reply is there, and looks at the clock again and
+//! again only in the last microseconds before a request: it shares the processors with the network
+//! that it measures.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nm_exchange::link::{Address, Link, Stream, Watch};
+use nm_exchange::wire::{self, Frame};
+use nm_model::agent::{Failure, FailureKind};
+use nm_stats::random::Random;
+use nm_sys::clock::{Deadline, monotonic_ns};
+use nm_sys::cpu;
+use nm_sys::poll::Ready;
+
+use super::clients::{Clients, Counts};
+use super::dial::Dialer;
+use super::flow::{Flow, Recorder, StreamHash};
+use super::log::{Log, Record};
+use super::mix::Maker;
+use super::round::{Round, Taking};
+use super::schedule::Schedule;
+use super::{Ask, Pace, Settings};
+
+/// Time before a request that is not slept, ns.
+const SPIN_NS: u64 = 3_000;
+
+/// Above this rate requests are sent in groups, and the thread rests between them.
+const GROUPED_PER_S: f64 = 30_000.0;
+
+/// Rest between groups, ns.
+const REST_NS: u64 = 40_000;
+
+/// Requests that are sent before replies are looked for.
+const REQUESTS_AT_ONCE: usize = 256;
+
+/// Time from the start of a round to its first request, ns.
+const LEAD_NS: u64 = 1_000_000;
+
+/// Longest sleep, so that a cancellation is seen, ns.
+const LOOK_NS: u64 = 100_000_000;
+
+/// How long sessions wait at the end to be told what they miss.
+const RECALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// Token of the dialer; the others are indices of gateways.
+const DIALER: u64 = u64::MAX;
+
+/// Room for samples that is made before a round, at most.
+const SAMPLES_ROOM: f64 = 4e6;
+
+/// A gateway, and the connection to it while there is one.
+#[derive(Debug)]
+struct Gate {
+    address: Address,
+    link: Option<Link>,
+    /// Whether the kernel took less than what was to be written.
+    is_full: bool,
+    /// Where output goes to be forgotten while there is no connection: it is sent when there is.
+    nowhere: Vec<u8>,
+}
+
+impl Gate {
+    fn output(&mut self) -> &mut Vec<u8> {
+        self.nowhere.clear();
+        match &mut self.link {
+            Some(link) => &mut link.output,
+            None => &mut self.nowhere,
+        }
+    }
+}
+
+/// Where requests come from.
+enum Source {
+    Made(Box<Maker>),
+    Recorded { flow: Flow, at: usize },
+}
+
+/// What is due next, in one round.
+struct Due {
+    schedule: Option<Schedule>,
+    /// Time of a recorded flow at which this round begins, ns.
+    base_ns: u64,
+    start_ns: u64,
+    end_ns: u64,
+    next: Option<(u64, Ask)>,
+}
+
+/// The generator. Sessions, numbering and what is made up go on from round to round.
+pub struct Generator {
+    settings: Settings,
+    source: Source,
+    times: Random,
+    clients: Clients,
+    gates: Vec<Gate>,
+    poller: Watch,
+    dialer: Dialer,
+    ready: Vec<Ready>,
+    log: Option<Log>,
+    recorder: Option<(Recorder, u64)>,
+    hash: StreamHash,
+    scratch: Vec<u8>,
+    reconnects: u64,
+    round_start_ns: Arc<AtomicU64>,
+}
+
+impl Generator {
+    /// Connects to all gateways within `limit`; each must accept then. `flow`: what is asked and
+    /// when, instead of what the settings say. `log`: file for the client log.
+    ///
+    /// # Errors
+    /// A gateway that cannot be reached, settings that make no sense, a file that cannot be made.
+    pub fn connect(
+        settings: &Settings,
+        flow: Option<Flow>,
+        gateways: &[Address],
+        log: Option<&Path>,
+        limit: Duration,
+    ) -> Result<Generator, Failure> {
+        let mut settings = *settings;
+        if let Some(flow) = &flow {
+            let (session, segment) = flow.extent();
+            (settings.sessions, settings.segments) = (session, segment.saturating_add(1));
+        }
+        settings.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
+        let source = match flow {
+            Some(flow) => Source::Recorded { flow, at: 0 },
+            None => Source::Made(Box::new(Maker::new(&settings))),
+        };
+        let Settings { sessions, segments, is_stamped, .. } = settings;
+        let poller = Watch::new().map_err(|error| system("waiting", &error))?;
+        let dialer = Dialer::new().map_err(|error| system("waiting", &error))?;
+        poller.add(dialer.waker(), DIALER).map_err(|error| system("waiting", &error))?;
+        let log = log.map(Log::create).transpose()?;
+        let gate = |address: &Address| Gate {
+            address: address.clone(),
+            link: None,
+            is_full: false,
+            nowhere: vec![],
+        };
+        let mut generator = Generator {
+            settings,
+            source,
+            // Another stream than that of the orders, so that orders do not depend on times.
+            times: Random::new(settings.seed ^ 0x74_69_6d_65_73),
+            clients: Clients::new(sessions, segments, gateways.len(), is_stamped),
+            gates: gateways.iter().map(gate).collect(),
+            poller,
+            dialer,
+            ready: vec![],
+            log,
+            recorder: None,
+            hash: StreamHash::default(),
+            scratch: vec![],
+            reconnects: 0,
+            round_start_ns: Arc::default(),
+        };
+        generator.connect_all(limit)?;
+        Ok(generator)
+    }
+
+    /// Writes down from now on what is asked and when, into a file that [`Flow::read`] reads.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn record(&mut self, path: &Path) -> Result<(), Failure> {
+        self.recorder = Some((Recorder::create(path)?, 0));
+        Ok(())
+    }
+
+    fn connect_all(&mut self, limit: Duration) -> Result<(), Failure> {
+        let deadline = Deadline::after(limit);
+        for index in 0..self.gates.len() {
+            loop {
+                let left = deadline.remaining().max(Duration::from_millis(1));
+                match Stream::connect(&self.gates[index].address, left) {
+                    Ok(stream) => {
+                        self.adopt(index, stream);
+                        break;
+                    }
+                    Err(error) if deadline.passed() => {
+                        let address = &self.gates[index].address;
+                        let message =
+                            format!("gateway {index} at {address} cannot be reached: {error}");
+                        let hint = "start the nodes of the network first";
+                        return Err(Failure::new(FailureKind::Peer, message).hint(hint));
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a connection to a gateway over; its sessions say hello.
+    fn adopt(&mut self, index: usize, stream: Stream) {
+        let gate = &mut self.gates[index];
+        let made = Link::new(stream).ok();
+        gate.link = made.filter(|link| self.poller.add_link(link, index as u64).is_ok());
+        gate.is_full = false;
+        match &mut gate.link {
+            Some(link) => {
+                self.clients.connected(index, &mut link.output);
+                self.flush(index);
+            }
+            None => self.dialer.dial(index, gate.address.clone()),
+        }
+    }
+
+    /// The connection is of no use: makes it anew, beside this thread.
+    fn lose(&mut self, index: usize) {
+        let gate = &mut self.gates[index];
+        if let Some(link) = gate.link.take() {
+            // It is closed in any case, which ends the watch as well.
+            self.poller.remove(&link);
+            self.dialer.dial(index, gate.address.clone());
+        }
+    }
+
+    fn flush(&mut self, index: usize) {
+        let gate = &mut self.gates[index];
+        let Some(link) = &mut gate.link else { return };
+        let flushed = link.flush();
+        let is_full = matches!(flushed, Ok(false));
+        let changed =
+            is_full == gate.is_full || self.poller.change(&*link, index as u64, is_full).is_ok();
+        gate.is_full = is_full;
+        if flushed.is_err() || !changed {
+            self.lose(index);
+        }
+    }
+
+    /// Start of the round at hand, ns on the machine's clock; zero before the first. For whoever
+    /// must do something at a time of the round, in another thread.
+    pub fn round_start(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.round_start_ns)
+    }
+
+    /// One round: sends on time, waits for the last replies, and says what came out.
+    ///
+    /// # Errors
+    /// A pace that makes no sense, a failure of this machine, or `cancel` was set; never a failure
+    /// of the network, which shows as requests that were lost.
+    pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
+        pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
+        cpu::precise_timers();
+        let about = (pace.rate_per_s * pace.seconds * 1.1).min(SAMPLES_ROOM) as usize;
+        let (counts, reconnects) = (self.clients.counts, self.reconnects);
+        let start_ns = monotonic_ns() + LEAD_NS;
+        self.round_start_ns.store(start_ns, Ordering::Relaxed);
+        let mut taking = Taking::new(start_ns, self.clients.asked(), about);
+        let mut due = self.begin(pace, start_ns);
+        let drained_ns = due.end_ns + (pace.drain_s * 1e9) as u64;
+        let mut stall = pace.stall;
+        loop {
+            let now_ns = monotonic_ns();
+            if let Some(pause) = stall.filter(|s| now_ns >= start_ns + (s.at_s * 1e9) as u64) {
+                std::thread::sleep(Duration::from_secs_f64(pause.for_ms.max(0.0) / 1e3));
+                stall = None;
+                continue;
+            }
+            self.send(&mut due, &mut taking, now_ns)?;
+            (0..self.gates.len()).for_each(|index| self.flush(index));
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Failure::new(FailureKind::Cancelled, "the load was cancelled"));
+            }
+            let is_done = due.next.is_none() && taking.unanswered() == 0;
+            if is_done || due.next.is_none() && monotonic_ns() >= drained_ns {
+                break;
+            }
+            let until_ns = match (&due.next, stall) {
+                (Some((at_ns, _)), Some(stall)) => {
+                    (*at_ns).min(start_ns + (stall.at_s * 1e9) as u64)
+                }
+                (Some((at_ns, _)), None) => *at_ns,
+                (None, _) => drained_ns,
+            };
+            let until_ns = until_ns.min(now_ns + LOOK_NS);
+            self.wait(until_ns, pace.rate_per_s > GROUPED_PER_S, &mut taking)?;
+        }
+        self.finish(due, taking, pace, (counts, reconnects))
+    }
+
+    fn begin(&mut self, pace: &Pace, start_ns: u64) -> Due {
+        let (schedule, base_ns) = match &self.source {
+            Source::Made(_) => {
+                let times = std::mem::replace(&mut self.times, Random::new(0));
+                (Some(Schedule::new(pace.arrivals, pace.rate_per_s, times)), 0)
+            }
+            Source::Recorded { flow, at } => (None, flow.asks.get(*at).map_or(0, |(ns, _)| *ns)),
+        };
+        let end_ns = start_ns + (pace.seconds * 1e9) as u64;
+        let mut due = Due { schedule, base_ns, start_ns, end_ns, next: None };
+        self.prepare(&mut due);
+        due
+    }
+
+    /// Makes the next request up, if the round has one.
+    fn prepare(&mut self, due: &mut Due) {
+        due.next = match (&mut self.source, &mut due.schedule) {
+            (Source::Made(maker), Some(schedule)) => {
+                let at_ns = schedule.next().map_or(u64::MAX, |ns| due.start_ns.saturating_add(ns));
+                (at_ns < due.end_ns).then(|| (at_ns, maker.ask()))
+            }
+            (Source::Recorded { flow, at }, _) => {
+                let next = flow.asks.get(*at).copied();
+                let shifted = next.map(|(ns, ask)| (due.start_ns + (ns - due.base_ns), ask));
+                let next = shifted.filter(|(at_ns, _)| *at_ns < due.end_ns);
+                *at += usize::from(next.is_some());
+                next
+            }
+            _ => None,
+        };
+    }
+
+    /// Sends what is due, to a limit.
+    fn send(&mut self, due: &mut Due, taking: &mut Taking, now_ns: u64) -> Result<(), Failure> {
+        for _ in 0..REQUESTS_AT_ONCE {
+            let Some((at_ns, ask)) = due.next.filter(|(at_ns, _)| *at_ns <= now_ns) else { break };
+            let gateway = self.clients.gateway_of(ask.session);
+            let record = self.clients.ask(&ask, at_ns, self.gates[gateway].output());
+            if let Some(record) = record {
+                taking.sent(at_ns, now_ns);
+                self.note(&record)?;
+            }
+            self.hash.add(&ask, &mut self.scratch);
+            if let Some((recorder, offset_ns)) = &mut self.recorder {
+                let at_ns = *offset_ns + (at_ns - due.start_ns);
+                recorder.add(at_ns, &ask).map_err(|error| system("recording", &error))?;
+            }
+            self.prepare(due);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, record: &Record) -> Result<(), Failure> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        log.add(record).map_err(|error| system("writing the client log", &error))
+    }
+
+    /// Sleeps until a time or until something comes, and handles what came.
+    fn wait(&mut self, until_ns: u64, rests: bool, taking: &mut Taking) -> Result<(), Failure> {
+        let left_ns = until_ns.saturating_sub(monotonic_ns());
+        let sleep_ns = match left_ns {
+            0 => 0,
+            _ if rests => left_ns.max(REST_NS),
+            _ => left_ns.saturating_sub(SPIN_NS),
+        };
+        let mut ready = std::mem::take(&mut self.ready);
+        let waited = self.poller.wait(&mut ready, Some(Duration::from_nanos(sleep_ns)));
+        for found in &ready {
+            match found.token {
+                DIALER => {
+                    for (index, stream) in self.dialer.made() {
+                        self.reconnects += 1;
+                        self.adopt(index, stream);
+                    }
+                }
+                index => {
+                    if found.readable {
+                        self.receive(index as usize, taking)?;
+                    }
+                    if found.writable {
+                        self.flush(index as usize);
+                    }
+                }
+            }
+        }
+        self.ready = ready;
+        waited.map_err(|error| system("waiting", &error))
+    }
+
+    /// Takes what came from a gateway.
+    fn receive(&mut self, index: usize, taking: &mut Taking) -> Result<(), Failure> {
+        let Gate { link: Some(link), .. } = &mut self.gates[index] else { return Ok(()) };
+        let mut outcome = link.receive();
+        let at_ns = monotonic_ns();
+        let mut logged = Ok(());
+        while outcome.is_ok() {
+            let arrived = match link.input.next_frame() {
+                Ok(Some(arrived)) => arrived,
+                Ok(None) => break,
+                Err(broken) => {
+                    outcome = Err(broken);
+                    break;
+                }
+            };
+            let (header, body) = (arrived.header, arrived.body());
+            let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);
+            if let Some(reply) = reply {
+                taking.answered(reply.number, reply.intended_ns, at_ns);
+                let frame = Frame { header, body, bytes: arrived.bytes };
+                if let Some(stamps) = wire::stamps(&frame) {
+                    taking.stamped(reply.intended_ns, stamps, at_ns);
+                }
+            }
+            if let (Some(record), Some(log)) = (record, &mut self.log) {
+                logged = logged.and(log.add(&record));
+            }
+        }
+        if outcome.is_err() {
+            self.lose(index);
+        }
+        logged.map_err(|error| system("writing the client log", &error))
+    }
+
+    fn finish(
+        &mut self,
+        due: Due,
+        taking: Taking,
+        pace: &Pace,
+        before: (Counts, u64),
+    ) -> Result<Round, Failure> {
+        if let Some(schedule) = due.schedule {
+            self.times = schedule.into_random();
+        }
+        if let Some((_, offset_ns)) = &mut self.recorder {
+            *offset_ns += due.end_ns - due.start_ns;
+        }
+        if let Some(log) = &mut self.log {
+            log.flush().map_err(|error| system("writing the client log", &error))?;
+        }
+        let mut round = taking.finish(pace.rate_per_s);
+        if let Source::Recorded { .. } = self.source {
+            round.offered_per_s = round.sent as f64 / pace.seconds;
+        }
+        let (counts, (old, reconnects)) = (self.clients.counts, before);
+        round.resent = counts.resent - old.resent;
+        round.repeats = counts.repeats - old.repeats;
+        round.private = counts.private - old.private;
+        round.unknown = counts.unknown - old.unknown;
+        round.public = counts.public - old.public;
+        round.public_gaps = counts.public_gaps - old.public_gaps;
+        round.reconnects = self.reconnects - reconnects;
+        round.stream_hash = self.hash.value();
+        Ok(round)
+    }
+
+    /// What the load is made of.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether a recorded flow is at its end.
+    pub fn is_exhausted(&self) -> bool {
+        matches!(&self.source, Source::Recorded { flow, at } if *at >= flow.asks.len())
+    }
+
+    /// If there is a log: waits until every session has been told all that there is, and says so.
+    fn recall_all(&mut self, taking: &mut Taking) -> Result<(), Failure> {
+        if self.log.is_none() {
+            return Ok(());
+        }
+        // Books that begin anew know less than a session for ever: that is no answer, and its end.
+        let deadline = Deadline::after(RECALL_LIMIT);
+        for (index, gate) in self.gates.iter_mut().enumerate() {
+            self.clients.recall(index, None, gate.output());
+        }
+        while self.clients.recalling() > 0 && !deadline.passed() {
+            let until_ns = monotonic_ns() + LOOK_NS;
+            while self.clients.recalling() > 0 && monotonic_ns() < until_ns {
+                (0..self.gates.len()).for_each(|index| self.flush(index));
+                self.wait(until_ns, false, taking)?;
+            }
+            for (index, gate) in self.gates.iter_mut().enumerate() {
+                self.clients.recall_again(index, gate.output());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for replies to everything that has none, for at most `limit`; how many have none then,
+    /// which is what is lost for good. Writes down what each session was told in all, and closes
+    /// the connections and the files.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn end(mut self, limit: Duration) -> Result<u64, Failure> {
+        let deadline = Deadline::after(limit);
+        let mut taking = Taking::new(monotonic_ns(), self.clients.asked(), 0);
+        while self.clients.pending() > 0 && !deadline.passed() {
+            (0..self.gates.len()).for_each(|index| self.flush(index));
+            let until_ns = monotonic_ns() + deadline.remaining().as_nanos() as u64;
+            self.wait(until_ns, false, &mut taking)?;
+        }
+        self.recall_all(&mut taking)?;
+        if let Some(log) = &mut self.log {
+            for record in self.clients.all_told() {
+                log.add(&record).map_err(|error| system("writing the client log", &error))?;
+            }
+            log.flush().map_err(|error| system("writing the client log", &error))?;
+        }
+        if let Some((recorder, _)) = self.recorder.take() {
+            recorder.finish().map_err(|error| system("recording", &error))?;
+        }
+        Ok(self.clients.pending())
+    }
+}
+
+fn system(what: &str, error: &std::io::Error) -> Failure {
+    Failure::new(FailureKind::System, format!("{what} failed in the load generator: {error}"))
+}

@@ -1,0 +1,299 @@
+//! What orders the load is made of: a seeded stream that follows books of its own, so that what is
+//! cancelled and changed mostly lives, and that depends on nothing that the network answers.
+
+use std::collections::HashMap;
+
+use nm_book::book::Book;
+use nm_book::order::{
+    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
+    Side, UserId,
+};
+use nm_model::exchange::OrderMix;
+use nm_stats::random::Random;
+
+use super::random::{Sizes, Zipf};
+use super::{Ask, Settings};
+
+/// Orders that live on an instrument, about, once it has had some.
+const LIVING: usize = 100;
+
+/// With fewer orders, new ones come whatever the mix says.
+const LIVING_MIN: usize = 20;
+
+/// Price that every instrument begins at, ticks.
+const FIRST_PRICE: Price = 100_000;
+
+/// Shares of a mix in per cent; what is left of 100 are replacements.
+struct Shares {
+    add: usize,
+    take: usize,
+    cancel: usize,
+    /// Resting orders of mean size that one that takes is good for.
+    depth: u64,
+    /// Whether orders of all types come.
+    is_varied: bool,
+}
+
+fn shares(mix: OrderMix) -> Shares {
+    let (add, take, cancel, depth, is_varied) = match mix {
+        OrderMix::Default => (60, 10, 20, 4, true),
+        OrderMix::ExchangeCore => (9, 3, 6, 1, false),
+        OrderMix::Monterey => (50, 50, 0, 1, false),
+    };
+    Shares { add, take, cancel, depth, is_varied }
+}
+
+/// The stream of a mix.
+pub struct Maker {
+    random: Random,
+    shares: Shares,
+    instruments: Vec<Instrument>,
+    segments: Zipf,
+    sizes: Sizes,
+    sessions: u32,
+    public_share: f64,
+    next_id: OrderId,
+}
+
+/// What the stream believes of an instrument.
+struct Instrument {
+    book: Book,
+    living: Vec<OrderId>,
+    known: HashMap<OrderId, Known>,
+    last: Price,
+}
+
+struct Known {
+    /// Place among the living.
+    at: usize,
+    order: NewOrder,
+    left: Quantity,
+}
+
+impl Maker {
+    /// The stream of some settings.
+    pub fn new(settings: &Settings) -> Maker {
+        let instrument = || Instrument {
+            book: Book::new(),
+            living: vec![],
+            known: HashMap::new(),
+            last: FIRST_PRICE,
+        };
+        Maker {
+            random: Random::new(settings.seed),
+            shares: shares(settings.mix),
+            instruments: (0..settings.segments.max(1)).map(|_| instrument()).collect(),
+            segments: Zipf::new(settings.segments, settings.zipf),
+            sizes: settings.sizes,
+            sessions: settings.sessions.max(1),
+            public_share: settings.public_share,
+            next_id: 0,
+        }
+    }
+
+    /// The next request.
+    pub fn ask(&mut self) -> Ask {
+        let segment = self.segments.draw(&mut self.random);
+        let command = self.command(segment as usize);
+        self.instruments[segment as usize].follow(&command);
+        Ask {
+            session: user_of(&command),
+            segment,
+            size_bytes: self.sizes.draw(&mut self.random),
+            is_public: self.random.unit() < self.public_share,
+            command,
+        }
+    }
+
+    fn command(&mut self, segment: usize) -> Command {
+        let share = self.random.below(100);
+        let Shares { add, take, cancel, depth, is_varied } = self.shares;
+        let living = self.instruments[segment].living.len();
+        if share < add || living < LIVING_MIN {
+            let order = self.resting(segment);
+            return Command::New(if is_varied { self.varied(order) } else { order });
+        }
+        if share < add + take {
+            // The fuller the book, the more is taken, so that it keeps about its size.
+            let depth = depth * (living / LIVING).max(1) as u64;
+            return Command::New(self.taking(segment, depth, is_varied));
+        }
+        let pick = self.random.below(living);
+        let instrument = &self.instruments[segment];
+        let Some(known) = instrument.known.get(&instrument.living[pick]) else {
+            return Command::Tick;
+        };
+        let (NewOrder { id, user, price, .. }, left) = (known.order, known.left);
+        if share < add + take + cancel {
+            return Command::Cancel { id, user };
+        }
+        // A hundredth of the way to the last price, a tick at least.
+        let step = (instrument.last - price) / 100;
+        let tick = if self.random.below(2) == 0 { 1 } else { -1 };
+        let price = price + if step == 0 { tick } else { step };
+        Command::Replace { id, user, price, quantity: left.max(1) }
+    }
+
+    /// A limit order, at most a thousand ticks from the last price and mostly near it.
+    fn resting(&mut self, segment: usize) -> NewOrder {
+        self.next_id += 1;
+        let side = if self.random.below(2) == 0 { Side::Buy } else { Side::Sell };
+        let away = 1 + (self.random.unit().powi(2) * 1000.0) as i64;
+        let last = self.instruments[segment].last;
+        NewOrder {
+            id: self.next_id,
+            user: 1 + self.random.below(self.sessions as usize) as UserId,
+            side,
+            kind: Kind::Limit,
+            life: Life::GoodTillCancelled,
+            price: last + if side == Side::Buy { -away } else { away },
+            stop_price: 0,
+            quantity: 1 + (self.random.below(6) * self.random.below(6) * 3) as u64,
+            display: 0,
+            minimum: 0,
+            post_only: PostOnly::No,
+            self_trade: SelfTrade::CancelNewest,
+        }
+    }
+
+    /// Sometimes another type of order.
+    fn varied(&mut self, order: NewOrder) -> NewOrder {
+        let (price, quantity) = (order.price, order.quantity);
+        match self.random.below(100) {
+            0..5 => NewOrder { display: 1 + quantity / 4, ..order },
+            5..10 => NewOrder { post_only: PostOnly::Slide, ..order },
+            10..13 => NewOrder { life: Life::Day, self_trade: SelfTrade::Decrement, ..order },
+            // Stops lie on the other side of the market.
+            13..16 => {
+                let side = order.side.opposite();
+                NewOrder { kind: Kind::StopLimit, stop_price: price, side, ..order }
+            }
+            _ => order,
+        }
+    }
+
+    /// An order that trades at once.
+    fn taking(&mut self, segment: usize, depth: u64, is_varied: bool) -> NewOrder {
+        let order = self.resting(segment);
+        let last = self.instruments[segment].last;
+        let price = last + if order.side == Side::Buy { 100 } else { -100 };
+        let quantity = order.quantity * depth;
+        let life = Life::ImmediateOrCancel;
+        let order = NewOrder { life, price, quantity, ..order };
+        match self.random.below(10) {
+            0 | 1 if is_varied => NewOrder { kind: Kind::Market, ..order },
+            2 if is_varied => NewOrder { life: Life::FillOrKill, ..order },
+            3 if is_varied => NewOrder { minimum: 1, self_trade: SelfTrade::CancelOldest, ..order },
+            _ => order,
+        }
+    }
+}
+
+/// Who gives a command; the operator's session for commands of the exchange.
+pub fn user_of(command: &Command) -> UserId {
+    match *command {
+        Command::New(NewOrder { user, .. })
+        | Command::Replace { user, .. }
+        | Command::Cancel { user, .. }
+        | Command::MassCancel { user } => user,
+        _ => nm_exchange::cell::OPERATOR,
+    }
+}
+
+impl Instrument {
+    fn follow(&mut self, command: &Command) {
+        if let Command::New(order) = *command {
+            let known = Known { at: self.living.len(), order, left: order.quantity };
+            self.known.insert(order.id, known);
+            self.living.push(order.id);
+        }
+        let is_new = matches!(command, Command::New(_));
+        let mut events = vec![];
+        self.book.apply(command, 0, &mut |event| events.push(event));
+        for event in events {
+            match event {
+                Event::Traded { maker, taker, price, maker_left, taker_left, .. } => {
+                    self.last = price;
+                    self.note(maker, maker_left);
+                    self.note(taker, taker_left);
+                }
+                Event::Cancelled { id, .. } => self.note(id, 0),
+                Event::Rejected { id, .. } if is_new => self.note(id, 0),
+                Event::Reduced { id, left, .. } => self.note(id, left),
+                Event::Replaced { id, price, quantity, .. } => {
+                    self.note(id, quantity);
+                    self.known.entry(id).and_modify(|known| known.order.price = price);
+                }
+                Event::Slid { id, price, .. } => {
+                    self.known.entry(id).and_modify(|known| known.order.price = price);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn note(&mut self, id: OrderId, left: Quantity) {
+        if left > 0 {
+            self.known.entry(id).and_modify(|known| known.left = left);
+        } else if let Some(gone) = self.known.remove(&id) {
+            self.living.swap_remove(gone.at);
+            if let Some(moved) = self.living.get(gone.at) {
+                self.known.entry(*moved).and_modify(|known| known.at = gone.at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(settings: &Settings, count: usize) -> Vec<Ask> {
+        let mut maker = Maker::new(settings);
+        (0..count).map(|_| maker.ask()).collect()
+    }
+
+    #[test]
+    fn a_mix_has_its_shares_and_a_book_keeps_its_size() {
+        for (mix, adds, takes, cancels) in [
+            (OrderMix::Default, 60, 10, 20),
+            (OrderMix::ExchangeCore, 9, 3, 6),
+            (OrderMix::Monterey, 50, 50, 0),
+        ] {
+            let settings = Settings { mix, segments: 4, ..Settings::default() };
+            let mut maker = Maker::new(&settings);
+            let mut counts = [0usize; 4];
+            for _ in 0..40_000 {
+                let immediate = [Life::ImmediateOrCancel, Life::FillOrKill];
+                counts[match maker.ask().command {
+                    Command::New(order) if immediate.contains(&order.life) => 1,
+                    Command::New(_) => 0,
+                    Command::Cancel { .. } => 2,
+                    _ => 3,
+                }] += 1;
+            }
+            let near = |found: usize, percent: usize| found.abs_diff(percent * 400) < 1600;
+            assert!(near(counts[1], takes) && near(counts[2], cancels), "{mix}: {counts:?}");
+            assert!(near(counts[0], adds), "{mix}: {counts:?}");
+            for instrument in &maker.instruments {
+                assert_eq!(instrument.living.len(), instrument.book.len(), "{mix}");
+                assert!(
+                    (5..1000).contains(&instrument.living.len()),
+                    "{mix}: {}",
+                    instrument.living.len()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_stream_follows_from_the_settings_alone() {
+        let settings = Settings::default();
+        let once = stream(&settings, 5_000);
+        assert_eq!(once, stream(&settings, 5_000));
+        assert_ne!(once, stream(&Settings { seed: 2, ..settings }, 5_000));
+        let public = once.iter().filter(|ask| ask.is_public).count();
+        assert!((20..100).contains(&public), "{public}");
+        assert!(once.iter().all(|ask| ask.session == user_of(&ask.command) && ask.session > 0));
+    }
+}

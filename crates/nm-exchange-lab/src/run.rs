@@ -1,0 +1,462 @@
+//! One round of the exchange from start to end: a network of its own, load at a rate, nodes killed
+//! on the way if that is asked for, and what clients saw.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nm_exchange::network::{Durability, Network, Role};
+use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD};
+use nm_model::result::LatencyRound;
+use nm_model::{Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind};
+use nm_stats::Sample;
+use nm_sys::clock::monotonic_ns;
+
+use crate::hosts::{self, Host};
+use crate::load::flow::Flow;
+use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
+use crate::place::{self, PrivateFolder, Transport};
+use crate::sla::Sla;
+use crate::supervise::{NodeEnd, Restart, Supervisor};
+
+/// How often the supervisor looks at its nodes.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the load waits for answers that are still out at the end of a round.
+const DRAIN_S: f64 = 3.0;
+
+/// Requests over the limit that lie further apart than this have different causes.
+const CALM_NS: u64 = 250_000_000;
+
+/// A delay of the load generator itself, at the 99th percentile, from which on a round is doubted.
+const LATE_NS: f64 = 200_000.0;
+
+/// The folder in a round's folder where nodes keep journals.
+const DATA: &str = "data";
+
+/// The load's own log in a round's folder.
+const CLIENT_LOG: &str = "client-0.log";
+
+/// A node to be killed, written `mediator:0@2.5`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Kill {
+    /// Its class.
+    pub role: Role,
+    /// Which one of its class.
+    pub index: usize,
+    /// When, s after the start of the measurement.
+    pub at_s: f64,
+    /// How long it stays dead.
+    pub stays_dead: Duration,
+}
+
+impl FromStr for Kill {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kill, String> {
+        let shape = || format!("`{text}` is no node and time: write for example mediator:0@2.5");
+        let (node, at) = text.split_once('@').ok_or_else(shape)?;
+        let (role, index) = node.split_once(':').ok_or_else(shape)?;
+        let at_s: f64 = at.parse().map_err(|_| shape())?;
+        if !(0.0..=86_400.0).contains(&at_s) {
+            return Err(shape());
+        }
+        let index = index.parse().map_err(|_| shape())?;
+        Ok(Kill { role: role.parse()?, index, at_s, stays_dead: Duration::ZERO })
+    }
+}
+
+/// What a round is made of.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Network and load.
+    pub spec: ExchangeSpec,
+    /// How links are carried.
+    pub transport: Transport,
+    /// Variables that put the accelerator in front of the nodes of this machine; none without it.
+    /// The load stays on the kernel.
+    pub accelerator: Vec<(OsString, OsString)>,
+    /// Seed of the orders and of the schedule.
+    pub seed: u64,
+    /// Nodes to be killed.
+    pub kills: Vec<Kill>,
+    /// Whether everything is kept that a proof afterwards needs.
+    pub record: bool,
+    /// How requests follow each other.
+    pub arrivals: Arrivals,
+    /// File in which what is asked and when is written down.
+    pub record_flow: Option<PathBuf>,
+    /// What is asked and when, instead of what mix, rate and seed say.
+    pub replay_flow: Option<Arc<Flow>>,
+    /// A time at which the load generator stands still, for tests.
+    pub stall: Option<Stall>,
+    /// The promise.
+    pub sla: Sla,
+    /// Hosts of the nodes; this machine if there are none.
+    pub hosts: Vec<Host>,
+    /// Folder on each of the hosts for journals, where they are needed.
+    pub host_data: PathBuf,
+    /// nearmetal.
+    pub program: PathBuf,
+    /// Where logs and journals of the round go.
+    pub folder: PathBuf,
+}
+
+impl Setup {
+    /// Checks what its parts cannot know of each other.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn check(&self) -> Result<(), Failure> {
+        let fail = |message| Err(Failure::new(FailureKind::BadRequest, message));
+        if let Err((_, message)) = self.spec.check() {
+            return fail(message);
+        }
+        for kill in &self.kills {
+            let Kill { role, index, at_s, .. } = kill;
+            let nodes = self.spec.nodes;
+            if *index >= role.of(nodes) {
+                return fail(format!("a network of {nodes} has no {role} {index} to kill"));
+            }
+            if *at_s >= self.spec.seconds {
+                let seconds = self.spec.seconds;
+                return fail(format!("{role} {index} cannot be killed at {at_s} s of {seconds} s"));
+            }
+        }
+        let is_local = self.transport != Transport::Tcp || !self.accelerator.is_empty();
+        if is_local && !self.hosts.is_empty() {
+            let message = "Unix sockets, shared memory and the accelerator do not reach other \
+                           hosts; use --transport tcp";
+            return fail(message.to_string());
+        }
+        Ok(())
+    }
+}
+
+/// What a round came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The round trips, with what the exchange tells beside.
+    pub latency: LatencyRound,
+    /// All of them.
+    pub samples: Vec<Sample>,
+    /// Reasons to distrust them.
+    pub doubts: Vec<Doubt>,
+    /// Nodes that died by themselves, as sentences.
+    pub trouble: Vec<String>,
+}
+
+/// Runs one round in `setup.folder`.
+///
+/// Whatever happens, no process is left. Of files, the folder keeps what is to be recorded, and the
+/// logs of nodes that had something to say.
+///
+/// # Errors
+/// If the network cannot be started or kept, or the load not be driven.
+pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
+    round_with(setup, cancel, |_| ()).map(|(outcome, ())| outcome)
+}
+
+/// As [`round`]; before its nodes end, `look` looks at them: class, index and process id.
+///
+/// # Errors
+/// As [`round`].
+pub fn round_with<T>(
+    setup: &Setup,
+    cancel: &AtomicBool,
+    look: impl FnOnce(&[(Role, usize, u32)]) -> T,
+) -> Result<(Outcome, T), Failure> {
+    setup.check()?;
+    let private = PrivateFolder::new()?;
+    let folder = &setup.folder;
+    make_folder(folder)?;
+    let network = network(setup, private.path(), folder)?;
+    let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
+    let (program, environment) = (&setup.program, &setup.accelerator);
+    let mut supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
+
+    let log = setup.record.then(|| folder.join(CLIENT_LOG));
+    let started = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let driven = thread::scope(|scope| {
+        let load = scope.spawn(|| drive(setup, &network, log.as_deref(), &started, &stop));
+        let kept = watch(setup, &mut supervisor, &started, cancel, || load.is_finished());
+        stop.store(kept.is_err(), Ordering::Relaxed);
+        let driven = load.join().unwrap_or_else(|_| {
+            Err(Failure::new(FailureKind::System, "the load generator broke down"))
+        });
+        // The load fails as well when it is stopped: why it was stopped comes first.
+        kept.and(driven)
+    });
+    let found = look(&supervisor.pids());
+    let restarts = supervisor.restarts().to_vec();
+    let ends = supervisor.stop();
+    let (driven, load_cpu_us) = driven?;
+    if !setup.record {
+        let _ = fs::remove_dir_all(folder.join(DATA));
+        let _ = fs::remove_file(folder.join("network.toml"));
+        // Stays where a node's log tells something.
+        let _ = fs::remove_dir(folder);
+    }
+    Ok((outcome(setup, driven, load_cpu_us, &restarts, &ends), found))
+}
+
+/// Whether nodes write journals.
+fn keeps(setup: &Setup) -> bool {
+    setup.record || setup.spec.durability == Durability::DiskQuorum
+}
+
+fn make_folder(path: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(path).map_err(|error| {
+        let message = format!("cannot make the folder {}: {error}", path.display());
+        Failure::new(FailureKind::System, message)
+    })
+}
+
+fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Failure> {
+    let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
+    network.durability = setup.spec.durability;
+    network.record = setup.record;
+    if keeps(setup) {
+        let data = match setup.hosts.is_empty() {
+            true => std::path::absolute(folder.join(DATA)).unwrap_or_else(|_| folder.join(DATA)),
+            false => setup.host_data.clone(),
+        };
+        if setup.hosts.is_empty() {
+            make_folder(&data)?;
+        }
+        network.data = Some(data);
+    }
+    Ok(network)
+}
+
+/// Drives the load: a warm-up that does not count, then the measurement, whose start it tells. With
+/// the round comes the load's own CPU time, µs.
+fn drive(
+    setup: &Setup,
+    network: &Network,
+    log: Option<&Path>,
+    started: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result<(load::Round, u64), Failure> {
+    let settings = Settings {
+        seed: setup.seed,
+        mix: setup.spec.mix,
+        // Stamps are of one clock only on one machine.
+        is_stamped: setup.hosts.is_empty(),
+        ..Settings::default()
+    };
+    let gateways: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
+    let flow = setup.replay_flow.as_deref().cloned();
+    let mut generator =
+        Generator::connect(&settings, flow, &gateways, log, Duration::from_secs(10))?;
+    if let Some(path) = &setup.record_flow {
+        generator.record(path)?;
+    }
+    let pace = |seconds: f64, stall| Pace {
+        rate_per_s: setup.spec.rate_per_s,
+        arrivals: setup.arrivals,
+        seconds,
+        drain_s: DRAIN_S,
+        stall,
+    };
+    let warmup_s = setup.spec.warmup_ms as f64 / 1e3;
+    if warmup_s > 0.0 {
+        generator.round(&pace(warmup_s, None), stop)?;
+    }
+    started.store(monotonic_ns(), Ordering::Release);
+    let round = generator.round(&pace(setup.spec.seconds, setup.stall), stop);
+    generator.end(Duration::from_secs_f64(DRAIN_S))?;
+    Ok((round?, nm_sys::counters::thread_cpu_ns() / 1_000))
+}
+
+/// Keeps the nodes alive, and kills those that are to be killed, until the load is done.
+fn watch(
+    setup: &Setup,
+    supervisor: &mut Supervisor,
+    started: &AtomicU64,
+    cancel: &AtomicBool,
+    is_done: impl Fn() -> bool,
+) -> Result<(), Failure> {
+    let mut kills = setup.kills.clone();
+    kills.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
+    while !is_done() {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Failure::new(FailureKind::Cancelled, "cancelled"));
+        }
+        let mut wait = LOOK;
+        let started_ns = started.load(Ordering::Acquire);
+        if let Some(next) = kills.last().filter(|_| started_ns > 0) {
+            let due_ns = started_ns + (next.at_s * 1e9) as u64;
+            let left_ns = due_ns.saturating_sub(monotonic_ns());
+            if left_ns == 0 {
+                supervisor.kill(next.role, next.index, next.stays_dead);
+                kills.pop();
+                continue;
+            }
+            wait = wait.min(Duration::from_nanos(left_ns));
+        }
+        supervisor.tend(wait)?;
+    }
+    Ok(())
+}
+
+fn outcome(
+    setup: &Setup,
+    load: load::Round,
+    load_cpu_us: u64,
+    restarts: &[Restart],
+    ends: &[NodeEnd],
+) -> Outcome {
+    let faults = restarts
+        .iter()
+        .filter(|restart| restart.is_wanted)
+        .map(|restart| fault(setup, &load, restart))
+        .collect();
+    let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
+    let mut latency = load.latency;
+    latency.exchange = Some(Box::new(ExchangeRound {
+        offered_per_s: load.offered_per_s,
+        lateness_p99_ns,
+        stream_hash: Some(format!("{:016x}", load.stream_hash)),
+        resent: load.resent,
+        cpu: cpu(setup, ends, load_cpu_us),
+        hops: load.hops,
+        faults,
+    }));
+    let mut doubts = vec![];
+    if let Some(late_ns) = lateness_p99_ns.filter(|ns| *ns > LATE_NS) {
+        let detail = format!("the load itself was {:.0} us late at p99", late_ns / 1e3);
+        doubts.push(Doubt::new(DoubtKind::Behind, detail));
+    }
+    if latency.lost > 0 {
+        let detail = format!("{} requests were not answered", latency.lost);
+        doubts.push(Doubt::new(DoubtKind::Loss, detail));
+    }
+    let own = restarts.iter().filter(|restart| !restart.is_wanted);
+    let trouble =
+        own.map(|r| format!("{} {} ended by itself and was started again", r.role, r.index));
+    Outcome { latency, samples: load.samples, doubts, trouble: trouble.collect() }
+}
+
+fn fault(setup: &Setup, load: &load::Round, restart: &Restart) -> Fault {
+    let at_ns = restart.at_ns.saturating_sub(load.start_ns);
+    let (back_ns, worst_ns) = setup.sla.back_after(&load.samples, at_ns, CALM_NS);
+    Fault {
+        node: format!("{} {}", restart.role, restart.index),
+        at_s: at_ns as f64 / 1e9,
+        back_ms: Some(back_ns as f64 / 1e6),
+        worst_ms: Some(worst_ns as f64 / 1e6),
+    }
+}
+
+/// CPU time by class for a transaction that went all the way, from classes whose nodes all told,
+/// and that of the load.
+fn cpu(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<ClassCpu> {
+    let counts = setup.spec.nodes;
+    let requests: u64 = of(ends, Role::Gateway).map(|end| end.requests).sum();
+    if requests == 0 || !setup.kills.is_empty() {
+        return vec![];
+    }
+    let whole = |role: &Role| of(ends, *role).count() == role.of(counts);
+    let told = |class: String, nodes, cpu_us: u64| {
+        let cpu_us_per_txn = cpu_us as f64 / requests as f64;
+        ClassCpu { class, nodes, cpu_us_per_txn }
+    };
+    let class = |role: Role| {
+        let cpu_us = of(ends, role).map(|end| end.cpu_us).sum();
+        told(role.to_string(), role.of(counts) as u32, cpu_us)
+    };
+    let load = told(LOAD.to_string(), 1, load_cpu_us);
+    Role::ALL.into_iter().filter(whole).map(class).chain([load]).collect()
+}
+
+fn of(ends: &[NodeEnd], role: Role) -> impl Iterator<Item = &NodeEnd> {
+    ends.iter().filter(move |end| end.role == role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup {
+            spec: ExchangeSpec::default(),
+            transport: Transport::Tcp,
+            accelerator: vec![],
+            seed: 1,
+            kills: vec![],
+            record: false,
+            arrivals: Arrivals::default(),
+            record_flow: None,
+            replay_flow: None,
+            stall: None,
+            sla: Sla::default(),
+            hosts: vec![],
+            host_data: PathBuf::from("/var/tmp"),
+            program: PathBuf::from("/bin/false"),
+            folder: PathBuf::from("/nowhere"),
+        }
+    }
+
+    #[test]
+    fn kills_are_read_and_bad_ones_refused() {
+        let kill: Kill = "mediator:1@2.5".parse().unwrap();
+        assert_eq!((kill.role, kill.index, kill.at_s), (Role::Mediator, 1, 2.5));
+        for bad in ["", "mediator", "mediator:1", "mediator:x@1", "moderator:1@1", "router:0@-1"] {
+            assert!(bad.parse::<Kill>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_in_one_sentence() {
+        assert!(setup().check().is_ok());
+        let refused = |setup: Setup, why: &str| {
+            let failure = setup.check().unwrap_err();
+            assert_eq!(failure.kind, FailureKind::BadRequest);
+            assert!(failure.message.contains(why), "{failure}");
+        };
+        let kill = |text: &str| Setup { kills: vec![text.parse().unwrap()], ..setup() };
+        refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
+        refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");
+        let hosts = hosts::parse("a 192.0.2.1").unwrap();
+        let preload = ("LD_PRELOAD".into(), "/x.so".into());
+        let fast = Setup { hosts: hosts.clone(), accelerator: vec![preload], ..setup() };
+        refused(fast, "do not reach other hosts");
+        for transport in [Transport::Unix, Transport::Shm] {
+            let far = Setup { hosts: hosts.clone(), transport, ..setup() };
+            refused(far, "do not reach other hosts");
+        }
+        let spec = ExchangeSpec { rate_per_s: 0.5, ..ExchangeSpec::default() };
+        refused(Setup { spec, ..setup() }, "rate_per_s is 0.5");
+    }
+
+    #[test]
+    fn a_node_that_ends_at_once_is_told_with_its_last_words() {
+        let folder = PrivateFolder::new().unwrap();
+        let setup = Setup { folder: folder.path().join("round-1"), ..setup() };
+        let failure = round(&setup, &AtomicBool::new(false)).unwrap_err();
+        assert!(failure.message.contains("ended at once; it said nothing"), "{failure}");
+    }
+
+    #[test]
+    fn cpu_time_is_told_of_whole_classes_only() {
+        let end = |role, index, cpu_us| NodeEnd {
+            role,
+            index,
+            requests: 50,
+            cpu_us,
+            line: serde_json::Value::Null,
+        };
+        let ends =
+            [end(Role::Gateway, 0, 100), end(Role::Gateway, 1, 300), end(Role::Router, 0, 100)];
+        let told = cpu(&setup(), &ends, 50);
+        let told: Vec<_> = told.iter().map(|c| (c.class.as_str(), c.cpu_us_per_txn)).collect();
+        assert_eq!(told, [("gateway", 4.0), ("load", 0.5)]);
+    }
+}

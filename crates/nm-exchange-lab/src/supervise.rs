@@ -1,0 +1,438 @@
+//! The supervisor: starts every node of a network, waits until all links are up, restarts what
+//! dies, and ends everything again.
+//!
+//! A node is a process of this binary, `nearmetal exchange node`, which ends when its input does.
+//! Nothing outlives the supervisor, however it ends: the kernel kills the nodes with it, and a node
+//! on another host loses its input. What a node writes to its error output, and what it says of
+//! trouble, goes to `FOLDER/nodes/ROLE-INDEX.log`.
+//!
+//! A node that dies is started again at once. One that dies again before it was ready, as with a
+//! full disk, is started again after a pause that doubles, so that the others have their peace.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use nm_exchange::network::{Network, Role};
+use nm_model::{Failure, FailureKind};
+use nm_sys::clock::{Deadline, monotonic_ns};
+use nm_sys::process::Process;
+use serde_json::Value;
+
+use crate::hosts::Host;
+
+/// How long nodes may take until all links are up.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long nodes may take to end after their input has.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// Restarts of one node after which the run is given up: it dies by itself.
+const RESTARTS_MAX: u32 = 20;
+
+/// Pauses before a node that died before it was ready is started again: the first one, and the
+/// longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// What a node told at its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeEnd {
+    /// Its class.
+    pub role: Role,
+    /// Which one of its class.
+    pub index: usize,
+    /// Requests that it handled.
+    pub requests: u64,
+    /// CPU time that it used, µs.
+    pub cpu_us: u64,
+    /// All that it said.
+    pub line: Value,
+}
+
+/// A node that died and was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restart {
+    /// Its class.
+    pub role: Role,
+    /// Which one of its class.
+    pub index: usize,
+    /// When it was killed or seen dead, ns on the machine's clock.
+    pub at_ns: u64,
+    /// When all its links were up again, if they are.
+    pub ready_ns: Option<u64>,
+    /// Whether it was asked for.
+    pub is_wanted: bool,
+}
+
+/// What a node says on its output, with the node's place and the number of its start.
+struct Said {
+    place: usize,
+    start: u32,
+    /// None when its output has ended.
+    line: Option<Value>,
+}
+
+struct Running {
+    role: Role,
+    index: usize,
+    host: Option<Host>,
+    process: Process,
+    stdin: Option<ChildStdin>,
+    start: u32,
+    is_ready: bool,
+    has_ended: bool,
+    /// Pause before its next start, if it dies before it is ready.
+    pause: Duration,
+    end: Option<NodeEnd>,
+}
+
+/// The nodes of a network, running.
+pub struct Supervisor {
+    program: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+    network_file: PathBuf,
+    network_text: String,
+    logs: PathBuf,
+    nodes: Vec<Running>,
+    say: Sender<Said>,
+    said: Receiver<Said>,
+    restarts: Vec<Restart>,
+    /// Nodes that do not start again before a time, ns on the machine's clock.
+    delayed: Vec<(usize, u64)>,
+    /// Whether all nodes are being ended.
+    is_over: bool,
+}
+
+impl Supervisor {
+    /// Starts all nodes of `network`, each on its host if there are hosts, and waits until every
+    /// link is up. `program` is nearmetal, which gets the variables of `environment` on this
+    /// machine, and `folder` gets the network's file and the logs.
+    ///
+    /// # Errors
+    /// If a node cannot be started or does not come up, with what it said last.
+    pub fn start(
+        network: &Network,
+        program: &Path,
+        environment: &[(OsString, OsString)],
+        folder: &Path,
+        host_of: impl Fn(Role, usize) -> Option<Host>,
+    ) -> Result<Supervisor, Failure> {
+        let logs = folder.join("nodes");
+        let write_failure = |error: std::io::Error| {
+            Failure::new(
+                FailureKind::System,
+                format!("cannot write into {}: {error}", folder.display()),
+            )
+        };
+        fs::create_dir_all(&logs).map_err(write_failure)?;
+        let network_file = folder.join("network.toml");
+        let network_text =
+            network.text().map_err(|error| Failure::new(FailureKind::BadRequest, error))?;
+        fs::write(&network_file, &network_text).map_err(write_failure)?;
+        let (say, said) = channel();
+        let mut supervisor = Supervisor {
+            program: program.to_path_buf(),
+            environment: environment.to_vec(),
+            network_file,
+            network_text,
+            logs,
+            nodes: vec![],
+            say,
+            said,
+            restarts: vec![],
+            delayed: vec![],
+            is_over: false,
+        };
+        // From the end of the ring to its start, so that most links find their peer at once.
+        let mut all: Vec<(Role, usize)> = network.all().map(|(r, i, _)| (r, i)).collect();
+        all.reverse();
+        for (role, index) in all {
+            let place = supervisor.nodes.len();
+            let host = host_of(role, index);
+            let (process, stdin) = supervisor.spawn(place, 0, role, index, host.as_ref())?;
+            supervisor.nodes.push(Running {
+                role,
+                index,
+                host,
+                process,
+                stdin,
+                start: 0,
+                is_ready: false,
+                has_ended: false,
+                pause: PAUSES[0],
+                end: None,
+            });
+        }
+        supervisor.wait_ready(START_LIMIT)?;
+        Ok(supervisor)
+    }
+
+    /// Starts one node, and a thread that listens to it.
+    fn spawn(
+        &self,
+        place: usize,
+        start: u32,
+        role: Role,
+        index: usize,
+        host: Option<&Host>,
+    ) -> Result<(Process, Option<ChildStdin>), Failure> {
+        let failure = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::new(FailureKind::System, format!("cannot {what} {role} {index}: {error}"))
+        };
+        let log = self.log(role, index);
+        let log = File::options().create(true).append(true).open(log);
+        let mut command = match host {
+            None => {
+                let mut command = Command::new(&self.program);
+                let index = index.to_string();
+                command.args(["exchange", "node", "--role", role.name(), "--index", &index]);
+                command.arg("--network").arg(&self.network_file);
+                command.envs(self.environment.iter().cloned());
+                command
+            }
+            Some(host) => host.command(role, index, self.network_text.len()),
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(log.map_err(|error| failure("keep the log of", &error))?);
+        let mut process = Process::spawn(command).map_err(|error| failure("start", &error))?;
+        let mut stdin = process.take_stdin();
+        if let (Some(_), Some(stdin)) = (host, &mut stdin) {
+            // On another host the network's file comes first on the input.
+            let text = self.network_text.as_bytes();
+            stdin
+                .write_all(text)
+                .and_then(|()| stdin.flush())
+                .map_err(|error| failure("tell the network to", &error))?;
+        }
+        let stdout = process.take_stdout().ok_or_else(|| failure("hear", &"it has no output"))?;
+        let say = self.say.clone();
+        let listen = move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // A line that is no JSON is not for us.
+                let Ok(line) = serde_json::from_str(&line) else { continue };
+                if say.send(Said { place, start, line: Some(line) }).is_err() {
+                    return;
+                }
+            }
+            let _ = say.send(Said { place, start, line: None });
+        };
+        thread::Builder::new()
+            .name(format!("hear {role} {index}"))
+            .spawn(listen)
+            .map_err(|error| failure("hear", &error))?;
+        Ok((process, stdin))
+    }
+
+    fn log(&self, role: Role, index: usize) -> PathBuf {
+        self.logs.join(format!("{role}-{index}.log"))
+    }
+
+    /// Why a node ended, as it said itself, or else the last line of its log.
+    fn last_words(&self, role: Role, index: usize) -> Option<String> {
+        let text = fs::read_to_string(self.log(role, index)).ok()?;
+        let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+        let why = lines.clone().find(|line| line.starts_with("nearmetal: "));
+        why.or(lines.next()).map(str::to_string)
+    }
+
+    /// Waits until all links are up.
+    ///
+    /// # Errors
+    /// If a node dies before, or after `limit`.
+    pub fn wait_ready(&mut self, limit: Duration) -> Result<(), Failure> {
+        let deadline = Deadline::after(limit);
+        while self.nodes.iter().any(|node| !node.is_ready) {
+            if let Some(dead) = self.nodes.iter().find(|node| node.has_ended) {
+                return Err(self.died(dead));
+            }
+            if deadline.passed() {
+                let late: Vec<String> = self
+                    .nodes
+                    .iter()
+                    .filter(|node| !node.is_ready)
+                    .map(|node| format!("{} {}", node.role, node.index))
+                    .collect();
+                return Err(Failure::new(
+                    FailureKind::Peer,
+                    format!(
+                        "not all links came up within {} s: {}",
+                        limit.as_secs(),
+                        late.join(", ")
+                    ),
+                ));
+            }
+            self.hear(deadline.remaining().min(Duration::from_millis(100)));
+        }
+        Ok(())
+    }
+
+    fn died(&self, node: &Running) -> Failure {
+        let Running { role, index, .. } = node;
+        let words = self.last_words(*role, *index);
+        let words =
+            words.map_or("it said nothing".to_string(), |words| format!("it said: {words}"));
+        Failure::new(FailureKind::Peer, format!("{role} {index} ended at once; {words}"))
+    }
+
+    /// Takes in what nodes say, waiting for the first of it at most.
+    fn hear(&mut self, wait: Duration) {
+        let mut next = self.said.recv_timeout(wait).ok();
+        while let Some(said) = next {
+            self.take(said);
+            next = self.said.try_recv().ok();
+        }
+    }
+
+    fn take(&mut self, said: Said) {
+        let node = &mut self.nodes[said.place];
+        if said.start != node.start {
+            return;
+        }
+        let Some(line) = said.line else {
+            node.has_ended = true;
+            return;
+        };
+        match line["event"].as_str() {
+            Some("ready") => {
+                (node.is_ready, node.pause) = (true, PAUSES[0]);
+                let (role, index) = (node.role, node.index);
+                let is_of = |r: &&mut Restart| (r.role, r.index) == (role, index);
+                if let Some(restart) = self.restarts.iter_mut().rev().find(is_of)
+                    && restart.ready_ns.is_none()
+                {
+                    restart.ready_ns = Some(monotonic_ns());
+                }
+            }
+            Some("end") => {
+                node.end = Some(NodeEnd {
+                    role: node.role,
+                    index: node.index,
+                    requests: line["requests"].as_u64().unwrap_or(0),
+                    cpu_us: line["cpu_us"].as_u64().unwrap_or(0),
+                    line,
+                });
+            }
+            Some("trouble") if !self.is_over => {
+                let (role, index) = (node.role, node.index);
+                self.note(role, index, line["message"].as_str().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds a sentence to a node's log. One that cannot be written is lost: the node goes on.
+    fn note(&self, role: Role, index: usize, sentence: &str) {
+        let log = File::options().create(true).append(true).open(self.log(role, index));
+        let _ = log.and_then(|mut log| writeln!(log, "{sentence}"));
+    }
+
+    /// Kills a node at once, as by `kill -9`. It is started again by [`Supervisor::tend`], after
+    /// `stays_dead`.
+    pub fn kill(&mut self, role: Role, index: usize, stays_dead: Duration) {
+        let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
+        let Some(place) = found else { return };
+        let at_ns = monotonic_ns();
+        let node = &mut self.nodes[place];
+        node.process.kill();
+        node.stdin = None;
+        node.has_ended = true;
+        self.restarts.push(Restart { role, index, at_ns, ready_ns: None, is_wanted: true });
+        self.delayed.push((place, at_ns + stays_dead.as_nanos() as u64));
+    }
+
+    /// Starts again what has died; to be called often, waits `wait` at most.
+    ///
+    /// # Errors
+    /// If a node cannot be started again, or dies again and again.
+    pub fn tend(&mut self, wait: Duration) -> Result<(), Failure> {
+        self.hear(wait);
+        let now_ns = monotonic_ns();
+        for place in 0..self.nodes.len() {
+            if !self.nodes[place].has_ended {
+                continue;
+            }
+            let (role, index) = (self.nodes[place].role, self.nodes[place].index);
+            let delay = self.delayed.iter().position(|(of, _)| *of == place);
+            match delay {
+                Some(at) if self.delayed[at].1 > now_ns => continue,
+                Some(at) => {
+                    self.delayed.swap_remove(at);
+                }
+                None => {
+                    let (at_ns, ready_ns) = (now_ns, None);
+                    let restart = Restart { role, index, at_ns, ready_ns, is_wanted: false };
+                    self.restarts.push(restart);
+                    let node = &mut self.nodes[place];
+                    if !node.is_ready && node.start > 0 {
+                        let pause = node.pause;
+                        node.pause = (pause * 2).min(PAUSES[1]);
+                        self.delayed.push((place, now_ns + pause.as_nanos() as u64));
+                        continue;
+                    }
+                }
+            }
+            if self.nodes[place].start >= RESTARTS_MAX {
+                return Err(self.died(&self.nodes[place]));
+            }
+            self.nodes[place].process.kill();
+            let start = self.nodes[place].start + 1;
+            let host = self.nodes[place].host.clone();
+            let (process, stdin) = self.spawn(place, start, role, index, host.as_ref())?;
+            let node = &mut self.nodes[place];
+            (node.process, node.stdin, node.start) = (process, stdin, start);
+            (node.is_ready, node.has_ended, node.end) = (false, false, None);
+        }
+        Ok(())
+    }
+
+    /// Nodes that died so far.
+    pub fn restarts(&self) -> &[Restart] {
+        &self.restarts
+    }
+
+    /// Process ids of all nodes with their classes, for those who want to disturb them.
+    pub fn pids(&self) -> Vec<(Role, usize, u32)> {
+        self.nodes.iter().map(|n| (n.role, n.index, n.process.pid())).collect()
+    }
+
+    /// Ends all nodes and gives back what each told; one that had to be killed tells nothing.
+    pub fn stop(mut self) -> Vec<NodeEnd> {
+        // What was said so far counts; that links go when nodes end is no trouble.
+        self.hear(Duration::ZERO);
+        self.is_over = true;
+        for node in &mut self.nodes {
+            node.stdin = None;
+        }
+        let deadline = Deadline::after(END_LIMIT);
+        while self.nodes.iter().any(|node| !node.has_ended) && !deadline.passed() {
+            self.hear(deadline.remaining().min(Duration::from_millis(100)));
+        }
+        for node in &mut self.nodes {
+            // Its output has ended, so it is about to; its journals shall be whole.
+            if node.has_ended {
+                node.process.wait_timeout(deadline.remaining());
+            }
+            node.process.kill();
+        }
+        self.remove_empty_logs();
+        let mut ends: Vec<NodeEnd> = self.nodes.drain(..).filter_map(|node| node.end).collect();
+        ends.sort_by_key(|end| (end.role, end.index));
+        ends
+    }
+
+    fn remove_empty_logs(&self) {
+        for node in &self.nodes {
+            let log = self.log(node.role, node.index);
+            if fs::metadata(&log).is_ok_and(|meta| meta.len() == 0) {
+                let _ = fs::remove_file(log);
+            }
+        }
+        // Stays if there is still a log in it.
+        let _ = fs::remove_dir(&self.logs);
+    }
+}

@@ -1,0 +1,170 @@
+//! Trials by kill: which network, what durability, which node dies when; all from one seed.
+//!
+//! Every class is killed under every durability that promises something about it, in turn. Without
+//! durability a mediator's books go with it, so that pair is left out. A replicated cell needs two
+//! mediators and a processor to go on without one of them. In every fourth trial a second node is
+//! killed: one of a class that keeps nothing for others, or a replica of other cells than the
+//! first, while that one may still be down.
+
+use std::time::Duration;
+
+use nm_exchange::network::Role;
+use nm_model::exchange::{Durability, NodeCounts};
+use nm_stats::random::Random;
+
+use crate::run::Kill;
+
+/// One trial.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// Number from 0 on.
+    pub number: u32,
+    /// Network.
+    pub nodes: NodeCounts,
+    /// Durability.
+    pub durability: Durability,
+    /// Class of the first node that is killed.
+    pub role: Role,
+    /// Nodes that are killed.
+    pub kills: Vec<Kill>,
+    /// Seed of the load.
+    pub seed: u64,
+}
+
+/// Which trials are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted {
+    /// Only this durability.
+    pub durability: Option<Durability>,
+    /// Only this class.
+    pub role: Option<Role>,
+}
+
+/// Longest time that a node stays dead, ms.
+const DEAD_MS_MAX: usize = 300;
+
+/// Durabilities and classes of which each promises something about the other.
+pub fn promises(wanted: Wanted) -> Vec<(Durability, Role)> {
+    let pairs = Durability::ALL.iter().flat_map(|d| Role::ALL.map(|role| (*d, role)));
+    pairs
+        .filter(|pair| *pair != (Durability::None, Role::Mediator))
+        .filter(|(durability, _)| wanted.durability.is_none_or(|only| only == *durability))
+        .filter(|(_, role)| wanted.role.is_none_or(|only| only == *role))
+        .collect()
+}
+
+/// Draws a trial with `seconds` of load. None if nothing that is wanted is promised.
+pub fn draw(seed: u64, number: u32, wanted: Wanted, seconds: f64) -> Option<Trial> {
+    let pairs = promises(wanted);
+    let (durability, role) = *pairs.get(number as usize % pairs.len().max(1))?;
+    let mut random = Random::new(seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let is_replicated = durability != Durability::None;
+    let is_replica = is_replicated && matches!(role, Role::Mediator | Role::Processor);
+    let (is_double, of_other_cells) =
+        (number % 4 == 3, is_replica && (number / 4).is_multiple_of(2));
+    let fewest = usize::from(is_replicated) + 1;
+    let mut of_class = [1, 1, fewest, 1].map(|least| (least + random.below(2)) as u16);
+    // A replica is worth something only where another node has the other one.
+    of_class[3] = of_class[3].min(of_class[2]);
+    if is_double && of_other_cells {
+        (of_class[2], of_class[3]) = (3, 3);
+    }
+    let mut kill = |role: Role, from: f64, to: f64| Kill {
+        role,
+        index: random.below(usize::from(of_class[role as usize])),
+        at_s: seconds * (from + (to - from) * random.unit()),
+        stays_dead: Duration::from_millis(random.below(DEAD_MS_MAX) as u64),
+    };
+    let first = kill(role, 0.2, 0.4);
+    let mut kills = vec![first];
+    if is_double && of_other_cells {
+        // Of three cells, mediator n has replicas of n and of the one before it, processor n of n.
+        let (other, after) =
+            if role == Role::Mediator { (Role::Processor, 1) } else { (Role::Mediator, 2) };
+        let second = kill(other, 0.0, 0.1);
+        let index = (first.index + after) % 3;
+        kills.push(Kill { index, at_s: first.at_s + second.at_s, ..second });
+    } else if is_double {
+        let other = if role == Role::Gateway { Role::Router } else { Role::Gateway };
+        kills.push(kill(other, 0.45, 0.6));
+    }
+    Some(Trial {
+        number,
+        nodes: NodeCounts { of_class },
+        durability,
+        role,
+        kills,
+        seed: random.next_u64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_same_seed_draws_the_same_trials_and_another_seed_others() {
+        let all = |seed| -> Vec<Trial> {
+            (0..50).map(|n| draw(seed, n, Wanted::default(), 3.0).unwrap()).collect()
+        };
+        assert_eq!(all(1), all(1));
+        assert_ne!(all(1), all(2));
+    }
+
+    #[test]
+    fn every_promise_is_tried_on_nodes_that_are_there() {
+        let mut pairs = BTreeSet::new();
+        for number in 0..220 {
+            let trial = draw(7, number, Wanted::default(), 3.0).unwrap();
+            pairs.insert((trial.durability, trial.role));
+            for kill in &trial.kills {
+                let count = usize::from(trial.nodes.of_class[kill.role as usize]);
+                assert!(kill.index < count && (0.5..2.0).contains(&kill.at_s), "{trial:?}");
+            }
+            let is_replicated = trial.durability != Durability::None;
+            assert!(!is_replicated || trial.nodes.mediators() >= 2, "{trial:?}");
+        }
+        assert_eq!(pairs.len(), 11);
+        assert!(!pairs.contains(&(Durability::None, Role::Mediator)));
+    }
+
+    #[test]
+    fn no_cell_loses_two_replicas_at_once() {
+        let mut doubles = BTreeSet::new();
+        for number in 0..176 {
+            let trial = draw(9, number, Wanted::default(), 3.0).unwrap();
+            let [.., mediators, processors] = trial.nodes.of_class.map(usize::from);
+            if trial.durability == Durability::None || trial.kills.len() < 2 {
+                continue;
+            }
+            let mut of_cell = vec![0; mediators];
+            for Kill { role, index, .. } in &trial.kills {
+                let cells = (0..mediators).filter(|cell| match role {
+                    Role::Mediator => cell == index || (cell + 1) % mediators == *index,
+                    Role::Processor => cell % processors == *index,
+                    Role::Gateway | Role::Router => false,
+                });
+                cells.for_each(|cell| of_cell[cell] += 1);
+            }
+            assert!(of_cell.iter().all(|lost| *lost <= 1), "{trial:?}");
+            let [first, second] = [0, 1].map(|at| trial.kills[at].role);
+            doubles.insert((trial.durability, first, second));
+        }
+        for durability in [Durability::MemoryQuorum, Durability::DiskQuorum] {
+            for pair in [(Role::Mediator, Role::Processor), (Role::Processor, Role::Mediator)] {
+                assert!(doubles.contains(&(durability, pair.0, pair.1)), "{doubles:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wish_narrows_it_down() {
+        let wanted =
+            Wanted { durability: Some(Durability::DiskQuorum), role: Some(Role::Mediator) };
+        let trial = draw(1, 5, wanted, 3.0).unwrap();
+        assert_eq!((trial.durability, trial.role), (Durability::DiskQuorum, Role::Mediator));
+        let nothing = Wanted { durability: Some(Durability::None), ..wanted };
+        assert_eq!(draw(1, 0, nothing, 3.0), None);
+    }
+}

@@ -1,0 +1,367 @@
+//! The proof of one run from its folder.
+//!
+//! ```text
+//! network.toml                          the network as it ran
+//! client*.log                           client logs
+//! data/ROLE-INDEX/cell-C/*.journal      journals (or wherever `data` of the network says)
+//! data/ROLE-INDEX/cell-C/hashes.jsonl   states of that replica, see [`nm_exchange::hashes`]
+//! data/ROLE-INDEX/cell-C/snapshot       its last snapshot, if it keeps its state on disk
+//! ```
+//!
+//! A journal whose beginning was forgotten is replayed from a snapshot.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use nm_book::book::Book;
+use nm_codec::fnv1a;
+use nm_exchange::cell::Cell;
+use nm_exchange::hashes;
+use nm_exchange::network::{Durability, Network, Role};
+use nm_model::agent::{Failure, FailureKind};
+use nm_replica::journal::{self, Reader};
+use nm_stats::random::Random;
+
+use crate::load::log;
+
+use super::cuts::{self, Cuts};
+use super::judge::{Clients, Findings, Violation, judge, told};
+use super::replay::Replay;
+
+/// Checks a run's folder.
+///
+/// # Errors
+/// If something cannot be read, or is missing so that nothing would be proved. What breaks the
+/// network's word is no error: it is in the findings.
+pub fn folder(path: &Path) -> Result<Findings, Failure> {
+    folder_cut(path, Cuts::default())
+}
+
+/// Checks a run's folder, and replays each cell's journal from the middle as well.
+///
+/// # Errors
+/// As [`folder`].
+pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
+    let network = Network::read(&path.join("network.toml")).map_err(bad)?;
+    let mut findings = Findings::default();
+    findings.durability = network.durability;
+    let mut clients = clients(path)?;
+    let mut random = Random::new(cuts.seed);
+    let (mut executed, mut replayed, mut forgot) = (vec![], HashMap::new(), vec![]);
+    for cell in 0..network.mediator.len() as u16 {
+        let journals = journals(path, &network, cell)?;
+        findings.journals += journals.len() as u64;
+        let of_cell = |segment| network.cell_of(segment) == cell;
+        let is_used = clients.segments().any(of_cell);
+        if journals.is_empty() && is_used {
+            let message = format!("there is no journal of cell {cell} below {}", path.display());
+            return Err(bad(message).hint("run the exchange with --record"));
+        }
+        let chain = Chain::new(&network, cell, &journals, &mut findings);
+        let mut replay = Replay::new(cell, network.durability, cuts.count > 0);
+        if let Some(start) = &chain.start {
+            let who = &journals[start.of].name;
+            findings.notes.push(format!(
+                "cell {cell} is replayed from the snapshot of {who} on, after batch {}: of earlier \
+                 requests it is known that they were carried out, not with what result",
+                start.index
+            ));
+            replay.begin_with(start.state.clone()).map_err(bad)?;
+            clients.begin_with(of_cell, |segment, session| replay.last_of(segment, session));
+        }
+        chain.replay(&journals, &mut replay, &mut findings)?;
+        chain.copies(&replay, &clients, &mut findings);
+        if replay.has_forgotten() {
+            findings.notes.push(format!(
+                "the mediator of cell {cell} ended and began again with empty books: without \
+                 replicas, nothing was promised beyond that"
+            ));
+            forgot.push(cell);
+        }
+        executed.append(&mut replay.executed);
+        replayed.extend(std::mem::take(&mut replay.told));
+        for life in replay.into_lives() {
+            cuts::check(cell, &life, cuts.count, &mut random, &mut findings).map_err(bad)?;
+        }
+    }
+    let excused = |segment| forgot.contains(&network.cell_of(segment));
+    judge(&executed, &clients, excused, &mut findings);
+    told(&replayed, &clients, excused, &mut findings);
+    Ok(findings)
+}
+
+fn bad(message: String) -> Failure {
+    Failure::new(FailureKind::BadRequest, message)
+}
+
+fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
+    let message = format!("{} cannot be read: {error}", path.display());
+    Failure::new(FailureKind::System, message)
+}
+
+fn clients(path: &Path) -> Result<Clients, Failure> {
+    let entries = std::fs::read_dir(path).map_err(|error| unreadable(path, error))?;
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("client") && name.ends_with(".log")
+        })
+        .collect();
+    paths.sort();
+    if paths.is_empty() {
+        return Err(bad(format!("{} has no client*.log", path.display())));
+    }
+    let mut clients = Clients::default();
+    for path in &paths {
+        let bytes = std::fs::read(path).map_err(|error| unreadable(path, error))?;
+        clients.take(&log::parse(&bytes).map_err(|why| unreadable(path, why))?);
+    }
+    Ok(clients)
+}
+
+/// The journals of a cell, those of its replicas in order.
+fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<Written>, Failure> {
+    let there = network.data.iter().find(|data| data.is_dir()).cloned();
+    let data = there.unwrap_or_else(|| path.join("data"));
+    let mut journals = vec![];
+    let mut replicas = network.replicas(cell);
+    if network.durability == Durability::None {
+        replicas = vec![(Role::Mediator, usize::from(cell))];
+    }
+    for (role, index) in replicas {
+        let folder = data.join(format!("{role}-{index}")).join(format!("cell-{cell}"));
+        if folder.is_dir() {
+            let written = Written::read(folder, format!("{role} {index}"))?;
+            journals.extend((!written.marks.is_empty()).then_some(written));
+        }
+    }
+    Ok(journals)
+}
+
+/// What stands at one index of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    term: u64,
+    kind: journal::Kind,
+    /// Length and CRC-32C of its content.
+    digest: (usize, u32),
+}
+
+/// A journal without its contents.
+#[derive(Debug)]
+struct Written {
+    folder: PathBuf,
+    name: String,
+    first: u64,
+    marks: Vec<Mark>,
+    /// States that the replica wrote down, its last snapshot among them: after which batch, and the
+    /// hash.
+    states: Vec<(u64, u64)>,
+    /// Its last snapshot: the index up to which it stands for the journal, and the saved cell.
+    snapshot: Option<(u64, Vec<u8>)>,
+}
+
+impl Written {
+    fn read(folder: PathBuf, name: String) -> Result<Written, Failure> {
+        let mut reader = Reader::open(&folder)?;
+        let (mut first, mut marks) = (0, vec![]);
+        while let Some(record) = reader.next_record()? {
+            if marks.is_empty() {
+                first = record.index;
+            }
+            let digest = (record.bytes.len(), nm_codec::crc32c(&record.bytes));
+            marks.push(Mark { term: record.term, kind: record.kind, digest });
+        }
+        let mut states = hashes::read(&folder)?;
+        let snapshot = nm_replica::saved_state(&folder)?;
+        if let Some((_, state)) = &snapshot {
+            let index = Cell::<Book>::load(state).map_err(|why| unreadable(&folder, why))?.index();
+            states.push((index, fnv1a(state)));
+        }
+        Ok(Written { folder, name, first, marks, states, snapshot })
+    }
+
+    /// Index of the last record.
+    fn last(&self) -> u64 {
+        self.first + self.marks.len() as u64 - 1
+    }
+
+    fn mark(&self, index: u64) -> Option<&Mark> {
+        self.marks.get(usize::try_from(index.checked_sub(self.first)?).ok()?)
+    }
+
+    fn batch(&self, index: u64) -> Option<&Mark> {
+        self.mark(index).filter(|mark| mark.kind == journal::BATCH)
+    }
+}
+
+/// Which journal has the batch at each index, and how many have it.
+#[derive(Debug)]
+struct Chain {
+    first: u64,
+    /// Journal of each batch; none where there is no batch.
+    of: Vec<Option<usize>>,
+    copies: Vec<usize>,
+    /// Copies that were promised; zero if that cannot be judged.
+    promised: usize,
+    /// Where the replay begins, if that is not the beginning.
+    start: Option<Start>,
+}
+
+/// A state that stands for everything before it.
+#[derive(Debug)]
+struct Start {
+    /// Whose snapshot it is.
+    of: usize,
+    /// Index of the last record that it stands for.
+    index: u64,
+    /// The saved cell.
+    state: Vec<u8>,
+}
+
+impl Start {
+    /// The earliest snapshot from which journals that begin at `first` go on without a gap.
+    fn before(first: u64, journals: &[Written]) -> Option<Start> {
+        let snapshots = journals.iter().enumerate().filter_map(|(of, journal)| {
+            let (index, state) = journal.snapshot.as_ref()?;
+            (*index + 1 >= first).then_some((*index, of, state))
+        });
+        let (index, of, state) = snapshots.min_by_key(|(index, of, _)| (*index, *of))?;
+        Some(Start { of, index, state: state.clone() })
+    }
+}
+
+impl Chain {
+    fn new(network: &Network, cell: u16, journals: &[Written], findings: &mut Findings) -> Chain {
+        // The journal that would win an election holds everything that was ever committed.
+        let best = (0..journals.len()).max_by_key(|at| {
+            let journal = &journals[*at];
+            (journal.marks.last().map(|mark| mark.term), journal.last())
+        });
+        let is_raft = network.durability == Durability::DiskQuorum;
+        let first = journals.iter().map(|journal| journal.first).min().unwrap_or(1);
+        let last = match best {
+            Some(best) if is_raft => journals[best].last(),
+            _ => journals.iter().map(Written::last).max().unwrap_or(0),
+        };
+        let start = (first > 1).then(|| Start::before(first, journals)).flatten();
+        let mut chain = Chain { first, of: vec![], copies: vec![], promised: 0, start };
+        for index in first..=last {
+            let holder = match best {
+                Some(best) if is_raft && journals[best].mark(index).is_some() => {
+                    journals[best].batch(index).map(|_| best)
+                }
+                _ => (0..journals.len()).find(|at| journals[*at].batch(index).is_some()),
+            };
+            let mark = holder.and_then(|at| journals[at].batch(index));
+            let holds = |journal: &&Written| index < journal.first || journal.batch(index) == mark;
+            chain.copies.push(journals.iter().filter(holds).count());
+            chain.of.push(holder);
+            let is_missing = |journal: &Written| {
+                journal.mark(index).is_none_or(|mark| mark.kind == journal::MISSED)
+            };
+            if journals.iter().all(is_missing) {
+                findings.add(Violation::Gap, || {
+                    format!("cell {cell}: no journal knows what batch {index} was")
+                });
+            }
+        }
+        let voters = network.replicas(cell).len();
+        if is_raft && journals.len() == voters {
+            chain.promised = voters / 2 + 1;
+        }
+        chain.agreement(cell, journals, is_raft, findings);
+        if first > 1 && chain.start.is_none() {
+            findings.add(Violation::Gap, || {
+                format!(
+                    "cell {cell}: all journals begin at batch {first}, and no snapshot has what \
+                     was before"
+                )
+            });
+        }
+        chain
+    }
+
+    /// Replicas may differ only at the end of a journal, in what was never committed.
+    fn agreement(&self, cell: u16, journals: &[Written], is_raft: bool, findings: &mut Findings) {
+        for journal in journals {
+            let mut differs = None;
+            for (index, holder) in (self.first..).zip(&self.of) {
+                let Some(own) = journal.batch(index) else { continue };
+                let Some(theirs) = holder.and_then(|at| journals[at].batch(index)) else {
+                    differs = Some(index);
+                    continue;
+                };
+                if own != theirs {
+                    differs = Some(index);
+                }
+                let is_broken = if is_raft { own == theirs } else { own != theirs };
+                if let Some(at) = differs.filter(|_| is_broken) {
+                    let name = &journal.name;
+                    findings.add(Violation::Diverged, || {
+                        format!("cell {cell}: {name} has another batch {at} than the others")
+                    });
+                    break;
+                }
+            }
+        }
+    }
+
+    fn replay(
+        &self,
+        journals: &[Written],
+        replay: &mut Replay,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
+        let (cell, begun) = (replay.cell(), self.start.as_ref().map_or(0, |start| start.index));
+        let mut recorded: BTreeMap<u64, Vec<(String, u64)>> = BTreeMap::new();
+        let mut readers = vec![];
+        for journal in journals {
+            readers.push(Reader::open(&journal.folder)?);
+            for (index, hash) in &journal.states {
+                recorded.entry(*index).or_default().push((journal.name.clone(), *hash));
+            }
+        }
+        // States before the first one that is known say nothing.
+        recorded = recorded.split_off(&replay.index());
+        if let Some(states) = recorded.remove(&replay.index()) {
+            replay.compare(&states, findings);
+        }
+        for (index, holder) in (self.first..).zip(&self.of) {
+            let Some(at) = holder.filter(|_| index > begun) else { continue };
+            while let Some(record) = readers[at].next_record()? {
+                if record.index < index {
+                    continue;
+                }
+                replay.batch((record.index, record.term), &record.bytes, findings).map_err(bad)?;
+                break;
+            }
+            if let Some(states) = recorded.remove(&index) {
+                replay.compare(&states, findings);
+            }
+        }
+        replay.compare(&[], findings);
+        for (index, states) in &recorded {
+            let who = states.first().map_or("", |(who, _)| who);
+            findings.add(Violation::Gap, || {
+                format!("cell {cell}: {who} had a state after batch {index}, which no journal has")
+            });
+        }
+        Ok(())
+    }
+
+    /// What a client was told must be on as many disks as promised.
+    fn copies(&self, replay: &Replay, clients: &Clients, findings: &mut Findings) {
+        for one in &replay.executed {
+            let copies = self.copies[(one.index - self.first) as usize];
+            if copies < self.promised && clients.knows(&one.name) {
+                findings.add(Violation::TooFewCopies, || {
+                    let (name, index, promised) = (one.name, one.index, self.promised);
+                    format!("{name} in batch {index} is on {copies} disks of {promised} promised")
+                });
+            }
+        }
+    }
+}

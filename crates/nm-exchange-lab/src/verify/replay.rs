@@ -1,0 +1,171 @@
+//! Carries batches out again, with the plain book and with the fast one side by side.
+
+use std::collections::HashMap;
+
+use nm_book::book;
+use nm_book::codec;
+use nm_book::naive;
+use nm_book::order::{Segment, UserId};
+use nm_codec::{FNV1A, fnv1a, fnv1a_on};
+use nm_exchange::batch;
+use nm_exchange::cell::{Admitted, Cell, Handled, Request, told_to};
+use nm_exchange::network::Durability;
+
+use crate::load::log::Name;
+
+use super::cuts::{Batch, Life};
+use super::judge::{Executed, Findings, Violation};
+
+/// A cell that is replayed.
+#[derive(Debug)]
+pub struct Replay {
+    cell: u16,
+    /// Whether the state outlives whoever leads; else every term begins with empty books.
+    is_kept: bool,
+    plain: Cell<naive::Book>,
+    fast: Cell<book::Book>,
+    term: Option<u64>,
+    /// Lives so far, the one at hand last; their batches only if they are kept.
+    lives: Vec<Life>,
+    keeps_batches: bool,
+    /// What was carried out, in order.
+    pub executed: Vec<Executed>,
+    /// How many events each session was to be told on each instrument, and their hash.
+    pub told: HashMap<(Segment, UserId), (u64, u64)>,
+    code: Vec<u8>,
+}
+
+impl Replay {
+    /// A cell with empty books. `keeps_batches`: what it carries out shall be cut afterwards.
+    pub fn new(cell: u16, durability: Durability, keeps_batches: bool) -> Replay {
+        let is_kept = durability != Durability::None;
+        let forgives = durability != Durability::DiskQuorum;
+        let (mut plain, mut fast) = (Cell::default(), Cell::default());
+        (plain.forgives, fast.forgives) = (forgives, forgives);
+        let lives = vec![Life { forgives, ..Life::default() }];
+        let (term, executed, told, code) = Default::default();
+        Replay { cell, is_kept, plain, fast, term, lives, keeps_batches, executed, told, code }
+    }
+
+    /// Begins with a saved cell instead.
+    ///
+    /// # Errors
+    /// A sentence, if it is none.
+    pub fn begin_with(&mut self, saved: Vec<u8>) -> Result<(), String> {
+        let forgives = self.plain.forgives;
+        (self.plain, self.fast) = (Cell::load(&saved)?, Cell::load(&saved)?);
+        (self.plain.forgives, self.fast.forgives) = (forgives, forgives);
+        self.lives = vec![Life { start: Some(saved), forgives, ..Life::default() }];
+        Ok(())
+    }
+
+    /// Which cell it is.
+    pub fn cell(&self) -> u16 {
+        self.cell
+    }
+
+    /// Index of the last batch that was carried out.
+    pub fn index(&self) -> u64 {
+        self.fast.index()
+    }
+
+    /// Number of the last request of a session that was handled on an instrument; zero for none.
+    pub fn last_of(&self, segment: Segment, session: UserId) -> u64 {
+        self.fast.last_of(segment, session)
+    }
+
+    /// Whether books were lost on the way.
+    pub fn has_forgotten(&self) -> bool {
+        self.lives.len() > 1
+    }
+
+    /// What each life of the cell carried out, if that was to be kept.
+    pub fn into_lives(self) -> Vec<Life> {
+        self.lives
+    }
+
+    /// Carries a batch out.
+    ///
+    /// # Errors
+    /// A sentence, if its bytes are none.
+    pub fn batch(
+        &mut self,
+        (index, term): (u64, u64),
+        bytes: &[u8],
+        findings: &mut Findings,
+    ) -> Result<(), String> {
+        let unreadable = |_| format!("batch {index} of cell {} cannot be read", self.cell);
+        if !self.is_kept && self.term.is_some_and(|last| last != term) {
+            (self.plain, self.fast) = (Cell::default(), Cell::default());
+            (self.plain.forgives, self.fast.forgives) = (true, true);
+            self.lives.push(Life { forgives: true, ..Life::default() });
+        }
+        self.term = Some(term);
+        let (time_ns, frames) = batch::open(bytes).map_err(unreadable)?;
+        self.plain.begin(index, time_ns);
+        self.fast.begin(index, time_ns);
+        findings.batches += 1;
+        let mut requests = vec![];
+        for frame in frames {
+            let frame = frame.map_err(unreadable)?;
+            // What carries no command, or is for another cell, is passed over by the network, too.
+            let (plain, fast) = (self.plain.admit(&frame), self.fast.admit(&frame));
+            debug_assert_eq!(plain, fast);
+            let Ok(Admitted::Request(request)) = fast else { continue };
+            let (told, code) = (&mut self.told, &mut self.code);
+            let handled = self.plain.handle(&request, |event| {
+                code.clear();
+                codec::write_event(event, code);
+                for user in told_to(event, request.session) {
+                    let (events, hash) = told.entry((request.segment, user)).or_insert((0, FNV1A));
+                    (*events, *hash) = (*events + 1, fnv1a_on(*hash, code));
+                }
+            });
+            let fast = self.fast.handle(&request, |_| {});
+            if self.keeps_batches {
+                requests.push(request);
+            }
+            let Request { segment, session, client_seq, .. } = request;
+            let name = Name { segment, session, client_seq };
+            if handled != fast {
+                findings.add(Violation::HashDiffers, || {
+                    format!("{name} in batch {index}: plain book {handled:?}, fast book {fast:?}")
+                });
+            }
+            if let Handled::Done(outcome) = handled {
+                self.executed.push(Executed {
+                    name,
+                    output_seq: outcome.output_seq,
+                    events_hash: outcome.events_hash,
+                    command_hash: fnv1a(frame.body),
+                    index,
+                    life: self.lives.len() as u64,
+                });
+            }
+        }
+        if let Some(life) = self.lives.last_mut().filter(|_| self.keeps_batches) {
+            life.batches.push(Batch { index, time_ns, requests });
+        }
+        Ok(())
+    }
+
+    /// Compares the states of both books with each other, and with those that replicas wrote down:
+    /// who, and the hash.
+    pub fn compare(&self, recorded: &[(String, u64)], findings: &mut Findings) {
+        let (plain, fast) = (self.plain.hash(), self.fast.hash());
+        let (cell, index) = (self.cell, self.plain.index());
+        findings.hashes += 1 + recorded.len() as u64;
+        if plain != fast {
+            findings.add(Violation::HashDiffers, || {
+                format!("cell {cell} after batch {index}: plain {plain:016x}, fast {fast:016x}")
+            });
+        }
+        for (who, recorded) in recorded.iter().filter(|(_, recorded)| *recorded != fast) {
+            findings.add(Violation::HashDiffers, || {
+                format!(
+                    "cell {cell} after batch {index}: {fast:016x}, and {who} had {recorded:016x}"
+                )
+            });
+        }
+    }
+}

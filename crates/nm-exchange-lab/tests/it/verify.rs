@@ -1,0 +1,499 @@
+//! The proof from a run's folder: folders that are made up from real journals and client logs, as
+//! they should be, and broken in each way that must be found.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nm_book::book::Book;
+use nm_book::order::Matching;
+use nm_exchange::batch;
+use nm_exchange::cell::{Cell, Handled, Request};
+use nm_exchange::hashes::Hashes;
+use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
+use nm_exchange::wire::{self, FrameKind, Header};
+use nm_exchange_lab::load::clients::Clients;
+use nm_exchange_lab::load::log::{Log, Record};
+use nm_exchange_lab::load::mix::Maker;
+use nm_exchange_lab::load::{Settings, Sizes};
+use nm_exchange_lab::verify::{Cuts, Findings, Violation, folder, folder_cut};
+use nm_replica::journal::{BATCH, Journal, MISSED, Settings as JournalSettings};
+use nm_replica::{Group, Log as _, Member, Replicas, Told};
+use nm_sys::clock::Deadline;
+use nm_sys::poll::{Poller, Waker};
+
+const CELLS: usize = 2;
+
+/// Kind of a record that is no batch.
+const OTHER: u8 = 1;
+
+/// One record of a journal.
+#[derive(Clone)]
+struct Entry {
+    index: u64,
+    term: u64,
+    kind: u8,
+    bytes: Vec<u8>,
+}
+
+/// A run that went well: what its cells did, and what its clients know.
+struct Run {
+    folder: tempfile::TempDir,
+    durability: Durability,
+    /// By cell.
+    entries: Vec<Vec<Entry>>,
+    hashes: Vec<u64>,
+    records: Vec<Record>,
+}
+
+impl Run {
+    /// Some thousand requests, in batches of ten; some are sent twice, some twice in one batch.
+    fn new(durability: Durability) -> Run {
+        let sizes = Sizes::new(200, 200, 200).unwrap();
+        let settings = Settings { sessions: 20, segments: 8, sizes, ..Settings::default() };
+        let (mut maker, mut clients) = (Maker::new(&settings), Clients::new(20, 8, 1, false));
+        let mut cells = [Cell::<Book>::default(), Cell::default()];
+        let (mut entries, mut records) = (vec![vec![], vec![]], vec![]);
+        let mut frames: [Vec<Vec<u8>>; CELLS] = Default::default();
+        for number in 0..3_000 {
+            let ask = maker.ask();
+            let mut bytes = vec![];
+            records.extend(clients.ask(&ask, number, &mut bytes));
+            let cell = ask.segment as usize % CELLS;
+            frames[cell].push(bytes.clone());
+            if number % 50 == 7 {
+                frames[cell].push(bytes);
+            }
+            if frames[cell].len() < 10 {
+                continue;
+            }
+            let index = entries[cell].len() as u64 + 1;
+            let mut batch_bytes = vec![];
+            batch::begin(number, &mut batch_bytes);
+            cells[cell].begin(index, number);
+            for frame in frames[cell].drain(..) {
+                batch_bytes.extend_from_slice(&frame);
+                let frame = wire::read(&frame).unwrap().unwrap();
+                let request = Request::of(&frame).unwrap();
+                let (outcome, flags) = match cells[cell].handle(&request, |_| {}) {
+                    Handled::Done(outcome) => (outcome, 0),
+                    Handled::Before(Some(outcome)) => (outcome, wire::REPEATED),
+                    other => panic!("{other:?}"),
+                };
+                let output_seq = outcome.output_seq;
+                let kind = FrameKind::Reply;
+                let header = Header { kind, flags, output_seq, ..frame.header };
+                let body = outcome.events_hash.to_le_bytes();
+                records.extend(clients.receive(&header, &body, number, &mut vec![]).1);
+            }
+            entries[cell].push(Entry { index, term: 1, kind: BATCH, bytes: batch_bytes });
+            if index.is_multiple_of(20) {
+                let (kind, index) = (OTHER, index + 1);
+                entries[cell].push(Entry { index, term: 1, kind, bytes: vec![] });
+            }
+        }
+        let hashes = cells.iter().map(Cell::hash).collect();
+        let folder = tempfile::tempdir().unwrap();
+        Run { folder, durability, entries, hashes, records }
+    }
+
+    fn network(&self) -> Network {
+        let mut port = 5000;
+        let counts: NodeCounts = "1-1-2-2".parse().unwrap();
+        let mut network = Network::new(counts, |_, _| {
+            port += 2;
+            Node {
+                address: format!("127.0.0.1:{port}").parse().unwrap(),
+                replication: Some(format!("127.0.0.1:{}", port + 1).parse().unwrap()),
+            }
+        });
+        network.durability = self.durability;
+        network.data = Some(PathBuf::from("/a/folder/of/another/machine"));
+        network.record = true;
+        network
+    }
+
+    fn journal(&self, role: Role, index: usize, cell: usize, entries: &[Entry]) {
+        let folder = self.folder_of(role, index, cell);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let settings = JournalSettings { segment_bytes: 1 << 18 };
+        let (mut journal, _) = Journal::open(&folder, settings, u64::MAX).unwrap();
+        for entry in entries {
+            journal.append(entry.index, entry.term, entry.kind, &entry.bytes).unwrap();
+        }
+        journal.flush().unwrap();
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes all of it and has it checked.
+    fn check(&self) -> Findings {
+        let network = self.network();
+        fs::write(self.path().join("network.toml"), network.text().unwrap()).unwrap();
+        for cell in 0..CELLS as u16 {
+            for (role, index) in network.replicas(cell) {
+                let entries = &self.entries[usize::from(cell)];
+                self.journal(role, index, usize::from(cell), entries);
+            }
+        }
+        self.check_again()
+    }
+
+    /// Writes the client log and the states, and has all of it checked.
+    fn check_again(&self) -> Findings {
+        self.write_log();
+        self.note_states();
+        folder(self.path()).unwrap()
+    }
+
+    fn write_log(&self) {
+        let mut log = Log::create(&self.path().join("client-0.log")).unwrap();
+        self.records.iter().for_each(|record| log.add(record).unwrap());
+        log.flush().unwrap();
+    }
+
+    fn folder_of(&self, role: Role, index: usize, cell: usize) -> PathBuf {
+        self.path().join("data").join(format!("{role}-{index}")).join(format!("cell-{cell}"))
+    }
+
+    /// The first replica of each cell has written its last state down.
+    fn note_states(&self) {
+        for cell in 0..CELLS {
+            let last = self.entries[cell].iter().rfind(|entry| entry.kind == BATCH).unwrap();
+            let folder = self.folder_of(Role::Mediator, cell, cell);
+            let _ = fs::remove_file(folder.join("hashes.jsonl"));
+            Hashes::open(&folder).unwrap().note(last.index, self.hashes[cell]).unwrap();
+        }
+    }
+
+    /// Position of a batch of cell 0 that is neither at the beginning nor at the end.
+    fn middle(&self) -> usize {
+        let half = self.entries[0].len() / 2;
+        half + self.entries[0][half..].iter().position(|entry| entry.kind == BATCH).unwrap()
+    }
+}
+
+/// Swaps two requests within a batch: the bytes of its frames, all of one size.
+fn swap_frames(entry: &mut Entry, a: usize, b: usize) {
+    let frame = |at: usize| batch::HEAD_BYTES + at * 200..batch::HEAD_BYTES + (at + 1) * 200;
+    let (first, second) = (entry.bytes[frame(a)].to_vec(), entry.bytes[frame(b)].to_vec());
+    entry.bytes[frame(a)].copy_from_slice(&second);
+    entry.bytes[frame(b)].copy_from_slice(&first);
+}
+
+#[test]
+fn a_run_that_went_well_is_clean_whatever_its_durability() {
+    for &durability in Durability::ALL {
+        let run = Run::new(durability);
+        let findings = run.check();
+        assert!(findings.is_clean() && findings.notes.is_empty(), "{findings:?}");
+        assert!(findings.executed > 2_900 && findings.answered == findings.executed);
+        assert!(findings.sent >= findings.answered && findings.hashes == 6);
+        let of_each = if durability == Durability::None { 1 } else { 3 };
+        assert_eq!(findings.journals, 2 * of_each);
+    }
+}
+
+#[test]
+fn batches_that_are_missing_are_lost() {
+    let mut run = Run::new(Durability::MemoryQuorum);
+    run.hashes[0] ^= 1;
+    assert_eq!(
+        run.check().violations.into_iter().collect::<Vec<_>>(),
+        [(Violation::HashDiffers, 1)]
+    );
+    run.hashes[0] ^= 1;
+    let last = run.entries[0].iter().rposition(|entry| entry.kind == BATCH).unwrap();
+    run.entries[0][last].kind = OTHER;
+    let findings = run.check();
+    assert!((9..=10).contains(&findings.count(Violation::Lost)), "{findings:?}");
+    // In the middle, what follows is left out as well, or comes out otherwise.
+    let middle = run.middle();
+    run.entries[0][middle].kind = OTHER;
+    let findings = run.check();
+    assert!(findings.count(Violation::Lost) > 10, "{findings:?}");
+    assert!(
+        findings.count(Violation::WrongResult) > 0 && findings.count(Violation::HashDiffers) > 0
+    );
+}
+
+#[test]
+fn another_order_than_that_of_the_run_is_found() {
+    let mut run = Run::new(Durability::MemoryQuorum);
+    let middle = run.middle();
+    swap_frames(&mut run.entries[0][middle], 2, 3);
+    swap_frames(&mut run.entries[0][middle], 4, 9);
+    let findings = run.check();
+    assert!(!findings.is_clean() && findings.count(Violation::WrongResult) > 0, "{findings:?}");
+    let is_said = |sentence: &String| sentence.starts_with("wrong result: request ");
+    assert!(findings.sentences.iter().any(is_said), "{:?}", findings.sentences);
+}
+
+#[test]
+fn what_no_client_sent_is_found() {
+    let mut run = Run::new(Durability::None);
+    let middle = run.middle();
+    let bytes = &mut run.entries[0][middle].bytes;
+    // Another price in the first request, with a checksum that fits.
+    let frame = wire::read(&bytes[batch::HEAD_BYTES..]).unwrap().unwrap();
+    let (header, mut body) = (frame.header, frame.body.to_vec());
+    body[9] ^= 1;
+    let mut other = vec![];
+    wire::write(&header, &body, 200, &mut other);
+    bytes[batch::HEAD_BYTES..batch::HEAD_BYTES + 200].copy_from_slice(&other);
+    let findings = run.check();
+    assert_eq!(findings.count(Violation::NotSent), 1, "{findings:?}");
+}
+
+#[test]
+fn an_answer_that_a_client_was_told_otherwise_is_found() {
+    let mut run = Run::new(Durability::MemoryQuorum);
+    let answers = |run: &mut Run, change: &dyn Fn(&mut Record)| {
+        let mut answers =
+            run.records.iter_mut().filter(|record| matches!(record, Record::Answered(_)));
+        change(answers.nth(500).unwrap());
+    };
+    answers(&mut run, &|record| {
+        if let Record::Answered(answered) = record {
+            answered.events_hash ^= 1 << 40;
+        }
+    });
+    let findings = run.check();
+    assert_eq!(findings.count(Violation::WrongResult), 1, "{findings:?}");
+    let again = run.records.iter().rfind(|record| matches!(record, Record::Answered(_)));
+    let mut again = *again.unwrap();
+    if let Record::Answered(answered) = &mut again {
+        answered.output_seq += 1;
+    }
+    run.records.push(again);
+    let findings = run.check_again();
+    assert_eq!(findings.count(Violation::Twice), 1, "{findings:?}");
+}
+
+#[test]
+fn too_few_copies_on_disk_are_found_and_uncommitted_ends_are_not() {
+    let run = Run::new(Durability::DiskQuorum);
+    let whole = &run.entries[0];
+    let length = whole.len();
+    run.check();
+    // Two of three have all of it: that is enough.
+    run.journal(Role::Processor, 0, 0, &whole[..length - 3]);
+    assert!(run.check_again().is_clean());
+    // One has, of what clients were told.
+    run.journal(Role::Mediator, 1, 0, &whole[..length - 2]);
+    let findings = run.check_again();
+    assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::TooFewCopies]);
+    // A former leader has an end of its own that nobody ever committed.
+    run.journal(Role::Mediator, 1, 0, whole);
+    run.journal(Role::Processor, 0, 0, whole);
+    let mut end = whole[..length - 10].to_vec();
+    end.push(Entry { index: end.len() as u64 + 1, ..whole[3].clone() });
+    run.journal(Role::Mediator, 0, 0, &end);
+    let findings = run.check_again();
+    assert!(findings.is_clean(), "{findings:?}");
+    // But then it does not agree again.
+    end.extend_from_slice(&whole[length - 9..]);
+    run.journal(Role::Mediator, 0, 0, &end);
+    let findings = run.check_again();
+    assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
+}
+
+#[test]
+fn replicas_that_carried_out_other_batches_are_found() {
+    let run = Run::new(Durability::MemoryQuorum);
+    run.check();
+    let mut other = run.entries[0].clone();
+    let middle = run.middle();
+    swap_frames(&mut other[middle], 0, 1);
+    run.journal(Role::Processor, 0, 0, &other);
+    let findings = run.check_again();
+    assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
+    // A replica that began later, or missed a part, is no harm as long as another has it.
+    run.journal(Role::Processor, 0, 0, &run.entries[0][middle..]);
+    let mut missed = run.entries[0].clone();
+    for entry in &mut missed[..middle] {
+        (entry.kind, entry.bytes) = (MISSED, vec![]);
+    }
+    run.journal(Role::Mediator, 1, 0, &missed);
+    assert!(run.check_again().is_clean());
+    run.journal(Role::Mediator, 0, 0, &missed);
+    let findings = run.check_again();
+    assert!(
+        findings.count(Violation::Gap) > 0 && findings.count(Violation::Lost) > 0,
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn a_mediator_that_keeps_nothing_may_forget_and_that_is_told() {
+    let mut run = Run::new(Durability::None);
+    let middle = run.middle();
+    for entry in &mut run.entries[0][middle..] {
+        entry.term = 2;
+    }
+    let findings = run.check();
+    // Its books are empty from there on, so clients were told other things: that is no surprise.
+    assert!(findings.not_promised[&Violation::WrongResult] > 0, "{findings:?}");
+    assert!(findings.notes.iter().any(|note| note.contains("empty books")), "{findings:?}");
+    let kinds: Vec<&Violation> = findings.violations.keys().collect();
+    assert_eq!(kinds, [&Violation::HashDiffers], "the recorded state is of a whole life");
+}
+
+/// From a snapshot at any place, carried on by either book, the state is that of the whole run.
+#[test]
+fn a_journal_gives_the_same_state_from_any_cut() {
+    let run = Run::new(Durability::MemoryQuorum);
+    run.check();
+    let findings = folder_cut(run.path(), Cuts { count: 300, seed: 3 }).unwrap();
+    assert!(findings.is_clean(), "{findings:?}");
+    assert_eq!(findings.cuts, 300 * CELLS as u64);
+}
+
+/// In lives that begin with empty books, a cut is carried on to the end of its own.
+#[test]
+fn a_journal_of_several_lives_is_cut_in_each() {
+    let mut run = Run::new(Durability::None);
+    let middle = run.middle();
+    for entry in &mut run.entries[0][middle..] {
+        entry.term = 2;
+    }
+    run.hashes[0] = 0;
+    let whole = run.check();
+    let findings = folder_cut(run.path(), Cuts { count: 20, seed: 4 }).unwrap();
+    assert_eq!(findings.cuts, 20 * 3);
+    assert_eq!(findings.violations, whole.violations, "{findings:?}");
+}
+
+/// Has a real replica order these batches, alone, in a folder, and take snapshots so early that it
+/// forgets the beginning of its journal; then it ends.
+fn keep(folder: &Path, entries: &[Entry]) {
+    let listen = nm_replica::Address::Unix(folder.with_extension("socket"));
+    let members = vec![Member { address: listen.clone(), may_lead: true }];
+    let journal = JournalSettings { segment_bytes: 64 << 10 };
+    let settings = nm_replica::Settings {
+        snapshot_bytes: 64 << 10,
+        journal,
+        ..nm_replica::Settings::default()
+    };
+    let group = Group {
+        cell: 0,
+        name: "cell-0".to_string(),
+        members,
+        own: 0,
+        folder: Some(folder.to_path_buf()),
+        settings,
+    };
+    let (waker, mut poller) = (Waker::new().unwrap(), Poller::new().unwrap());
+    poller.add(&waker, 0, false).unwrap();
+    let (thread, mut logs) = Replicas::start(&listen, vec![group], waker.clone()).unwrap();
+    let (mut log, mut cell) = (logs.pop().unwrap(), Cell::<Book>::default());
+    let mut batches = entries.iter().filter(|entry| entry.kind == BATCH);
+    let (mut left, mut snapshots) = (batches.clone().count(), 0);
+    let is_forgotten = || {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let journals = names.filter(|path| path.extension().is_some_and(|e| e == "journal"));
+        journals.filter_map(|path| path.file_stem()?.to_str()?.parse::<u64>().ok()).min() > Some(1)
+    };
+    let deadline = Deadline::after(Duration::from_secs(60));
+    while left > 0 || snapshots == 0 || !is_forgotten() {
+        assert!(!deadline.passed(), "{left} batches left, {snapshots} snapshots");
+        poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
+        waker.drain();
+        while let Some(told) = log.next() {
+            match told {
+                Told::Committed { index, batch, .. } => {
+                    carry_out(&mut cell, index, &batch);
+                    left -= 1;
+                }
+                Told::Snapshot { number } => {
+                    cell.begin_snapshot();
+                    let state = std::iter::repeat_with(|| cell.copy_one()).flatten().next();
+                    log.snapshot(number, state.unwrap());
+                    snapshots += 1;
+                }
+                _ => {}
+            }
+        }
+        while log.has_room()
+            && let Some(next) = batches.next()
+        {
+            log.propose(next.bytes.clone()).unwrap();
+        }
+    }
+    Hashes::open(folder).unwrap().note(cell.index(), cell.hash()).unwrap();
+    drop(thread);
+}
+
+fn carry_out<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
+    let (time_ns, frames) = batch::open(batch).unwrap();
+    cell.begin(index, time_ns);
+    for frame in frames {
+        cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
+    }
+}
+
+#[test]
+fn a_journal_whose_beginning_was_forgotten_goes_on_from_the_snapshot() {
+    let mut run = Run::new(Durability::DiskQuorum);
+    run.check();
+    let own = run.folder_of(Role::Mediator, 0, 0);
+    for (role, index) in [(Role::Mediator, 0), (Role::Mediator, 1), (Role::Processor, 0)] {
+        fs::remove_dir_all(run.folder_of(role, index, 0)).unwrap();
+    }
+    keep(&own, &run.entries[0]);
+    let findings = folder_cut(run.path(), Cuts { count: 5, seed: 1 }).unwrap();
+    assert!(findings.is_clean(), "{findings:?}");
+    assert!(findings.in_snapshots > 100, "{findings:?}");
+    assert!(findings.notes[0].contains("from the snapshot of mediator 0 on"), "{findings:?}");
+    // What clients were told of what came after it is held against the journal as ever.
+    let answer = run.records.iter_mut().rfind(|record| {
+        matches!(record, Record::Answered(answered) if answered.name.segment.is_multiple_of(2))
+    });
+    let Some(Record::Answered(answered)) = answer else { panic!("nothing was answered") };
+    answered.events_hash ^= 1;
+    run.write_log();
+    let findings = folder(run.path()).unwrap();
+    assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::WrongResult]);
+    // Without the snapshot there is a gap.
+    fs::remove_file(own.join("snapshot")).unwrap();
+    let findings = folder(run.path()).unwrap();
+    assert!(findings.count(Violation::Gap) > 0, "{findings:?}");
+}
+
+#[test]
+fn a_state_that_no_journal_leads_to_is_found() {
+    let run = Run::new(Durability::MemoryQuorum);
+    run.check();
+    let mut hashes = Hashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
+    hashes.note(1_000_000, 1).unwrap();
+    hashes.note(9, 1).unwrap();
+    let findings = folder(run.path()).unwrap();
+    let found: Vec<_> = findings.violations.into_iter().collect();
+    assert_eq!(found, [(Violation::Gap, 1), (Violation::HashDiffers, 1)]);
+    let is_said = |sentence: &String| sentence.contains("processor 0 had");
+    assert_eq!(findings.sentences.iter().filter(|s| is_said(s)).count(), 2);
+}
+
+#[test]
+fn what_proves_nothing_is_refused_with_a_sentence() {
+    let run = Run::new(Durability::None);
+    let refused = |why: &str| {
+        let message = folder(run.path()).unwrap_err().to_string();
+        assert!(message.contains(why), "{message}");
+    };
+    refused("network.toml");
+    run.check();
+    fs::write(run.folder_of(Role::Mediator, 0, 0).join("hashes.jsonl"), "{}").unwrap();
+    refused("hashes.jsonl cannot be read");
+    fs::remove_dir_all(run.path().join("data/mediator-0")).unwrap();
+    refused("no journal of cell 0");
+    let log = run.path().join("client-0.log");
+    let bytes = fs::read(&log).unwrap();
+    fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();
+    refused("cut or damaged");
+    fs::remove_file(&log).unwrap();
+    refused("no client*.log");
+}

@@ -1,0 +1,67 @@
+//! The groups of replicas that a node is in, as the network's file has them.
+
+use nm_model::agent::{Failure, FailureKind};
+use nm_replica::{Address, Group, Member, RaftLog, Replicas, Settings, journal};
+use nm_sys::poll::Waker;
+
+use crate::network::{CONTROL, Durability, Network, Role, group_name};
+
+/// Starts the replicas of a node of a network, and gives the data loop's end of each, in the
+/// order of [`Network::groups_at`]. The waker is woken when something is told.
+///
+/// # Errors
+/// As [`Replicas::start`]; or if the network file lacks something that replication needs.
+pub fn start(
+    network: &Network,
+    role: Role,
+    index: usize,
+    settings: Settings,
+    waker: Waker,
+) -> Result<(Replicas, Vec<RaftLog>), Failure> {
+    let wrong = |message: String| Failure::new(FailureKind::BadRequest, message);
+    let address = |role: Role, index: usize| -> Result<Address, Failure> {
+        let node = network.nodes(role).get(index);
+        let text = node.and_then(|node| node.replication.as_ref());
+        let text = text
+            .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))?;
+        text.parse().map_err(wrong)
+    };
+    let folder = match network.durability {
+        Durability::DiskQuorum => Some(network.folder(role, index).ok_or_else(|| {
+            wrong("disk-quorum needs a `data` folder in the network file".to_string())
+        })?),
+        _ => None,
+    };
+    let mut groups = vec![];
+    let settings = Settings { keep_all: settings.keep_all || network.record, ..settings };
+    for cell in network.groups_at(role, index) {
+        let replicas = network.replicas(cell);
+        let members: Result<Vec<Member>, Failure> = replicas
+            .iter()
+            .map(|(role, index)| {
+                let address = address(*role, *index)?;
+                Ok(Member { address, may_lead: *role == Role::Mediator })
+            })
+            .collect();
+        let own = replicas.iter().position(|replica| *replica == (role, index));
+        groups.push(Group {
+            cell,
+            name: group_name(cell),
+            members: members?,
+            own: own.unwrap_or_default(),
+            folder: folder.as_ref().map(|folder| folder.join(group_name(cell))),
+            settings: of_group(settings, cell),
+        });
+    }
+    Replicas::start(&address(role, index)?, groups, waker)
+}
+
+/// The settings of a group: control writes little, and keeps it in small files.
+fn of_group(settings: Settings, group: u16) -> Settings {
+    if group != CONTROL {
+        return settings;
+    }
+    let segment_bytes = settings.journal.segment_bytes.min(256 << 10);
+    let journal = journal::Settings { segment_bytes };
+    Settings { snapshot_bytes: settings.snapshot_bytes.min(128 << 10), journal, ..settings }
+}

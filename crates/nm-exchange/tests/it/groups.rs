@@ -1,0 +1,72 @@
+//! The groups of replicas of a network.
+
+use std::time::Duration;
+
+use nm_exchange::network::{CONTROL, Durability, Network, Node, Role};
+use nm_exchange::node::groups;
+use nm_replica::{Log, Settings, Told, journal};
+use nm_sys::clock::Deadline;
+use nm_sys::poll::Waker;
+use tempfile::TempDir;
+
+/// Longest that anything may take; it only keeps a broken test from standing still.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn settings() -> Settings {
+    let journal = journal::Settings { segment_bytes: 64 << 10 };
+    Settings { journal, ..Settings::default() }
+}
+
+/// Two cells of a network share a thread and an address at each of their nodes.
+#[test]
+fn cells_of_a_network_share_their_nodes() {
+    let folder = TempDir::new().unwrap();
+    let at = |what: String| format!("unix:{}", folder.path().join(what).display());
+    let mut network = Network::new("1-1-2-1".parse().unwrap(), |role, index| Node {
+        address: at(format!("{role}-{index}")).parse().unwrap(),
+        replication: Some(at(format!("{role}-{index}-r"))),
+    });
+    network.durability = Durability::DiskQuorum;
+    network.data = Some(folder.path().join("data"));
+    let waker = Waker::new().unwrap();
+    let start = |role: Role, index: usize| {
+        groups::start(&network, role, index, settings(), waker.clone()).unwrap()
+    };
+    let mut nodes = [start(Role::Mediator, 0), start(Role::Mediator, 1), start(Role::Processor, 0)];
+    let mut came = [[0; 2]; 3];
+    let deadline = Deadline::after(LIMIT);
+    while came.iter().flatten().any(|count| *count < 20) {
+        assert!(!deadline.passed(), "{came:?}");
+        for ((_, logs), came) in nodes.iter_mut().zip(&mut came) {
+            for log in logs {
+                // Control begins at the same time; nothing is proposed there.
+                let cell = log.cell();
+                if cell == CONTROL {
+                    while log.next().is_some() {}
+                    continue;
+                }
+                while let Some(told) = log.next() {
+                    if let Told::Committed { batch, .. } = told {
+                        assert_eq!(batch[..], cell.to_le_bytes(), "a batch of another cell");
+                        came[usize::from(cell)] += 1;
+                    }
+                }
+                while log.has_room() {
+                    log.propose(cell.to_le_bytes().to_vec()).unwrap();
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(nodes);
+    let mut reader = journal::Reader::open(&folder.path().join("data/processor-0/cell-1")).unwrap();
+    let mut batches = 0;
+    while let Some(record) = reader.next_record().unwrap() {
+        batches += usize::from(record.kind == journal::BATCH);
+    }
+    assert!(batches >= 20, "{batches} batches in the processor's journal");
+    let mut wrong = network.clone();
+    wrong.processor[0].replication = None;
+    let refused = groups::start(&wrong, Role::Mediator, 0, settings(), waker.clone()).unwrap_err();
+    assert!(refused.message.contains("processor 0"), "{refused}");
+}

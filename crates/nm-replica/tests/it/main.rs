@@ -1,0 +1,4 @@
+//! Tests of the replicated log, in one binary.
+
+mod journal;
+mod replica;
