@@ -151,7 +151,7 @@ pub fn binary() -> String {
 
 /// Builds the binary under test.
 pub fn build() -> Result<()> {
-    shell::run("cargo build --release --locked --workspace --exclude xtask")
+    shell::run("cargo build --release --locked")
 }
 
 /// nearmetal's own client and server; it sets both ends' CPUs itself, as its users do.

@@ -18,7 +18,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
 
   ci            everything that must hold: format, lints, docs, tidy, tests, the README's main job
-  tidy          the rules that no compiler checks: layers, file heads, line width, licences
+  tidy          the rules that no compiler checks: import cycles, function length, words, … (--help)
   dist          static build, completions and man page in target/dist
   bench-book    ns, allocations and tails per command of the order book, fast and plain
   bench-exchange  the exchange's networks and rates, each with the published figure beside
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let result = match args.next().as_deref() {
         Some("ci") => ci::run(),
-        Some("tidy") => tidy::run(),
+        Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("dist") => dist::run(),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),

@@ -1,0 +1,79 @@
+//! What a check reports: one fault at one line, with what to do about it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The checks of `cargo xtask tidy`, in the order in which their faults are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    Text,
+    Functions,
+    Imports,
+    Words,
+    Layers,
+    Unused,
+    Licences,
+}
+
+impl Check {
+    pub const ALL: [Check; 7] = [
+        Check::Text,
+        Check::Functions,
+        Check::Imports,
+        Check::Words,
+        Check::Layers,
+        Check::Unused,
+        Check::Licences,
+    ];
+
+    /// The name by which the command line and the faults call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Check::Text => "text",
+            Check::Functions => "functions",
+            Check::Imports => "imports",
+            Check::Words => "words",
+            Check::Layers => "layers",
+            Check::Unused => "unused",
+            Check::Licences => "licences",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Check> {
+        Check::ALL.into_iter().find(|check| check.name() == name)
+    }
+}
+
+/// One violated rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    pub check: Check,
+    /// Relative to the root of the workspace.
+    pub file: PathBuf,
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+impl Fault {
+    pub fn new(check: Check, file: &Path, line: usize, text: impl Into<String>) -> Fault {
+        Fault { check, file: file.to_path_buf(), line, text: text.into() }
+    }
+
+    /// The crate whose folder holds the file; `None` for files of the root.
+    pub fn crate_name(&self) -> Option<String> {
+        let mut parts = self.file.components().map(|part| part.as_os_str().to_string_lossy());
+        match parts.next()?.as_ref() {
+            "crates" => parts.next().map(|name| name.into_owned()),
+            "xtask" => Some("xtask".to_string()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, check) = (self.file.display(), self.check.name());
+        write!(f, "{file}:{}: {} [{check}]", self.line, self.text)
+    }
+}

@@ -1,0 +1,81 @@
+//! Rules on the text of a source file: a head that says what lives there, line width, trailing
+//! white space, and `#![forbid(unsafe_code)]` where no `unsafe` may be.
+
+use std::path::Path;
+
+use crate::tidy::fault::{Check, Fault};
+use crate::tidy::workspace::{Files, is_rust};
+
+/// Crates that may hold `unsafe`.
+const UNSAFE: [&str; 5] = ["nm-sys", "nm-ring", "nm-transport", "nm-accel", "nm-test-support"];
+
+const LINE_WIDTH_MAX: usize = 100;
+
+pub fn check(files: &Files) -> Vec<Fault> {
+    files
+        .iter()
+        .filter(|(path, _)| is_rust(path))
+        .flat_map(|(path, text)| file_faults(path, text))
+        .collect()
+}
+
+fn file_faults(path: &Path, text: &str) -> Vec<Fault> {
+    let mut faults = vec![];
+    let mut add = |line, text: String| faults.push(Fault::new(Check::Text, path, line, text));
+    if !text.starts_with("//!") {
+        add(1, "the file has no head; open it with `//!` and say what lives there".to_string());
+    }
+    for (index, line) in text.lines().enumerate() {
+        let width = line.chars().count();
+        if width > LINE_WIDTH_MAX {
+            add(index + 1, format!("line has {width} columns; break it at {LINE_WIDTH_MAX}"));
+        }
+        if line.ends_with([' ', '\t']) {
+            add(index + 1, "trailing white space; remove it".to_string());
+        }
+    }
+    if must_forbid_unsafe(path) && !text.contains("#![forbid(unsafe_code)]") {
+        add(1, "the crate may hold no `unsafe`; add #![forbid(unsafe_code)]".to_string());
+    }
+    faults
+}
+
+/// Whether the file is the root of a crate that may hold no `unsafe`.
+fn must_forbid_unsafe(path: &Path) -> bool {
+    let mut parts = path.components().map(|part| part.as_os_str().to_string_lossy());
+    let is_crate = parts.next().is_some_and(|part| part == "crates");
+    let owner = parts.next().unwrap_or_default();
+    let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    is_crate && is_root && !UNSAFE.contains(&&*owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_violation_is_a_fault() {
+        let long = "x".repeat(LINE_WIDTH_MAX + 1);
+        let path = Path::new("crates/nm-judge/src/lib.rs");
+        let faults = file_faults(path, &format!("use x; \n{long}\n"));
+        let shown: Vec<String> = faults.iter().map(Fault::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                "crates/nm-judge/src/lib.rs:1: the file has no head; open it with `//!` and say \
+                 what lives there [text]",
+                "crates/nm-judge/src/lib.rs:1: trailing white space; remove it [text]",
+                "crates/nm-judge/src/lib.rs:2: line has 101 columns; break it at 100 [text]",
+                "crates/nm-judge/src/lib.rs:1: the crate may hold no `unsafe`; add \
+                 #![forbid(unsafe_code)] [text]",
+            ]
+        );
+    }
+
+    #[test]
+    fn clean_file_passes() {
+        let text = "//! Head.\n#![forbid(unsafe_code)]\n";
+        assert_eq!(file_faults(Path::new("crates/nm-judge/src/lib.rs"), text), []);
+        assert_eq!(file_faults(Path::new("crates/nm-sys/src/lib.rs"), "//! Head.\n"), []);
+    }
+}
