@@ -9,7 +9,7 @@ use crate::{shell, tidy};
 
 pub fn run() -> Result<()> {
     // Until the whole workspace keeps these rules.
-    let warned = ["functions", "imports", "words", "layers", "unused"];
+    let warned = ["functions", "imports", "words", "unused"];
     let args: Vec<String> =
         warned.iter().flat_map(|check| ["--warn".to_string(), (*check).to_string()]).collect();
     tidy::run(&args)?;
