@@ -21,7 +21,7 @@ use std::time::Duration;
 use nm_exchange::network::{Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
-use nm_sys::process::Process;
+use nm_sys::process::ChildProcess;
 use serde_json::Value;
 
 use crate::hosts::Host;
@@ -81,7 +81,7 @@ struct Running {
     role: Role,
     index: usize,
     host: Option<Host>,
-    process: Process,
+    process: ChildProcess,
     stdin: Option<ChildStdin>,
     start: u32,
     is_ready: bool,
@@ -180,7 +180,7 @@ impl Supervisor {
         role: Role,
         index: usize,
         host: Option<&Host>,
-    ) -> Result<(Process, Option<ChildStdin>), Failure> {
+    ) -> Result<(ChildProcess, Option<ChildStdin>), Failure> {
         let failure = |what: &str, error: &dyn std::fmt::Display| {
             Failure::new(FailureKind::System, format!("cannot {what} {role} {index}: {error}"))
         };
@@ -199,7 +199,7 @@ impl Supervisor {
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(log.map_err(|error| failure("keep the log of", &error))?);
-        let mut process = Process::spawn(command).map_err(|error| failure("start", &error))?;
+        let mut process = ChildProcess::spawn(command).map_err(|error| failure("start", &error))?;
         let mut stdin = process.take_stdin();
         if let (Some(_), Some(stdin)) = (host, &mut stdin) {
             // On another host the network's file comes first on the input.

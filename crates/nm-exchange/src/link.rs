@@ -113,7 +113,7 @@ impl Stream {
         }
         match self {
             Stream::Tcp(stream) => {
-                socket::set_silence(stream.as_fd(), SILENCE)?;
+                socket::set_peer_timeout(stream.as_fd(), SILENCE)?;
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)
             }

@@ -212,7 +212,7 @@ fn multicast() -> Check {
 
 fn af_xdp() -> Check {
     let meaning = "the stacks xdp-*: frames past the kernel's network stack";
-    match nm_sys::xdp::obstacle() {
+    match nm_sys::xdp::unavailable_reason() {
         None => check("AF_XDP", true, "sockets and programs are allowed", meaning, ""),
         Some(reason) => {
             let (found, remedy) = reason.split_once("; ").unwrap_or((&reason, "run as root"));

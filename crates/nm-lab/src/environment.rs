@@ -14,7 +14,7 @@ use std::process::Command;
 
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, Launcher, Side, StackPair};
-use nm_sys::process::Process;
+use nm_sys::process::ChildProcess;
 
 use crate::agent::Handle;
 use crate::launcher;
@@ -117,7 +117,7 @@ pub struct Environment {
     pub pair: Pair,
     addresses: Addresses,
     /// Holds a namespace that no agent is in.
-    holder: Option<Process>,
+    holder: Option<ChildProcess>,
     /// Where accelerated agents meet.
     share: Option<Share>,
 }
@@ -129,7 +129,7 @@ impl Environment {
         (client, server): (Handle, Handle),
         addresses: Addresses,
         layer: &str,
-        holder: Option<Process>,
+        holder: Option<ChildProcess>,
     ) -> Result<Environment, Failure> {
         let agents = (Handle::wait(client)?, Handle::wait(server)?);
         let first = *addresses.first().ok_or_else(|| {

@@ -105,7 +105,7 @@ fn xdp_obstacle(stack: &Stack) -> Option<String> {
              {protocol}-busy-poll"
         ));
     }
-    nm_sys::xdp::obstacle()
+    nm_sys::xdp::unavailable_reason()
 }
 
 /// Why a protocol does not carry a probe.
@@ -166,7 +166,7 @@ mod tests {
         assert!(carriage_obstacle(Protocol::Xdp, ProbeKind::Stream).is_some());
         assert_eq!(carriage_obstacle(Protocol::Xdp, ProbeKind::Rr), None);
         // What this process may not do, the machine itself says.
-        assert_eq!(stack_obstacle(&"xdp-spin".parse().unwrap()), nm_sys::xdp::obstacle());
+        assert_eq!(stack_obstacle(&"xdp-spin".parse().unwrap()), nm_sys::xdp::unavailable_reason());
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub fn client<T: Transport>(
             report
         }
         Course::Open(plan) => {
-            cpu::precise_timers();
+            cpu::minimize_timer_slack();
             let watch = seat.watch();
             let course = open::run(transport, clock, plan, control)?;
             let account = watch.finish();

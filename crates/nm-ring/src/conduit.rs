@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use nm_sys::shared_memory::{Manner, Mapping};
+use nm_sys::shared_memory::{MapMode, Mapping};
 
 use crate::pipe::{PIPE_BYTES, Pipe};
 use crate::role::EndpointRole;
@@ -129,7 +129,7 @@ impl ConduitMapping {
     /// # Errors
     /// What the system says, such as `ENOMEM` or `EMFILE`.
     pub fn new() -> io::Result<(ConduitMapping, OwnedFd)> {
-        ConduitMapping::create(Manner::Populated)
+        ConduitMapping::create(MapMode::Populated)
     }
 
     /// A region of a socket that another process made. The descriptor is closed.
@@ -137,7 +137,7 @@ impl ConduitMapping {
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
     pub fn open(file: OwnedFd) -> io::Result<ConduitMapping> {
-        ConduitMapping::map(file, Manner::Populated)
+        ConduitMapping::map(file, MapMode::Populated)
     }
 }
 
@@ -148,7 +148,7 @@ impl<const BYTES: usize> ConduitMapping<BYTES> {
     /// # Errors
     /// What the system says, such as `ENOMEM` or `EMFILE`.
     pub fn sparse() -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
-        ConduitMapping::create(Manner::Sparse)
+        ConduitMapping::create(MapMode::Sparse)
     }
 
     /// A region that another process made by [`ConduitMapping::sparse`]. The descriptor is closed.
@@ -156,19 +156,19 @@ impl<const BYTES: usize> ConduitMapping<BYTES> {
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
     pub fn open_sparse(file: OwnedFd) -> io::Result<ConduitMapping<BYTES>> {
-        ConduitMapping::map(file, Manner::Sparse)
+        ConduitMapping::map(file, MapMode::Sparse)
     }
 
-    fn create(manner: Manner) -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
+    fn create(mode: MapMode) -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
         let bytes = size_of::<Conduit<BYTES>>();
-        let (mapping, file) = Mapping::new("nearmetal-conduit", bytes, manner)?;
+        let (mapping, file) = Mapping::new("nearmetal-conduit", bytes, mode)?;
         let mapped = ConduitMapping(mapping);
         mapped.mark.store(MARK, Release);
         Ok((mapped, file))
     }
 
-    fn map(file: OwnedFd, manner: Manner) -> io::Result<ConduitMapping<BYTES>> {
-        let mapped = ConduitMapping(Mapping::open(&file, size_of::<Conduit<BYTES>>(), manner)?);
+    fn map(file: OwnedFd, mode: MapMode) -> io::Result<ConduitMapping<BYTES>> {
+        let mapped = ConduitMapping(Mapping::open(&file, size_of::<Conduit<BYTES>>(), mode)?);
         if mapped.mark.load(Acquire) != MARK {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn memory_that_is_no_conduit_is_refused() {
-        let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES, Manner::Sparse).unwrap();
+        let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES, MapMode::Sparse).unwrap();
         assert!(ConduitMapping::open(file).is_err(), "no mark");
-        let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES - 128, Manner::Sparse).unwrap();
+        let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES - 128, MapMode::Sparse).unwrap();
         assert!(ConduitMapping::open(file).is_err(), "too short");
     }
 }

@@ -13,7 +13,7 @@ use std::mem::size_of;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use nm_sys::shared_memory::{Manner, Mapping};
+use nm_sys::shared_memory::{MapMode, Mapping};
 
 mod reason;
 mod record;
@@ -46,7 +46,7 @@ impl Ledger {
         settings: &str,
         started_at_ns: u64,
     ) -> io::Result<(Ledger, OwnedFd)> {
-        let (mapping, file) = Mapping::new(NAME, LEDGER_BYTES, Manner::Sparse)?;
+        let (mapping, file) = Mapping::new(NAME, LEDGER_BYTES, MapMode::Sparse)?;
         let ledger = Ledger(mapping);
         let header = &ledger.layout().header;
         header.pid.store(pid, Relaxed);

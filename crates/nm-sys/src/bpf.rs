@@ -31,7 +31,7 @@ const LOG_LINES: usize = 3;
 
 /// Where in the driver a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
+pub enum XdpMode {
     /// In the driver, before the kernel makes a packet of its own (`XDP_FLAGS_DRV_MODE`).
     Native,
     /// After the driver, on the kernel's packet; any driver can (`XDP_FLAGS_SKB_MODE`).
@@ -40,16 +40,16 @@ pub enum Hook {
 
 /// A map from queue numbers to AF_XDP sockets.
 #[derive(Debug)]
-pub struct SocketMap {
+pub struct XskMap {
     fd: OwnedFd,
 }
 
-impl SocketMap {
+impl XskMap {
     /// A map for queues below `queues`.
     ///
     /// # Errors
     /// `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN` in the initial user namespace.
-    pub fn new(queues: u32) -> io::Result<SocketMap> {
+    pub fn new(queues: u32) -> io::Result<XskMap> {
         #[repr(C)]
         struct Attributes {
             kind: u32,
@@ -61,7 +61,7 @@ impl SocketMap {
             Attributes { kind: MAP_TYPE_XSKMAP, key_bytes: 4, value_bytes: 4, entries: queues };
         // SAFETY: the structure holds numbers only.
         let fd = unsafe { bpf_fd(MAP_CREATE, &attributes) }?;
-        Ok(SocketMap { fd })
+        Ok(XskMap { fd })
     }
 
     /// Sends what is redirected on `queue` to `socket`, which must be bound to that queue.
@@ -92,16 +92,16 @@ impl SocketMap {
 
 /// A program that the kernel has accepted.
 #[derive(Debug)]
-pub struct Program {
+pub struct XdpProgram {
     fd: OwnedFd,
 }
 
-impl Program {
+impl XdpProgram {
     /// Loads an XDP program.
     ///
     /// # Errors
-    /// `EPERM` as for [`SocketMap::new`]; the end of the verifier's log where it refuses.
-    pub fn load(code: &[Instruction]) -> io::Result<Program> {
+    /// `EPERM` as for [`XskMap::new`]; the end of the verifier's log where it refuses.
+    pub fn load(code: &[Instruction]) -> io::Result<XdpProgram> {
         load(code, &mut []).or_else(|error| {
             if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) {
                 return Err(error);
@@ -112,7 +112,7 @@ impl Program {
     }
 }
 
-fn load(code: &[Instruction], log: &mut [u8]) -> io::Result<Program> {
+fn load(code: &[Instruction], log: &mut [u8]) -> io::Result<XdpProgram> {
     #[repr(C)]
     struct Attributes {
         kind: u32,
@@ -146,7 +146,7 @@ fn load(code: &[Instruction], log: &mut [u8]) -> io::Result<Program> {
     // SAFETY: code, licence and log are live for the call, each with its true length, and the log
     // may be written.
     let fd = unsafe { bpf_fd(PROG_LOAD, &attributes) }?;
-    Ok(Program { fd })
+    Ok(XdpProgram { fd })
 }
 
 /// The reason that the verifier's log ends with.
@@ -162,16 +162,16 @@ fn refusal(log: &[u8]) -> Option<io::Error> {
 
 /// A program that is attached to a network link for as long as this lives.
 #[derive(Debug)]
-pub struct Attachment {
+pub struct XdpAttachment {
     _fd: OwnedFd,
 }
 
-impl Attachment {
+impl XdpAttachment {
     /// Attaches `program` to the link with this index.
     ///
     /// # Errors
     /// `EBUSY` or `EEXIST` if the link has a program, `EOPNOTSUPP` if its driver has no such hook.
-    pub fn new(program: &Program, index: u32, hook: Hook) -> io::Result<Attachment> {
+    pub fn new(program: &XdpProgram, index: u32, hook: XdpMode) -> io::Result<XdpAttachment> {
         #[repr(C)]
         struct Attributes {
             program: u32,
@@ -180,8 +180,8 @@ impl Attachment {
             flags: u32,
         }
         let flags = match hook {
-            Hook::Generic => 1 << 1,
-            Hook::Native => 1 << 2,
+            XdpMode::Generic => 1 << 1,
+            XdpMode::Native => 1 << 2,
         };
         let attributes = Attributes {
             program: program.fd.as_raw_fd() as u32,
@@ -191,7 +191,7 @@ impl Attachment {
         };
         // SAFETY: the structure holds numbers only.
         let fd = unsafe { bpf_fd(LINK_CREATE, &attributes) }?;
-        Ok(Attachment { _fd: fd })
+        Ok(XdpAttachment { _fd: fd })
     }
 }
 
@@ -307,7 +307,7 @@ impl Assembler {
     }
 
     /// Loads the map itself, which takes two instructions.
-    fn load_map(&mut self, to: Register, map: &SocketMap) {
+    fn load_map(&mut self, to: Register, map: &XskMap) {
         const PSEUDO_MAP_FD: Register = 1;
         self.add(0x18, to, PSEUDO_MAP_FD, 0, map.fd.as_raw_fd());
         self.add(0, 0, 0, 0, 0);
@@ -351,7 +351,7 @@ const UDP: u8 = 17;
 
 /// Which packets a program takes off a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flow {
+pub struct FlowFilter {
     /// Protocol number of IP.
     protocol: u8,
     local: SocketAddr,
@@ -359,15 +359,15 @@ pub struct Flow {
     peer: Option<SocketAddr>,
 }
 
-impl Flow {
+impl FlowFilter {
     /// UDP datagrams to `local`.
-    pub fn udp(local: SocketAddr) -> Flow {
-        Flow { protocol: UDP, local, peer: None }
+    pub fn udp(local: SocketAddr) -> FlowFilter {
+        FlowFilter { protocol: UDP, local, peer: None }
     }
 
     /// TCP segments to `local`, from everywhere or from `peer` only, which is of the same family.
-    pub fn tcp(local: SocketAddr, peer: Option<SocketAddr>) -> Flow {
-        Flow { protocol: TCP, local, peer }
+    pub fn tcp(local: SocketAddr, peer: Option<SocketAddr>) -> FlowFilter {
+        FlowFilter { protocol: TCP, local, peer }
     }
 
     /// Whether it is of TCP segments.
@@ -379,11 +379,11 @@ impl Flow {
 /// A program that puts the whole packets of `flow` on the socket of the queue that they came by.
 /// All the rest goes on to the kernel: other addresses, ports and protocols, ARP and neighbour
 /// discovery, fragments, IPv4 options, and everything on a queue that has no socket.
-pub fn redirect(map: &SocketMap, flow: &Flow) -> Vec<Instruction> {
+pub fn redirect_program(map: &XskMap, flow: &FlowFilter) -> Vec<Instruction> {
     const CONTEXT: Register = 1;
     const PACKET: Register = 6;
     const END: Register = 7;
-    let Flow { protocol, local, peer } = *flow;
+    let FlowFilter { protocol, local, peer } = *flow;
     let mut program = Assembler::default();
     let pass = program.label();
     // struct xdp_md: data, data_end, …, rx_queue_index at 16. The queue is read now, because the
@@ -439,8 +439,8 @@ mod tests {
     use super::*;
 
     /// Stands for a map where nothing is loaded: the number of its descriptor is all that shows.
-    fn no_map() -> SocketMap {
-        SocketMap { fd: std::fs::File::open("/dev/null").unwrap().into() }
+    fn no_map() -> XskMap {
+        XskMap { fd: std::fs::File::open("/dev/null").unwrap().into() }
     }
 
     #[test]
@@ -470,10 +470,14 @@ mod tests {
     }
 
     /// For each address UDP, TCP from everywhere, and TCP from one peer.
-    fn flows<const COUNT: usize>(addresses: [&str; COUNT]) -> Vec<Flow> {
+    fn flows<const COUNT: usize>(addresses: [&str; COUNT]) -> Vec<FlowFilter> {
         let of = |address: &str| {
             let local: SocketAddr = address.parse().unwrap();
-            [Flow::udp(local), Flow::tcp(local, None), Flow::tcp(local, Some(local))]
+            [
+                FlowFilter::udp(local),
+                FlowFilter::tcp(local, None),
+                FlowFilter::tcp(local, Some(local)),
+            ]
         };
         addresses.into_iter().flat_map(of).collect()
     }
@@ -482,7 +486,7 @@ mod tests {
     fn every_jump_of_the_redirect_program_ends_at_the_answer_pass() {
         let map = no_map();
         for flow in flows(["10.77.0.1:4000", "[fd77::1]:4000"]) {
-            let code = redirect(&map, &flow);
+            let code = redirect_program(&map, &flow);
             let jumps = code.iter().enumerate().filter(|(_, one)| matches!(one.code, 0x2d | 0x56));
             let ends: Vec<usize> =
                 jumps.map(|(at, one)| at + 1 + usize::try_from(one.offset).unwrap()).collect();
@@ -504,7 +508,7 @@ mod tests {
     /// As root the kernel itself judges; else it must forbid all of it, and say so.
     #[test]
     fn the_kernels_verifier_accepts_the_programs_and_refuses_a_wrong_one() {
-        let map = match SocketMap::new(1) {
+        let map = match XskMap::new(1) {
             Ok(map) => map,
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
@@ -512,14 +516,15 @@ mod tests {
             }
         };
         for flow in flows(["10.77.0.1:4000", "255.255.255.254:65535", "[fd77::1]:1"]) {
-            Program::load(&redirect(&map, &flow)).unwrap();
+            XdpProgram::load(&redirect_program(&map, &flow)).unwrap();
         }
         let mut wrong = Assembler::default();
         wrong.exit();
-        let text = Program::load(&wrong.code).unwrap_err().to_string();
+        let text = XdpProgram::load(&wrong.code).unwrap_err().to_string();
         assert!(text.contains("verifier") && text.contains("R0"), "{text}");
         assert!(map.set(0, &std::fs::File::open("/dev/null").unwrap()).is_err());
-        let program = Program::load(&redirect(&map, &flows(["10.77.0.1:1"])[0])).unwrap();
-        assert!(Attachment::new(&program, u32::MAX >> 1, Hook::Generic).is_err());
+        let program =
+            XdpProgram::load(&redirect_program(&map, &flows(["10.77.0.1:1"])[0])).unwrap();
+        assert!(XdpAttachment::new(&program, u32::MAX >> 1, XdpMode::Generic).is_err());
     }
 }

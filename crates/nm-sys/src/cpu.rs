@@ -31,7 +31,7 @@ pub fn pin_current_thread(cpu: u32) -> io::Result<()> {
 
 /// `prctl(PR_SET_TIMERSLACK, 1)`—Lets the current thread's sleeps end on time, instead of up to
 /// 50 µs late to save wake-ups.
-pub fn precise_timers() {
+pub fn minimize_timer_slack() {
     // SAFETY: this prctl takes a plain number and changes only the calling thread's timers. A
     // failure leaves the default, which costs precision and nothing else.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };

@@ -196,7 +196,7 @@ impl Links {
     }
 
     /// The link that has an IP address.
-    pub fn with_address(&self, wanted: IpAddr) -> Option<String> {
+    pub fn find_by_address(&self, wanted: IpAddr) -> Option<String> {
         let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
         // SAFETY: getifaddrs(3) writes a pointer to a list, or fails.
         if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -281,8 +281,8 @@ mod tests {
         assert_eq!(links.coalescing("lo"), None);
         assert_eq!(links.index("lo"), Some(1));
         assert_eq!(links.hardware_address("lo"), None, "no Ethernet");
-        assert_eq!(links.with_address([127, 0, 0, 1].into()).as_deref(), Some("lo"));
-        assert_eq!(links.with_address([192, 0, 2, 77].into()), None);
+        assert_eq!(links.find_by_address([127, 0, 0, 1].into()).as_deref(), Some("lo"));
+        assert_eq!(links.find_by_address([192, 0, 2, 77].into()), None);
     }
 
     #[test]

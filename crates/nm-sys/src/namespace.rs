@@ -123,18 +123,18 @@ fn write(path: &std::ffi::CStr, text: &CString) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
+    use crate::process::ChildProcess;
     use std::process::Stdio;
 
     fn network_inode(pid: &str) -> std::path::PathBuf {
         std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
     }
 
-    fn holder(isolation: Isolation) -> io::Result<Process> {
+    fn holder(isolation: Isolation) -> io::Result<ChildProcess> {
         let mut command = Command::new("sleep");
         command.arg("1000").stdin(Stdio::null());
         isolate(&mut command, isolation);
-        Process::spawn(command)
+        ChildProcess::spawn(command)
     }
 
     #[test]

@@ -34,18 +34,18 @@ fn ready(fd: RawFd, events: c_short, limit: Duration) -> io::Result<bool> {
 
 /// `select` on one descriptor.
 #[derive(Debug, Clone, Copy)]
-pub struct Selector {
+pub struct SelectOne {
     fd: RawFd,
 }
 
-impl Selector {
+impl SelectOne {
     /// A selector of `fd`.
     ///
     /// # Errors
     /// `EINVAL` if the descriptor's number is too high for `select` (1024 and above).
-    pub fn new(fd: RawFd) -> io::Result<Selector> {
+    pub fn new(fd: RawFd) -> io::Result<SelectOne> {
         if (0..libc::FD_SETSIZE as RawFd).contains(&fd) {
-            Ok(Selector { fd })
+            Ok(SelectOne { fd })
         } else {
             Err(io::Error::from_raw_os_error(libc::EINVAL))
         }
@@ -72,13 +72,13 @@ impl Selector {
 
 /// `epoll` on one descriptor, level-triggered.
 #[derive(Debug)]
-pub struct Epoll {
+pub struct EpollOne {
     epoll: OwnedFd,
 }
 
-impl Epoll {
+impl EpollOne {
     /// An epoll instance that watches `fd` for reading.
-    pub fn new(fd: RawFd) -> io::Result<Epoll> {
+    pub fn new(fd: RawFd) -> io::Result<EpollOne> {
         // SAFETY: a plain number; the result is checked before it is owned.
         let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         answer(raw)?;
@@ -87,7 +87,7 @@ impl Epoll {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: a live event; a wrong descriptor is an error, not undefined.
         answer(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })?;
-        Ok(Epoll { epoll })
+        Ok(EpollOne { epoll })
     }
 
     /// Whether the descriptor can be read within `limit`, in whole milliseconds rounded down:
@@ -101,9 +101,9 @@ impl Epoll {
     }
 }
 
-/// A descriptor that can be read or written, as [`Poller::wait`] found it.
+/// A descriptor that is ready for reading or writing, as [`Poller::wait`] reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ready {
+pub struct Readiness {
     /// What the descriptor was added with.
     pub token: u64,
     /// It can be read, or has ended, or has failed.
@@ -112,8 +112,31 @@ pub struct Ready {
     pub writable: bool,
 }
 
-/// `epoll` on many descriptors. Through the C library, as sockets are: an accelerator that moves
-/// connections out of the kernel must see who waits for them.
+/// What a descriptor is watched for by a [`Poller`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Reading only.
+    Readable,
+    /// Reading and writing.
+    ReadableOrWritable,
+}
+
+impl Interest {
+    /// Reading, and writing too if `writable`.
+    pub fn with_writable(writable: bool) -> Interest {
+        if writable { Interest::ReadableOrWritable } else { Interest::Readable }
+    }
+
+    fn events(self) -> c_int {
+        match self {
+            Interest::Readable => libc::EPOLLIN,
+            Interest::ReadableOrWritable => libc::EPOLLIN | libc::EPOLLOUT,
+        }
+    }
+}
+
+/// `epoll` on many descriptors. It goes through the C library, as socket calls do: an accelerator
+/// that moves connections out of the kernel must see who waits for them.
 pub struct Poller {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
@@ -139,31 +162,31 @@ impl Poller {
         Ok(Poller { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS] })
     }
 
-    /// Watches `fd` for reading, and for writing too if `write`, level-triggered.
+    /// Watches `fd`, level-triggered. [`Poller::wait`] reports it with `token`.
     ///
     /// # Errors
     /// `EPERM` for what is always ready, such as files; `EEXIST` for what is watched.
-    pub fn add(&self, fd: impl AsFd, token: u64, write: bool) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), interest(write), token)
+    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), interest.events(), token)
     }
 
-    /// Watches `fd` for reading, edge-triggered: it is told once each time that something comes,
-    /// whether or not it is read.
+    /// Watches `fd` for reading, edge-triggered: it is reported once each time that something
+    /// arrives, whether or not it is read.
     ///
     /// # Errors
     /// As [`Poller::add`].
-    pub fn add_edge(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+    pub fn add_edge_triggered(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
         let events = libc::EPOLLIN | libc::EPOLLET;
         self.control(libc::EPOLL_CTL_ADD, fd.as_fd(), events, token)
     }
 
-    /// Watches what is watched for writing too, or no longer.
-    pub fn change(&self, fd: impl AsFd, token: u64, write: bool) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd.as_fd(), interest(write), token)
+    /// Changes the interest in a descriptor that is watched.
+    pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd.as_fd(), interest.events(), token)
     }
 
-    /// Watches it no longer. A descriptor that is closed goes by itself, unless another process has
-    /// it too.
+    /// Stops watching `fd`. The kernel does so by itself when a descriptor is closed, unless
+    /// another process has it open too.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0)
     }
@@ -184,7 +207,7 @@ impl Poller {
 
     /// Sleeps until something is ready, for at most `limit`; `ready` is what was found, nothing if
     /// the wait was interrupted.
-    pub fn wait(&mut self, ready: &mut Vec<Ready>, limit: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&mut self, ready: &mut Vec<Readiness>, limit: Option<Duration>) -> io::Result<()> {
         ready.clear();
         let found = self.wait_raw(limit);
         let found = match found {
@@ -199,7 +222,7 @@ impl Poller {
         ready.extend(self.events.iter().take(found).map(|event| {
             // Copied out: the structure may be packed.
             let (events, token) = (event.events, event.u64);
-            Ready {
+            Readiness {
                 token,
                 readable: has(events, libc::EPOLLIN | failed),
                 writable: has(events, libc::EPOLLOUT | failed),
@@ -245,10 +268,6 @@ impl Poller {
             ) as c_int
         }
     }
-}
-
-fn interest(write: bool) -> c_int {
-    if write { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN }
 }
 
 /// `eventfd`—Wakes a [`Poller`] from another thread.
@@ -309,7 +328,7 @@ mod tests {
     fn each_way_tells_ready_from_not_ready() {
         let (a, b) = socket::unix_pair().unwrap();
         let fd = a.as_raw_fd();
-        let (selector, epoll) = (Selector::new(fd).unwrap(), Epoll::new(fd).unwrap());
+        let (selector, epoll) = (SelectOne::new(fd).unwrap(), EpollOne::new(fd).unwrap());
         let ways: [&dyn Fn(Duration) -> io::Result<bool>; 3] =
             [&|limit| readable(fd, limit), &|limit| selector.wait(limit), &|limit| {
                 epoll.wait(limit)
@@ -333,16 +352,16 @@ mod tests {
         let mut poller = Poller::new().unwrap();
         let (waker, mut ready) = (Waker::new().unwrap(), vec![]);
         let (a, b) = socket::unix_pair().unwrap();
-        poller.add(&waker, 1, false).unwrap();
-        poller.add(&a, 2, false).unwrap();
+        poller.add(&waker, 1, Interest::Readable).unwrap();
+        poller.add(&a, 2, Interest::Readable).unwrap();
         poller.wait(&mut ready, Some(Duration::from_micros(50))).unwrap();
         assert_eq!(ready, []);
         let other = waker.clone();
         std::thread::spawn(move || other.wake()).join().unwrap();
-        poller.change(&a, 2, true).unwrap();
+        poller.modify(&a, 2, Interest::ReadableOrWritable).unwrap();
         poller.wait(&mut ready, None).unwrap();
         ready.sort_by_key(|ready| ready.token);
-        let of = |token, readable, writable| Ready { token, readable, writable };
+        let of = |token, readable, writable| Readiness { token, readable, writable };
         assert_eq!(ready, [of(1, true, false), of(2, false, true)]);
         waker.drain();
         drop(b);
@@ -357,12 +376,12 @@ mod tests {
     fn an_edge_is_told_once_for_each_wake_whether_it_is_drained_or_not() {
         let mut poller = Poller::new().unwrap();
         let (waker, mut ready) = (Waker::new().unwrap(), vec![]);
-        poller.add_edge(&waker, 7).unwrap();
+        poller.add_edge_triggered(&waker, 7).unwrap();
         for _ in 0..3 {
             waker.wake();
             waker.wake();
             poller.wait(&mut ready, Some(Duration::from_secs(5))).unwrap();
-            assert_eq!(ready, [Ready { token: 7, readable: true, writable: false }]);
+            assert_eq!(ready, [Readiness { token: 7, readable: true, writable: false }]);
             poller.wait(&mut ready, Some(Duration::ZERO)).unwrap();
             assert_eq!(ready, []);
         }
@@ -370,7 +389,7 @@ mod tests {
 
     #[test]
     fn select_refuses_what_it_cannot_hold() {
-        assert!(Selector::new(1024).is_err());
-        assert!(Selector::new(-1).is_err());
+        assert!(SelectOne::new(1024).is_err());
+        assert!(SelectOne::new(-1).is_err());
     }
 }

@@ -14,26 +14,26 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 /// A child process that is killed when this value is dropped or when this process ends, however it
 /// ends.
 #[derive(Debug)]
-pub struct Process {
+pub struct ChildProcess {
     child: Child,
     /// Readable when the child has ended; absent on kernels before 5.3.
     pidfd: Option<OwnedFd>,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts `command` so that the kernel kills it with this process, and so that Ctrl-C on the
     /// terminal does not reach it: what happens then is the parent's to decide.
     ///
     /// # Errors
     /// Those of starting a program, and those of what was added to the command for the child to do
     /// before it (namespaces).
-    pub fn spawn(mut command: Command) -> io::Result<Process> {
+    pub fn spawn(mut command: Command) -> io::Result<ChildProcess> {
         ignore_interrupt(&mut command);
         die_with_parent(&mut command);
         let child = spawn_from_lasting_thread(command)?;
         let pidfd = Pid::from_raw(child.id().cast_signed())
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Process { child, pidfd })
+        Ok(ChildProcess { child, pidfd })
     }
 
     /// Process id. It stays the child's own until the child has been waited for.
@@ -101,7 +101,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -110,7 +110,7 @@ impl Drop for Process {
 /// Has the kernel kill the child of `command` when the thread that starts it ends.
 ///
 /// `PR_SET_PDEATHSIG`, prctl(2): it speaks of the *thread*, so start the command from one that
-/// lives as long as the child shall, as [`Process::spawn`] does. The parent may have died before
+/// lives as long as the child shall, as [`ChildProcess::spawn`] does. The parent may have died before
 /// the call, which its changed id shows.
 pub fn die_with_parent(command: &mut Command) {
     let parent = rustix::process::getpid();
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_child_outlives_the_thread_that_asked_for_it() {
         let mut process =
-            thread::spawn(|| Process::spawn(sleeper()).unwrap()).join().expect("no panic");
+            thread::spawn(|| ChildProcess::spawn(sleeper()).unwrap()).join().expect("no panic");
         assert_eq!(process.wait_timeout(Duration::from_millis(50)), None);
         process.kill();
         assert_eq!(process.try_wait().unwrap().signal(), Some(9));
@@ -198,14 +198,14 @@ mod tests {
     fn the_end_of_a_child_is_seen() {
         let mut command = Command::new("sh");
         command.args(["-c", "exit 3"]);
-        let mut process = Process::spawn(command).unwrap();
+        let mut process = ChildProcess::spawn(command).unwrap();
         let status = process.wait_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(status.code(), Some(3));
     }
 
     #[test]
     fn dropping_kills() {
-        let process = Process::spawn(sleeper()).unwrap();
+        let process = ChildProcess::spawn(sleeper()).unwrap();
         let folder = format!("/proc/{}", process.pid());
         assert!(std::path::Path::new(&folder).exists());
         drop(process);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn children_ignore_ctrl_c() {
-        let mut process = Process::spawn(sleeper()).unwrap();
+        let mut process = ChildProcess::spawn(sleeper()).unwrap();
         process.signal(Signal::INT);
         assert_eq!(process.wait_timeout(Duration::from_millis(100)), None);
         process.signal(Signal::TERM);
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_an_error() {
-        let error = Process::spawn(Command::new("/nothing/of/this/name")).unwrap_err();
+        let error = ChildProcess::spawn(Command::new("/nothing/of/this/name")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 

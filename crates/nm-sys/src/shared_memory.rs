@@ -29,7 +29,7 @@ unsafe impl Sync for Mapping {}
 
 /// How memory is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum MapMode {
     /// Readable and writable, each page in place from the start.
     Populated,
     /// Readable and writable, a page takes memory when it is first touched.
@@ -43,11 +43,11 @@ impl Mapping {
     ///
     /// # Errors
     /// What the system says, such as `ENOMEM`.
-    pub fn new(name: &str, bytes: usize, manner: Manner) -> io::Result<(Mapping, OwnedFd)> {
+    pub fn new(name: &str, bytes: usize, mode: MapMode) -> io::Result<(Mapping, OwnedFd)> {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        Ok((Mapping::map(&file, bytes, manner)?, file))
+        Ok((Mapping::map(&file, bytes, mode)?, file))
     }
 
     /// The memory behind a descriptor that another process handed over.
@@ -55,22 +55,22 @@ impl Mapping {
     /// # Errors
     /// `EINVAL` if its size is not `bytes` or could still change; a touch beyond the end of a file
     /// that its owner shrinks would kill this process.
-    pub fn open(file: &OwnedFd, bytes: usize, manner: Manner) -> io::Result<Mapping> {
+    pub fn open(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
         let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
         if !sealed || size != bytes as u64 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        Mapping::map(file, bytes, manner)
+        Mapping::map(file, bytes, mode)
     }
 
-    fn map(file: &OwnedFd, bytes: usize, manner: Manner) -> io::Result<Mapping> {
-        let access = match manner {
-            Manner::ReadOnly => ProtFlags::READ,
+    fn map(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
+        let access = match mode {
+            MapMode::ReadOnly => ProtFlags::READ,
             _ => ProtFlags::READ | ProtFlags::WRITE,
         };
-        let flags = match manner {
-            Manner::Populated => MapFlags::SHARED | MapFlags::POPULATE,
+        let flags = match mode {
+            MapMode::Populated => MapFlags::SHARED | MapFlags::POPULATE,
             _ => MapFlags::SHARED,
         };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
@@ -111,7 +111,7 @@ impl SharedMemory {
     /// # Errors
     /// What the system says, such as `ENOMEM`.
     pub fn new(name: &str, bytes: usize) -> io::Result<SharedMemory> {
-        let (mapping, file) = Mapping::new(name, bytes, Manner::Populated)?;
+        let (mapping, file) = Mapping::new(name, bytes, MapMode::Populated)?;
         Ok(SharedMemory { file, mapping })
     }
 
@@ -120,7 +120,7 @@ impl SharedMemory {
     /// # Errors
     /// `EINVAL` if its size is not `bytes` or could still change.
     pub fn open(file: OwnedFd, bytes: usize) -> io::Result<SharedMemory> {
-        let mapping = Mapping::open(&file, bytes, Manner::Populated)?;
+        let mapping = Mapping::open(&file, bytes, MapMode::Populated)?;
         Ok(SharedMemory { file, mapping })
     }
 

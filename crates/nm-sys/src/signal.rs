@@ -10,7 +10,7 @@ use libc::{c_int, signalfd_siginfo, sigset_t};
 
 /// A signal that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     /// Its number.
     pub number: i32,
     /// Whether the kernel sent it, as a terminal does on Ctrl-C, to the whole group; else a process
@@ -28,7 +28,7 @@ pub struct Signals {
 
 impl Signals {
     /// Every signal that can be handed on: not those that stop a process or speak of its faults.
-    pub fn to_hand_on() -> Vec<i32> {
+    pub fn forwardable() -> Vec<i32> {
         let own = [
             libc::SIGKILL,
             libc::SIGSTOP,
@@ -52,7 +52,7 @@ impl Signals {
     ///
     /// # Errors
     /// What the system says; `EINVAL` for a number that is no signal.
-    pub fn take(numbers: &[i32]) -> io::Result<Signals> {
+    pub fn block(numbers: &[i32]) -> io::Result<Signals> {
         let check = |result: c_int| match result {
             -1 => Err(io::Error::last_os_error()),
             done => Ok(done),
@@ -78,7 +78,7 @@ impl Signals {
     ///
     /// # Errors
     /// What the system says.
-    pub fn wait(&self) -> io::Result<Arrived> {
+    pub fn wait(&self) -> io::Result<ReceivedSignal> {
         let mut info = MaybeUninit::<signalfd_siginfo>::uninit();
         loop {
             // SAFETY: the buffer has the length that is said; a read gives whole records only.
@@ -93,7 +93,7 @@ impl Signals {
                 // SAFETY: the kernel has filled the whole record.
                 let info = unsafe { info.assume_init() };
                 let number = info.ssi_signo.cast_signed();
-                return Ok(Arrived { number, by_kernel: info.ssi_code > 0 });
+                return Ok(ReceivedSignal { number, by_kernel: info.ssi_code > 0 });
             }
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
@@ -104,7 +104,7 @@ impl Signals {
 
     /// Has the child of `command` begin with the signals blocked that this thread had blocked
     /// before.
-    pub fn restore_in(&self, command: &mut Command) {
+    pub fn restore_mask_in(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || {
             // SAFETY: a whole set is read; `sigprocmask` is async-signal-safe.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn what_can_be_handed_on_leaves_out_stops_and_faults() {
-        let numbers = Signals::to_hand_on();
+        let numbers = Signals::forwardable();
         for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGRTMIN()] {
             assert!(numbers.contains(&number), "{number}");
         }
@@ -146,16 +146,16 @@ mod tests {
     fn a_signal_is_taken_and_a_child_starts_with_the_mask_from_before() {
         // In a thread of its own, so that the mask of the others stays as it is.
         let ended = std::thread::spawn(|| {
-            let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
+            let signals = Signals::block(&[libc::SIGUSR2]).unwrap();
             // SAFETY: a signal to this very thread, which has it blocked.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) };
             assert_eq!(
                 signals.wait().unwrap(),
-                Arrived { number: libc::SIGUSR2, by_kernel: false }
+                ReceivedSignal { number: libc::SIGUSR2, by_kernel: false }
             );
             let mut command = Command::new("sh");
             command.args(["-c", "kill -USR2 $$; exit 3"]);
-            signals.restore_in(&mut command);
+            signals.restore_mask_in(&mut command);
             command.status().unwrap()
         })
         .join()
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn no_signal_has_such_a_number() {
-        assert!(Signals::take(&[4711]).is_err());
+        assert!(Signals::block(&[4711]).is_err());
         send(u32::MAX, 15);
     }
 }

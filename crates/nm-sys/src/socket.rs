@@ -61,7 +61,7 @@ pub fn receive_from(fd: RawFd, buffer: &mut [u8], flags: c_int) -> io::Result<(u
 
 /// What kind of socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SocketType {
     /// TCP.
     Stream,
     /// UDP.
@@ -69,11 +69,11 @@ pub enum Kind {
 }
 
 /// `socket`—A socket for addresses like `address`, closed on exec.
-pub fn socket(address: &SocketAddr, kind: Kind) -> io::Result<OwnedFd> {
+pub fn socket(address: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = match kind {
-        Kind::Stream => libc::SOCK_STREAM,
-        Kind::Datagram => libc::SOCK_DGRAM,
+        SocketType::Stream => libc::SOCK_STREAM,
+        SocketType::Datagram => libc::SOCK_DGRAM,
     };
     // SAFETY: plain numbers; the result is checked before it is owned.
     unsafe { owned(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0)) }
@@ -131,7 +131,7 @@ pub fn connect(fd: &OwnedFd, address: &SocketAddr, limit: Duration) -> io::Resul
 }
 
 /// `shutdown(SHUT_WR)`—Tells the peer of a stream that nothing more will come.
-pub fn end_sending(fd: RawFd) -> io::Result<()> {
+pub fn shutdown_write(fd: RawFd) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::shutdown(fd, libc::SHUT_WR) })
 }
@@ -158,7 +158,7 @@ pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_USER_TIMEOUT`: a peer that has been silent
 /// for `limit` is asked whether it is there, and one that does not answer for twice as long, or
 /// does not take what was sent, has gone: the connection fails. Whole seconds, at least one.
-pub fn set_silence(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
+pub fn set_peer_timeout(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     let seconds = limit.as_secs().clamp(1, 3_600) as c_int;
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1 as c_int)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds)?;
@@ -272,7 +272,7 @@ pub fn join_group(fd: BorrowedFd<'_>, group: IpAddr, interface: IpAddr) -> io::R
 
 /// Sends multicast out of the interface that has the address `interface`, one hop far, and to
 /// receivers on this machine as well.
-pub fn send_to_groups_from(fd: BorrowedFd<'_>, interface: IpAddr) -> io::Result<()> {
+pub fn set_multicast_interface(fd: BorrowedFd<'_>, interface: IpAddr) -> io::Result<()> {
     match interface {
         IpAddr::V4(interface) => {
             let request = group_request(Ipv4Addr::UNSPECIFIED, interface);
@@ -466,11 +466,11 @@ mod tests {
 
     fn tcp_pair() -> (OwnedFd, OwnedFd) {
         let any = "127.0.0.1:0".parse().unwrap();
-        let listener = socket(&any, Kind::Stream).unwrap();
+        let listener = socket(&any, SocketType::Stream).unwrap();
         bind(&listener, &any).unwrap();
         listen(&listener, 1).unwrap();
         let address = local_address(&listener).unwrap();
-        let client = socket(&address, Kind::Stream).unwrap();
+        let client = socket(&address, SocketType::Stream).unwrap();
         connect(&client, &address, LIMIT).unwrap();
         (client, accept(listener.as_fd()).unwrap())
     }
@@ -505,10 +505,10 @@ mod tests {
     #[test]
     fn nobody_there_is_refused() {
         let any = "127.0.0.1:0".parse().unwrap();
-        let bound = socket(&any, Kind::Stream).unwrap();
+        let bound = socket(&any, SocketType::Stream).unwrap();
         bind(&bound, &any).unwrap();
         let address = local_address(&bound).unwrap();
-        let client = socket(&address, Kind::Stream).unwrap();
+        let client = socket(&address, SocketType::Stream).unwrap();
         let error = connect(&client, &address, LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }

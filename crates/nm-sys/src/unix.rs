@@ -14,7 +14,7 @@ use rustix::net::{
 ///
 /// # Errors
 /// What the system says.
-pub fn is_own_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
+pub fn peer_is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(socket_peercred(socket)?.uid == rustix::process::geteuid())
 }
 
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_descriptor_changes_hands() {
         let (a, b) = crate::socket::unix_pair().unwrap();
-        assert!(is_own_user(a.as_fd()).unwrap());
+        assert!(peer_is_same_user(a.as_fd()).unwrap());
         let (inner, other) = crate::socket::unix_pair().unwrap();
         assert_eq!(send_descriptor(a.as_fd(), b"take", inner.as_fd()).unwrap(), 4);
         let mut buffer = [0; 8];

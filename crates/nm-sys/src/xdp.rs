@@ -1,8 +1,8 @@
 //! AF_XDP: a socket that shares packet memory and four rings with the kernel, and so moves whole
 //! frames past the network stack.
 //!
-//! [`Socket::open`] takes one queue of a network link. A program on the link ([`crate::bpf`])
-//! redirects the packets of one [`Flow`] to it and leaves the rest to the kernel. When the
+//! [`XdpSocket::open`] takes one queue of a network link. A program on the link ([`crate::bpf`])
+//! redirects the packets of one [`FlowFilter`] to it and leaves the rest to the kernel. When the
 //! socket goes, so does the program, also after a kill. AF_XDP in the kernel's documentation:
 //! Documentation/networking/af_xdp.rst.
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 
-pub use crate::bpf::Flow;
-use crate::bpf::{Attachment, Hook, Program, SocketMap, redirect};
+pub use crate::bpf::FlowFilter;
+use crate::bpf::{XdpAttachment, XdpMode, XdpProgram, XskMap, redirect_program};
 use crate::clock::Deadline;
 use ring::{Consumer, Memory, Producer};
 
@@ -41,7 +41,7 @@ pub const PACKET_BYTES_MAX: usize = FRAME_BYTES - 256;
 const RING_ENTRIES: u32 = 256;
 
 /// Frames: as many to receive into as to send from.
-pub const FRAMES: u32 = 2 * RING_ENTRIES;
+pub const FRAME_COUNT: u32 = 2 * RING_ENTRIES;
 
 /// How long the kernel may take to let go of the queue's last user, which it does in its own time.
 const BIND_STEPS: u32 = 50;
@@ -49,7 +49,7 @@ const BIND_STEP: Duration = Duration::from_millis(20);
 
 /// How frames get between the link and the packet memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum XdpPath {
     /// The device itself reads and writes the packet memory.
     ZeroCopy,
     /// The driver hands frames over before the kernel makes packets of them, and they are copied.
@@ -58,49 +58,49 @@ pub enum Path {
     Generic,
 }
 
-impl Path {
+impl XdpPath {
     /// The ways to try on links of this driver, the best first.
     ///
     /// On a veth pair the generic path is the faster of the two that it has: what AF_XDP sends has
     /// no room in front for the native hook, which therefore copies each packet once more.
     /// To busy-poll takes a driver that is polled, which the generic path is not.
-    pub fn preferred(driver: &str, busy_poll: bool) -> &'static [Path] {
+    pub fn preferred(driver: &str, busy_poll: bool) -> &'static [XdpPath] {
         match driver {
-            "veth" if !busy_poll => &[Path::Generic, Path::Native],
-            _ => &[Path::ZeroCopy, Path::Native, Path::Generic],
+            "veth" if !busy_poll => &[XdpPath::Generic, XdpPath::Native],
+            _ => &[XdpPath::ZeroCopy, XdpPath::Native, XdpPath::Generic],
         }
     }
 
     /// The name in settings.
     pub fn name(self) -> &'static str {
         match self {
-            Path::ZeroCopy => "zero copy",
-            Path::Native => "native, copied",
-            Path::Generic => "generic, copied",
+            XdpPath::ZeroCopy => "zero copy",
+            XdpPath::Native => "native, copied",
+            XdpPath::Generic => "generic, copied",
         }
     }
 
-    fn hook(self) -> Hook {
+    fn hook(self) -> XdpMode {
         match self {
-            Path::ZeroCopy | Path::Native => Hook::Native,
-            Path::Generic => Hook::Generic,
+            XdpPath::ZeroCopy | XdpPath::Native => XdpMode::Native,
+            XdpPath::Generic => XdpMode::Generic,
         }
     }
 
     fn bind_flags(self) -> u16 {
         match self {
-            Path::ZeroCopy => libc::XDP_ZEROCOPY,
-            Path::Native => libc::XDP_COPY,
+            XdpPath::ZeroCopy => libc::XDP_ZEROCOPY,
+            XdpPath::Native => libc::XDP_COPY,
             // The kernel's own packets may be longer than a frame, because senders on this host
             // leave it to the device to cut them.
-            Path::Generic => libc::XDP_COPY | libc::XDP_USE_SG,
+            XdpPath::Generic => libc::XDP_COPY | libc::XDP_USE_SG,
         }
     }
 }
 
 /// Frames that did not come through, as the kernel counts them since the socket was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct XdpStatistics {
     /// Received frames that were dropped because there was no frame to put them into, or one that
     /// is too small.
     pub dropped: u64,
@@ -123,10 +123,10 @@ pub struct BusyPoll {
 
 /// An AF_XDP socket that takes the packets of one flow from one queue.
 #[derive(Debug)]
-pub struct Socket {
+pub struct XdpSocket {
     // Fields go in this order: first nothing more is steered here, then the rings are unmapped,
     // which hold the socket open, and the packet memory goes last.
-    _attachment: Attachment,
+    _attachment: XdpAttachment,
     receive: Consumer<libc::xdp_desc>,
     send: Producer<libc::xdp_desc>,
     fill: Producer<u64>,
@@ -135,7 +135,7 @@ pub struct Socket {
     memory: Memory,
     /// Frames to send from; the one used last is on top, because it is still in the cache.
     free: Vec<u64>,
-    path: Path,
+    path: XdpPath,
     /// There is more in the send ring than the kernel was told of.
     unflushed: bool,
     /// The kernel could not take all that was sent, and must be told again.
@@ -153,7 +153,7 @@ const IDLE_LOOKS: u32 = 1024;
 /// Calls that a full send ring takes at most: the kernel sends 32 frames in one.
 const KICKS_MAX: u32 = RING_ENTRIES / 32;
 
-impl Socket {
+impl XdpSocket {
     /// Takes the packets of `flow` from `queue` of the link with index `link`.
     ///
     /// # Errors
@@ -162,15 +162,15 @@ impl Socket {
     pub fn open(
         link: u32,
         queue: u32,
-        flow: &Flow,
-        path: Path,
+        flow: &FlowFilter,
+        path: XdpPath,
         busy_poll: Option<BusyPoll>,
-    ) -> io::Result<Socket> {
+    ) -> io::Result<XdpSocket> {
         let fd = socket()?;
         if let Some(busy_poll) = busy_poll {
             set_busy_poll(&fd, busy_poll)?;
         }
-        let memory = Memory::anonymous(FRAMES as usize * FRAME_BYTES)?;
+        let memory = Memory::anonymous(FRAME_COUNT as usize * FRAME_BYTES)?;
         // The kernel pins the memory when it is registered: no page of it can be taken away.
         let umem = libc::xdp_umem_reg {
             addr: memory.pointer().as_ptr().expose_provenance() as u64,
@@ -210,12 +210,12 @@ impl Socket {
             fill.push(frame(number));
         }
         // The program first, as the path that the socket is bound by must be there.
-        let sockets = SocketMap::new(queue + 1)?;
-        let program = Program::load(&redirect(&sockets, flow))?;
-        let attachment = Attachment::new(&program, link, path.hook())?;
+        let sockets = XskMap::new(queue + 1)?;
+        let program = XdpProgram::load(&redirect_program(&sockets, flow))?;
+        let attachment = XdpAttachment::new(&program, link, path.hook())?;
         bind(&fd, link, queue, path.bind_flags() | libc::XDP_USE_NEED_WAKEUP)?;
         sockets.set(queue, &fd)?;
-        Ok(Socket {
+        Ok(XdpSocket {
             _attachment: attachment,
             receive,
             send,
@@ -223,7 +223,7 @@ impl Socket {
             completion,
             fd,
             memory,
-            free: (RING_ENTRIES..FRAMES).map(frame).collect(),
+            free: (RING_ENTRIES..FRAME_COUNT).map(frame).collect(),
             path,
             unflushed: false,
             kick_again: false,
@@ -234,7 +234,7 @@ impl Socket {
     }
 
     /// How frames move.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> XdpPath {
         self.path
     }
 
@@ -284,7 +284,7 @@ impl Socket {
         }
     }
 
-    /// Whether [`Socket::receive`] has something to do: a frame, or a call that the kernel needs.
+    /// Whether [`XdpSocket::receive`] has something to do: a frame, or a call that the kernel needs.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
         if self.receive.peek().is_some() {
@@ -311,7 +311,7 @@ impl Socket {
     }
 
     /// Puts a frame of `length` bytes that `write` fills into the send ring, where the kernel sees
-    /// it after [`Socket::flush`] at the latest; answers false if there is no room.
+    /// it after [`XdpSocket::flush`] at the latest; answers false if there is no room.
     ///
     /// # Errors
     /// `EMSGSIZE` for more than [`PACKET_BYTES_MAX`], and what the system says.
@@ -356,7 +356,7 @@ impl Socket {
     /// Sends a frame of `length` bytes that `write` fills; answers false if there is no room.
     ///
     /// # Errors
-    /// Those of [`Socket::push`].
+    /// Those of [`XdpSocket::push`].
     #[inline(always)]
     pub fn send(&mut self, length: usize, write: impl FnOnce(&mut [u8])) -> io::Result<bool> {
         let pushed = self.push(length, write)?;
@@ -390,9 +390,9 @@ impl Socket {
     ///
     /// # Errors
     /// What the system says.
-    pub fn statistics(&self) -> io::Result<Statistics> {
+    pub fn statistics(&self) -> io::Result<XdpStatistics> {
         let all: libc::xdp_statistics = get(&self.fd, libc::XDP_STATISTICS)?;
-        Ok(Statistics {
+        Ok(XdpStatistics {
             dropped: all.rx_dropped,
             ring_full: all.rx_ring_full,
             fill_empty: all.rx_fill_ring_empty_descs,
@@ -448,18 +448,18 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// Why this process cannot use AF_XDP on any link, as a clause; none if it can.
-pub fn obstacle() -> Option<String> {
+pub fn unavailable_reason() -> Option<String> {
     let tried = socket()
         .map(drop)
-        .and_then(|()| SocketMap::new(1))
-        .and_then(|map| Program::load(&redirect(&map, &Flow::udp(nowhere()))));
+        .and_then(|()| XskMap::new(1))
+        .and_then(|map| XdpProgram::load(&redirect_program(&map, &FlowFilter::udp(nowhere()))));
     let error = tried.err()?;
     Some(match error.raw_os_error() {
         Some(libc::EAFNOSUPPORT) => {
@@ -578,19 +578,19 @@ mod tests {
 
     #[test]
     fn a_veth_pair_gets_the_generic_path_first_and_a_card_the_best() {
-        assert_eq!(Path::preferred("veth", false)[0], Path::Generic);
-        assert_eq!(Path::preferred("veth", true)[0], Path::ZeroCopy);
-        assert_eq!(Path::preferred("ice", false)[0], Path::ZeroCopy);
-        assert_eq!(*Path::preferred("", false).last().unwrap(), Path::Generic);
+        assert_eq!(XdpPath::preferred("veth", false)[0], XdpPath::Generic);
+        assert_eq!(XdpPath::preferred("veth", true)[0], XdpPath::ZeroCopy);
+        assert_eq!(XdpPath::preferred("ice", false)[0], XdpPath::ZeroCopy);
+        assert_eq!(*XdpPath::preferred("", false).last().unwrap(), XdpPath::Generic);
     }
 
-    fn open(link: u32) -> io::Result<Socket> {
-        Socket::open(link, 0, &Flow::udp(nowhere()), Path::Generic, None)
+    fn open(link: u32) -> io::Result<XdpSocket> {
+        XdpSocket::open(link, 0, &FlowFilter::udp(nowhere()), XdpPath::Generic, None)
     }
 
     #[test]
     fn an_obstacle_is_a_clause_with_what_to_do() {
-        if let Some(text) = obstacle() {
+        if let Some(text) = unavailable_reason() {
             assert!(text.contains("; "), "{text}");
             assert!(open(1).is_err());
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nm_model::stack::{Mode, Protocol, Stack};
 use nm_model::{Failure, FailureKind};
 use nm_ring::EndpointParts;
-use nm_sys::poll::{Epoll, Selector};
+use nm_sys::poll::{EpollOne, SelectOne};
 use nm_sys::socket;
 
 use crate::greeting::{self, Word};
@@ -258,12 +258,12 @@ impl Open {
         match self.stack.mode {
             Mode::Blocking | Mode::BusyPoll => self.go::<V, Blocking, DATAGRAM>(visitor),
             Mode::Spin => self.go::<V, Spin, DATAGRAM>(visitor),
-            Mode::Select => self.go::<V, Multiplexed<Selector, false>, DATAGRAM>(visitor),
-            Mode::SelectSpin => self.go::<V, Multiplexed<Selector, true>, DATAGRAM>(visitor),
+            Mode::Select => self.go::<V, Multiplexed<SelectOne, false>, DATAGRAM>(visitor),
+            Mode::SelectSpin => self.go::<V, Multiplexed<SelectOne, true>, DATAGRAM>(visitor),
             Mode::Poll => self.go::<V, Multiplexed<Poll, false>, DATAGRAM>(visitor),
             Mode::PollSpin => self.go::<V, Multiplexed<Poll, true>, DATAGRAM>(visitor),
-            Mode::Epoll => self.go::<V, Multiplexed<Epoll, false>, DATAGRAM>(visitor),
-            Mode::EpollSpin => self.go::<V, Multiplexed<Epoll, true>, DATAGRAM>(visitor),
+            Mode::Epoll => self.go::<V, Multiplexed<EpollOne, false>, DATAGRAM>(visitor),
+            Mode::EpollSpin => self.go::<V, Multiplexed<EpollOne, true>, DATAGRAM>(visitor),
         }
     }
 
@@ -396,7 +396,7 @@ impl<W: Wait, const DATAGRAM: bool> Transport for Link<W, DATAGRAM> {
                 let _ = greeting::say(self.sender, Word::Bye, lengths);
             }
         } else {
-            let _ = socket::end_sending(self.sender);
+            let _ = socket::shutdown_write(self.sender);
         }
     }
 

@@ -11,8 +11,8 @@ use nm_model::stack::{Protocol, Stack};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use nm_sys::poll;
-use nm_sys::socket::{self, Kind};
-use nm_sys::xdp::Flow;
+use nm_sys::socket::{self, SocketType};
+use nm_sys::xdp::FlowFilter;
 
 use crate::address::{self, Address};
 use crate::greeting::{self, Word};
@@ -88,8 +88,8 @@ impl Listener {
             Protocol::Tcp | Protocol::Udp => {
                 let local = address::local(address)?;
                 let kind = match stack.protocol {
-                    Protocol::Tcp => Kind::Stream,
-                    _ => Kind::Datagram,
+                    Protocol::Tcp => SocketType::Stream,
+                    _ => SocketType::Datagram,
                 };
                 let socket = bind_socket(&local, kind, options, stack.protocol)?;
                 let found = socket::local_address(&socket)
@@ -108,7 +108,7 @@ impl Listener {
             Protocol::Xdp => {
                 endpoint::check(stack)?;
                 let local = address::local(address)?;
-                let socket = bind_socket(&local, Kind::Datagram, options, stack.protocol)?;
+                let socket = bind_socket(&local, SocketType::Datagram, options, stack.protocol)?;
                 let found = socket::local_address(&socket)
                     .map_err(|error| failure::of(&error, "reading the own address"))?;
                 let door = Some(Door::open(found, stack.mode)?);
@@ -270,7 +270,7 @@ pub fn connect(
         (Protocol::Tcp, Address::Socket(peer))
         | (Protocol::Udp, Address::Socket(peer) | Address::Xdp(peer)) => {
             let udp = stack.protocol == Protocol::Udp;
-            let kind = if udp { Kind::Datagram } else { Kind::Stream };
+            let kind = if udp { SocketType::Datagram } else { SocketType::Stream };
             let socket = socket::socket(peer, kind).map_err(failed)?;
             options.apply(&socket, stack.protocol)?;
             socket::connect(&socket, peer, limit).map_err(failed)?;
@@ -295,11 +295,16 @@ pub fn connect(
         }
         (Protocol::Xdp, Address::Xdp(peer) | Address::Socket(peer)) => {
             endpoint::check(stack)?;
-            let socket =
-                bind_socket(&address::local(local)?, Kind::Datagram, options, stack.protocol)?;
+            let socket = bind_socket(
+                &address::local(local)?,
+                SocketType::Datagram,
+                options,
+                stack.protocol,
+            )?;
             socket::connect(&socket, peer, limit).map_err(failed)?;
             let own = socket::local_address(&socket).map_err(failed)?;
-            let half = Half::Alone(Box::new(Endpoint::open(own, &Flow::udp(own), stack.mode)?));
+            let half =
+                Half::Alone(Box::new(Endpoint::open(own, &FlowFilter::udp(own), stack.mode)?));
             Connection::over_xdp(stack, socket, *peer, half)
         }
         (Protocol::Shm, Address::Descriptor(process, descriptor)) => {
@@ -326,20 +331,20 @@ fn nothing<T>(error: io::Error) -> io::Result<Option<T>> {
 
 fn bind_socket(
     local: &SocketAddr,
-    kind: Kind,
+    kind: SocketType,
     options: &Options,
     protocol: Protocol,
 ) -> Result<OwnedFd, Failure> {
     let failed =
         |error: io::Error| failure::of(&error, format!("listening on {local} ({protocol})"));
     let socket = socket::socket(local, kind).map_err(failed)?;
-    if kind == Kind::Stream {
+    if kind == SocketType::Stream {
         // So that a port is free again at once; two listeners on it are still refused.
         socket::set_reuse_address(socket.as_fd()).map_err(failed)?;
     }
     options.apply(&socket, protocol)?;
     socket::bind(&socket, local).map_err(failed)?;
-    if kind == Kind::Stream {
+    if kind == SocketType::Stream {
         socket::listen(&socket, 1).map_err(failed)?;
     }
     Ok(socket)
@@ -348,7 +353,7 @@ fn bind_socket(
 /// A kernel socket that holds a TCP port, so that no other program gets it, and says nothing.
 fn reserve(local: &SocketAddr) -> Result<(OwnedFd, SocketAddr), Failure> {
     let failed = |error: io::Error| failure::of(&error, format!("taking {local} for TCP"));
-    let socket = socket::socket(local, Kind::Stream).map_err(failed)?;
+    let socket = socket::socket(local, SocketType::Stream).map_err(failed)?;
     socket::bind(&socket, local).map_err(failed)?;
     let own = socket::local_address(&socket).map_err(failed)?;
     Ok((socket, own))
@@ -379,7 +384,7 @@ fn join(
         failure::of(&error, format!("joining the group {} on {interface}", group.ip()))
     };
     let group = scoped(group, interface).map_err(failed)?;
-    let socket = socket::socket(&group, Kind::Datagram).map_err(failed)?;
+    let socket = socket::socket(&group, SocketType::Datagram).map_err(failed)?;
     if group.port() != 0 {
         socket::set_reuse_address(socket.as_fd()).map_err(failed)?;
     }
@@ -397,8 +402,8 @@ fn group_sender(group: SocketAddr, interface: IpAddr) -> Result<OwnedFd, Failure
         failure::of(&error, format!("sending to the group {} from {interface}", group.ip()))
     };
     let group = scoped(group, interface).map_err(failed)?;
-    let socket = socket::socket(&group, Kind::Datagram).map_err(failed)?;
-    socket::send_to_groups_from(socket.as_fd(), interface).map_err(failed)?;
+    let socket = socket::socket(&group, SocketType::Datagram).map_err(failed)?;
+    socket::set_multicast_interface(socket.as_fd(), interface).map_err(failed)?;
     socket::bind(&socket, &SocketAddr::new(interface, 0)).map_err(failed)?;
     socket::connect(&socket, &group, SLICE).map_err(|error| match error.kind() {
         io::ErrorKind::NetworkUnreachable => {

@@ -139,7 +139,7 @@ pub fn connect(process: u32, descriptor: u32, address: &str) -> Result<EndpointP
 }
 
 fn check_user(socket: BorrowedFd<'_>) -> Result<(), Failure> {
-    match unix::is_own_user(socket) {
+    match unix::peer_is_same_user(socket) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Failure::new(
             FailureKind::Permission,

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use nm_sys::clock::Deadline;
-use nm_sys::poll::{self, Epoll, Selector};
+use nm_sys::poll::{self, EpollOne, SelectOne};
 use nm_sys::socket::DONT_WAIT;
 
 use crate::SLICE;
@@ -111,9 +111,9 @@ impl Multiplexer for Poll {
     }
 }
 
-impl Multiplexer for Selector {
-    fn new(fd: RawFd) -> io::Result<Selector> {
-        Selector::new(fd)
+impl Multiplexer for SelectOne {
+    fn new(fd: RawFd) -> io::Result<SelectOne> {
+        SelectOne::new(fd)
     }
 
     #[inline(always)]
@@ -122,9 +122,9 @@ impl Multiplexer for Selector {
     }
 }
 
-impl Multiplexer for Epoll {
-    fn new(fd: RawFd) -> io::Result<Epoll> {
-        Epoll::new(fd)
+impl Multiplexer for EpollOne {
+    fn new(fd: RawFd) -> io::Result<EpollOne> {
+        EpollOne::new(fd)
     }
 
     #[inline(always)]

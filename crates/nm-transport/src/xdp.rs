@@ -21,7 +21,7 @@ use std::time::Duration;
 use nm_model::stack::{Mode, Stack};
 use nm_model::{Doubt, Failure, FailureKind};
 use nm_sys::clock::Deadline;
-use nm_sys::xdp::{Flow, PACKET_BYTES_MAX};
+use nm_sys::xdp::{FlowFilter, PACKET_BYTES_MAX};
 use nm_sys::{poll, socket};
 
 use crate::frame::{self, Route, Writer};
@@ -91,7 +91,7 @@ pub(crate) struct Door(Mutex<Option<Endpoint>>);
 impl Door {
     /// Opens an endpoint on the address of a bound kernel socket.
     pub fn open(local: SocketAddr, mode: Mode) -> Result<Door, Failure> {
-        let endpoint = Endpoint::open(local, &Flow::udp(local), mode)?;
+        let endpoint = Endpoint::open(local, &FlowFilter::udp(local), mode)?;
         Ok(Door(Mutex::new(Some(endpoint))))
     }
 

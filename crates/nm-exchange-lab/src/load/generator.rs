@@ -16,7 +16,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_stats::random::Random;
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::cpu;
-use nm_sys::poll::Ready;
+use nm_sys::poll::Readiness;
 
 use super::clients::{Clients, Counts};
 use super::dial::Dialer;
@@ -100,7 +100,7 @@ pub struct Generator {
     gates: Vec<Gate>,
     poller: Watch,
     dialer: Dialer,
-    ready: Vec<Ready>,
+    ready: Vec<Readiness>,
     log: Option<Log>,
     recorder: Option<(Recorder, u64)>,
     hash: StreamHash,
@@ -248,7 +248,7 @@ impl Generator {
     /// of the network, which shows as requests that were lost.
     pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
         pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
-        cpu::precise_timers();
+        cpu::minimize_timer_slack();
         let about = (pace.rate_per_s * pace.seconds * 1.1).min(SAMPLES_ROOM) as usize;
         let (counts, reconnects) = (self.clients.counts, self.reconnects);
         let start_ns = monotonic_ns() + LEAD_NS;

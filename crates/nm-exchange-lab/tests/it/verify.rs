@@ -20,7 +20,7 @@ use nm_exchange_lab::verify::{Cuts, Findings, Violation, folder, folder_cut};
 use nm_replica::journal::{BATCH, Journal, MISSED, Settings as JournalSettings};
 use nm_replica::{Group, Log as _, Member, Replicas, Told};
 use nm_sys::clock::Deadline;
-use nm_sys::poll::{Poller, Waker};
+use nm_sys::poll::{Interest, Poller, Waker};
 
 const CELLS: usize = 2;
 
@@ -387,7 +387,7 @@ fn keep(folder: &Path, entries: &[Entry]) {
         settings,
     };
     let (waker, mut poller) = (Waker::new().unwrap(), Poller::new().unwrap());
-    poller.add(&waker, 0, false).unwrap();
+    poller.add(&waker, 0, Interest::Readable).unwrap();
     let (thread, mut logs) = Replicas::start(&listen, vec![group], waker.clone()).unwrap();
     let (mut log, mut cell) = (logs.pop().unwrap(), Cell::<Book>::default());
     let mut batches = entries.iter().filter(|entry| entry.kind == BATCH);

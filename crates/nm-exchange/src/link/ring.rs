@@ -169,7 +169,7 @@ impl AsFd for Ring {
 }
 
 fn check_user(lifeline: &UnixStream) -> io::Result<()> {
-    match unix::is_own_user(lifeline.as_fd())? {
+    match unix::peer_is_same_user(lifeline.as_fd())? {
         true => Ok(()),
         false => {
             let message = "the process at the other end belongs to another user";

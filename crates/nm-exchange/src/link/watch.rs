@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nm_sys::poll::{Poller, Ready};
+use nm_sys::poll::{Interest, Poller, Readiness};
 
 use super::ring::Core;
 use super::{Link, Stream};
@@ -58,7 +58,7 @@ impl Watch {
     /// # Errors
     /// As [`Poller::add`].
     pub fn add(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        self.poller.add(fd, token, false)
+        self.poller.add(fd, token, Interest::Readable)
     }
 
     /// Watches a link for reading. A link must be [removed](Watch::remove) before it is dropped.
@@ -66,11 +66,11 @@ impl Watch {
     /// # Errors
     /// What the system says.
     pub fn add_link(&mut self, link: &Link, token: u64) -> io::Result<()> {
-        self.poller.add(link, token, false)?;
+        self.poller.add(link, token, Interest::Readable)?;
         if let Stream::Shm(ring) = &link.stream {
             let free = self.rings.iter().position(Option::is_none);
             let place = free.unwrap_or(self.rings.len());
-            self.poller.add_edge(&ring.core().bell, BELLS + place as u64)?;
+            self.poller.add_edge_triggered(&ring.core().bell, BELLS + place as u64)?;
             if place == self.rings.len() {
                 self.rings.push(None);
             }
@@ -87,7 +87,7 @@ impl Watch {
     /// What the system says.
     pub fn change(&mut self, link: &Link, token: u64, writes: bool) -> io::Result<()> {
         match self.place(link) {
-            None => self.poller.change(link, token, writes),
+            None => self.poller.modify(link, token, Interest::with_writable(writes)),
             Some(place) => {
                 if let Some(ring) = &mut self.rings[place] {
                     ring.writes = writes;
@@ -123,7 +123,7 @@ impl Watch {
     ///
     /// # Errors
     /// What the system says.
-    pub fn wait(&mut self, ready: &mut Vec<Ready>, limit: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&mut self, ready: &mut Vec<Readiness>, limit: Option<Duration>) -> io::Result<()> {
         let limit = if self.is_busy() { Some(Duration::ZERO) } else { limit };
         self.poller.wait(ready, limit)?;
         ready.retain(|found| {
@@ -140,7 +140,7 @@ impl Watch {
             let Some(ring) = &self.rings[*place] else { continue };
             let (readable, writable) = (ring.core.is_readable(), ring.writes);
             if readable || writable {
-                ready.push(Ready { token: ring.token, readable, writable });
+                ready.push(Readiness { token: ring.token, readable, writable });
             }
         }
         Ok(())

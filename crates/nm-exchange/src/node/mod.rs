@@ -17,7 +17,7 @@ use std::time::Duration;
 use links::{LinkId, Links, Peer};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
-use nm_sys::poll::{Ready, Waker};
+use nm_sys::poll::{Readiness, Waker};
 use serde::Serialize;
 
 use crate::link::{Arrived, Broken, Listener};
@@ -264,7 +264,7 @@ impl Turning<'_> {
     }
 
     /// Reads a link once and handles the frames that are whole.
-    fn serve(&mut self, ready: Ready) {
+    fn serve(&mut self, ready: Readiness) {
         let id = LinkId::of_token(ready.token);
         if ready.writable
             && let Err(why) = self.links.flush_one(id)

@@ -23,7 +23,7 @@ const LONGEST: usize = 80_000;
 struct End {
     link: Link,
     watch: Watch,
-    ready: Vec<nm_sys::poll::Ready>,
+    ready: Vec<nm_sys::poll::Readiness>,
     waits: bool,
     sent: u64,
     received: u64,

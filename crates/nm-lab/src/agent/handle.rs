@@ -13,7 +13,7 @@ use std::time::Duration;
 use nm_model::agent::{PROTOCOL_VERSION, Stage, Task, TaskReport};
 use nm_model::result::Statistic;
 use nm_model::{Answer, Facts, Failure, FailureKind, Request, Side};
-use nm_sys::process::Process;
+use nm_sys::process::ChildProcess;
 
 use super::lines::{Line, Lines};
 use super::listen::notice_death;
@@ -61,7 +61,7 @@ pub struct Handle {
     name: String,
     output: Box<dyn Write + Send>,
     answers: Receiver<Incoming>,
-    process: Option<Process>,
+    process: Option<ChildProcess>,
     stream: Option<TcpStream>,
     pid: u32,
     version: String,
@@ -103,7 +103,7 @@ impl Handle {
             }
         };
         let mut process =
-            Process::spawn(command).map_err(|error| start_failure(name, &program, &error))?;
+            ChildProcess::spawn(command).map_err(|error| start_failure(name, &program, &error))?;
         let pid = process.pid();
         let (Some(input), Some(output), Some(error)) =
             (process.take_stdout(), process.take_stdin(), process.take_stderr())

@@ -12,7 +12,7 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::{Answer, Failure, FailureKind, Side};
 use nm_sys::hostfiles::HostFiles;
 use nm_sys::namespace::{Isolation, Namespace, isolate, privileged};
-use nm_sys::process::Process;
+use nm_sys::process::ChildProcess;
 
 use super::{Addresses, Setup};
 use crate::agent::Handle;
@@ -44,11 +44,11 @@ impl Spaces {
     }
 
     /// Starts a process that only holds a namespace.
-    pub fn holder(&self, setup: &Setup) -> Result<Process, Failure> {
+    pub fn holder(&self, setup: &Setup) -> Result<ChildProcess, Failure> {
         let mut command = setup.subcommand(&["lab-hold"])?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         isolate(&mut command, next_to(&self.client, self.within_user)?);
-        Process::spawn(command)
+        ChildProcess::spawn(command)
             .map_err(|error| explain(failure("start a holder", &error), self.within_user))
     }
 
@@ -87,7 +87,7 @@ fn run_helper(mut command: Command) -> Result<Vec<IpAddr>, Failure> {
     const ANSWER_BYTES_MAX: u64 = 1 << 16;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut helper =
-        Process::spawn(command).map_err(|error| failure("start `lab-wire`", &error))?;
+        ChildProcess::spawn(command).map_err(|error| failure("start `lab-wire`", &error))?;
     let output = helper.take_stdout();
     if helper.wait_timeout(WIRE_PATIENCE).is_none() {
         let message = format!("laying the wires took more than {} s", WIRE_PATIENCE.as_secs());
@@ -182,7 +182,7 @@ pub(crate) fn try_isolation(within_user: bool) -> Result<(), Failure> {
         false => Isolation::Network,
     };
     isolate(&mut command, isolation);
-    Process::spawn(command)
+    ChildProcess::spawn(command)
         .map(drop)
         .map_err(|error| explain(failure("make a network namespace", &error), within_user))
 }

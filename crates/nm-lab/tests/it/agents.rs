@@ -4,7 +4,7 @@ use std::process::Command;
 
 use nm_lab::agent::Handle;
 use nm_model::FailureKind;
-use nm_sys::process::Process;
+use nm_sys::process::ChildProcess;
 
 use crate::Test;
 
@@ -102,5 +102,5 @@ fn missing() {
     assert_eq!(failure.kind, FailureKind::NotAvailable);
     assert!(failure.message.contains("/nothing/of/this/name"), "{failure}");
     // The same for what the tests themselves start.
-    assert!(Process::spawn(Command::new("/nothing/of/this/name")).is_err());
+    assert!(ChildProcess::spawn(Command::new("/nothing/of/this/name")).is_err());
 }

@@ -15,7 +15,7 @@ use nm_model::{Doubt, DoubtKind, FailureKind, Metric, ProbeKind, ProbeSpec};
 use nm_sys::clock::Deadline;
 use nm_sys::ethtool::Links;
 use nm_sys::namespace::Namespace;
-use nm_sys::xdp::{Flow, Path, Socket};
+use nm_sys::xdp::{FlowFilter, XdpPath, XdpSocket};
 use nm_transport::greeting::{self, Word};
 use nm_transport::{Fault, Transport, Visitor};
 
@@ -117,8 +117,14 @@ pub fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R 
 pub fn is_taken(space: &Namespace, ip: IpAddr) -> bool {
     inside(space, || {
         let links = Links::new().unwrap();
-        let index = links.index(&links.with_address(ip).unwrap()).unwrap();
-        match Socket::open(index, 0, &Flow::udp(SocketAddr::new(ip, 9)), Path::Generic, None) {
+        let index = links.index(&links.find_by_address(ip).unwrap()).unwrap();
+        match XdpSocket::open(
+            index,
+            0,
+            &FlowFilter::udp(SocketAddr::new(ip, 9)),
+            XdpPath::Generic,
+            None,
+        ) {
             Ok(_) => false,
             Err(error) => {
                 let busy = error.raw_os_error() == Some(BUSY);
@@ -242,14 +248,15 @@ fn paths() {
     let ip = environment.pair.client_address;
     inside(&client, || {
         let links = Links::new().unwrap();
-        let index = links.index(&links.with_address(ip).unwrap()).unwrap();
-        let open = |path| Socket::open(index, 0, &Flow::udp(SocketAddr::new(ip, 9)), path, None);
-        for path in [Path::Native, Path::Generic, Path::Native] {
+        let index = links.index(&links.find_by_address(ip).unwrap()).unwrap();
+        let open =
+            |path| XdpSocket::open(index, 0, &FlowFilter::udp(SocketAddr::new(ip, 9)), path, None);
+        for path in [XdpPath::Native, XdpPath::Generic, XdpPath::Native] {
             assert_eq!(open(path).unwrap().path(), path);
         }
-        assert!(open(Path::ZeroCopy).is_err(), "a veth pair has no memory of its own to spare");
-        let flow = Flow::udp(SocketAddr::new(ip, 9));
-        assert!(Socket::open(index, 7, &flow, Path::Generic, None).is_err(), "queue");
+        assert!(open(XdpPath::ZeroCopy).is_err(), "a veth pair has no memory of its own to spare");
+        let flow = FlowFilter::udp(SocketAddr::new(ip, 9));
+        assert!(XdpSocket::open(index, 7, &flow, XdpPath::Generic, None).is_err(), "queue");
     });
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nm_replica::journal;
 use nm_replica::{Address, Group, Log, Member, RaftLog, Replicas, Settings, Told};
 use nm_sys::clock::{Deadline, Moment};
-use nm_sys::poll::{Poller, Waker};
+use nm_sys::poll::{Interest, Poller, Waker};
 use tempfile::TempDir;
 
 /// Longest that anything may take; it only keeps a broken test from standing still.
@@ -64,7 +64,7 @@ impl Cell {
         let own = |own: usize| Address::Unix(folder.path().join(format!("replica-{own}")));
         let addresses = (0..count).map(own).collect();
         let (waker, poller) = (Waker::new().unwrap(), Poller::new().unwrap());
-        poller.add(&waker, 0, false).unwrap();
+        poller.add(&waker, 0, Interest::Readable).unwrap();
         let mut cell = Cell {
             folder,
             settings,

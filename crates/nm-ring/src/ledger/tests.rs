@@ -140,8 +140,8 @@ proptest! {
 
 #[test]
 fn memory_that_is_no_ledger_is_refused() {
-    let (_mapping, file) = Mapping::new("x", LEDGER_BYTES, Manner::Sparse).unwrap();
+    let (_mapping, file) = Mapping::new("x", LEDGER_BYTES, MapMode::Sparse).unwrap();
     assert!(Ledger::open(file).is_err(), "no mark");
-    let (_mapping, file) = Mapping::new("x", 4096, Manner::Sparse).unwrap();
+    let (_mapping, file) = Mapping::new("x", 4096, MapMode::Sparse).unwrap();
     assert!(Ledger::open(file).is_err(), "too short");
 }

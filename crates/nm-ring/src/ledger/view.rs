@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU64, fence};
 
-use nm_sys::shared_memory::{Manner, Mapping};
+use nm_sys::shared_memory::{MapMode, Mapping};
 
 use super::reason::{KernelReason, SocketPhase, SocketRole};
 use super::record::{
@@ -133,7 +133,7 @@ impl LedgerView {
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
     pub fn open(file: OwnedFd) -> io::Result<LedgerView> {
-        let view = LedgerView(Mapping::open(&file, LEDGER_BYTES, Manner::ReadOnly)?);
+        let view = LedgerView(Mapping::open(&file, LEDGER_BYTES, MapMode::ReadOnly)?);
         if view.layout().header.mark.load(Acquire) != MARK {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }

@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use nm_model::stack::{Mode, Stack};
 use nm_model::{Doubt, DoubtKind, Failure, FailureKind};
 use nm_sys::ethtool::Links;
-use nm_sys::xdp::{BusyPoll, FRAME_BYTES, FRAMES, Flow, Path, Socket, Statistics};
+use nm_sys::xdp::{
+    BusyPoll, FRAME_BYTES, FRAME_COUNT, FlowFilter, XdpPath, XdpSocket, XdpStatistics,
+};
 
 use crate::failure;
 use crate::frame::HardwareAddress;
@@ -27,7 +29,7 @@ const PARTIAL_CHECKSUMS: &[&str] = &["veth", "virtio_net", "tun", "bridge"];
 /// An endpoint that knows no peer yet.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    pub socket: Socket,
+    pub socket: XdpSocket,
     /// Its own address and port.
     pub local: SocketAddr,
     /// Name of the link.
@@ -49,7 +51,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// A sentence, such as that it takes root or that the link has another program.
-    pub fn open(local: SocketAddr, flow: &Flow, mode: Mode) -> Result<Endpoint, Failure> {
+    pub fn open(local: SocketAddr, flow: &FlowFilter, mode: Mode) -> Result<Endpoint, Failure> {
         let not_available = |what: String, hint: &str| {
             Failure::new(FailureKind::NotAvailable, what).hint(hint.to_string())
         };
@@ -64,7 +66,7 @@ impl Endpoint {
                 .hint("`ip address` lists the addresses of this host"));
         }
         let links = Links::new().map_err(|error| failure::of(&error, "looking at the links"))?;
-        let link = links.with_address(local.ip()).ok_or_else(|| {
+        let link = links.find_by_address(local.ip()).ok_or_else(|| {
             let error = io::ErrorKind::AddrNotAvailable.into();
             failure::of(&error, format!("AF_XDP on {}", local.ip()))
         })?;
@@ -79,7 +81,7 @@ impl Endpoint {
         let socket = open_best(index, &link, &driver, flow, busy_poll)?;
         // The generic path comes after the kernel's own merging of segments, which leaves a
         // checksum that fits none of them.
-        let merged = flow.is_tcp() && socket.path() == Path::Generic;
+        let merged = flow.is_tcp() && socket.path() == XdpPath::Generic;
         let verify = !(merged || PARTIAL_CHECKSUMS.contains(&driver.as_str()));
         Ok(Endpoint { socket, local, link, index, driver, hardware, mtu, verify, busy_poll })
     }
@@ -91,7 +93,7 @@ impl Endpoint {
         let mut settings: BTreeMap<String, String> = [
             ("AF_XDP path", self.socket.path().name().to_string()),
             ("driver", self.driver.clone()),
-            ("packet memory", format!("{FRAMES} frames of {FRAME_BYTES} B")),
+            ("packet memory", format!("{FRAME_COUNT} frames of {FRAME_BYTES} B")),
             ("queue", QUEUE.to_string()),
             ("received checksums", checksums.to_string()),
             ("MTU", format!("{} B", self.mtu)),
@@ -116,12 +118,12 @@ pub(crate) struct Report {
 }
 
 /// What was lost since the socket was opened.
-pub(super) fn doubts(socket: &Socket, local: SocketAddr) -> Vec<Doubt> {
+pub(super) fn doubts(socket: &XdpSocket, local: SocketAddr) -> Vec<Doubt> {
     lost(&socket.statistics().unwrap_or_default(), local).into_iter().collect()
 }
 
 /// What the socket's counts give reason to doubt.
-fn lost(counts: &Statistics, local: SocketAddr) -> Option<Doubt> {
+fn lost(counts: &XdpStatistics, local: SocketAddr) -> Option<Doubt> {
     let told: Vec<String> = [
         (counts.dropped, "frames without a place to receive into"),
         (counts.ring_full, "frames that found the ring full"),
@@ -141,12 +143,12 @@ fn open_best(
     index: u32,
     link: &str,
     driver: &str,
-    flow: &Flow,
+    flow: &FlowFilter,
     busy_poll: Option<BusyPoll>,
-) -> Result<Socket, Failure> {
+) -> Result<XdpSocket, Failure> {
     let mut tried = vec![];
-    for &path in Path::preferred(driver, busy_poll.is_some()) {
-        let error = match Socket::open(index, QUEUE, flow, path, busy_poll) {
+    for &path in XdpPath::preferred(driver, busy_poll.is_some()) {
+        let error = match XdpSocket::open(index, QUEUE, flow, path, busy_poll) {
             Ok(socket) => return Ok(socket),
             Err(error) => error,
         };
@@ -208,7 +210,7 @@ mod tests {
         ] {
             let failure = {
                 let local = local.parse().unwrap();
-                Endpoint::open(local, &Flow::udp(local), Mode::Spin).unwrap_err()
+                Endpoint::open(local, &FlowFilter::udp(local), Mode::Spin).unwrap_err()
             };
             assert_eq!(failure.kind, kind, "{failure}");
             assert!(failure.hint.is_some(), "{failure}");
@@ -227,8 +229,8 @@ mod tests {
     #[test]
     fn what_was_lost_is_a_doubt_with_its_figures() {
         let local = "192.0.2.77:4000".parse().unwrap();
-        assert_eq!(lost(&Statistics::default(), local), None);
-        let counts = Statistics { dropped: 3, ring_full: 2, ..Statistics::default() };
+        assert_eq!(lost(&XdpStatistics::default(), local), None);
+        let counts = XdpStatistics { dropped: 3, ring_full: 2, ..XdpStatistics::default() };
         let doubt = lost(&counts, local).unwrap();
         assert_eq!(doubt.kind, DoubtKind::FramesDropped);
         let expected = "AF_XDP on 192.0.2.77:4000: 3 frames without a place to receive into, 2 \

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nm_sys::clock::{Clock, Deadline};
-use nm_sys::xdp::{PACKET_BYTES_MAX, Socket};
+use nm_sys::xdp::{PACKET_BYTES_MAX, XdpSocket};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{self, CongestionControl, State};
@@ -48,7 +48,7 @@ pub(super) const CONGESTION: &str = "reno";
 /// The link as smoltcp sees it.
 #[derive(Debug)]
 struct Device {
-    socket: Socket,
+    socket: XdpSocket,
     /// Ethernet header of the frames that are sent.
     header: [u8; LINK_BYTES],
     /// Whether the peer's hardware address is still that of whoever sends.
@@ -71,7 +71,7 @@ impl phy::RxToken for Received<'_> {
 }
 
 struct Sending<'a> {
-    socket: &'a mut Socket,
+    socket: &'a mut XdpSocket,
     header: &'a [u8; LINK_BYTES],
     error: &'a mut io::Result<()>,
 }
@@ -326,7 +326,7 @@ impl Engine {
     }
 
     /// The AF_XDP socket, for what it counted.
-    pub fn socket(&self) -> &Socket {
+    pub fn socket(&self) -> &XdpSocket {
         &self.device.socket
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use nm_model::stack::{Mode, Stack};
 use nm_model::{Doubt, Failure, FailureKind};
 use nm_sys::clock::Deadline;
-use nm_sys::xdp::Flow;
+use nm_sys::xdp::FlowFilter;
 use smoltcp::socket::tcp::State;
 
 use super::endpoint::{self, Endpoint, Report};
@@ -69,7 +69,7 @@ pub(crate) fn connect(
         return Err(Failure::new(FailureKind::BadRequest, what));
     }
     let buffer_bytes = buffer_bytes(options)?;
-    let endpoint = Endpoint::open(own, &Flow::tcp(own, Some(peer)), stack.mode)?;
+    let endpoint = Endpoint::open(own, &FlowFilter::tcp(own, Some(peer)), stack.mode)?;
     let next_hop = neighbour::next_hop(&endpoint, peer.ip(), limit)?;
     let report = endpoint.report();
     let mut engine = Engine::new(endpoint, Some(next_hop), buffer_bytes);
@@ -101,7 +101,7 @@ impl Door {
     pub fn open(local: SocketAddr, mode: Mode, options: &Options) -> Result<Door, Failure> {
         let failed = |error: io::Error| failure::of(&error, format!("listening on {local}"));
         let buffer_bytes = buffer_bytes(options)?;
-        let endpoint = Endpoint::open(local, &Flow::tcp(local, None), mode)?;
+        let endpoint = Endpoint::open(local, &FlowFilter::tcp(local, None), mode)?;
         let report = endpoint.report();
         let mut engine = Engine::new(endpoint, None, buffer_bytes);
         engine.listen(local).map_err(failed)?;

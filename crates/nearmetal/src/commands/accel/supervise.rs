@@ -26,15 +26,15 @@ pub fn run(
     format: Format,
 ) -> Result<Exit> {
     // Before any thread is started, so that all of them have the signals blocked.
-    let mut numbers = Signals::to_hand_on();
+    let mut numbers = Signals::forwardable();
     numbers.push(SIGCHLD);
-    let signals = Signals::take(&numbers).context("cannot take signals")?;
+    let signals = Signals::block(&numbers).context("cannot take signals")?;
     let collector = Collector::start().context("cannot listen for the program's ledgers")?;
     if is_preloaded {
         let report = Some(collector.path());
         Settings { report, ..settings }.apply(&mut command, library);
     }
-    signals.restore_in(&mut command);
+    signals.restore_mask_in(&mut command);
     die_with_parent(&mut command);
     let name = command.get_program().to_os_string();
     let mut child = command.spawn().map_err(|error| not_started(&name, &error))?;
