@@ -73,3 +73,9 @@ impl<'a> Fields<'a> {
         Ok(front)
     }
 }
+
+impl From<crate::DecodeError> for Meaningless {
+    fn from(_: crate::DecodeError) -> Meaningless {
+        Meaningless
+    }
+}

@@ -1,16 +1,16 @@
-//! Hashes and checksums, the same on every machine.
+//! Checksums and hashes, the same on every machine.
 
 pub use crc32c::{crc32c, crc32c_append};
 
-/// 64-bit FNV-1a, the same on every machine.
+/// The FNV-1a hash of no bytes.
+pub const FNV1A: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// 64-bit FNV-1a hash.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     fnv1a_on(FNV1A, bytes)
 }
 
-/// The hash of nothing.
-pub const FNV1A: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// The hash of what `hash` is of, and of these bytes behind it.
+/// The hash of the bytes that `hash` is of, followed by these.
 pub fn fnv1a_on(hash: u64, bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,12 +1,22 @@
-//! The ground of all binary formats: reading fields from bytes, checksums and hashes.
+//! What all binary formats are made of; each format itself is declared by the crate that owns it.
 //!
-//! Every format is little-endian. What a format consists of is known by the crate that owns it;
-//! here is only how its fields are read ([`Fields`]), and the one checksum ([`crc32c()`]) and the
-//! one hash ([`fnv1a`]) that all of them use.
+//! Every format is little-endian. A body is a sequence of fields: [`Put`] appends them and
+//! [`Reader`] reads them, with a [`DecodeError`] that says which field is wrong. A header has its
+//! fields at fixed places, each declared once as a [`Field`]. The codes of an enum are declared with
+//! [`codes!`]. There is one checksum, [`crc32c()`], and one hash, [`fnv1a`].
 #![forbid(unsafe_code)]
 
+mod codes;
+mod error;
+mod field;
 mod fields;
 mod hash;
+mod put;
+mod reader;
 
+pub use error::{DecodeError, DecodeFault};
+pub use field::{Field, Number};
 pub use fields::{Fields, Meaningless};
 pub use hash::{FNV1A, crc32c, crc32c_append, fnv1a, fnv1a_on};
+pub use put::Put;
+pub use reader::Reader;
