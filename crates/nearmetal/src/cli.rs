@@ -1,18 +1,20 @@
-//! The command tree: what can be said on the command line, its help and its examples. Completions
-//! and the man page are made from it.
+//! The command tree: commands and their options, help and examples. Completions and the man page
+//! are generated from it.
 
-use std::ffi::OsString;
-use std::net::IpAddr;
+pub mod accel;
+pub mod exchange;
+pub mod format;
+pub mod standalone;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nm_model::probe::{Preset, RrSize};
-use nm_model::{Metric, Pattern};
+use nm_model::Metric;
 
-use crate::commands::ExchangeCommand;
-
-/// Default port of the stand-alone servers.
-pub const DEFAULT_PORT: u16 = 4810;
+use self::accel::AccelArgs;
+use self::exchange::ExchangeCommand;
+use self::format::FormatArgs;
+use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -134,18 +136,18 @@ pub enum Command {
     /// An agent on stdin and stdout; started by environments, not by hand.
     #[command(hide = true)]
     Agent,
-    /// Wires namespaces together; started by environments.
+    /// Creates links between namespaces; started by environments.
     #[command(hide = true)]
     LabWire {
         /// Topology and process ids.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<String>,
+        arguments: Vec<String>,
     },
-    /// Holds a namespace until its input ends; started by environments.
+    /// Keeps a namespace open until its input ends; started by environments.
     #[command(hide = true)]
     LabHold {
         /// Folder to remove at the end.
-        share: Option<PathBuf>,
+        folder: Option<PathBuf>,
     },
 }
 
@@ -155,21 +157,6 @@ pub enum SchemaOf {
     Result,
     /// A plan, as JSON.
     Plan,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
-}
-
-#[derive(Debug, Args)]
-pub struct FormatArgs {
-    /// Form of what is written to stdout.
-    #[arg(long, value_enum, default_value = "text")]
-    pub format: Format,
 }
 
 #[derive(Debug, Args)]
@@ -200,251 +187,6 @@ pub struct QualifyArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub format: FormatArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct ServerArgs {
-    /// Address to listen on; all addresses if not given.
-    #[arg(long)]
-    pub bind: Option<IpAddr>,
-    /// TCP port of the control connection.
-    #[arg(long, default_value_t = DEFAULT_PORT)]
-    pub port: u16,
-    /// End after one client.
-    #[arg(long)]
-    pub once: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum ServerCommand {
-    /// Wait for clients; any of pingpong, stream and rr.
-    Server(ServerArgs),
-}
-
-/// What the three stand-alone clients have in common.
-#[derive(Debug, Args)]
-pub struct ClientArgs {
-    /// Port of the server's control connection.
-    #[arg(long, default_value_t = DEFAULT_PORT)]
-    pub port: u16,
-    /// CPUs of the client and of the server, such as `1;2` or `1,2;0`.
-    #[arg(long, value_name = "C;S")]
-    pub affinity: Option<String>,
-    /// Receive without sleeping, at both ends.
-    #[arg(long, conflicts_with = "busy_poll")]
-    pub spin: bool,
-    /// Wait with `select`, `poll` or `epoll` before each receive.
-    #[arg(long, value_enum, default_value = "none")]
-    pub muxer: Muxer,
-    /// Let the kernel spin on the device before it sleeps (`SO_BUSY_POLL`).
-    #[arg(long)]
-    pub busy_poll: bool,
-    /// Ways of waiting of the server, if not the client's.
-    #[arg(long, value_name = "MODE")]
-    pub server_mode: Option<nm_model::Mode>,
-    /// Write result folder with reports.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
-    #[arg(long, requires = "out")]
-    pub raw: bool,
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Muxer {
-    /// Receive at once.
-    None,
-    /// select(2)
-    Select,
-    /// poll(2)
-    Poll,
-    /// epoll(7)
-    Epoll,
-}
-
-#[derive(Debug, Args)]
-pub struct PingpongArgs {
-    #[command(subcommand)]
-    pub server: Option<ServerCommand>,
-    #[command(flatten)]
-    pub client: PingpongClientArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct PingpongClientArgs {
-    /// tcp, udp, mcast, shm (both ends on one host), or a whole stack such as `tcp-epoll-spin`.
-    #[arg(required = true)]
-    pub stack: Option<String>,
-    /// The server's IP address.
-    #[arg(required = true)]
-    pub address: Option<IpAddr>,
-    /// Message sizes in bytes; powers of two from 1 by default.
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
-    pub sizes: Vec<u32>,
-    /// Percentiles to show; with --sfnt the first is the %ile column.
-    #[arg(
-        long,
-        visible_alias = "percentiles",
-        value_delimiter = ',',
-        value_name = "LIST",
-        default_value = "99"
-    )]
-    pub percentile: Vec<f64>,
-    /// Longest time for each size, ms.
-    #[arg(long, default_value_t = 3000, value_name = "MS")]
-    pub maxms: u64,
-    /// Most samples for each size.
-    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-    pub maxiter: u64,
-    /// Fewest samples for each size.
-    #[arg(long, default_value_t = 1_000, value_name = "N")]
-    pub miniter: u64,
-    /// Warm-up before each size, ms.
-    #[arg(long, default_value_t = 100, value_name = "MS")]
-    pub warmupms: u64,
-    /// A message that is not back after this time is lost, ms.
-    #[arg(long, default_value_t = 1000, value_name = "MS")]
-    pub timeout: u64,
-    /// Repeat the whole sweep; five rounds or more give intervals.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Write sfnt-pingpong's columns.
-    #[arg(long)]
-    pub sfnt: bool,
-    #[command(flatten)]
-    pub common: ClientArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct StreamArgs {
-    #[command(subcommand)]
-    pub server: Option<ServerCommand>,
-    #[command(flatten)]
-    pub client: StreamClientArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct StreamClientArgs {
-    /// The server's IP address.
-    #[arg(required = true)]
-    pub address: Option<IpAddr>,
-    /// Flows: N-uni-N from client to server, N-bi-N half in each direction.
-    #[arg(long, value_delimiter = ',', default_value = "1-uni-1")]
-    pub pattern: Vec<Pattern>,
-    /// tcp or udp.
-    #[arg(long, default_value = "tcp")]
-    pub protocol: nm_model::Protocol,
-    /// Measuring time, s.
-    #[arg(long, default_value_t = 10.0)]
-    pub seconds: f64,
-    /// Time from the start that is not counted, ms.
-    #[arg(long, default_value_t = 200, value_name = "MS")]
-    pub omit: u64,
-    /// Rounds.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
-    /// Bytes of one write.
-    #[arg(long, value_name = "BYTES")]
-    pub write: Option<u32>,
-    /// Congestion control by name.
-    #[arg(long, value_name = "NAME")]
-    pub congestion: Option<String>,
-    /// Socket buffers, bytes.
-    #[arg(long, value_name = "BYTES")]
-    pub buffer: Option<u32>,
-    /// Take the defaults of another tool.
-    #[arg(long = "as", value_name = "TOOL")]
-    pub preset: Option<Preset>,
-    /// Largest coefficient of variation that counts as stable, %.
-    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
-    pub max_cv: f64,
-    #[command(flatten)]
-    pub common: ClientArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct RrArgs {
-    #[command(subcommand)]
-    pub server: Option<ServerCommand>,
-    #[command(flatten)]
-    pub client: RrClientArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct RrClientArgs {
-    /// The server's IP address.
-    #[arg(required = true)]
-    pub address: Option<IpAddr>,
-    /// Requests a second, on an absolute schedule.
-    #[arg(long, default_value_t = 1000.0, conflicts_with = "closed")]
-    pub rate: f64,
-    /// Closed loop: the next request when the answer is in.
-    #[arg(long)]
-    pub closed: bool,
-    /// tcp, udp or unix.
-    #[arg(long, default_value = "tcp")]
-    pub protocol: nm_model::Protocol,
-    /// Sizes: `64`, or `REQUEST,RESPONSE`; several are separated by blanks.
-    #[arg(long, value_delimiter = ' ', default_value = "64")]
-    pub sizes: Vec<RrSize>,
-    /// Measuring time, s.
-    #[arg(long, default_value_t = 5.0)]
-    pub seconds: f64,
-    /// An answer later than this is lost, ms.
-    #[arg(long, default_value_t = 1000, value_name = "MS")]
-    pub deadline: u64,
-    /// Rounds.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
-    #[command(flatten)]
-    pub common: ClientArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct AccelArgs {
-    #[command(subcommand)]
-    pub command: Option<AccelCommand>,
-    #[command(flatten)]
-    pub run: AccelRunArgs,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum AccelCommand {
-    /// Each connection of the accelerated programs that run: where it is, and why.
-    Status(FormatArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct AccelRunArgs {
-    /// Longest spin before a sleep, µs; 0 sleeps at once. Found by itself if not given.
-    #[arg(long, value_name = "N")]
-    pub spin_us: Option<u32>,
-    /// Stay in front of the program and write a report to stderr when it has ended: each TCP
-    /// socket, where its bytes went, and why.
-    #[arg(long)]
-    pub stats: bool,
-    /// Which ports and programs are accelerated, and how long they spin.
-    #[arg(long, value_name = "FILE")]
-    pub policy: Option<PathBuf>,
-    /// Folder in which programs of different network namespaces meet: this user's alone (mode
-    /// 700), made if it is not there.
-    #[arg(long, value_name = "DIR")]
-    pub share: Option<PathBuf>,
-    /// Group whose members' processes may share memory with the program.
-    #[arg(long, value_name = "NAME")]
-    pub group: Option<String>,
-    #[command(flatten)]
-    pub format: FormatArgs,
-    /// Program and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
-    pub program: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

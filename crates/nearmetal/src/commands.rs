@@ -19,9 +19,8 @@ use anyhow::Result;
 use clap::CommandFactory;
 use nm_model::words::UnknownWord;
 
-use crate::cli::{Cli, Command, ReportArgs, SchemaOf, ServerCommand};
-pub use exchange::args::ExchangeCommand;
-
+use crate::cli::standalone::ServerCommand;
+use crate::cli::{Cli, Command, ReportArgs, SchemaOf};
 use crate::exit::{Exit, Stop};
 use crate::{output, plans};
 
@@ -56,12 +55,12 @@ pub fn run(command: Command) -> Result<Exit> {
             nm_lab::agent::serve(stdin(), stdout())?;
             Ok(Exit::Pass)
         }
-        Command::LabWire { words } => {
-            nm_lab::wire::run(&words)?;
+        Command::LabWire { arguments } => {
+            nm_lab::link_setup::run(&arguments)?;
             Ok(Exit::Pass)
         }
-        Command::LabHold { share } => {
-            nm_lab::environment::hold(share.as_deref());
+        Command::LabHold { folder } => {
+            nm_lab::environment::hold(folder.as_deref());
             Ok(Exit::Pass)
         }
     }

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match commands::run(cli.command) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            output::say(&format!("nearmetal: {error:#}"));
+            output::message(&format!("nearmetal: {error:#}"));
             exit::of_error(&error).into()
         }
     }

@@ -1,4 +1,4 @@
-//! The two ways to speak: data to stdout, talk to stderr. The only module that prints.
+//! Output: data on stdout, messages on stderr. The only module that prints.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use nm_report::terminal::Style;
 use serde::Serialize;
 
-/// Writes data to stdout. A reader that has gone away is no error.
+/// Writes data to stdout. A closed pipe is not an error.
 pub fn data(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -20,12 +20,12 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     data(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Says something on stderr.
-pub fn say(text: &str) {
+/// Writes a message to stderr.
+pub fn message(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Colour only for a terminal whose user has not said no.
+/// Colour only on a terminal, and not if `NO_COLOR` is set.
 pub fn style() -> Style {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     Style { colour, width: width() }

@@ -1,4 +1,4 @@
-//! Progress on a terminal: which trial, its current estimate, the time left. Silent elsewhere.
+//! Progress on a terminal: the current trial, its estimate, the time left. Hidden elsewhere.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nm_model::Trial;
@@ -57,9 +57,9 @@ impl Progress {
         self.bar.inc((duration_s * 1e3) as u64);
     }
 
-    /// Says something above the bar.
-    pub fn say(&self, text: &str) {
-        self.bar.suspend(|| crate::output::say(text));
+    /// Writes a message above the bar.
+    pub fn message(&self, text: &str) {
+        self.bar.suspend(|| crate::output::message(text));
     }
 
     /// Removes the bar.

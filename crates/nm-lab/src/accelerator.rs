@@ -1,5 +1,5 @@
-//! The socket accelerator as seen from outside: where its library is, and what a command needs to
-//! be started under it.
+//! Starting programs under the socket accelerator: where its library is, and the environment
+//! variables that it reads.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,62 +10,88 @@ use nm_model::{Failure, FailureKind};
 /// File name of the accelerator's library.
 pub const LIBRARY: &str = "libnm_accel.so";
 
-/// Longest name of a folder to meet in, bytes: a socket's path has room for 107, and `/` and 32
-/// digits follow.
+/// Longest path of a shared folder, bytes: a socket's path has at most 107, of which `/` and 32
+/// digits are the file name.
 pub const SHARE_BYTES_MAX: usize = 74;
 
-/// Where it may lie, seen from the folder of the executable: beside it (a build), and in the usual
-/// library folders of a package.
+/// Folders that may contain it, relative to the folder of the executable: the same one (a build),
+/// and the usual library folders of a package.
 const BESIDE: &[&str] = &["", "../lib", "../lib/nearmetal", "../lib64", "../lib64/nearmetal"];
 
-/// Where else packages put it.
+/// Further folders into which packages install it.
 const FOLDERS: &[&str] = &["/usr/lib/nearmetal", "/usr/local/lib/nearmetal"];
+
+/// Why the accelerator's library cannot be preloaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryError {
+    /// No folder has it; the path is the executable's.
+    #[error("{LIBRARY} is neither beside {} nor in a library folder", .0.display())]
+    NotFound(PathBuf),
+    /// The loader cannot read its path in `LD_PRELOAD`.
+    #[error("the loader cannot preload {}", .0.display())]
+    NotPreloadable(PathBuf),
+}
+
+impl LibraryError {
+    /// What to do.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            LibraryError::NotFound(_) => {
+                "`cargo build --release` builds it; keep it in the folder of the executable"
+            }
+            LibraryError::NotPreloadable(_) => {
+                "move it to a folder without spaces and colons in its path"
+            }
+        }
+    }
+}
+
+impl From<LibraryError> for Failure {
+    fn from(error: LibraryError) -> Failure {
+        Failure::new(FailureKind::NotAvailable, error.to_string()).hint(error.remedy())
+    }
+}
 
 /// The accelerator's library for the executable `program`.
 ///
 /// # Errors
-/// If it is nowhere, or where the loader does not find it.
-pub fn library(program: &Path) -> Result<PathBuf, Failure> {
+/// If it is not found, or is in a folder from which the loader cannot preload it.
+pub fn library(program: &Path) -> Result<PathBuf, LibraryError> {
     let folder = program.parent().unwrap_or(Path::new("."));
-    let beside = BESIDE.iter().map(|place| folder.join(place));
-    let found = beside
+    let found = BESIDE
+        .iter()
+        .map(|relative| folder.join(relative))
         .chain(FOLDERS.iter().map(PathBuf::from))
-        .map(|place| place.join(LIBRARY))
+        .map(|folder| folder.join(LIBRARY))
         .find(|path| path.is_file());
-    let Some(found) = found else {
-        let message =
-            format!("{LIBRARY} is neither beside {} nor in a library folder", program.display());
-        return Err(Failure::new(FailureKind::NotAvailable, message)
-            .hint("`cargo build --release` makes it; keep it in the folder of the executable"));
-    };
+    let Some(found) = found else { return Err(LibraryError::NotFound(program.to_path_buf())) };
     let path = found.canonicalize().unwrap_or(found);
-    // ld.so(8): the names in LD_PRELOAD are separated by blanks and colons, and nothing escapes
-    // them.
-    if path.to_string_lossy().contains([' ', ':']) {
-        let message = format!("the loader cannot preload {}", path.display());
-        return Err(Failure::new(FailureKind::NotAvailable, message)
-            .hint("put it into a folder without blanks and colons in its name"));
+    // ld.so(8): the paths in LD_PRELOAD are separated by spaces and colons, which cannot be escaped.
+    match path.to_string_lossy().contains([' ', ':']) {
+        true => Err(LibraryError::NotPreloadable(path)),
+        false => Ok(path),
     }
-    Ok(path)
 }
 
-/// What a program is accelerated with. What is absent is as the library has it.
+/// Settings of the accelerator for one program. For those that are absent the library has defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Longest spin before a sleep, µs.
     pub spin_us: Option<u32>,
-    /// Folder through which ends in different network namespaces meet: of this user alone.
+    /// Folder for the handshakes of ends in different network namespaces, accessible to this user
+    /// only.
     pub share: Option<PathBuf>,
-    /// Number of a group whose members may share memory.
+    /// Id of a group whose members may share memory.
     pub group: Option<u32>,
-    /// Socket that takes the program's ledgers.
+    /// Socket that receives the program's ledgers.
     pub report: Option<PathBuf>,
     /// Rules in the library's compact form.
     pub policy: Option<String>,
 }
 
 impl Settings {
-    /// Has `command` start under the accelerator. What is preloaded already stays, after it.
+    /// Makes `command` start under the accelerator. Libraries that are preloaded already are kept,
+    /// after it.
     pub fn apply(&self, command: &mut Command, library: &Path) {
         command.env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD").as_deref()));
         let number = |value: Option<u32>| value.map(|value| OsString::from(value.to_string()));
@@ -86,10 +112,10 @@ impl Settings {
 }
 
 /// The value of `LD_PRELOAD` with `library` in front, once.
-fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
+fn preload(library: &Path, previous: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_os_string();
-    let before = before.map(OsStr::to_string_lossy).unwrap_or_default();
-    for name in before.split([' ', ':']).filter(|name| !name.is_empty()) {
+    let previous = previous.map(OsStr::to_string_lossy).unwrap_or_default();
+    for name in previous.split([' ', ':']).filter(|name| !name.is_empty()) {
         if Path::new(name) != library {
             value.push(":");
             value.push(name);
@@ -103,42 +129,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_is_found_beside_the_program_and_in_the_folders_of_a_package() {
+    fn library_is_found_beside_program_and_in_package_folders() {
         let root = std::env::temp_dir().join(format!("nm-lab-library-{}", std::process::id()));
-        for (place, name) in [("bin", LIBRARY), ("lib/nearmetal", LIBRARY), ("a b", LIBRARY)] {
+        for (folder, name) in [("bin", LIBRARY), ("lib/nearmetal", LIBRARY), ("a b", LIBRARY)] {
             std::fs::create_dir_all(root.join("bin")).unwrap();
-            std::fs::create_dir_all(root.join(place)).unwrap();
-            std::fs::write(root.join(place).join(name), "").unwrap();
-            let program = match place {
+            std::fs::create_dir_all(root.join(folder)).unwrap();
+            std::fs::write(root.join(folder).join(name), "").unwrap();
+            let program = match folder {
                 "a b" => root.join("a b/nearmetal"),
                 _ => root.join("bin/nearmetal"),
             };
             match library(&program) {
-                Ok(found) => assert_eq!(found, root.join(place).join(name)),
-                Err(failure) => {
-                    assert_eq!(place, "a b");
-                    assert!(failure.message.contains("cannot preload"), "{failure}");
+                Ok(found) => assert_eq!(found, root.join(folder).join(name)),
+                Err(error) => {
+                    assert_eq!(folder, "a b");
+                    assert!(error.to_string().contains("cannot preload"), "{error}");
                 }
             }
             std::fs::remove_dir_all(&root).unwrap();
         }
-        let failure = library(Path::new("/nothing/of/this/name/nearmetal")).unwrap_err();
+        let error = library(Path::new("/nothing/of/this/name/nearmetal")).unwrap_err();
+        let failure = Failure::from(error);
         assert!(failure.message.contains("libnm_accel.so is neither"), "{failure}");
         assert_eq!(failure.kind, FailureKind::NotAvailable);
     }
 
     #[test]
-    fn what_was_preloaded_stays_behind_the_library() {
+    fn preloaded_libraries_are_kept_after_the_accelerator() {
         let library = Path::new("/usr/lib/nearmetal/libnm_accel.so");
-        let text = |before: Option<&str>| preload(library, before.map(OsStr::new));
+        let text = |previous: Option<&str>| preload(library, previous.map(OsStr::new));
         assert_eq!(text(None), "/usr/lib/nearmetal/libnm_accel.so");
         assert_eq!(text(Some("a.so b.so")), "/usr/lib/nearmetal/libnm_accel.so:a.so:b.so");
-        let again = "x.so:/usr/lib/nearmetal/libnm_accel.so";
-        assert_eq!(text(Some(again)), "/usr/lib/nearmetal/libnm_accel.so:x.so");
+        let repeated = "x.so:/usr/lib/nearmetal/libnm_accel.so";
+        assert_eq!(text(Some(repeated)), "/usr/lib/nearmetal/libnm_accel.so:x.so");
     }
 
     #[test]
-    fn only_what_is_set_goes_into_the_environment() {
+    fn only_given_settings_become_variables() {
         let mut command = Command::new("true");
         let settings = Settings { spin_us: Some(0), ..Settings::default() };
         settings.apply(&mut command, Path::new("/lib/x.so"));

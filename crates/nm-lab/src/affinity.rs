@@ -1,4 +1,4 @@
-//! Which CPUs the hot threads of both ends run on.
+//! CPUs for the measuring threads of both ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,11 @@ use nm_model::{Failure, FailureKind};
 use nm_sys::cpu::choose_pair;
 use nm_sys::hostfiles::parse_list;
 
-/// CPUs for the hot threads of each end, in order and round again; empty leaves them free.
+/// CPUs for the measuring threads of each end. Thread n is pinned to the CPU at index n modulo the
+/// length of the list; with an empty list threads are not pinned.
 ///
-/// Text form: `CLIENT;SERVER`, each a list such as `1`, `0,2-3` or `any`; one list alone is for
-/// both, which makes sense for two machines.
+/// Text form: `CLIENT;SERVER`, each a list such as `1`, `0,2-3` or `any`. A single list is used for
+/// both ends, which is meant for two machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Affinity {
     /// The client's.
@@ -20,10 +21,42 @@ pub struct Affinity {
     pub server: Vec<u32>,
 }
 
-impl FromStr for Affinity {
-    type Err = Failure;
+/// Why CPUs cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AffinityError {
+    /// The text is not `CLIENT;SERVER`.
+    #[error("affinity `{0}` is not `CLIENT;SERVER`")]
+    Malformed(String),
+    /// The control group or the machine does not have the CPU.
+    #[error("the {end} may not use CPU {cpu}")]
+    NotAllowed {
+        /// `client` or `server`.
+        end: &'static str,
+        /// The CPU.
+        cpu: u32,
+        /// CPUs that this end may use.
+        allowed: Vec<u32>,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Affinity, Failure> {
+impl From<AffinityError> for Failure {
+    fn from(error: AffinityError) -> Failure {
+        let failure = Failure::new(FailureKind::BadRequest, error.to_string());
+        match error {
+            AffinityError::Malformed(_) => {
+                failure.hint("write for example --affinity '1;2', or '1-2;any'; mind the quotes")
+            }
+            AffinityError::NotAllowed { allowed, .. } => {
+                failure.hint(format!("it may use {allowed:?}"))
+            }
+        }
+    }
+}
+
+impl FromStr for Affinity {
+    type Err = AffinityError;
+
+    fn from_str(text: &str) -> Result<Affinity, AffinityError> {
         let list = |part: &str| match part.trim() {
             "any" | "" => Some(vec![]),
             part => parse_list(part),
@@ -33,11 +66,7 @@ impl FromStr for Affinity {
             (Some(client), Some(server)) if !text.trim().is_empty() => {
                 Ok(Affinity { client, server })
             }
-            _ => Err(Failure::new(
-                FailureKind::BadRequest,
-                format!("affinity `{text}` is not `CLIENT;SERVER`"),
-            )
-            .hint("write for example --affinity '1;2', or '1-2;any'; mind the quotes")),
+            _ => Err(AffinityError::Malformed(text.to_string())),
         }
     }
 }
@@ -53,11 +82,11 @@ impl fmt::Display for Affinity {
 }
 
 impl Affinity {
-    /// CPUs for `threads` hot threads at each end: distinct ones as far as the machine has them, on
-    /// cores of their own as far as it has those.
+    /// CPUs for `threads` measuring threads at each end: different CPUs, and different cores, as far
+    /// as the machine has enough of them.
     pub fn choose(client: &Facts, server: &Facts, threads: usize) -> Affinity {
         if one_kernel(client, server) {
-            // What both may use; agents of one environment are alike, launchers aside.
+            // Agents of one environment may use the same CPUs, so the client's list is used for both.
             let order = by_preference(&client.cpu, 2 * threads);
             return match order[..] {
                 [] => Affinity::default(),
@@ -77,27 +106,27 @@ impl Affinity {
     /// Checks that both ends may use their CPUs.
     ///
     /// # Errors
-    /// The CPU and what may be used instead.
-    pub fn check(&self, client: &Facts, server: &Facts) -> Result<(), Failure> {
+    /// If an end may not use one of its CPUs.
+    pub fn check(&self, client: &Facts, server: &Facts) -> Result<(), AffinityError> {
         for (end, cpus, facts) in
             [("client", &self.client, client), ("server", &self.server, server)]
         {
             if let Some(cpu) = cpus.iter().find(|cpu| !facts.cpu.allowed.contains(cpu)) {
-                let message = format!("the {end} may not use CPU {cpu}");
-                return Err(Failure::new(FailureKind::BadRequest, message)
-                    .hint(format!("it may use {:?}", facts.cpu.allowed)));
+                let allowed = facts.cpu.allowed.clone();
+                return Err(AffinityError::NotAllowed { end, cpu: *cpu, allowed });
             }
         }
         Ok(())
     }
 }
 
-/// Whether both ends run under one kernel.
+/// Whether both ends run under the same kernel.
 pub fn one_kernel(client: &Facts, server: &Facts) -> bool {
     client.host.boot_id.is_some() && client.host.boot_id == server.host.boot_id
 }
 
-/// Up to `count` CPUs: first one of each core, the best pair first, then the cores' other CPUs.
+/// Up to `count` CPUs: first one CPU of each core, starting with the best pair, then the other CPUs
+/// of the cores.
 fn by_preference(cpu: &CpuFacts, count: usize) -> Vec<u32> {
     let mut left = cpu.allowed.clone();
     let mut order: Vec<u32> = vec![];
@@ -105,9 +134,9 @@ fn by_preference(cpu: &CpuFacts, count: usize) -> Vec<u32> {
         let shares = |a: &u32, b: &u32| {
             cpu.siblings.iter().any(|group| group.contains(a) && group.contains(b))
         };
-        let fresh: Vec<u32> =
+        let unused_cores: Vec<u32> =
             left.iter().copied().filter(|c| !order.iter().any(|o| shares(c, o))).collect();
-        let from = if fresh.is_empty() { left.clone() } else { fresh };
+        let from = if unused_cores.is_empty() { left.clone() } else { unused_cores };
         let pair = choose_pair(&from, &cpu.siblings);
         if pair.is_empty() {
             break;
@@ -133,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn affinities_read_back() {
+    fn affinities_are_parsed_as_printed() {
         for text in ["1;2", "0,1;any", "any;any"] {
             assert_eq!(text.parse::<Affinity>().unwrap().to_string(), text);
         }
@@ -145,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ends_on_one_machine_get_cores_of_their_own() {
+    fn two_ends_on_one_machine_get_different_cores() {
         let machine = facts("a", &[0, 1, 2, 3], &[&[0, 2], &[1, 3]]);
         let chosen = Affinity::choose(&machine, &machine, 1);
         let (client, server) = (chosen.client[0], chosen.server[0]);
@@ -153,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cpu_is_shared_and_none_is_left_free() {
+    fn single_cpu_is_shared_and_without_cpus_nothing_is_pinned() {
         let one = facts("a", &[5], &[]);
         assert_eq!(Affinity::choose(&one, &one, 2).to_string(), "5;5");
         let none = facts("a", &[], &[]);
@@ -161,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn two_machines_choose_each_for_itself() {
+    fn two_machines_choose_independently() {
         let (a, b) = (facts("a", &[0, 1], &[]), facts("b", &[0, 1], &[]));
         let chosen = Affinity::choose(&a, &b, 1);
         assert_eq!((chosen.client.len(), chosen.server.len()), (1, 1));
@@ -169,16 +198,16 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_may_not_be_used_are_named() {
+    fn forbidden_cpu_is_named() {
         let machine = facts("a", &[0, 1], &[]);
         let affinity: Affinity = "0;9".parse().unwrap();
-        let failure = affinity.check(&machine, &machine).unwrap_err();
+        let failure = Failure::from(affinity.check(&machine, &machine).unwrap_err());
         assert_eq!(failure.to_string(), "the server may not use CPU 9; it may use [0, 1]");
     }
 
     proptest! {
         #[test]
-        fn no_cpu_is_given_twice_while_there_are_others(
+        fn cpus_are_distinct_while_there_are_enough(
             cpus in prop::collection::btree_set(0u32..32, 0..16), threads in 1usize..6
         ) {
             let allowed: Vec<u32> = cpus.iter().copied().collect();
@@ -196,7 +225,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,30}") {
+        fn arbitrary_text_does_not_panic(text in "\\PC{0,30}") {
             let _ = text.parse::<Affinity>();
         }
     }

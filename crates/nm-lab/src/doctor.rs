@@ -1,4 +1,5 @@
-//! What works on this machine, what is missing, what that means and how to get it.
+//! Checks of this machine: what is available, what is missing, what it is needed for and how to get
+//! it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -9,22 +10,22 @@ use nm_sys::namespace::privileged;
 use crate::environment::try_isolation;
 use crate::launcher;
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// Short name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether it is available.
     pub ok: bool,
     /// What was found, as a clause.
     pub found: String,
-    /// What it is good for.
+    /// What it is needed for.
     pub meaning: &'static str,
-    /// How to get it; absent where it is there, or cannot be had here.
+    /// How to get it; absent if it is available.
     pub remedy: Option<String>,
 }
 
-/// A check whose remedy is said only where it is needed.
+/// A check; the remedy is kept only if it is needed.
 fn check(
     name: &'static str,
     ok: bool,
@@ -36,11 +37,11 @@ fn check(
     Check { name, ok, found: found.into(), meaning, remedy }
 }
 
-/// Looks at this machine, most important first.
+/// Checks this machine; the most important checks come first.
 pub fn checks() -> Vec<Check> {
     let facts = nm_host::facts();
     let mut checks = vec![namespaces(), two_cpus(&facts), clock(&facts), locked_memory(&facts)];
-    checks.extend(quiet(&facts));
+    checks.extend(disturbances(&facts));
     checks.extend(network(&facts));
     checks.push(af_xdp());
     checks.push(real_time());
@@ -51,11 +52,11 @@ pub fn checks() -> Vec<Check> {
 fn namespaces() -> Check {
     let meaning = "the environments netns and bridge";
     match (privileged(), try_isolation(!privileged())) {
-        (true, Ok(())) => check("network namespaces", true, "made as root", meaning, ""),
+        (true, Ok(())) => check("network namespaces", true, "created as root", meaning, ""),
         (false, Ok(())) => check(
             "network namespaces",
             true,
-            "made by an ordinary user within a user namespace",
+            "created by an ordinary user within a user namespace",
             meaning,
             "",
         ),
@@ -74,7 +75,7 @@ fn two_cpus(facts: &Facts) -> Check {
     let cores = allowed
         .iter()
         .filter(|cpu| {
-            // The first allowed CPU of each core stands for it.
+            // Each core is counted by its first allowed CPU.
             let group = facts.cpu.siblings.iter().find(|group| group.contains(cpu));
             group.is_none_or(|group| group.iter().find(|c| allowed.contains(c)) == Some(*cpu))
         })
@@ -82,10 +83,10 @@ fn two_cpus(facts: &Facts) -> Check {
     check(
         "two cores",
         cores >= 2,
-        format!("{} CPUs on {cores} cores may be used", allowed.len()),
-        "each end on a core of its own; with one core the ends take turns and no transfer between \
-         cores is measured",
-        "give this machine or container more CPUs, or look at its cpuset and at taskset",
+        format!("{} CPUs on {cores} cores are allowed", allowed.len()),
+        "a core for each end; on a single core the ends take turns and no transfer between cores is \
+         measured",
+        "give this machine or container more CPUs, or check its cpuset and taskset",
     )
 }
 
@@ -95,27 +96,27 @@ fn clock(facts: &Facts) -> Check {
     check(
         "clock",
         clock.fallback_reason.is_none(),
-        format!("{}, {:.0} ns for a pair of time stamps{why}", clock.source, clock.pair_cost_ns),
-        "time stamps without a call into the kernel",
+        format!("{}, {:.0} ns for a pair of timestamps{why}", clock.source, clock.pair_cost_ns),
+        "timestamps without a system call",
         "use a machine with an invariant TSC and clocksource tsc; a guest needs the CPU model \
          host-passthrough",
     )
 }
 
 fn locked_memory(facts: &Facts) -> Check {
-    // A million samples of 16 bytes at each end, and as much again for the rest.
+    // A million samples of 16 bytes at each end, and the same again for other memory.
     const WANTED_BYTES: u64 = 64 << 20;
     let limit = facts.memory.lock_limit_bytes;
-    let capable = capable(rustix::thread::CapabilitySet::IPC_LOCK);
+    let is_capable = capable(rustix::thread::CapabilitySet::IPC_LOCK);
     check(
         "locked memory",
-        capable || limit.is_none_or(|bytes| bytes >= WANTED_BYTES),
+        is_capable || limit.is_none_or(|bytes| bytes >= WANTED_BYTES),
         match limit {
-            _ if capable => "allowed without limit".to_string(),
+            _ if is_capable => "allowed without limit".to_string(),
             Some(bytes) => format!("{} KiB", bytes / 1024),
             None => "unlimited".to_string(),
         },
-        "samples are kept in memory that cannot fault while measuring",
+        "keeps samples in memory without page faults while measuring",
         "raise `ulimit -l` to 65536 or more (limits.conf: memlock), or run as root",
     )
 }
@@ -125,21 +126,21 @@ fn capable(capability: rustix::thread::CapabilitySet) -> bool {
 }
 
 /// What may disturb a measurement.
-fn quiet(facts: &Facts) -> Vec<Check> {
+fn disturbances(facts: &Facts) -> Vec<Check> {
     let load = facts.host.load_1m.unwrap_or(0.0);
     let mut checks = vec![
         check(
             "idle machine",
             load < 0.5 * f64::from(facts.cpu.online.max(1)),
             format!("load {load:.2} on {} CPUs", facts.cpu.online),
-            "other work moves medians little and tails much",
-            "stop other work, or measure later",
+            "other load changes medians slightly and tails strongly",
+            "stop other programs, or measure later",
         ),
         check(
             "no CPU quota",
             facts.cpu.quota.is_none(),
             facts.cpu.quota.clone().map_or("none".to_string(), |quota| format!("{quota} µs")),
-            "a quota stops a busy thread in each period",
+            "with a quota the kernel stops a busy thread in each period",
             "start the container without --cpus, or set cpu.max to max",
         ),
     ];
@@ -148,7 +149,7 @@ fn quiet(facts: &Facts) -> Vec<Check> {
             "frequency governor",
             governor == "performance",
             governor.clone(),
-            "other governors let the clock fall between messages",
+            "other governors lower the clock frequency between messages",
             "cpupower frequency-set -g performance",
         ));
     }
@@ -176,7 +177,7 @@ fn network(facts: &Facts) -> Vec<Check> {
                 busy("net.core.busy_read"),
                 busy("net.core.busy_poll")
             ),
-            "the stacks *-busy-poll ask for it on their own sockets; these settings may stay",
+            "the stacks *-busy-poll, which set it on their own sockets; these settings need no change",
             "use a kernel with CONFIG_NET_RX_BUSY_POLL",
         ),
         check(
@@ -184,14 +185,14 @@ fn network(facts: &Facts) -> Vec<Check> {
             facts.settings.contains_key("net.ipv4.tcp_congestion_control"),
             setting("net.ipv4.tcp_available_congestion_control")
                 .unwrap_or_else(|| "unknown".to_string()),
-            "what a stream may name; the default moves throughput as much as the write size does",
+            "algorithms that `stream --congestion` can use; they affect throughput",
             "mount /proc",
         ),
         check(
             "IP forwarding",
             true,
             setting("net.ipv4.ip_forward").unwrap_or_else(|| "unknown".to_string()),
-            "not needed: the bridge environment forwards frames in a namespace of its own",
+            "not needed: the bridge environment forwards frames in its own namespace",
             "",
         ),
     ]
@@ -211,7 +212,7 @@ fn multicast() -> Check {
 }
 
 fn af_xdp() -> Check {
-    let meaning = "the stacks xdp-*: frames past the kernel's network stack";
+    let meaning = "the stacks xdp-*: frames bypass the kernel's network stack";
     match nm_sys::xdp::unavailable_reason() {
         None => check("AF_XDP", true, "sockets and programs are allowed", meaning, ""),
         Some(reason) => {
@@ -226,12 +227,12 @@ fn real_time() -> Check {
         let line = text.lines().find_map(|line| line.strip_prefix("Max realtime priority"))?;
         line.split_whitespace().next()?.parse::<u32>().ok()
     });
-    let capable = capable(rustix::thread::CapabilitySet::SYS_NICE);
+    let is_capable = capable(rustix::thread::CapabilitySet::SYS_NICE);
     check(
         "real-time priority",
-        capable || limit.is_some_and(|limit| limit > 0),
-        if capable { "allowed".to_string() } else { format!("up to {}", limit.unwrap_or(0)) },
-        "`chrt -f 50 nearmetal …` by hand; nearmetal does not need it and never sets it itself",
+        is_capable || limit.is_some_and(|limit| limit > 0),
+        if is_capable { "allowed".to_string() } else { format!("up to {}", limit.unwrap_or(0)) },
+        "`chrt -f 50 nearmetal …` by hand; nearmetal neither needs nor sets it",
         "raise `ulimit -r` (limits.conf: rtprio), or run as root",
     )
 }
@@ -244,12 +245,14 @@ fn launchers() -> Vec<Check> {
         (Launcher::Smc, "smc", "the stacks smc+*: shared memory communications"),
     ]
     .into_iter()
-    .map(|(launcher, name, meaning)| match launcher::obstacle(launcher) {
-        None => check(name, true, "installed", meaning, ""),
-        Some(reason) => match reason.split_once("; ") {
-            Some((found, remedy)) => check(name, false, found, meaning, remedy),
-            None => check(name, false, reason, meaning, "see its own guide"),
-        },
+    .map(|(launcher, name, meaning)| {
+        match launcher::unavailable_reason(launcher).map(|reason| reason.to_string()) {
+            None => check(name, true, "installed", meaning, ""),
+            Some(reason) => match reason.split_once("; ") {
+                Some((found, remedy)) => check(name, false, found, meaning, remedy),
+                None => check(name, false, reason, meaning, "see its guide"),
+            },
+        }
     })
     .collect()
 }
@@ -259,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_has_a_remedy_and_what_is_there_has_none() {
+    fn only_failed_checks_have_a_remedy() {
         let checks = [multicast(), af_xdp(), real_time(), locked_memory(&nm_host::facts())];
         for check in checks.iter().chain(&launchers()).chain(&network(&nm_host::facts())) {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_counted_not_threads() {
+    fn cores_are_counted_instead_of_threads() {
         let mut facts = Facts::default();
         facts.cpu.allowed = vec![0, 1];
         assert!(two_cpus(&facts).ok);

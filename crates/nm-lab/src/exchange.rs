@@ -11,6 +11,7 @@ use nm_exchange_lab::load::Arrivals;
 use nm_exchange_lab::place::Transport;
 use nm_exchange_lab::run::{self, Setup};
 use nm_exchange_lab::sla::Sla;
+use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
 use nm_model::result::{Round, RoundData, Statistic};
@@ -20,30 +21,43 @@ use nm_model::{
     Protocol, SeriesKey, Stack, StackPair,
 };
 
-use crate::ledger::{Connection, Ledger, Place};
+use crate::launcher::LauncherUnavailable;
+use crate::ledger::{Connection, DataPath, Ledger};
 use crate::trial::{KERNEL_SHARE_MAX, Measured, Options, bypass};
 use crate::{accelerator, launcher};
 
-/// Why a network cannot be made in an environment over such stacks, as a clause.
-pub fn obstacle(environment: EnvironmentKind, stacks: &StackPair) -> Option<String> {
+/// Why the nodes of an exchange cannot use an environment or a stack.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExchangeUnavailable {
+    /// Plans start nodes on this machine only.
+    #[error(
+        "the nodes of an exchange run on loopback here; on several hosts start them with \
+         `nearmetal exchange run --hosts FILE`"
+    )]
+    Environment,
+    /// Nodes wait by epoll, and over the transports of [`LinkTransport`] only.
+    #[error(
+        "the nodes of an exchange wait by epoll on sockets or shared memory; use tcp-epoll, \
+         unix-epoll, shm-epoll or accel+tcp-epoll"
+    )]
+    Stack,
+    /// The accelerator cannot be used.
+    #[error(transparent)]
+    Launcher(#[from] LauncherUnavailable),
+}
+
+/// Why a plan's exchange cannot run in an environment over such stacks; none if it can.
+pub fn unavailable_reason(
+    environment: EnvironmentKind,
+    stacks: &StackPair,
+) -> Option<ExchangeUnavailable> {
     if environment != EnvironmentKind::Loopback {
-        return Some(
-            "the nodes of an exchange run on loopback here; on several hosts start them with \
-             `nearmetal exchange run --hosts FILE`"
-                .to_string(),
-        );
+        return Some(ExchangeUnavailable::Environment);
     }
-    let Stack { protocol, mode, launcher } = stacks.client;
-    let is_carried = match launcher {
-        None => matches!(protocol, Protocol::Tcp | Protocol::Unix | Protocol::Shm),
-        Some(launcher) => launcher == Launcher::Accel && protocol == Protocol::Tcp,
-    };
-    if !is_carried || mode != Mode::Epoll || stacks.client != stacks.server {
-        let reason = "the nodes of an exchange wait by epoll on sockets or shared memory; use \
-                      tcp-epoll, unix-epoll, shm-epoll or accel+tcp-epoll";
-        return Some(reason.to_string());
+    if stacks.client != stacks.server || LinkTransport::of_stack(stacks.client).is_none() {
+        return Some(ExchangeUnavailable::Stack);
     }
-    launcher.and_then(launcher::obstacle)
+    stacks.client.launcher.and_then(launcher::unavailable_reason).map(Into::into)
 }
 
 /// A round on this machine without anything special, as a plan's row asks for it. Journals, where
@@ -91,7 +105,7 @@ pub fn setup(
 /// What puts the accelerator in front of nodes. They outnumber the processors, so that none of them
 /// spins before it sleeps.
 fn accelerator(launcher: Launcher, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
-    if let Some(reason) = launcher::obstacle(launcher) {
+    if let Some(reason) = launcher::unavailable_reason(launcher) {
         return Err(Failure::new(FailureKind::NotAvailable, format!("not available: {reason}")));
     }
     let mut command = Command::new(program);
@@ -203,10 +217,10 @@ fn counted(all: &[Connection]) -> Calls {
         if ends.contains(&(connection.record.peer, connection.record.local)) {
             let (memory, kernel) = connection.calls();
             calls.memory += memory;
-            if connection.place() != Place::Memory {
+            if connection.path() != DataPath::SharedMemory {
                 // Of one that has left, the first calls went through the kernel all the same.
                 calls.kernel += kernel;
-                calls.why = calls.why.take().or_else(|| connection.why());
+                calls.why = calls.why.take().or_else(|| connection.kernel_reason());
             }
         }
     }
@@ -265,17 +279,21 @@ fn settings(setup: &Setup) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::make::connection;
+    use crate::ledger::fixture::connection;
     use nm_ring::ledger::KernelReason;
 
     #[test]
     fn other_stacks_and_environments_are_refused() {
-        let reason = |environment, stacks: &str| obstacle(environment, &stacks.parse().unwrap());
+        let reason = |environment, stacks: &str| {
+            unavailable_reason(environment, &stacks.parse().unwrap())
+                .map(|reason| reason.to_string())
+        };
         assert_eq!(reason(EnvironmentKind::Loopback, "tcp-epoll"), None);
         assert_eq!(reason(EnvironmentKind::Loopback, "unix-epoll"), None);
         assert_eq!(reason(EnvironmentKind::Loopback, "shm-epoll"), None);
         let accelerated = reason(EnvironmentKind::Loopback, "accel+tcp-epoll");
-        assert_eq!(accelerated, launcher::obstacle(Launcher::Accel));
+        let expected = launcher::unavailable_reason(Launcher::Accel);
+        assert_eq!(accelerated, expected.map(|reason| reason.to_string()));
         for stacks in [
             "tcp-spin",
             "shm-spin",

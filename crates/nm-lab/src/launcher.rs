@@ -1,16 +1,16 @@
-//! Programs that are put in front of an agent and replace its sockets.
+//! Launchers: programs and preloaded libraries that replace the sockets of an agent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nm_model::{Failure, FailureKind, Launcher};
 
-use crate::accelerator;
+use crate::accelerator::{self, LibraryError};
 
-/// Preloading names of libvma and of XLIO, its successor.
+/// Libraries to preload: libvma, and XLIO, its successor.
 const VMA_LIBRARIES: &[&str] = &["libvma.so", "libxlio.so"];
 
-/// Where packages put libraries.
+/// Folders into which packages install libraries.
 const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib",
     "/usr/lib64",
@@ -20,18 +20,46 @@ const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib/aarch64-linux-gnu",
 ];
 
-/// The command that starts `program` under `launcher`, arguments to follow. Accelerated agents of
-/// different namespaces meet in the folder `share`.
+/// Why a launcher cannot be used here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LauncherUnavailable {
+    /// It is not installed.
+    #[error("{name} is not installed; {remedy}")]
+    NotInstalled {
+        /// Name of the launcher's program or library.
+        name: &'static str,
+        /// How to get it, as a clause.
+        remedy: &'static str,
+    },
+    /// Nothing can be preloaded into agents of this program.
+    #[error(
+        "this nearmetal is linked statically, so no library can be preloaded into it; build it \
+         with `cargo build --release`"
+    )]
+    StaticProgram,
+    /// The accelerator's library cannot be preloaded.
+    #[error("{_0}; {remedy}", remedy = _0.remedy())]
+    Library(#[from] LibraryError),
+}
+
+impl From<LauncherUnavailable> for Failure {
+    fn from(reason: LauncherUnavailable) -> Failure {
+        Failure::new(FailureKind::NotAvailable, reason.to_string())
+    }
+}
+
+/// The command that starts `program` under `launcher`, without arguments. Accelerated agents in
+/// different namespaces use `shared_folder` for their handshakes.
 ///
 /// # Errors
-/// If the launcher is not there.
+/// If the launcher is not available.
 pub fn command(
     launcher: Launcher,
     program: &Path,
-    share: Option<&Path>,
+    shared_folder: Option<&Path>,
 ) -> Result<Command, Failure> {
-    if let Some(reason) = obstacle(launcher) {
-        return Err(Failure::new(FailureKind::NotAvailable, reason));
+    if let Some(reason) = unavailable_reason(launcher) {
+        return Err(reason.into());
     }
     let mut command = match launcher {
         Launcher::Onload => {
@@ -48,7 +76,7 @@ pub fn command(
     };
     match launcher {
         Launcher::Accel => {
-            let share = share.map(Path::to_path_buf);
+            let share = shared_folder.map(Path::to_path_buf);
             let settings = accelerator::Settings { share, ..accelerator::Settings::default() };
             settings.apply(&mut command, &accelerator::library(program)?);
         }
@@ -62,34 +90,29 @@ pub fn command(
     Ok(command)
 }
 
-/// Why a launcher cannot be used here, if so.
-pub fn obstacle(launcher: Launcher) -> Option<String> {
-    let (found, name, get) = match launcher {
-        Launcher::Accel => return accelerator_obstacle(),
+/// Why a launcher cannot be used here; none if it can.
+pub fn unavailable_reason(launcher: Launcher) -> Option<LauncherUnavailable> {
+    let (is_installed, name, remedy) = match launcher {
+        Launcher::Accel => return accelerator_unavailable_reason(),
         Launcher::Onload => {
             (in_path("onload").is_some(), "onload", "it comes with OpenOnload and AMD's adapters")
         }
         Launcher::Smc => (in_path("smc_run").is_some(), "smc_run", "install the package smc-tools"),
         Launcher::Vma => (vma_library().is_some(), "libvma", "install the package libvma, or XLIO"),
     };
-    (!found).then(|| format!("{name} is not installed; {get}"))
+    (!is_installed).then_some(LauncherUnavailable::NotInstalled { name, remedy })
 }
 
-/// Why agents of this very program cannot be accelerated.
-fn accelerator_obstacle() -> Option<String> {
+/// Why agents of this program cannot be accelerated.
+fn accelerator_unavailable_reason() -> Option<LauncherUnavailable> {
     if cfg!(any(target_env = "musl", target_feature = "crt-static")) {
-        let reason = "this nearmetal is linked statically, so nothing can be put in front of it; \
-                      build it with `cargo build --release`";
-        return Some(reason.to_string());
+        return Some(LauncherUnavailable::StaticProgram);
     }
     let program = std::env::current_exe().ok()?;
-    accelerator::library(&program).err().map(|failure| match failure.hint {
-        Some(hint) => format!("{}; {hint}", failure.message),
-        None => failure.message,
-    })
+    accelerator::library(&program).err().map(LauncherUnavailable::Library)
 }
 
-/// The first executable file `name` on the search path.
+/// The first executable file `name` in the folders of `PATH`.
 fn in_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::var_os("PATH")?;
@@ -110,14 +133,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_that_is_missing_says_so() {
+    fn missing_launcher_is_reported() {
         for &launcher in Launcher::ALL {
-            match obstacle(launcher) {
+            match unavailable_reason(launcher) {
                 None => {
                     let program = std::env::current_exe().unwrap();
                     assert!(command(launcher, &program, None).is_ok());
                 }
                 Some(reason) => {
+                    let reason = reason.to_string();
                     assert!(
                         reason.contains("is not installed") || reason.contains("libnm_accel.so"),
                         "{reason}"
@@ -130,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_on_the_path() {
+    fn programs_are_found_in_path() {
         assert!(in_path("sh").is_some());
         assert_eq!(in_path("no-program-of-this-name"), None);
     }

@@ -1,6 +1,6 @@
-//! What accelerated processes do with their connections, read from the ledgers that they keep in
-//! memory: a process's own, found among its descriptors, or one that was handed over. What stands
-//! in a ledger is a claim of its process.
+//! Connections of accelerated processes, read from the ledgers that these keep in shared memory. A
+//! ledger is found among the descriptors of its process, or its descriptor was received from there.
+//! The content of a ledger is not trusted: its process may write anything into it.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,17 +9,17 @@ use std::os::fd::OwnedFd;
 use nm_ring::ledger::{self, KernelReason, LedgerView, RecordView, SocketPhase, SocketRole};
 use rustix::fs::fstat;
 
-/// A ledger, and which one it is.
+/// A ledger and its identity.
 #[derive(Debug)]
 pub struct Ledger {
     view: LedgerView,
     id: Id,
 }
 
-/// Tells one memory from another: device and inode.
+/// Identity of a ledger's memory: device and inode.
 pub type Id = (u64, u64);
 
-/// One TCP socket, as it was when it was looked at.
+/// One TCP socket at the time of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     ledger: Id,
@@ -27,30 +27,30 @@ pub struct Connection {
     pub record: RecordView,
 }
 
-/// Tells one connection from all others: ledger, place in it, and how often that was taken.
+/// Identity of a connection: its ledger, the index in it, and the generation of that entry.
 pub type Key = (Id, usize, u32);
 
-/// Where the bytes of a connection go, or went at last.
+/// The data path of a connection: the current one, or the last one if it is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// Through shared memory.
-    Memory,
-    /// Through the kernel, until both ends have met.
-    KernelSoFar,
-    /// Through the kernel.
+pub enum DataPath {
+    /// Shared memory.
+    SharedMemory,
+    /// The kernel until the handshake of both ends.
+    KernelBeforeHandshake,
+    /// The kernel only.
     Kernel,
-    /// Through the kernel, after they went through shared memory.
-    KernelAgain,
+    /// The kernel again, after shared memory.
+    KernelAfterFallback,
 }
 
-impl Place {
-    /// The place, for a table.
-    pub fn words(self) -> &'static str {
+impl DataPath {
+    /// The name in tables and JSON.
+    pub fn name(self) -> &'static str {
         match self {
-            Place::Memory => "shared memory",
-            Place::KernelSoFar => "kernel so far",
-            Place::Kernel => "kernel",
-            Place::KernelAgain => "kernel again",
+            DataPath::SharedMemory => "shared memory",
+            DataPath::KernelBeforeHandshake => "kernel so far",
+            DataPath::Kernel => "kernel",
+            DataPath::KernelAfterFallback => "kernel again",
         }
     }
 }
@@ -59,15 +59,15 @@ impl Ledger {
     /// The ledger behind a descriptor.
     ///
     /// # Errors
-    /// If it is none, or one of another version.
+    /// If it is not a ledger, or has another version.
     pub fn of(descriptor: OwnedFd) -> io::Result<Ledger> {
         let stat = fstat(&descriptor)?;
         let id = (stat.st_dev, stat.st_ino);
         Ok(Ledger { view: LedgerView::open(descriptor)?, id })
     }
 
-    /// The ledgers among the descriptors of a process; none if it has none or may not be looked at.
-    /// A process that was forked has its family's.
+    /// The ledgers among the descriptors of a process; empty if it has none or may not be read. A
+    /// forked process shares the ledger of its parent.
     pub fn of_process(pid: u32) -> Vec<Ledger> {
         let mut ledgers: Vec<Ledger> = vec![];
         let name = format!("memfd:{}", ledger::NAME);
@@ -87,7 +87,7 @@ impl Ledger {
         ledgers
     }
 
-    /// Which one it is.
+    /// Its identity.
     pub fn id(&self) -> Id {
         self.id
     }
@@ -97,12 +97,12 @@ impl Ledger {
         self.view.program()
     }
 
-    /// Settings of the accelerator in words, those that are not the defaults.
+    /// Settings of the accelerator that differ from the defaults, as text.
     pub fn settings(&self) -> String {
         self.view.settings()
     }
 
-    /// Every connection that is or was, as far as there was room.
+    /// Every recorded connection, open or closed.
     pub fn connections(&self) -> Vec<Connection> {
         let records = self.view.records().filter(|record| record.role != SocketRole::Listener);
         records.map(|record| Connection { ledger: self.id, record }).collect()
@@ -110,7 +110,7 @@ impl Ledger {
 }
 
 impl Connection {
-    /// Which one it is.
+    /// Its identity.
     pub fn key(&self) -> Key {
         (self.ledger, self.record.index, self.record.generation)
     }
@@ -120,7 +120,7 @@ impl Connection {
         self.record.phase != SocketPhase::Closed
     }
 
-    /// Calls that moved bytes: through memory, and through the kernel.
+    /// Calls that transferred bytes: through shared memory, and through the kernel.
     pub fn calls(&self) -> (u64, u64) {
         let RecordView { outgoing: out, incoming: back, .. } = &self.record;
         (
@@ -129,9 +129,10 @@ impl Connection {
         )
     }
 
-    /// Whether it left shared memory before its end. The end that left says why; the other one only
-    /// knows that both directions did. That one direction did, its end alone brings about.
-    fn was_sent_back(&self) -> bool {
+    /// Whether it fell back to the kernel before it was closed. The end that caused the fallback
+    /// records the reason; the other end only counts fallbacks in both directions. A fallback in one
+    /// direction only is part of closing.
+    fn has_fallen_back(&self) -> bool {
         let RecordView { outgoing: out, incoming: back, reason, .. } = &self.record;
         match reason {
             KernelReason::PeerDied => false,
@@ -140,30 +141,30 @@ impl Connection {
         }
     }
 
-    /// Directions that went back to the kernel before the end.
+    /// Directions that fell back to the kernel before the connection was closed.
     pub fn fallbacks(&self) -> u64 {
         let counted = self.record.outgoing.fallbacks.saturating_add(self.record.incoming.fallbacks);
-        if self.place() == Place::KernelAgain { counted.max(1) } else { 0 }
+        if self.path() == DataPath::KernelAfterFallback { counted.max(1) } else { 0 }
     }
 
-    /// Where its bytes go.
-    pub fn place(&self) -> Place {
+    /// Its data path.
+    pub fn path(&self) -> DataPath {
         let was_in_memory = self.calls().0 > 0;
         match self.record.phase {
-            _ if was_in_memory && self.was_sent_back() => Place::KernelAgain,
-            SocketPhase::SharedMemory => Place::Memory,
-            SocketPhase::Candidate => Place::KernelSoFar,
-            SocketPhase::Closed if was_in_memory => Place::Memory,
-            SocketPhase::Kernel if was_in_memory => Place::KernelAgain,
-            SocketPhase::Closed | SocketPhase::Kernel | SocketPhase::Free => Place::Kernel,
+            _ if was_in_memory && self.has_fallen_back() => DataPath::KernelAfterFallback,
+            SocketPhase::SharedMemory => DataPath::SharedMemory,
+            SocketPhase::Candidate => DataPath::KernelBeforeHandshake,
+            SocketPhase::Closed if was_in_memory => DataPath::SharedMemory,
+            SocketPhase::Kernel if was_in_memory => DataPath::KernelAfterFallback,
+            SocketPhase::Closed | SocketPhase::Kernel | SocketPhase::Free => DataPath::Kernel,
         }
     }
 
-    /// Why it is with the kernel, as a clause; none if it is not.
-    pub fn why(&self) -> Option<String> {
-        let place = self.place();
+    /// Why it uses the kernel, as a clause; none if it does not.
+    pub fn kernel_reason(&self) -> Option<String> {
+        let path = self.path();
         match (self.record.reason, self.record.phase) {
-            _ if place == Place::Memory => None,
+            _ if path == DataPath::SharedMemory => None,
             (KernelReason::SocketOption, _) if self.record.detail != 0 => {
                 let (level, name) = (self.record.detail >> 16, self.record.detail & 0xffff);
                 Some(format!(
@@ -171,14 +172,14 @@ impl Connection {
                     KernelReason::SocketOption.text()
                 ))
             }
-            (KernelReason::None, _) if place == Place::KernelAgain => {
-                Some("the other end went back to the kernel".to_string())
+            (KernelReason::None, _) if path == DataPath::KernelAfterFallback => {
+                Some("the peer fell back to the kernel".to_string())
             }
             (KernelReason::None, SocketPhase::Candidate) => {
-                Some("the ends have not met yet".to_string())
+                Some("the handshake of both ends is not complete yet".to_string())
             }
             (KernelReason::None, SocketPhase::Closed) => {
-                Some("it ended before the ends had met".to_string())
+                Some("it was closed before the handshake of both ends".to_string())
             }
             (KernelReason::None, _) => None,
             (reason, _) => Some(reason.text().to_string()),
@@ -186,13 +187,13 @@ impl Connection {
     }
 }
 
-/// Connections made up for tests.
+/// Connections for tests.
 #[cfg(test)]
-pub(crate) mod make {
+pub(crate) mod fixture {
     use super::*;
     use nm_ring::ledger::DirectionCounts;
 
-    /// A closed connection with as many calls in each direction.
+    /// A closed connection with these numbers of calls in each direction.
     pub fn connection(memory_calls: u64, kernel_calls: u64, reason: KernelReason) -> Connection {
         let flow = DirectionCounts { memory_calls, kernel_calls, ..DirectionCounts::default() };
         let record = RecordView {
@@ -217,13 +218,13 @@ pub(crate) mod make {
 
 #[cfg(test)]
 mod tests {
-    use super::make::connection;
+    use super::fixture::connection;
     use super::*;
 
     #[test]
-    fn the_ledger_of_a_process_is_found_once() {
+    fn ledger_of_process_is_found_once() {
         let (own, file) = ledger::Ledger::create(7, "server", "spin 20 us", 1).unwrap();
-        let again = file.try_clone().unwrap();
+        let copy = file.try_clone().unwrap();
         let record = own.claim(7, 2).unwrap();
         record.set_addresses("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
         record.set_role(SocketRole::Client);
@@ -231,7 +232,7 @@ mod tests {
         let listener = own.claim(7, 3).unwrap();
         listener.set_role(SocketRole::Listener);
         listener.set_phase(SocketPhase::Kernel);
-        let id = Ledger::of(again).unwrap().id();
+        let id = Ledger::of(copy).unwrap().id();
         let found = Ledger::of_process(std::process::id());
         let found: Vec<&Ledger> = found.iter().filter(|ledger| ledger.id() == id).collect();
         assert_eq!(found.len(), 1);
@@ -241,7 +242,7 @@ mod tests {
         );
         let connections = found[0].connections();
         assert_eq!(connections.len(), 1, "no listener");
-        assert_eq!(connections[0].place(), Place::Memory);
+        assert_eq!(connections[0].path(), DataPath::SharedMemory);
         assert_eq!(connections[0].record.peer, "127.0.0.1:2".parse().ok());
         drop(file);
         assert!(Ledger::of(File::open("/dev/null").unwrap().into()).is_err());
@@ -249,30 +250,39 @@ mod tests {
     }
 
     #[test]
-    fn place_and_reason_follow_from_what_was_counted() {
-        let of = |connection: &Connection| (connection.place(), connection.why());
-        let words = |text: &str| Some(text.to_string());
-        assert_eq!(of(&connection(9, 4, KernelReason::None)), (Place::Memory, None));
+    fn path_and_reason_follow_from_counts() {
+        let of = |connection: &Connection| (connection.path(), connection.kernel_reason());
+        let reason = |text: &str| Some(text.to_string());
+        assert_eq!(of(&connection(9, 4, KernelReason::None)), (DataPath::SharedMemory, None));
         let mut one = connection(9, 4, KernelReason::None);
         one.record.incoming.fallbacks = 1;
-        assert_eq!(of(&one), (Place::Memory, None), "at its end");
+        assert_eq!(of(&one), (DataPath::SharedMemory, None), "fallback while closing");
         let mut one = connection(0, 4, KernelReason::None);
-        assert_eq!(of(&one), (Place::Kernel, words("it ended before the ends had met")));
+        assert_eq!(
+            of(&one),
+            (DataPath::Kernel, reason("it was closed before the handshake of both ends"))
+        );
         one.record.phase = SocketPhase::Candidate;
-        assert_eq!(of(&one), (Place::KernelSoFar, words("the ends have not met yet")));
+        assert_eq!(
+            of(&one),
+            (
+                DataPath::KernelBeforeHandshake,
+                reason("the handshake of both ends is not complete yet")
+            )
+        );
         one.record.phase = SocketPhase::SharedMemory;
-        assert_eq!(of(&one), (Place::Memory, None));
+        assert_eq!(of(&one), (DataPath::SharedMemory, None));
         let policy = connection(0, 4, KernelReason::Policy);
-        assert_eq!(of(&policy), (Place::Kernel, words("the policy keeps it on the kernel")));
+        assert_eq!(of(&policy), (DataPath::Kernel, reason("the policy keeps it on the kernel")));
         let mut back = connection(9, 4, KernelReason::SocketOption);
         back.record.detail = 6 << 16 | 19;
-        let (place, why) = of(&back);
-        assert_eq!(place, Place::KernelAgain);
+        let (path, why) = of(&back);
+        assert_eq!(path, DataPath::KernelAfterFallback);
         assert!(why.unwrap().ends_with("(level 6, option 19)"));
         let mut other = connection(9, 4, KernelReason::None);
         (other.record.outgoing.fallbacks, other.record.incoming.fallbacks) = (1, 1);
-        let why = words("the other end went back to the kernel");
-        assert_eq!((of(&other), other.fallbacks()), ((Place::KernelAgain, why), 2));
-        assert_eq!(of(&connection(9, 4, KernelReason::PeerDied)), (Place::Memory, None));
+        let why = reason("the peer fell back to the kernel");
+        assert_eq!((of(&other), other.fallbacks()), ((DataPath::KernelAfterFallback, why), 2));
+        assert_eq!(of(&connection(9, 4, KernelReason::PeerDied)), (DataPath::SharedMemory, None));
     }
 }

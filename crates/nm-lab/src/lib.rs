@@ -1,7 +1,7 @@
-//! Environments and agents: where endpoints run, and how they are driven.
+//! Environments and agents: where the two ends of a trial run, and how a controller drives them.
 //!
-//! The binary exposes three hidden subcommands for it: `agent` ([`agent::serve`] on standard input
-//! and output), `lab-hold` ([`environment::hold`]) and `lab-wire` ([`wire::run`]).
+//! The binary provides three hidden subcommands for it: `agent` ([`agent::serve`] on standard input
+//! and output), `lab-hold` ([`environment::hold`]) and `lab-wire` ([`link_setup::run`]).
 
 #![forbid(unsafe_code)]
 
@@ -13,8 +13,8 @@ pub mod environment;
 pub mod exchange;
 pub mod launcher;
 pub mod ledger;
+pub mod link_setup;
 mod netlink;
 pub mod pair;
 pub mod resolve;
 pub mod trial;
-pub mod wire;

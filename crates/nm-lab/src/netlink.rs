@@ -1,5 +1,5 @@
-//! The few requests of rtnetlink(7) that environments need, each sent and acknowledged before the
-//! next, in the network namespace of the thread that opened the socket.
+//! The requests of rtnetlink(7) that environments need. Each is acknowledged before the next one is
+//! sent. They apply to the network namespace of the thread that opened the socket.
 
 use std::io;
 use std::net::IpAddr;
@@ -37,15 +37,15 @@ impl Routes {
         Ok(Routes { socket, sequence: 0 })
     }
 
-    /// Makes a pair of virtual links: `name` here and `peer` in the namespace `there`.
+    /// Creates a veth pair: `name` in this namespace and `peer` in the namespace `there`.
     pub fn add_veth(&mut self, name: &str, peer: &str, there: BorrowedFd<'_>) -> io::Result<()> {
-        let mut other = LinkMessage::default();
-        other.attributes.push(LinkAttribute::IfName(peer.to_string()));
-        other.attributes.push(LinkAttribute::NetNsFd(there.as_raw_fd()));
-        self.add_link(name, InfoKind::Veth, InfoData::Veth(InfoVeth::Peer(other)))
+        let mut peer_message = LinkMessage::default();
+        peer_message.attributes.push(LinkAttribute::IfName(peer.to_string()));
+        peer_message.attributes.push(LinkAttribute::NetNsFd(there.as_raw_fd()));
+        self.add_link(name, InfoKind::Veth, InfoData::Veth(InfoVeth::Peer(peer_message)))
     }
 
-    /// Makes a bridge that forwards as soon as a port is up.
+    /// Creates a bridge that forwards frames as soon as a port is up.
     pub fn add_bridge(&mut self, name: &str) -> io::Result<()> {
         self.add_link(name, InfoKind::Bridge, InfoData::Bridge(vec![InfoBridge::ForwardDelay(0)]))
     }
@@ -67,7 +67,7 @@ impl Routes {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Takes a link up.
+    /// Brings a link up.
     pub fn set_up(&mut self, name: &str) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = self.index(name)?;
@@ -76,7 +76,7 @@ impl Routes {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Gives a link an address that may be used at once: IPv6 does not look for duplicates of it.
+    /// Assigns an address that can be used at once: without duplicate address detection for IPv6.
     pub fn add_address(&mut self, name: &str, address: IpAddr, prefix_len: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.index = self.index(name)?;
@@ -96,13 +96,13 @@ impl Routes {
     }
 
     fn index(&self, name: &str) -> io::Result<u32> {
-        // SIOCGIFINDEX works on any socket and looks into that socket's namespace.
+        // SIOCGIFINDEX works on any socket and applies to that socket's namespace.
         use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
         let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
         Ok(name_to_index(socket, name)?)
     }
 
-    /// Sends a request and waits for the kernel's answer to it.
+    /// Sends a request and waits for the kernel's acknowledgement.
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         const ANSWERS_MAX: usize = 64;
         let mut header = NetlinkHeader::default();
@@ -122,11 +122,11 @@ impl Routes {
                 };
             }
         }
-        Err(io::Error::other("the kernel does not acknowledge a netlink request"))
+        Err(io::Error::other("the kernel did not acknowledge a netlink request"))
     }
 }
 
-/// The name of the link that has `address`, if there is one.
+/// The name of the link with `address`; none if no link has it.
 pub fn link_of(address: IpAddr) -> io::Result<Option<String>> {
     use rustix::net::{AddressFamily, SocketType, netdevice::index_to_name, socket};
     let mut routes = Routes::open()?;
@@ -153,12 +153,15 @@ impl Routes {
                     NetlinkPayload::Done(_) => return Ok(found),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(message)) => {
-                        let has = message.attributes.iter().any(|attribute| match attribute {
-                            AddressAttribute::Local(it) => *it == address,
-                            AddressAttribute::Address(it) => address.is_ipv6() && *it == address,
-                            _ => false,
-                        });
-                        if has {
+                        let is_wanted =
+                            message.attributes.iter().any(|attribute| match attribute {
+                                AddressAttribute::Local(it) => *it == address,
+                                AddressAttribute::Address(it) => {
+                                    address.is_ipv6() && *it == address
+                                }
+                                _ => false,
+                            });
+                        if is_wanted {
                             found = Some(message.header.index);
                         }
                     }
@@ -167,7 +170,7 @@ impl Routes {
                 rest = &rest[length..];
             }
         }
-        Err(io::Error::other("the kernel's list of addresses does not end"))
+        Err(io::Error::other("the kernel's list of addresses has no end"))
     }
 
     fn send(&mut self, mut header: NetlinkHeader, message: RouteNetlinkMessage) -> io::Result<()> {
@@ -186,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_link_of_an_address_is_found() {
+    fn link_of_address_is_found() {
         assert_eq!(link_of([127, 0, 0, 1].into()).unwrap().as_deref(), Some("lo"));
         assert_eq!(link_of([192, 0, 2, 77].into()).unwrap(), None);
     }

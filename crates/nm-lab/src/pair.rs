@@ -1,4 +1,4 @@
-//! Two agents that reach each other, whatever kind of environment they are in, and what lies
+//! Two agents that can reach each other, in any environment, and the properties of the network
 //! between them.
 
 use std::net::IpAddr;
@@ -11,18 +11,18 @@ use crate::affinity::one_kernel;
 use crate::agent::Handle;
 use crate::netlink::link_of;
 
-/// Drivers of links that are software all through; their speed is that of the host's CPU.
+/// Drivers of links without hardware; their speed depends on the host's CPU.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "bridge", "tun", "virtio_net", "dummy"];
 
 /// Two running agents.
 pub struct Pair {
-    /// What series call the environment.
+    /// Name of the environment in series.
     pub environment: String,
-    /// The end that starts.
+    /// The end that sends first.
     pub client: Handle,
     /// The end that answers.
     pub server: Handle,
-    /// Where the client listens, should it have to.
+    /// Where the client listens, for probes that need it.
     pub client_address: IpAddr,
     /// Where the server listens.
     pub server_address: IpAddr,
@@ -35,10 +35,10 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two agents on links of software: namespaces, loopback. `layer` is what lies between them.
+    /// Two agents on virtual links: namespaces, loopback. `layer` names what lies between them.
     ///
     /// # Errors
-    /// If an agent does not tell its facts.
+    /// If an agent does not answer with its facts.
     pub fn on_virtual_links(
         environment: &str,
         (client, server): (Handle, Handle),
@@ -50,11 +50,11 @@ impl Pair {
         Ok(pair)
     }
 
-    /// A client of this host and an agent elsewhere, which `addresses` lead to. Speed and firmware
-    /// are those of the client's link.
+    /// A client on this host and an agent elsewhere, with the `addresses` of both. Link speed and
+    /// firmware are those of the client's link.
     ///
     /// # Errors
-    /// If an agent does not tell its facts.
+    /// If an agent does not answer with its facts.
     pub fn over_network(
         environment: &str,
         (client, server): (Handle, Handle),
@@ -105,12 +105,12 @@ impl Pair {
         }
     }
 
-    /// Link speed, firmware and layer, the rest empty.
+    /// Link speed, firmware and layer; other fields are empty.
     pub fn between(&self) -> Comparability {
         self.between.clone()
     }
 
-    /// Ends both agents. May be called again; dropping does it too.
+    /// Ends both agents. May be called again; dropping does the same.
     pub fn close(&mut self) {
         self.client.close();
         self.server.close();
@@ -139,7 +139,7 @@ fn by_link(link: &LinkFacts, layer: String) -> Comparability {
     }
 }
 
-/// What lies between two hosts, as far as they know.
+/// The virtualization layers between two hosts, as far as the facts show them.
 fn layer(client: &Facts, server: &Facts) -> String {
     let of = |facts: &Facts| match &facts.virtualization.hypervisor {
         Some(name) => format!("{name} guest"),
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_has_a_speed_and_a_virtual_link_has_none() {
+    fn only_hardware_links_have_a_speed() {
         let card = LinkFacts {
             name: "eth0".into(),
             driver: Some("sfc".into()),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_tells_both_ends() {
+    fn layer_names_both_ends() {
         let mut guest = Facts::default();
         guest.virtualization.hypervisor = Some("KVM".into());
         assert_eq!(layer(&guest, &guest), "KVM guest");

@@ -1,140 +1,161 @@
-//! What of a plan can run on this machine with this version, and why the rest cannot.
+//! Which rows of a plan this version can run on this machine, and why not the others.
 
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Launcher, Mode, ProbeKind, Protocol, Stack, StackPair};
 
-use crate::{environment, exchange, launcher};
+use crate::environment::{self, EnvironmentUnavailable};
+use crate::exchange::{self, ExchangeUnavailable};
+use crate::launcher::{self, LauncherUnavailable};
 
-/// Why a row of a plan cannot run here, as a clause that follows `not available: `; none if it can.
-pub fn obstacle(
+/// Why a row of a plan cannot run here, as a clause that follows `not available: `.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The environment cannot be started.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentUnavailable),
+    /// This version does not have the probe.
+    #[error("not in this version: the probe {0} is planned")]
+    Probe(ProbeKind),
+    /// The nodes of an exchange cannot use the stack or the environment.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeUnavailable),
+    /// The launcher cannot be used.
+    #[error(transparent)]
+    Launcher(#[from] LauncherUnavailable),
+    /// Launchers replace IP sockets only.
+    #[error("launchers replace IP sockets, not {0}")]
+    LauncherOfOtherSockets(&'static str),
+    /// Shared memory cannot be waited for in this mode.
+    #[error("shared memory has no descriptor to wait for; use shm-spin or shm-blocking")]
+    SharedMemoryMode,
+    /// A Unix socket cannot be waited for in this mode.
+    #[error("a Unix socket has no device to busy-poll; use unix-spin or unix-blocking")]
+    UnixMode,
+    /// An AF_XDP socket cannot be waited for in this mode.
+    #[error("AF_XDP polls a ring or sleeps; use {0}-spin, {0}-blocking or {0}-busy-poll")]
+    XdpMode(Protocol),
+    /// The kernel or missing privileges do not allow AF_XDP.
+    #[error("{0}")]
+    Xdp(String),
+    /// AF_XDP needs a network device.
+    #[error("loopback has no device to take frames from; use netns or bridge")]
+    XdpOnLoopback,
+    /// AF_XDP without TCP cannot carry streams.
+    #[error(
+        "AF_XDP carries datagrams of one flow here, no streams; use xdp-tcp, or pingpong or rr"
+    )]
+    StreamOverXdp,
+    /// Unix sockets are local to a host's network namespace.
+    #[error("a Unix socket does not pass through the links of {0}; use loopback")]
+    UnixAcrossLinks(EnvironmentKind),
+    /// Shared memory is local to a host.
+    #[error(
+        "shared memory joins two processes of one host, and these ends run on two; use tcp or udp"
+    )]
+    SharedMemoryAcrossHosts,
+    /// The accelerator handles TCP only.
+    #[error("the accelerator handles TCP connections only; use accel+tcp")]
+    AcceleratedProtocol,
+    /// The accelerator needs both ends.
+    #[error("a connection leaves the kernel only if both ends are accelerated")]
+    AcceleratedEnd,
+}
+
+/// Why a row of a plan cannot run here; none if it can.
+pub fn unavailable_reason(
     environment: EnvironmentKind,
     stacks: &StackPair,
     probe: ProbeKind,
-) -> Option<String> {
-    environment_obstacle(environment)
-        .or_else(|| probe_obstacle(probe))
-        .or_else(|| match probe {
-            // Its nodes have ways of their own to wait.
-            ProbeKind::Exchange => exchange::obstacle(environment, stacks),
-            _ => stack_obstacle(&stacks.client).or_else(|| stack_obstacle(&stacks.server)),
-        })
-        .or_else(|| company_obstacle(stacks))
-        .or_else(|| {
-            let obstacle = |&protocol: &Protocol| {
-                passage_obstacle(environment, protocol)
-                    .or_else(|| carriage_obstacle(protocol, probe))
-            };
-            stacks.protocols().iter().find_map(obstacle)
-        })
+) -> Option<Unavailable> {
+    let of_environment = || environment::unavailable_reason(environment).map(Unavailable::from);
+    let of_stacks = || match probe {
+        // Nodes of an exchange have their own way of waiting.
+        ProbeKind::Exchange => {
+            exchange::unavailable_reason(environment, stacks).map(Unavailable::from)
+        }
+        _ => stack_unavailable_reason(&stacks.client)
+            .or_else(|| stack_unavailable_reason(&stacks.server)),
+    };
+    let of_protocol = |protocol| {
+        path_unavailable_reason(environment, protocol)
+            .or_else(|| transport_unavailable_reason(protocol, probe))
+    };
+    of_environment()
+        .or_else(|| probe_unavailable_reason(probe))
+        .or_else(of_stacks)
+        .or_else(|| pair_unavailable_reason(stacks))
+        .or_else(|| stacks.protocols().into_iter().find_map(of_protocol))
 }
 
-/// Why an environment cannot be made here.
-pub fn environment_obstacle(environment: EnvironmentKind) -> Option<String> {
-    match environment {
-        EnvironmentKind::Loopback => None,
-        EnvironmentKind::Netns | EnvironmentKind::Bridge => environment::namespaces_obstacle(),
-        EnvironmentKind::Vm => Some(
-            "not in this version: start `nearmetal pingpong server` in one virtual machine and \
-             the client in the other"
-                .to_string(),
-        ),
-        EnvironmentKind::Ssh => Some(
-            "not in this version: start `nearmetal pingpong server` on one host and the client on \
-             the other"
-                .to_string(),
-        ),
-    }
-}
-
-fn probe_obstacle(probe: ProbeKind) -> Option<String> {
+fn probe_unavailable_reason(probe: ProbeKind) -> Option<Unavailable> {
     match probe {
         ProbeKind::Pingpong | ProbeKind::Stream | ProbeKind::Rr | ProbeKind::Exchange => None,
-        ProbeKind::Compute | ProbeKind::Jitter => {
-            Some(format!("not in this version: the probe {probe} is planned"))
-        }
+        ProbeKind::Compute | ProbeKind::Jitter => Some(Unavailable::Probe(probe)),
     }
 }
 
-/// Why one end's stack cannot be used here.
-pub fn stack_obstacle(stack: &Stack) -> Option<String> {
+/// Why the stack of one end cannot be used here; none if it can.
+pub fn stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
+    let has_launcher = stack.launcher.is_some();
     match stack.protocol {
         Protocol::Shm if !matches!(stack.mode, Mode::Blocking | Mode::Spin) => {
-            return Some(
-                "shared memory has no descriptor to wait for; use shm-spin or shm-blocking"
-                    .to_string(),
-            );
+            Some(Unavailable::SharedMemoryMode)
         }
-        Protocol::Shm if stack.launcher.is_some() => {
-            return Some("launchers replace IP sockets, not shared memory".to_string());
+        Protocol::Shm if has_launcher => Some(Unavailable::LauncherOfOtherSockets("shared memory")),
+        Protocol::Xdp | Protocol::XdpTcp => xdp_unavailable_reason(stack),
+        Protocol::Unix if stack.mode == Mode::BusyPoll => Some(Unavailable::UnixMode),
+        Protocol::Unix if has_launcher => Some(Unavailable::LauncherOfOtherSockets("Unix sockets")),
+        Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix | Protocol::Shm => {
+            stack.launcher.and_then(launcher::unavailable_reason).map(Unavailable::from)
         }
-        Protocol::Xdp | Protocol::XdpTcp => return xdp_obstacle(stack),
-        Protocol::Unix if stack.mode == Mode::BusyPoll => {
-            return Some(
-                "a Unix socket has no device to busy-poll; use unix-spin or unix-blocking"
-                    .to_string(),
-            );
-        }
-        Protocol::Unix if stack.launcher.is_some() => {
-            return Some("launchers replace IP sockets, not Unix sockets".to_string());
-        }
-        Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix | Protocol::Shm => {}
     }
-    stack.launcher.and_then(launcher::obstacle)
 }
 
-/// Why the accelerator does nothing for a pair of stacks.
-fn company_obstacle(stacks: &StackPair) -> Option<String> {
+fn xdp_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
+    if stack.launcher.is_some() {
+        return Some(Unavailable::LauncherOfOtherSockets("AF_XDP"));
+    }
+    if !matches!(stack.mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll) {
+        return Some(Unavailable::XdpMode(stack.protocol));
+    }
+    nm_sys::xdp::unavailable_reason().map(Unavailable::Xdp)
+}
+
+/// Why the accelerator has no effect with this combination of ends.
+fn pair_unavailable_reason(stacks: &StackPair) -> Option<Unavailable> {
     let is_accelerated = |stack: &Stack| stack.launcher == Some(Launcher::Accel);
     match (is_accelerated(&stacks.client), is_accelerated(&stacks.server)) {
         (false, false) => None,
         (true, true) if stacks.protocols() == [Protocol::Tcp; 2] => None,
-        (true, true) => Some("the accelerator takes TCP connections only; use accel+tcp".into()),
-        _ => Some("a connection leaves the kernel only if both ends are accelerated".into()),
+        (true, true) => Some(Unavailable::AcceleratedProtocol),
+        _ => Some(Unavailable::AcceleratedEnd),
     }
 }
 
-/// Why AF_XDP cannot be used here in this way.
-fn xdp_obstacle(stack: &Stack) -> Option<String> {
-    if stack.launcher.is_some() {
-        return Some("launchers replace IP sockets, not AF_XDP".to_string());
-    }
-    if !matches!(stack.mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll) {
-        let protocol = stack.protocol;
-        return Some(format!(
-            "AF_XDP looks at a ring or sleeps; use {protocol}-spin, {protocol}-blocking or \
-             {protocol}-busy-poll"
-        ));
-    }
-    nm_sys::xdp::unavailable_reason()
+/// Why a protocol cannot transport the data of a probe.
+fn transport_unavailable_reason(protocol: Protocol, probe: ProbeKind) -> Option<Unavailable> {
+    let is_stream_over_xdp = protocol == Protocol::Xdp && probe == ProbeKind::Stream;
+    is_stream_over_xdp.then_some(Unavailable::StreamOverXdp)
 }
 
-/// Why a protocol does not carry a probe.
-fn carriage_obstacle(protocol: Protocol, probe: ProbeKind) -> Option<String> {
-    (protocol == Protocol::Xdp && probe == ProbeKind::Stream).then(|| {
-        "AF_XDP carries datagrams of one flow here, no streams; use xdp-tcp, or pingpong or rr"
-            .to_string()
-    })
+/// Why a stack cannot connect two ends that run, or do not run, under one kernel.
+pub fn distance_unavailable_reason(stacks: &StackPair, one_kernel: bool) -> Option<Unavailable> {
+    let is_across_hosts = stacks.on_the_wire() == Protocol::Shm && !one_kernel;
+    is_across_hosts.then_some(Unavailable::SharedMemoryAcrossHosts)
 }
 
-/// Why a stack cannot join two ends that run, or do not run, under one kernel.
-pub fn distance_obstacle(stacks: &StackPair, one_kernel: bool) -> Option<String> {
-    (stacks.on_the_wire() == Protocol::Shm && !one_kernel).then(|| {
-        "shared memory joins two processes of one host, and these ends run on two; use tcp or udp"
-            .to_string()
-    })
-}
-
-/// Why a protocol does not pass through an environment. Shared memory needs no passage: what the
-/// agents of namespaces share is the host.
-fn passage_obstacle(environment: EnvironmentKind, protocol: Protocol) -> Option<String> {
-    let local = environment == EnvironmentKind::Loopback;
-    if protocol.is_af_xdp() && local {
-        let reason = "loopback has no device to take frames from; use netns or bridge";
-        return Some(reason.to_string());
+/// Why an environment has no path for a protocol. Shared memory has one in every environment of one
+/// host: the agents of different network namespaces still share its memory.
+fn path_unavailable_reason(
+    environment: EnvironmentKind,
+    protocol: Protocol,
+) -> Option<Unavailable> {
+    let is_loopback = environment == EnvironmentKind::Loopback;
+    match protocol {
+        protocol if protocol.is_af_xdp() && is_loopback => Some(Unavailable::XdpOnLoopback),
+        Protocol::Unix if !is_loopback => Some(Unavailable::UnixAcrossLinks(environment)),
+        _ => None,
     }
-    (protocol == Protocol::Unix && !local).then(|| {
-        format!("a Unix socket does not pass through the links of {environment}; use loopback")
-    })
 }
 
 #[cfg(test)]
@@ -142,11 +163,12 @@ mod tests {
     use super::*;
 
     fn reason(environment: EnvironmentKind, stacks: &str, probe: ProbeKind) -> Option<String> {
-        obstacle(environment, &stacks.parse().unwrap(), probe)
+        let stacks = stacks.parse().unwrap();
+        unavailable_reason(environment, &stacks, probe).map(|reason| reason.to_string())
     }
 
     #[test]
-    fn kernel_sockets_over_loopback_run_everywhere() {
+    fn kernel_sockets_over_loopback_are_available_everywhere() {
         for stacks in
             ["tcp-spin", "udp-blocking", "unix-epoll", "tcp-spin:tcp-blocking", "shm-spin"]
         {
@@ -156,35 +178,37 @@ mod tests {
     }
 
     #[test]
-    fn af_xdp_needs_a_device_privileges_and_datagrams() {
+    fn af_xdp_needs_device_privileges_and_datagrams() {
         use EnvironmentKind::{Loopback, Netns};
         assert_eq!(
-            passage_obstacle(Loopback, Protocol::Xdp).as_deref(),
-            Some("loopback has no device to take frames from; use netns or bridge")
+            path_unavailable_reason(Loopback, Protocol::Xdp).map(|reason| reason.to_string()),
+            Some("loopback has no device to take frames from; use netns or bridge".to_string())
         );
-        assert_eq!(passage_obstacle(Netns, Protocol::Xdp), None);
-        assert!(carriage_obstacle(Protocol::Xdp, ProbeKind::Stream).is_some());
-        assert_eq!(carriage_obstacle(Protocol::Xdp, ProbeKind::Rr), None);
-        // What this process may not do, the machine itself says.
-        assert_eq!(stack_obstacle(&"xdp-spin".parse().unwrap()), nm_sys::xdp::unavailable_reason());
+        assert_eq!(path_unavailable_reason(Netns, Protocol::Xdp), None);
+        assert!(transport_unavailable_reason(Protocol::Xdp, ProbeKind::Stream).is_some());
+        assert_eq!(transport_unavailable_reason(Protocol::Xdp, ProbeKind::Rr), None);
+        let reason = stack_unavailable_reason(&"xdp-spin".parse().unwrap());
+        assert_eq!(reason.map(|reason| reason.to_string()), nm_sys::xdp::unavailable_reason());
     }
 
     #[test]
-    fn shared_memory_joins_ends_of_one_host_in_every_environment_there() {
+    fn shared_memory_is_available_in_every_environment_of_one_host() {
         use EnvironmentKind::{Bridge, Loopback, Netns};
         for environment in [Loopback, Netns, Bridge] {
-            assert_eq!(passage_obstacle(environment, Protocol::Shm), None);
+            assert_eq!(path_unavailable_reason(environment, Protocol::Shm), None);
         }
         let stacks = |text: &str| text.parse::<StackPair>().unwrap();
-        assert_eq!(distance_obstacle(&stacks("shm-spin"), true), None);
-        assert_eq!(distance_obstacle(&stacks("tcp-spin"), false), None);
-        let reason = distance_obstacle(&stacks("shm-spin:shm-blocking"), false).unwrap();
-        assert!(reason.contains("one host"), "{reason}");
+        assert_eq!(distance_unavailable_reason(&stacks("shm-spin"), true), None);
+        assert_eq!(distance_unavailable_reason(&stacks("tcp-spin"), false), None);
+        let reason = distance_unavailable_reason(&stacks("shm-spin:shm-blocking"), false).unwrap();
+        assert!(reason.to_string().contains("one host"), "{reason}");
     }
 
     #[test]
-    fn the_accelerator_takes_tcp_and_both_ends() {
-        let reason = |text: &str| company_obstacle(&text.parse().unwrap());
+    fn accelerator_needs_tcp_and_both_ends() {
+        let reason = |text: &str| {
+            pair_unavailable_reason(&text.parse().unwrap()).map(|reason| reason.to_string())
+        };
         assert_eq!(reason("accel+tcp-spin"), None);
         assert_eq!(reason("accel+tcp-spin:accel+tcp-blocking"), None);
         assert_eq!(reason("tcp-spin"), None);
@@ -193,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_says_why() {
+    fn unavailable_rows_have_a_reason() {
         use EnvironmentKind::{Loopback, Ssh, Vm};
         for (environment, stacks, probe, word) in [
             (Vm, "tcp-spin", ProbeKind::Pingpong, "not in this version"),

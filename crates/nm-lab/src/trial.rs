@@ -24,7 +24,7 @@ pub(crate) use merge::bypass;
 use crate::affinity::{Affinity, one_kernel};
 use crate::agent::{Event, Handle};
 use crate::pair::Pair;
-use crate::resolve::distance_obstacle;
+use crate::resolve::distance_unavailable_reason;
 
 /// How long one look at an agent waits, so that the cancel flag is seen soon.
 const LOOK: Duration = Duration::from_millis(100);
@@ -118,8 +118,8 @@ pub fn run(
 ) -> Result<Outcome, Box<Interrupted>> {
     let mut outcome = Outcome::default();
     let one_kernel = one_kernel(&pair.client_facts, &pair.server_facts);
-    if let Some(reason) = distance_obstacle(stacks, one_kernel) {
-        let failure = Failure::new(FailureKind::NotAvailable, reason);
+    if let Some(reason) = distance_unavailable_reason(stacks, one_kernel) {
+        let failure = Failure::new(FailureKind::NotAvailable, reason.to_string());
         return Err(Box::new(Interrupted { completed: outcome, failure }));
     }
     let cases = probe.cases();
@@ -272,8 +272,8 @@ fn prepare(pair: &mut Pair, client: &Task, server: &Task) -> Result<(), Failure>
     let for_server = pair.client.listen(Side::Client, client, &at[0])?;
     pair.server.start_connecting(Side::Server, server, &for_server)?;
     pair.client.start_connecting(Side::Client, client, &for_client)?;
-    pair.client.connected()?;
-    pair.server.connected()
+    pair.client.wait_connected()?;
+    pair.server.wait_connected()
 }
 
 /// Runs the prepared task at both ends until both are done.
@@ -351,9 +351,9 @@ fn after_failure(pair: &mut Pair, failure: Failure) -> Failure {
     let mut of_death = None;
     for agent in [&mut pair.server, &mut pair.client] {
         // What is prepared but not running is let go without an answer.
-        let settled = agent.settle().and_then(|()| agent.cancel());
+        let settled = agent.cancel_and_wait().and_then(|()| agent.cancel());
         if let Err(other) = settled
-            && agent.is_gone()
+            && agent.is_disconnected()
         {
             of_death = Some(other);
         }

@@ -11,6 +11,7 @@ pub mod campaign;
 pub mod doubt;
 pub mod exchange;
 pub mod facts;
+pub mod link_transport;
 pub mod metric;
 pub mod plan;
 pub mod probe;

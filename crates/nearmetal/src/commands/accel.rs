@@ -1,5 +1,5 @@
-//! `nearmetal accel`: runs a program under the socket accelerator, and tells what became of its
-//! connections.
+//! `nearmetal accel`: runs a program under the socket accelerator, and reports how its connections
+//! were carried.
 
 mod collector;
 mod policy;
@@ -8,7 +8,6 @@ mod status;
 mod supervise;
 mod view;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -18,9 +17,10 @@ use std::process::Command;
 
 use anyhow::Result;
 use nm_lab::accelerator::{self, SHARE_BYTES_MAX, Settings};
+use nm_model::Failure;
 
-use self::program::Obstacle;
-use crate::cli::{AccelArgs, AccelCommand, AccelRunArgs};
+use self::program::NotAccelerated;
+use crate::cli::accel::{AccelArgs, AccelCommand, AccelRunArgs};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -31,89 +31,78 @@ pub fn run(args: &AccelArgs) -> Result<Exit> {
     }
 }
 
-/// Becomes the program, or stays in front of it for the report.
+/// Replaces this process by the program, or, for the report, stays its parent.
 fn start(args: &AccelRunArgs) -> Result<Exit> {
-    let Some((name, words)) = args.program.split_first() else {
+    let Some((name, arguments)) = args.program.split_first() else {
         return Err(Stop::usage("name a program; see --help"));
     };
-    let library = accelerator::library(&std::env::current_exe()?)?;
+    let library = accelerator::library(&std::env::current_exe()?).map_err(Failure::from)?;
     let settings = settings(args)?;
-    let path = program::find(name).map_err(|error| not_started(name, &error))?;
-    let obstacle = program::obstacle(&path);
-    if let Some(obstacle) = obstacle {
+    let path = program::find(name).map_err(|error| program::not_started(name, &error))?;
+    let reason = program::not_accelerated(&path);
+    if let Some(reason) = reason {
         let name = name.to_string_lossy();
-        output::say(&format!("nearmetal: {name} {}: it runs on the kernel", obstacle.words()));
+        output::message(&format!("nearmetal: {name} {reason}: it runs on the kernel"));
     }
     let mut command = Command::new(&path);
-    command.arg0(name).args(words);
+    command.arg0(name).args(arguments);
     // Another loader would refuse to start the program with a library that it cannot link. In all
-    // other cases programs that this one starts may still be accelerated.
-    let is_preloaded = obstacle != Some(Obstacle::OtherLoader);
+    // other cases its child processes may still be accelerated.
+    let is_preloaded = reason != Some(NotAccelerated::OtherLoader);
     if args.stats {
         return supervise::run(command, settings, &library, is_preloaded, args.format.format);
     }
     if is_preloaded {
         settings.apply(&mut command, &library);
     }
-    Err(not_started(name, &command.exec()))
-}
-
-/// That a program could not be started, with the exit code that a shell gives.
-fn not_started(name: &OsStr, error: &io::Error) -> anyhow::Error {
-    let name = name.to_string_lossy();
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            Stop::with(Exit::NOT_FOUND, format!("there is no program `{name}`"))
-        }
-        _ => Stop::with(Exit::NOT_EXECUTABLE, format!("cannot execute {name}: {error}")),
-    }
+    Err(program::not_started(name, &command.exec()))
 }
 
 fn settings(args: &AccelRunArgs) -> Result<Settings> {
-    let group = args.group.as_deref().map(group).transpose()?;
+    let group = args.group.as_deref().map(group_id).transpose()?;
     Ok(Settings {
         spin_us: args.spin_us,
-        share: args.share.as_deref().map(|folder| share(folder, group)).transpose()?,
+        share: args.share.as_deref().map(|folder| private_folder(folder, group)).transpose()?,
         group,
         policy: args.policy.as_deref().map(policy::load).transpose()?,
         ..Settings::default()
     })
 }
 
-/// A folder of this user alone, or of the group's members, made if it is not there, as a whole
-/// path.
-fn share(folder: &Path, group: Option<u32>) -> Result<PathBuf> {
+/// The absolute path of the folder for `--share`. It is created if it does not exist, and must be
+/// accessible to this user only, or to the members of `group` only.
+fn private_folder(folder: &Path, group: Option<u32>) -> Result<PathBuf> {
     let shown = folder.display();
-    let wrong = |what: String| Stop::usage(format!("--share {shown}: {what}"));
+    let invalid = |what: String| Stop::usage(format!("--share {shown}: {what}"));
     match fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(wrong(format!("cannot make it: {error}")));
+            return Err(invalid(format!("cannot create it: {error}")));
         }
         _ => {}
     }
-    let meta = fs::metadata(folder).map_err(|error| wrong(error.to_string()))?;
+    let meta = fs::metadata(folder).map_err(|error| invalid(error.to_string()))?;
     if !meta.is_dir() {
-        return Err(wrong("is no folder".to_string()));
+        return Err(invalid("it is not a folder".to_string()));
     }
-    let (is_groups, others) = match group == Some(meta.gid()) && meta.mode() & 0o070 == 0o070 {
+    let (is_of_group, others) = match group == Some(meta.gid()) && meta.mode() & 0o070 == 0o070 {
         true => (true, 0o007),
         false => (false, 0o077),
     };
-    if !is_groups && meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(wrong("belongs to another user".to_string()));
+    if !is_of_group && meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(invalid("it belongs to another user".to_string()));
     }
     if meta.mode() & others != 0 {
-        return Err(wrong(format!("is open to others; say `chmod 700 {shown}`")));
+        return Err(invalid(format!("others can access it; run `chmod 700 {shown}`")));
     }
-    let path = folder.canonicalize().map_err(|error| wrong(error.to_string()))?;
+    let path = folder.canonicalize().map_err(|error| invalid(error.to_string()))?;
     if path.as_os_str().len() > SHARE_BYTES_MAX {
-        return Err(wrong(format!("is longer than {SHARE_BYTES_MAX} bytes as a whole path")));
+        return Err(invalid(format!("its absolute path is longer than {SHARE_BYTES_MAX} bytes")));
     }
     Ok(path)
 }
 
-/// The number of a group, by name or number.
-fn group(name: &str) -> Result<u32> {
+/// The id of a group that is given by name or by id.
+fn group_id(name: &str) -> Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
@@ -123,7 +112,9 @@ fn group(name: &str) -> Result<u32> {
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
     });
     found.ok_or_else(|| {
-        Stop::usage(format!("there is no group `{name}` in /etc/group; its number will do as well"))
+        Stop::usage(format!(
+            "/etc/group has no group `{name}`; give an existing name or a group id"
+        ))
     })
 }
 
@@ -133,33 +124,36 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_share_is_private() {
+    fn shared_folder_must_be_private() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("share");
-        assert_eq!(share(&folder, None).unwrap(), folder.canonicalize().unwrap());
-        assert_eq!(share(&folder, None).unwrap(), folder.canonicalize().unwrap(), "again");
+        assert_eq!(private_folder(&folder, None).unwrap(), folder.canonicalize().unwrap());
+        assert_eq!(private_folder(&folder, None).unwrap(), folder.canonicalize().unwrap(), "again");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(share(&folder, None).unwrap_err().to_string().contains("chmod 700"));
+        assert!(private_folder(&folder, None).unwrap_err().to_string().contains("chmod 700"));
         let own = fs::metadata(&folder).unwrap().gid();
-        assert!(share(&folder, Some(own)).is_err(), "the group may not write");
+        assert!(private_folder(&folder, Some(own)).is_err(), "the group has no write permission");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(share(&folder, Some(own)).is_ok());
-        assert!(share(&folder, Some(own + 1)).is_err());
+        assert!(private_folder(&folder, Some(own)).is_ok());
+        assert!(private_folder(&folder, Some(own + 1)).is_err());
         let long = root.path().join("l".repeat(80));
-        assert!(share(&long, None).unwrap_err().to_string().contains("longer than"));
+        assert!(private_folder(&long, None).unwrap_err().to_string().contains("longer than"));
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(share(&file, None).unwrap_err().to_string().contains("no folder"));
+        assert!(private_folder(&file, None).unwrap_err().to_string().contains("not a folder"));
         assert!(
-            share(&root.path().join("a/b"), None).unwrap_err().to_string().contains("cannot make")
+            private_folder(&root.path().join("a/b"), None)
+                .unwrap_err()
+                .to_string()
+                .contains("cannot create")
         );
     }
 
     #[test]
-    fn groups_have_names_and_numbers() {
-        assert_eq!(group("4711").unwrap(), 4711);
-        assert_eq!(group("root").unwrap(), 0);
-        let error = group("no-group-of-this-name").unwrap_err().to_string();
+    fn groups_are_given_by_name_or_id() {
+        assert_eq!(group_id("4711").unwrap(), 4711);
+        assert_eq!(group_id("root").unwrap(), 0);
+        let error = group_id("no-group-of-this-name").unwrap_err().to_string();
         assert!(error.contains("no-group-of-this-name"), "{error}");
     }
 }

@@ -70,7 +70,7 @@ pub fn run(
                 recorder.add(vec![*measured])?;
                 for sentence in trouble {
                     let sentence = format!("{}: {sentence}", row(trial));
-                    progress.say(&sentence);
+                    progress.message(&sentence);
                     recorder.failed(sentence)?;
                 }
             }
@@ -81,7 +81,7 @@ pub fn run(
                     break;
                 }
                 let sentence = format!("{}: {failure}", row(trial));
-                progress.say(&sentence);
+                progress.message(&sentence);
                 recorder.failed(sentence)?;
             }
             Tried::NotAvailable(reason) => recorder.not_available(NotAvailable {

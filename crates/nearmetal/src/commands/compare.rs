@@ -7,7 +7,8 @@ use nm_judge::{CompareOptions, Selector};
 use nm_model::RunResult;
 use nm_report::{folder, reference, terminal};
 
-use crate::cli::{CompareArgs, Format};
+use crate::cli::CompareArgs;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 

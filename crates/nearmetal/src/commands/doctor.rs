@@ -4,7 +4,7 @@ use anyhow::Result;
 use nm_lab::doctor::{self, Check};
 use serde_json::json;
 
-use crate::cli::Format;
+use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
 

@@ -8,7 +8,8 @@ use anyhow::Result;
 use nm_report::folder::ResultFolder;
 use nm_report::{import, terminal};
 
-use crate::cli::{Format, ImportArgs};
+use crate::cli::ImportArgs;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 

@@ -7,7 +7,7 @@ use nm_model::{ProbeSpec, Protocol, StackPair};
 use nm_report::sfnt;
 
 use super::remote;
-use crate::cli::PingpongClientArgs;
+use crate::cli::standalone::PingpongClientArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
 

@@ -10,12 +10,13 @@ use nm_lab::trial::Options;
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::RunState;
 use nm_model::words::UnknownWord;
-use nm_model::{Campaign, Launcher, Mode, Plan, ProbeKind, Protocol, StackPair};
+use nm_model::{Campaign, Failure, Launcher, Mode, Plan, ProbeKind, Protocol, StackPair};
 use nm_report::folder::{ResultFolder, file_name};
 use nm_report::terminal;
 
 use super::campaign;
-use crate::cli::{Format, QualifyArgs};
+use crate::cli::QualifyArgs;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::recorder::Recorder;
 use crate::{interrupt, output, plans};
@@ -28,10 +29,13 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     if let Some(rounds) = args.rounds {
         plan.rounds = rounds;
     }
-    let affinity: Option<Affinity> = args.affinity.as_deref().map(str::parse).transpose()?;
+    let affinity: Option<Affinity> =
+        args.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
     let only = Only::parse(&args.only)?;
     only.apply(&mut plan)?;
-    let campaign = Campaign::resolve(plan, resolve::obstacle);
+    let campaign = Campaign::resolve(plan, |environment, stacks, probe| {
+        resolve::unavailable_reason(environment, stacks, probe).map(|reason| reason.to_string())
+    });
     if args.dry_run {
         output::data(&listing(&campaign))?;
         return Ok(Exit::Pass);

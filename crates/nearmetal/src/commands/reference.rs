@@ -4,7 +4,8 @@ use anyhow::Result;
 use nm_report::{reference, terminal};
 use serde_json::json;
 
-use crate::cli::{Format, ReferenceCommand};
+use crate::cli::ReferenceCommand;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 

@@ -10,11 +10,14 @@ use nm_lab::agent::{self, Handle, Notice};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options};
 use nm_model::result::RunState;
-use nm_model::{FailureKind, Mode, ProbeSpec, Protocol, RunResult, Side, Stack, StackPair};
+use nm_model::{
+    Failure, FailureKind, Mode, ProbeSpec, Protocol, RunResult, Side, Stack, StackPair,
+};
 use nm_report::folder::ResultFolder;
 use nm_report::terminal;
 
-use crate::cli::{ClientArgs, Format, Muxer, ServerArgs};
+use crate::cli::format::Format;
+use crate::cli::standalone::{ClientArgs, Muxer, ServerArgs};
 use crate::exit::{Exit, Stop};
 use crate::progress::Progress;
 use crate::recorder::Recorder;
@@ -29,12 +32,12 @@ pub fn serve(args: &ServerArgs) -> Result<Exit> {
     let bind = SocketAddr::new(args.bind.unwrap_or(every), args.port);
     agent::listen(bind, args.once, |notice| match notice {
         Notice::Listening(address) => {
-            output::say(&format!("listening on {address}; Ctrl-C ends it"));
+            output::message(&format!("listening on {address}; Ctrl-C ends it"));
         }
-        Notice::Connected(peer) => output::say(&format!("client {peer}")),
-        Notice::Refused(peer) => output::say(&format!("sent {peer} away: busy with another")),
-        Notice::Ended(peer, Ok(())) => output::say(&format!("client {peer} has gone")),
-        Notice::Ended(peer, Err(failure)) => output::say(&format!("client {peer}: {failure}")),
+        Notice::Connected(peer) => output::message(&format!("client {peer}")),
+        Notice::Refused(peer) => output::message(&format!("sent {peer} away: busy with another")),
+        Notice::Ended(peer, Ok(())) => output::message(&format!("client {peer} has gone")),
+        Notice::Ended(peer, Err(failure)) => output::message(&format!("client {peer}: {failure}")),
     })?;
     Ok(Exit::Pass)
 }
@@ -83,10 +86,11 @@ pub fn measure(
     probe: &ProbeSpec,
     rounds: u32,
 ) -> Result<(RunResult, Option<String>)> {
-    if let Some(reason) = nm_lab::resolve::stack_obstacle(&stacks.client) {
+    if let Some(reason) = nm_lab::resolve::stack_unavailable_reason(&stacks.client) {
         return Err(Stop::usage(format!("{}: {reason}", stacks.client)));
     }
-    let affinity: Option<Affinity> = args.affinity.as_deref().map(str::parse).transpose()?;
+    let affinity: Option<Affinity> =
+        args.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
     let folder = args.out.as_ref().map(|out| ResultFolder::at(out)).transpose()?;
     let report = folder.as_ref().map(|folder| folder.report().display().to_string());
     let interrupted = interrupt::flag()?;
@@ -109,7 +113,7 @@ pub fn measure(
         match trial::run(&mut pair, &stacks, probe, round, &options, &mut show, &interrupted) {
             Ok(outcome) => {
                 for (case, reason) in &outcome.skipped {
-                    progress.say(&format!("{case}: not available: {reason}"));
+                    progress.message(&format!("{case}: not available: {reason}"));
                 }
                 recorder.add(outcome.measured)?;
             }

@@ -5,7 +5,7 @@ use nm_model::ProbeSpec;
 use nm_model::probe::RrSpec;
 
 use super::remote;
-use crate::cli::RrClientArgs;
+use crate::cli::standalone::RrClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &RrClientArgs) -> Result<Exit> {

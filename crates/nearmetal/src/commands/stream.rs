@@ -5,7 +5,7 @@ use nm_model::ProbeSpec;
 use nm_model::probe::StreamSpec;
 
 use super::remote;
-use crate::cli::StreamClientArgs;
+use crate::cli::standalone::StreamClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &StreamClientArgs) -> Result<Exit> {

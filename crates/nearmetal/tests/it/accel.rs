@@ -214,7 +214,7 @@ fn a_policy_keeps_programs_on_the_kernel_and_says_so() {
     fs::write(&policy, "[[rules]]\naction = \"deny\"\nports = [\"9-8\"]\n").unwrap();
     let bad = finish(&mut accel(&["--policy", policy.to_str().unwrap(), "true"]));
     assert_eq!(bad.code, 2);
-    assert!(bad.stderr.contains("policy.toml, line 3: `9-8` is no range"), "{}", bad.stderr);
+    assert!(bad.stderr.contains("policy.toml, line 3: `9-8` is not a range"), "{}", bad.stderr);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The controller's side of one agent: requests with time-outs, and a clear sentence when the agent
-//! has gone.
+//! The controller's end of one agent: sends requests, waits for answers with time-outs, and reports
+//! how an agent ended.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,28 +15,30 @@ use nm_model::result::Statistic;
 use nm_model::{Answer, Facts, Failure, FailureKind, Request, Side};
 use nm_sys::process::ChildProcess;
 
-use super::lines::{Line, Lines};
-use super::listen::notice_death;
-use super::{VERSION, spawn};
+use crate::agent::control_connection;
+use crate::agent::lines::{Line, Lines};
+use crate::agent::samples;
+use crate::agent::serve::{VERSION, serve};
+use crate::agent::thread::spawn;
 
-/// How long an agent may take for what should be at once.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time-out of requests that should be answered immediately.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long getting ready may take: connecting has a time-out of its own at the other end.
-const PATIENCE_PREPARE: Duration = Duration::from_secs(20);
+/// Time-out of preparing a task; connecting has a shorter time-out of its own in the agent.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a cancelled task may take to end.
-const PATIENCE_CANCEL: Duration = Duration::from_secs(5);
+/// Longest time from the cancellation of a task to its end.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Lines of an agent's standard error that are kept to be quoted.
-const SAID_LINES_MAX: usize = 20;
+/// Lines of an agent's standard error that are kept for error messages.
+const STDERR_LINES_MAX: usize = 20;
 
-/// What a running task tells.
+/// Events of a running task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A current estimate.
     Progress(Statistic, f64),
-    /// Some more raw samples, ns.
+    /// Further raw samples, ns.
     Samples(Statistic, Vec<u32>),
     /// It has ended.
     Done(Box<TaskReport>),
@@ -44,16 +46,17 @@ pub enum Event {
 
 enum Incoming {
     Answer(Answer),
-    NoAnswer(String),
+    /// A line that is not an answer.
+    Invalid(String),
     End,
 }
 
-/// Which answer is still to come.
+/// Which answer is outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Busy {
-    Idle,
-    Preparing,
-    Running,
+enum Pending {
+    Nothing,
+    Prepare,
+    Run,
 }
 
 /// A running agent.
@@ -65,25 +68,25 @@ pub struct Handle {
     stream: Option<TcpStream>,
     pid: u32,
     version: String,
-    busy: Busy,
-    gone: bool,
-    said: Arc<Mutex<Vec<String>>>,
+    pending: Pending,
+    is_disconnected: bool,
+    stderr_lines: Arc<Mutex<Vec<String>>>,
     /// Closes when the agent's standard error has ended.
-    said_all: Option<Receiver<()>>,
+    stderr_end: Option<Receiver<()>>,
 }
 
 impl Handle {
-    /// Starts an agent as a child process and waits for its greeting. `name` is what sentences call
-    /// it, such as ``agent `client` of netns``. What it writes on its standard error goes to the
-    /// end of `log`, if given, and is quoted if the agent dies.
+    /// Starts an agent as a child process and completes the handshake. `name` is its name in error
+    /// messages, such as ``agent `client` of netns``. Its standard error is appended to `log`, if
+    /// given, and the last line of it is quoted if the agent ends unexpectedly.
     ///
     /// # Errors
-    /// If it does not start, is of another version, or is no agent.
+    /// If it does not start, has another version, or is not an agent.
     pub fn start(name: &str, command: Command, log: Option<&Path>) -> Result<Handle, Failure> {
-        Handle::wait(Handle::launch(name, command, log)?)
+        Handle::handshake(Handle::launch(name, command, log)?)
     }
 
-    /// As [`Handle::start`], without waiting for the greeting: see [`Handle::wait`].
+    /// As [`Handle::start`], without the handshake: see [`Handle::handshake`].
     pub(crate) fn launch(
         name: &str,
         mut command: Command,
@@ -113,11 +116,11 @@ impl Handle {
         let mut handle = Handle::over(name, input, output)?;
         handle.pid = pid;
         handle.process = Some(process);
-        let said = handle.said.clone();
+        let lines = handle.stderr_lines.clone();
         let (open, closed) = channel();
-        handle.said_all = Some(closed);
+        handle.stderr_end = Some(closed);
         spawn("agent's log", move || {
-            keep(error, log, &said);
+            copy_stderr(error, log, &lines);
             drop(open);
         })?;
         Ok(handle)
@@ -126,44 +129,42 @@ impl Handle {
     /// Connects to an agent that listens at `address`.
     ///
     /// # Errors
-    /// If nothing listens there, it is busy, of another version, or no agent.
+    /// If nothing listens there, or the agent is busy, has another version, or is not an agent.
     pub fn connect(name: &str, address: SocketAddr) -> Result<Handle, Failure> {
         let refused = |error: io::Error| {
             let failure = Failure::new(
                 FailureKind::Peer,
                 format!("cannot reach {name} at {address}: {error}"),
             );
-            failure
-                .hint("start it there first, with the subcommand `server`, and look at firewalls")
+            failure.hint("start it there first with the subcommand `server`, and check firewalls")
         };
-        let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(refused)?;
-        notice_death(&stream).map_err(refused)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(refused)?;
+        let stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).map_err(refused)?;
+        control_connection::configure(&stream).map_err(refused)?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(refused)?;
         let input = stream.try_clone().map_err(refused)?;
         let output = stream.try_clone().map_err(refused)?;
         let mut handle = Handle::over(name, input, output)?;
         handle.stream = Some(stream);
-        Handle::wait(handle)
+        Handle::handshake(handle)
     }
 
-    /// An agent in a thread of this process, so that a launcher in front of this process holds for
-    /// it too.
+    /// An agent in a thread of this process, so that a launcher of this process applies to it too.
     ///
     /// # Errors
     /// If the process has no descriptors or threads left.
     pub fn local(name: &str) -> Result<Handle, Failure> {
         let pipe = || {
             io::pipe().map_err(|error| {
-                Failure::new(FailureKind::System, format!("cannot make a pipe: {error}"))
+                Failure::new(FailureKind::System, format!("cannot create a pipe: {error}"))
             })
         };
         let (requests, output) = pipe()?;
         let (input, answers) = pipe()?;
         spawn("agent", move || {
-            // Its end is seen at the other end of the pipe.
-            let _ = super::serve(requests, answers);
+            // The controller notices the end of the pipe.
+            let _ = serve(requests, answers);
         })?;
-        Handle::wait(Handle::over(name, input, output)?)
+        Handle::handshake(Handle::over(name, input, output)?)
     }
 
     fn over(
@@ -178,9 +179,9 @@ impl Handle {
                 let incoming = match lines.next() {
                     Line::Text(text) => match serde_json::from_str(&text) {
                         Ok(answer) => Incoming::Answer(answer),
-                        Err(_) => Incoming::NoAnswer(text),
+                        Err(_) => Incoming::Invalid(text),
                     },
-                    Line::TooLong => Incoming::NoAnswer("a line without end".to_string()),
+                    Line::TooLong => Incoming::Invalid("a line that is too long".to_string()),
                     Line::End => Incoming::End,
                 };
                 let last = matches!(incoming, Incoming::End);
@@ -197,16 +198,16 @@ impl Handle {
             stream: None,
             pid: 0,
             version: String::new(),
-            busy: Busy::Idle,
-            gone: false,
-            said: Arc::default(),
-            said_all: None,
+            pending: Pending::Nothing,
+            is_disconnected: false,
+            stderr_lines: Arc::default(),
+            stderr_end: None,
         })
     }
 
-    /// Waits for the greeting and checks the version.
-    pub(crate) fn wait(mut self) -> Result<Handle, Failure> {
-        match self.receive(PATIENCE)? {
+    /// Waits for the agent's `hello` and checks the version.
+    pub(crate) fn handshake(mut self) -> Result<Handle, Failure> {
+        match self.receive(ANSWER_TIMEOUT)? {
             Answer::Hello { protocol: PROTOCOL_VERSION, version, pid } => {
                 self.version = version;
                 if self.process.is_none() {
@@ -222,18 +223,18 @@ impl Handle {
                     self.name
                 ),
             )
-            .hint("install one version at both ends")),
+            .hint("install the same version at both ends")),
             Answer::Failed(failure) => Err(failure),
-            other => Err(self.confused(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    /// What sentences call the agent.
+    /// The agent's name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Process id: of the process that was started, or as the agent tells it.
+    /// Process id: of the child process, or the one that the agent reported.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -249,41 +250,41 @@ impl Handle {
         Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
     }
 
-    /// Asks for the facts of the agent's machine.
+    /// Requests the facts of the agent's machine.
     ///
     /// # Errors
-    /// If the agent has gone or does not answer in time.
+    /// If the agent has disconnected or does not answer in time.
     pub fn describe(&mut self) -> Result<Facts, Failure> {
-        self.settle()?;
+        self.cancel_and_wait()?;
         self.send(&Request::Describe)?;
-        match self.receive(PATIENCE)? {
+        match self.receive(ANSWER_TIMEOUT)? {
             Answer::Facts(facts) => Ok(*facts),
             Answer::Failed(failure) => Err(failure),
-            other => Err(self.confused(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    /// Has the agent listen on `address` for `task`; gives the addresses that the peer connects to.
+    /// Makes the agent listen on `address` for `task`; returns the addresses for the peer.
     ///
     /// # Errors
-    /// The agent's own, or if it has gone or does not answer in time.
+    /// The agent's own failure, or if it has disconnected or does not answer in time.
     pub fn listen(
         &mut self,
         side: Side,
         task: &Task,
         address: &str,
     ) -> Result<Vec<String>, Failure> {
-        self.settle()?;
+        self.cancel_and_wait()?;
         let stage = Stage::Listen { address: address.to_string() };
         self.prepare(side, task, stage)?;
-        self.prepared()
+        self.wait_prepared()
     }
 
-    /// Asks the agent to connect to the peer's addresses, without waiting: see
-    /// [`Handle::connected`]. Both ends may have to wait for each other.
+    /// Makes the agent connect to the peer's addresses, without waiting: see
+    /// [`Handle::wait_connected`]. Both ends may have to wait for each other.
     ///
     /// # Errors
-    /// If the agent has gone.
+    /// If the agent has disconnected.
     pub fn start_connecting(
         &mut self,
         side: Side,
@@ -295,105 +296,107 @@ impl Handle {
 
     fn prepare(&mut self, side: Side, task: &Task, stage: Stage) -> Result<(), Failure> {
         self.send(&Request::Prepare { side, task: Box::new(task.clone()), stage })?;
-        self.busy = Busy::Preparing;
+        self.pending = Pending::Prepare;
         Ok(())
     }
 
     /// Waits until the agent has connected.
     ///
     /// # Errors
-    /// The agent's own, or if it has gone or does not answer in time.
-    pub fn connected(&mut self) -> Result<(), Failure> {
-        self.prepared().map(|_| ())
+    /// The agent's own failure, or if it has disconnected or does not answer in time.
+    pub fn wait_connected(&mut self) -> Result<(), Failure> {
+        self.wait_prepared().map(|_| ())
     }
 
-    fn prepared(&mut self) -> Result<Vec<String>, Failure> {
-        let answer = self.receive(PATIENCE_PREPARE)?;
-        self.busy = Busy::Idle;
+    fn wait_prepared(&mut self) -> Result<Vec<String>, Failure> {
+        let answer = self.receive(PREPARE_TIMEOUT)?;
+        self.pending = Pending::Nothing;
         match answer {
             Answer::Prepared { addresses } => Ok(addresses),
             Answer::Failed(failure) => Err(failure),
-            other => Err(self.confused(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
     /// Starts the prepared task: see [`Handle::event`].
     ///
     /// # Errors
-    /// If the agent has gone.
+    /// If the agent has disconnected.
     pub fn run(&mut self) -> Result<(), Failure> {
         self.send(&Request::Run)?;
-        self.busy = Busy::Running;
+        self.pending = Pending::Run;
         Ok(())
     }
 
     /// The next event of the running task, or none within `timeout`.
     ///
     /// # Errors
-    /// The task's own failure, or if the agent has gone.
+    /// The task's own failure, or if the agent has disconnected.
     pub fn event(&mut self, timeout: Duration) -> Result<Option<Event>, Failure> {
         let answer = match self.answers.recv_timeout(timeout) {
             Err(RecvTimeoutError::Timeout) => return Ok(None),
-            other => self.understand(other)?,
+            other => self.answer_of(other)?,
         };
         match answer {
             Answer::Progress { statistic, value } => Ok(Some(Event::Progress(statistic, value))),
-            Answer::Samples { statistic, block } => match super::decode(&block) {
+            Answer::Samples { statistic, block } => match samples::decode(&block) {
                 Some(samples) => Ok(Some(Event::Samples(statistic, samples))),
-                None => Err(self.confused(&Answer::Samples { statistic, block })),
+                None => Err(self.unexpected(&Answer::Samples { statistic, block })),
             },
             Answer::Done(report) => {
-                self.busy = Busy::Idle;
+                self.pending = Pending::Nothing;
                 Ok(Some(Event::Done(report)))
             }
             Answer::Failed(failure) => {
-                self.busy = Busy::Idle;
+                self.pending = Pending::Nothing;
                 Err(failure)
             }
-            other => Err(self.confused(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    /// Tells the agent to end its task; the end comes as an event. What is only prepared is let go.
+    /// Cancels the agent's task. The end of a running task arrives as an event; a task that is only
+    /// prepared is dropped without one.
     ///
     /// # Errors
-    /// If the agent has gone.
+    /// If the agent has disconnected.
     pub fn cancel(&mut self) -> Result<(), Failure> {
         self.send(&Request::Cancel)
     }
 
-    /// Whether the agent was found to be gone.
-    pub fn is_gone(&self) -> bool {
-        self.gone
+    /// Whether the agent has disconnected.
+    pub fn is_disconnected(&self) -> bool {
+        self.is_disconnected
     }
 
-    /// Cancels what is under way and waits for its end, so that the next request is understood.
+    /// Cancels the outstanding request and waits for its answer, so that the agent is ready for the
+    /// next request.
     ///
     /// # Errors
-    /// If the agent has gone or does not come to an end.
-    pub fn settle(&mut self) -> Result<(), Failure> {
+    /// If the agent has disconnected or the request does not end in time.
+    pub fn cancel_and_wait(&mut self) -> Result<(), Failure> {
         const ANSWERS_MAX: usize = 1 << 16;
-        if self.busy == Busy::Idle {
+        if self.pending == Pending::Nothing {
             return Ok(());
         }
         self.cancel()?;
         for _ in 0..ANSWERS_MAX {
-            // Samples and estimates may come before the end.
+            // Samples and progress may arrive before the end.
             if let Answer::Prepared { .. } | Answer::Failed(_) | Answer::Done(_) =
-                self.receive(PATIENCE_CANCEL)?
+                self.receive(CANCEL_TIMEOUT)?
             {
-                self.busy = Busy::Idle;
+                self.pending = Pending::Nothing;
                 return Ok(());
             }
         }
-        Err(self.silent(PATIENCE_CANCEL))
+        Err(self.timed_out(CANCEL_TIMEOUT))
     }
 
-    /// Says farewell and waits for the end of an agent of our own; what does not end is killed.
-    /// May be called again.
+    /// Ends the session. Waits for the end of an agent that was started by this handle, and kills it
+    /// if it does not end. May be called again.
     pub fn close(&mut self) {
         let _ = self.send(&Request::Bye);
-        // The end of its input ends an agent too, whatever it is busy with.
+        // The end of its input ends a busy agent too.
         self.output = Box::new(io::sink());
         if let Some(mut process) = self.process.take() {
             process.wait_timeout(Duration::from_secs(2));
@@ -401,9 +404,8 @@ impl Handle {
         }
         if let Some(stream) = self.stream.take() {
             let _ = stream.shutdown(Shutdown::Write);
-            // The agent's own end of the connection follows.
-            while !matches!(self.answers.recv_timeout(PATIENCE_CANCEL), Ok(Incoming::End) | Err(_))
-            {
+            // Waits until the agent has closed its end as well.
+            while !matches!(self.answers.recv_timeout(CANCEL_TIMEOUT), Ok(Incoming::End) | Err(_)) {
             }
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -415,36 +417,37 @@ impl Handle {
         line.push(b'\n');
         match self.output.write_all(&line).and_then(|()| self.output.flush()) {
             Ok(()) => Ok(()),
-            Err(_) => Err(self.gone()),
+            Err(_) => Err(self.disconnected()),
         }
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Answer, Failure> {
         match self.answers.recv_timeout(timeout) {
-            Err(RecvTimeoutError::Timeout) => Err(self.silent(timeout)),
-            other => self.understand(other),
+            Err(RecvTimeoutError::Timeout) => Err(self.timed_out(timeout)),
+            other => self.answer_of(other),
         }
     }
 
-    fn understand(
+    fn answer_of(
         &mut self,
         incoming: Result<Incoming, RecvTimeoutError>,
     ) -> Result<Answer, Failure> {
         match incoming {
             Ok(Incoming::Answer(answer)) => Ok(answer),
-            Ok(Incoming::NoAnswer(text)) => {
+            Ok(Incoming::Invalid(text)) => {
                 let start: String = text.chars().take(80).collect();
-                let message = format!("{} does not speak as an agent: `{start}`", self.name);
+                let message = format!("{} does not use the agent protocol: `{start}`", self.name);
                 Err(Failure::new(FailureKind::Peer, message)
-                    .hint("it must be nearmetal, and nothing else may write on its output"))
+                    .hint("it must be nearmetal, and nothing else may write to its output"))
             }
-            Ok(Incoming::End) | Err(_) => Err(self.gone()),
+            Ok(Incoming::End) | Err(_) => Err(self.disconnected()),
         }
     }
 
-    /// The agent has gone: how, and what it said last.
-    fn gone(&mut self) -> Failure {
-        self.gone = true;
+    /// The failure of an agent that has disconnected: how it ended, and the last line of its standard
+    /// error.
+    fn disconnected(&mut self) -> Failure {
+        self.is_disconnected = true;
         let name = &self.name;
         let how = match &mut self.process {
             None => format!("{name} has closed the connection"),
@@ -453,26 +456,26 @@ impl Handle {
                 None => format!("{name} has closed its output"),
             },
         };
-        if let Some(all) = &self.said_all {
-            // Not for ever: a child of the agent's may hold its standard error open.
-            let _: Result<(), _> = all.recv_timeout(Duration::from_millis(500));
+        if let Some(end) = &self.stderr_end {
+            // With a time-out: a child process of the agent may hold its standard error open.
+            let _: Result<(), _> = end.recv_timeout(Duration::from_millis(500));
         }
         let failure = Failure::new(FailureKind::Peer, how);
-        match self.said.lock().ok().and_then(|said| said.last().cloned()) {
-            Some(last) => failure.hint(format!("its last words: {last}")),
+        match self.stderr_lines.lock().ok().and_then(|lines| lines.last().cloned()) {
+            Some(last) => failure.hint(format!("the last line of its error output: {last}")),
             None => failure,
         }
     }
 
-    fn silent(&self, timeout: Duration) -> Failure {
+    fn timed_out(&self, timeout: Duration) -> Failure {
         let message = format!("{} did not answer for {} s", self.name, timeout.as_secs());
         Failure::new(FailureKind::Peer, message)
     }
 
-    fn confused(&self, answer: &Answer) -> Failure {
+    fn unexpected(&self, answer: &Answer) -> Failure {
         let line = serde_json::to_string(answer).unwrap_or_default();
         let start: String = line.chars().take(80).collect();
-        let message = format!("{} answered what was not asked: `{start}`", self.name);
+        let message = format!("{} sent an unexpected answer: `{start}`", self.name);
         Failure::new(FailureKind::Peer, message)
     }
 }
@@ -510,7 +513,7 @@ fn start_failure(name: &str, program: &str, error: &io::Error) -> Failure {
 }
 
 /// Copies an agent's standard error to its log, and keeps the last lines.
-fn keep(input: impl Read, mut log: Option<File>, said: &Mutex<Vec<String>>) {
+fn copy_stderr(input: impl Read, mut log: Option<File>, last_lines: &Mutex<Vec<String>>) {
     let mut input = BufReader::new(input);
     loop {
         let mut bytes = vec![];
@@ -519,15 +522,15 @@ fn keep(input: impl Read, mut log: Option<File>, said: &Mutex<Vec<String>>) {
             return;
         }
         if let Some(file) = &mut log {
-            // A full disk must not end the agent.
+            // A full disk must not close the pipe into which the agent writes.
             let _ = file.write_all(&bytes);
         }
         let text = String::from_utf8_lossy(&bytes).trim().to_string();
-        if let (false, Ok(mut said)) = (text.is_empty(), said.lock()) {
-            if said.len() == SAID_LINES_MAX {
-                said.remove(0);
+        if let (false, Ok(mut lines)) = (text.is_empty(), last_lines.lock()) {
+            if lines.len() == STDERR_LINES_MAX {
+                lines.remove(0);
             }
-            said.push(text);
+            lines.push(text);
         }
     }
 }

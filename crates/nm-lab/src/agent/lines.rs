@@ -4,14 +4,14 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use nm_model::agent::LINE_BYTES_MAX;
 
-/// What came in.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its end. Bytes that are no UTF-8 are replaced, which no valid line contains.
+    /// A line without its line break. Bytes that are not UTF-8 are replaced; no valid line has them.
     Text(String),
-    /// A line longer than [`LINE_BYTES_MAX`]; where the next one starts is not known.
+    /// A line longer than [`LINE_BYTES_MAX`]; the start of the next line is unknown.
     TooLong,
-    /// The stream has ended, or broke.
+    /// The stream has ended or failed.
     End,
 }
 
@@ -26,7 +26,7 @@ impl<R: Read> Lines<R> {
         Lines { input: BufReader::new(input) }
     }
 
-    /// Waits for the next line. Lines of white space only are passed over.
+    /// Waits for the next line. Lines of white space only are skipped.
     pub fn next(&mut self) -> Line {
         loop {
             let mut bytes = vec![];
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_still_a_line() {
+    fn bytes_that_are_not_text_are_a_line() {
         let mut lines = Lines::new(&b"\xff\xfe\n"[..]);
         assert!(matches!(lines.next(), Line::Text(_)));
     }

@@ -1,4 +1,4 @@
-//! The agent as a server on a TCP port, for use by hand on two machines.
+//! The agent as a server on a TCP port, to be started by hand on one of two machines.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,24 +8,25 @@ use std::time::Duration;
 
 use nm_model::{Answer, Failure, FailureKind};
 
-use super::guard::Guard;
-use super::serve::serve_guarded;
+use crate::agent::control_connection;
+use crate::agent::peer_filter::PeerFilter;
+use crate::agent::serve::serve_filtered;
 
-/// What a server tells of itself.
+/// Events of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// It listens here.
+    /// It listens on this address.
     Listening(SocketAddr),
     /// A controller has connected.
     Connected(SocketAddr),
-    /// A second controller was sent away.
+    /// A second controller was refused.
     Refused(SocketAddr),
-    /// A controller has gone, and how.
+    /// A controller has disconnected, with the result of its session.
     Ended(SocketAddr, Result<(), Failure>),
 }
 
-/// Serves controllers on `bind`, one at a time: a second one is told that the server is busy. With
-/// `once`, returns when the first controller has gone; else runs on.
+/// Serves controllers on `bind`, one at a time: a second one is refused because the server is busy.
+/// With `once`, returns when the first controller has disconnected; otherwise never.
 ///
 /// # Errors
 /// If it cannot listen there.
@@ -45,7 +46,7 @@ pub fn listen(
             let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(_) if ended.load(Ordering::Acquire) => return Ok(()),
-                // Such as too many open files: of the moment, and no reason to end.
+                // A temporary condition, such as too many open files.
                 Err(_) => {
                     thread::sleep(Duration::from_millis(100));
                     continue;
@@ -64,7 +65,7 @@ pub fn listen(
                 notice(Notice::Ended(peer, result));
                 if once {
                     ended.store(true, Ordering::Release);
-                    // Wakes the accept above, which then fails.
+                    // Makes the accept call above fail, so that the loop ends.
                     let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
                 }
             });
@@ -74,36 +75,23 @@ pub fn listen(
 
 fn session(stream: &TcpStream) -> Result<(), Failure> {
     let io = |error: io::Error| {
-        Failure::new(FailureKind::Peer, format!("the controller's connection is bad: {error}"))
+        Failure::new(FailureKind::Peer, format!("the controller's connection failed: {error}"))
     };
-    notice_death(stream).map_err(io)?;
+    control_connection::configure(stream).map_err(io)?;
     let (own, peer) = (stream.local_addr().map_err(io)?, stream.peer_addr().map_err(io)?);
-    let guard = Guard::new(own.ip(), peer.ip());
-    let result = serve_guarded(stream.try_clone().map_err(io)?, stream, Some(guard));
-    // Ends the thread that still reads.
+    let filter = PeerFilter::new(own.ip(), peer.ip());
+    let result = serve_filtered(stream.try_clone().map_err(io)?, stream, Some(filter));
+    // Ends the thread that reads requests.
     let _ = stream.shutdown(Shutdown::Both);
     result
-}
-
-/// Lets a control connection end when the other machine has gone without a word: after about half
-/// a minute.
-pub(super) fn notice_death(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(10))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepcnt(stream, 4)?;
-    sockopt::set_tcp_user_timeout(stream, 30_000)?;
-    Ok(())
 }
 
 fn refuse(mut stream: TcpStream) {
     let failure =
         Failure::new(FailureKind::NotAvailable, "the server is busy with another controller")
-            .hint("try again when that has ended");
+            .hint("try again when that one has finished");
     if let Ok(line) = serde_json::to_string(&Answer::Failed(failure)) {
-        // One that does not read must not hold the server up.
+        // A client that does not read must not block the server.
         let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = writeln!(stream, "{line}");
     }
@@ -112,17 +100,17 @@ fn refuse(mut stream: TcpStream) {
 fn bind_failure(bind: SocketAddr, error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            Failure::new(FailureKind::AddressInUse, format!("{bind} is in use already"))
-                .hint("stop what uses it, or give another port")
+            Failure::new(FailureKind::AddressInUse, format!("{bind} is already in use"))
+                .hint("stop the program that uses it, or give another port")
         }
         io::ErrorKind::AddrNotAvailable => Failure::new(
             FailureKind::BadRequest,
-            format!("{} is no address of this host", bind.ip()),
+            format!("{} is not an address of this host", bind.ip()),
         )
         .hint("give one of its addresses, or 0.0.0.0 for all"),
         io::ErrorKind::PermissionDenied => {
             Failure::new(FailureKind::Permission, format!("no permission to listen on {bind}"))
-                .hint("ports below 1024 are root's; give another port")
+                .hint("ports below 1024 are reserved for root; give another port")
         }
         _ => Failure::new(FailureKind::System, format!("cannot listen on {bind}: {error}")),
     }

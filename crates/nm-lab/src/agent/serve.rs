@@ -1,5 +1,5 @@
-//! The agent's side: requests come in as lines, one task at a time is worked on in a thread of its
-//! own, answers go out.
+//! The agent's end: reads requests as lines, runs one task at a time in a thread of its own, and
+//! writes answers.
 
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,88 +11,97 @@ use nm_model::agent::{LINE_BYTES_MAX, PROTOCOL_VERSION, Stage, Task, TaskReport}
 use nm_model::{Answer, Failure, FailureKind, Request, Side};
 use nm_probe::{Control, Endpoint};
 
-use super::guard::Guard;
-use super::lines::{Line, Lines};
-use super::{VERSION, spawn};
+use crate::agent::lines::{Line, Lines};
+use crate::agent::peer_filter::PeerFilter;
+use crate::agent::samples;
+use crate::agent::thread::spawn;
 
-/// Time between two estimates while a task runs: four a second.
+/// Version of nearmetal, exchanged in the handshake.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Time between two progress reports of a running task.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
 
-/// Samples of one block: 32 KiB, and a third more as text.
+/// Samples of one block: 32 KiB in binary form, a third more as text.
 const BLOCK_SAMPLES: usize = 8192;
 
-/// How long a task may take to end after it was told to, when the controller has gone.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// Longest time from the cancellation of a task to its end, after the controller has disconnected.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the session waits for.
-enum Happening {
+enum SessionEvent {
     Line(Line),
     Connected(u64, Result<Endpoint, Failure>),
     Finished(u64, Result<TaskReport, Failure>),
 }
 
-/// What the session has in hand.
-enum Work {
-    Nothing,
-    /// Prepared, to be connected or run.
+/// State of the session's task.
+enum TaskState {
+    Idle,
+    /// Prepared: can be connected or run.
     Ready(Box<Endpoint>),
-    /// In another thread, under its number.
+    /// In the thread of the task with this number.
     Connecting(u64),
+    /// In the thread of the task with this number.
     Running(u64, Arc<Control>),
 }
 
 struct Session<W> {
     output: W,
-    /// Absent for a controller that started this agent itself.
-    guard: Option<Guard>,
-    work: Work,
-    /// Numbers the work, so that what comes of work that was given up can be told apart.
-    number: u64,
-    happenings: Sender<Happening>,
+    /// Absent if the controller started this agent itself.
+    filter: Option<PeerFilter>,
+    task: TaskState,
+    /// Number of the current task, so that events of an abandoned task can be recognised.
+    task_number: u64,
+    events: Sender<SessionEvent>,
 }
 
-/// Serves one controller until it says `bye`, its end of the stream closes, or it sends a line
-/// longer than any. Whatever runs then is cancelled.
+/// Serves one controller until it sends `bye`, closes its end of the stream, or sends a line that is
+/// too long. A task that still runs then is cancelled.
 ///
 /// # Errors
-/// If an answer cannot be written, if a line is too long, or if a task does not end when told.
+/// If an answer cannot be written, a line is too long, or a cancelled task does not end.
 pub fn serve<R, W>(input: R, output: W) -> Result<(), Failure>
 where
     R: Read + Send + 'static,
     W: Write,
 {
-    serve_guarded(input, output, None)
+    serve_filtered(input, output, None)
 }
 
-/// As [`serve`], for a controller that may only have done what `guard` allows.
+/// As [`serve`], for a controller that may only name the addresses that `filter` allows.
 ///
 /// # Errors
 /// As [`serve`].
-pub(super) fn serve_guarded<R, W>(input: R, output: W, guard: Option<Guard>) -> Result<(), Failure>
+pub(super) fn serve_filtered<R, W>(
+    input: R,
+    output: W,
+    filter: Option<PeerFilter>,
+) -> Result<(), Failure>
 where
     R: Read + Send + 'static,
     W: Write,
 {
-    let (happenings, queue) = channel();
-    let reader = happenings.clone();
+    let (events, queue) = channel();
+    let reader = events.clone();
     spawn("requests", move || {
         let mut lines = Lines::new(input);
         loop {
             let line = lines.next();
             let last = line == Line::End || line == Line::TooLong;
-            if reader.send(Happening::Line(line)).is_err() || last {
+            if reader.send(SessionEvent::Line(line)).is_err() || last {
                 return;
             }
         }
     })?;
-    let mut session = Session { output, guard, work: Work::Nothing, number: 0, happenings };
+    let mut session = Session { output, filter, task: TaskState::Idle, task_number: 0, events };
     session.answer(&Answer::Hello {
         protocol: PROTOCOL_VERSION,
         version: VERSION.to_string(),
         pid: std::process::id(),
     })?;
     let result = session.run(&queue);
-    session.farewell(&queue).and(result)
+    session.stop_task(&queue).and(result)
 }
 
 fn bad_request(message: impl Into<String>) -> Failure {
@@ -100,33 +109,34 @@ fn bad_request(message: impl Into<String>) -> Failure {
 }
 
 impl<W: Write> Session<W> {
-    fn run(&mut self, queue: &Receiver<Happening>) -> Result<(), Failure> {
+    fn run(&mut self, queue: &Receiver<SessionEvent>) -> Result<(), Failure> {
         loop {
             match self.wait(queue)? {
-                None | Some(Happening::Line(Line::End)) => return Ok(()),
-                Some(Happening::Line(Line::TooLong)) => {
+                None | Some(SessionEvent::Line(Line::End)) => return Ok(()),
+                Some(SessionEvent::Line(Line::TooLong)) => {
                     let failure =
                         bad_request(format!("a line is longer than {LINE_BYTES_MAX} bytes"));
                     self.answer(&Answer::Failed(failure.clone()))?;
                     return Err(failure);
                 }
-                Some(Happening::Line(Line::Text(text))) => match read_request(&text) {
+                Some(SessionEvent::Line(Line::Text(text))) => match read_request(&text) {
                     Ok(Request::Bye) => return self.answer(&Answer::Bye),
                     Ok(request) => self.request(request)?,
                     Err(failure) => self.answer(&Answer::Failed(failure))?,
                 },
-                Some(Happening::Connected(number, result)) => self.connected(number, result)?,
-                Some(Happening::Finished(number, result)) => self.finished(number, result)?,
+                Some(SessionEvent::Connected(number, result)) => self.connected(number, result)?,
+                Some(SessionEvent::Finished(number, result)) => self.finished(number, result)?,
             }
         }
     }
 
-    /// The next happening, with estimates told meanwhile. None if nothing can happen any more.
-    fn wait(&mut self, queue: &Receiver<Happening>) -> Result<Option<Happening>, Failure> {
+    /// The next event. Progress of a running task is reported while waiting. None if no event can
+    /// follow.
+    fn wait(&mut self, queue: &Receiver<SessionEvent>) -> Result<Option<SessionEvent>, Failure> {
         loop {
-            let Work::Running(_, control) = &self.work else { return Ok(queue.recv().ok()) };
+            let TaskState::Running(_, control) = &self.task else { return Ok(queue.recv().ok()) };
             match queue.recv_timeout(PROGRESS_PERIOD) {
-                Ok(happening) => return Ok(Some(happening)),
+                Ok(event) => return Ok(Some(event)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some((statistic, value)) = control.progress() {
@@ -151,7 +161,7 @@ impl<W: Write> Session<W> {
             }
             Request::Prepare { stage: Stage::Connect { addresses }, .. } => self.connect(addresses),
             Request::Run => self.start(),
-            // `bye` ends the loop before.
+            // `run` handles `bye`.
             Request::Bye => Ok(()),
         };
         match result {
@@ -162,70 +172,70 @@ impl<W: Write> Session<W> {
 
     fn listen(&mut self, side: Side, task: &Task, address: &str) -> Result<Vec<String>, Failure> {
         self.refuse_while_busy()?;
-        if let Some(guard) = &self.guard {
-            guard.listen(task, address)?;
+        if let Some(filter) = &self.filter {
+            filter.check_listen(task, address)?;
         }
-        // What was prepared before gives its sockets back first.
-        self.work = Work::Nothing;
-        let endpoint = guarded(|| Endpoint::listen(side, task, address))?;
+        // Closes the sockets of a task that was prepared before.
+        self.task = TaskState::Idle;
+        let endpoint = catch_panic(|| Endpoint::listen(side, task, address))?;
         let addresses = endpoint.addresses().to_vec();
-        self.work = Work::Ready(Box::new(endpoint));
+        self.task = TaskState::Ready(Box::new(endpoint));
         Ok(addresses)
     }
 
     fn connect(&mut self, addresses: Vec<String>) -> Result<(), Failure> {
-        if let Some(guard) = &self.guard {
-            guard.connect(&addresses)?;
+        if let Some(filter) = &self.filter {
+            filter.check_connect(&addresses)?;
         }
         let mut endpoint = self.take_ready("connect")?;
-        self.number += 1;
-        let (number, happenings) = (self.number, self.happenings.clone());
-        self.work = Work::Connecting(number);
+        self.task_number += 1;
+        let (number, events) = (self.task_number, self.events.clone());
+        self.task = TaskState::Connecting(number);
         spawn("connect", move || {
-            let result = guarded(|| {
+            let result = catch_panic(|| {
                 endpoint.connect(&addresses)?;
                 Ok(*endpoint)
             });
-            let _ = happenings.send(Happening::Connected(number, result));
+            let _ = events.send(SessionEvent::Connected(number, result));
         })
     }
 
     fn start(&mut self) -> Result<(), Failure> {
         let endpoint = self.take_ready("run")?;
-        self.number += 1;
-        let (number, happenings) = (self.number, self.happenings.clone());
+        self.task_number += 1;
+        let (number, events) = (self.task_number, self.events.clone());
         let control = Arc::new(Control::default());
-        self.work = Work::Running(number, control.clone());
+        self.task = TaskState::Running(number, control.clone());
         spawn("task", move || {
-            let result = guarded(|| endpoint.run(&control));
-            let _ = happenings.send(Happening::Finished(number, result));
+            let result = catch_panic(|| endpoint.run(&control));
+            let _ = events.send(SessionEvent::Finished(number, result));
         })
     }
 
     fn cancel(&mut self) -> Result<(), Failure> {
-        match &self.work {
-            Work::Running(_, control) => control.cancel(),
-            Work::Connecting(_) => {
-                self.work = Work::Nothing;
+        match &self.task {
+            TaskState::Running(_, control) => control.cancel(),
+            TaskState::Connecting(_) => {
+                self.task = TaskState::Idle;
                 let failure = Failure::new(FailureKind::Cancelled, "connecting was cancelled");
                 return self.answer(&Answer::Failed(failure));
             }
-            Work::Ready(_) | Work::Nothing => self.work = Work::Nothing,
+            TaskState::Ready(_) | TaskState::Idle => self.task = TaskState::Idle,
         }
         Ok(())
     }
 
     fn connected(&mut self, number: u64, result: Result<Endpoint, Failure>) -> Result<(), Failure> {
-        if !matches!(self.work, Work::Connecting(current) if current == number) {
+        if !matches!(self.task, TaskState::Connecting(current) if current == number) {
             return Ok(());
         }
         match result {
             Ok(endpoint) => {
-                self.work = Work::Ready(Box::new(endpoint));
+                self.task = TaskState::Ready(Box::new(endpoint));
                 self.answer(&Answer::Prepared { addresses: vec![] })
             }
             Err(failure) => {
-                self.work = Work::Nothing;
+                self.task = TaskState::Idle;
                 self.answer(&Answer::Failed(failure))
             }
         }
@@ -236,16 +246,16 @@ impl<W: Write> Session<W> {
         number: u64,
         result: Result<TaskReport, Failure>,
     ) -> Result<(), Failure> {
-        let control = match &self.work {
-            Work::Running(current, control) if *current == number => control.clone(),
+        let control = match &self.task {
+            TaskState::Running(current, control) if *current == number => control.clone(),
             _ => return Ok(()),
         };
-        self.work = Work::Nothing;
+        self.task = TaskState::Idle;
         match result {
             Ok(report) => {
                 for (statistic, samples) in control.take_samples() {
                     for block in samples.chunks(BLOCK_SAMPLES) {
-                        let block = super::encode(block);
+                        let block = samples::encode(block);
                         self.answer(&Answer::Samples { statistic, block })?;
                     }
                 }
@@ -256,60 +266,60 @@ impl<W: Write> Session<W> {
     }
 
     fn refuse_while_busy(&self) -> Result<(), Failure> {
-        match self.work {
-            Work::Connecting(_) | Work::Running(..) => {
-                Err(bad_request("a task is under way; cancel it or wait for its end"))
+        match self.task {
+            TaskState::Connecting(_) | TaskState::Running(..) => {
+                Err(bad_request("a task is running; cancel it or wait for its end"))
             }
-            Work::Ready(_) | Work::Nothing => Ok(()),
+            TaskState::Ready(_) | TaskState::Idle => Ok(()),
         }
     }
 
     fn take_ready(&mut self, request: &str) -> Result<Box<Endpoint>, Failure> {
         self.refuse_while_busy()?;
-        match std::mem::replace(&mut self.work, Work::Nothing) {
-            Work::Ready(endpoint) => Ok(endpoint),
-            _ => Err(bad_request(format!("nothing is prepared to {request}"))),
+        match std::mem::replace(&mut self.task, TaskState::Idle) {
+            TaskState::Ready(endpoint) => Ok(endpoint),
+            _ => Err(bad_request(format!("`{request}` needs a prepared task"))),
         }
     }
 
-    /// Ends what still runs.
-    fn farewell(&mut self, queue: &Receiver<Happening>) -> Result<(), Failure> {
-        let Work::Running(running, control) = &self.work else { return Ok(()) };
+    /// Cancels a running task and waits for its end.
+    fn stop_task(&mut self, queue: &Receiver<SessionEvent>) -> Result<(), Failure> {
+        let TaskState::Running(running, control) = &self.task else { return Ok(()) };
         control.cancel();
         loop {
-            match queue.recv_timeout(FAREWELL) {
-                Ok(Happening::Finished(number, _)) if number == *running => return Ok(()),
+            match queue.recv_timeout(CANCEL_TIMEOUT) {
+                Ok(SessionEvent::Finished(number, _)) if number == *running => return Ok(()),
                 Ok(_) => {}
                 Err(_) => {
-                    let message = "the task does not end although it was cancelled";
+                    let message = "the task was cancelled but does not end";
                     return Err(Failure::new(FailureKind::System, message));
                 }
             }
         }
     }
 
-    /// Writes one line. No answer comes near the largest length: histograms have a few KiB, and
-    /// samples go in blocks.
+    /// Writes one line. All answers are far below the length limit: histograms have a few KiB, and
+    /// samples are sent in blocks.
     fn answer(&mut self, answer: &Answer) -> Result<(), Failure> {
-        let gone = |error: std::io::Error| {
-            Failure::new(FailureKind::Peer, format!("the controller has gone: {error}"))
+        let disconnected = |error: std::io::Error| {
+            Failure::new(FailureKind::Peer, format!("the controller has disconnected: {error}"))
         };
         let mut line = serde_json::to_vec(answer)
             .map_err(|error| Failure::new(FailureKind::System, error.to_string()))?;
         line.push(b'\n');
-        self.output.write_all(&line).and_then(|()| self.output.flush()).map_err(gone)
+        self.output.write_all(&line).and_then(|()| self.output.flush()).map_err(disconnected)
     }
 }
 
 fn read_request(text: &str) -> Result<Request, Failure> {
     serde_json::from_str(text).map_err(|error| {
         let start: String = text.chars().take(60).collect();
-        bad_request(format!("`{start}` is no request: {error}"))
+        bad_request(format!("`{start}` is not a request: {error}"))
     })
 }
 
-/// Turns a panic of a probe into a failure, so that the agent stays to answer.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+/// Turns a panic of a probe into a failure, so that the agent can still answer.
+fn catch_panic<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -338,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_greets_first_and_says_bye_last() {
+    fn session_starts_with_hello_and_ends_with_bye() {
         let (all, result) = answers(b"{\"do\":\"bye\"}\n{\"do\":\"describe\"}\n");
         assert!(matches!(
             &all[..],
@@ -348,21 +358,21 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_input_is_a_clean_end() {
+    fn end_of_input_ends_session_without_error() {
         let (all, result) = answers(b"");
         assert_eq!(all.len(), 1);
         assert_eq!(result, Ok(()));
     }
 
     #[test]
-    fn an_agent_describes_its_machine() {
+    fn describe_returns_facts() {
         let (all, _) = answers(b"{\"do\":\"describe\"}\n");
         let Answer::Facts(facts) = &all[1] else { panic!("{all:?}") };
         assert!(facts.cpu.online >= 1);
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_the_next_request_is_served() {
+    fn invalid_request_is_refused_and_next_one_is_served() {
         let (all, result) =
             answers(b"nonsense\n{\"do\":\"dance\"}\n{\"do\":\"run\"}\n\xff\n{\"do\":\"bye\"}\n");
         assert_eq!(all.len(), 6, "{all:?}");
@@ -372,13 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn cancel_of_nothing_has_no_answer() {
+    fn cancel_without_task_has_no_answer() {
         let (all, _) = answers(b"{\"do\":\"cancel\"}\n{\"do\":\"bye\"}\n");
         assert!(matches!(&all[..], [Answer::Hello { .. }, Answer::Bye]));
     }
 
     #[test]
-    fn a_line_without_end_is_refused_and_ends_the_session() {
+    fn overlong_line_is_refused_and_ends_session() {
         let mut input = vec![b'{'; LINE_BYTES_MAX + 10];
         input.extend(b"\n{\"do\":\"bye\"}\n");
         let (all, result) = answers(&input);
@@ -387,9 +397,9 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_does_not_listen_ends_the_session() {
-        struct Deaf;
-        impl Write for Deaf {
+    fn closed_output_ends_session() {
+        struct ClosedPipe;
+        impl Write for ClosedPipe {
             fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
                 Err(std::io::ErrorKind::BrokenPipe.into())
             }
@@ -397,25 +407,25 @@ mod tests {
                 Ok(())
             }
         }
-        let failure = serve(std::io::empty(), Deaf).unwrap_err();
+        let failure = serve(std::io::empty(), ClosedPipe).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Peer);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn any_input_is_answered_line_by_line(
+        fn arbitrary_lines_are_answered_one_by_one(
             lines in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..8)
         ) {
             let input: Vec<u8> = lines.join(&b'\n');
             let (all, _) = answers(&input);
-            let greeted = matches!(all[0], Answer::Hello { .. });
-            prop_assert!(greeted);
+            let has_hello = matches!(all[0], Answer::Hello { .. });
+            prop_assert!(has_hello);
             prop_assert!(all[1..].iter().all(is_bad));
         }
 
         #[test]
-        fn any_text_in_a_request_is_answered(text in "[ -~]{0,60}", number in any::<i64>()) {
+        fn arbitrary_text_in_request_is_answered(text in "[ -~]{0,60}", number in any::<i64>()) {
             let word = serde_json::to_string(&text).unwrap();
             for input in [
                 format!("{{\"do\":{word}}}\n"),

@@ -3,14 +3,16 @@
 use nm_model::Failure;
 use nm_model::plan::EnvironmentKind;
 
-use super::spaces::Spaces;
-use super::{Environment, Setup};
+use crate::environment::namespaces::IsolatedAgents;
+use crate::environment::running::Environment;
+use crate::environment::setup::Setup;
 
-/// Starts both agents and a holder, each in a namespace of its own, and wires them.
+/// Starts both agents and a process for the bridge, each in a namespace of its own, and connects
+/// them.
 pub fn start(setup: &Setup) -> Result<Environment, Failure> {
     let kind = EnvironmentKind::Bridge;
-    let spaces = Spaces::start(setup, kind)?;
-    let holder = spaces.holder(setup)?;
-    let addresses = spaces.wire(setup, "bridge", &[holder.pid()])?;
-    Environment::new(kind, spaces.agents(), addresses, "bridge", Some(holder))
+    let agents = IsolatedAgents::start(setup, kind)?;
+    let keeper = agents.start_namespace_keeper(setup)?;
+    let addresses = agents.connect(setup, "bridge", &[keeper.pid()])?;
+    Environment::new(kind, agents.into_handles(), addresses, "bridge", Some(keeper))
 }

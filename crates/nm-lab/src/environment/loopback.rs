@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, Side};
 
-use super::{Environment, Setup};
+use crate::environment::running::Environment;
+use crate::environment::setup::Setup;
 
 /// Starts both agents.
 pub fn start(setup: &Setup) -> Result<Environment, Failure> {
@@ -13,7 +14,7 @@ pub fn start(setup: &Setup) -> Result<Environment, Failure> {
     let client = setup.launch(kind, Side::Client, setup.agent(Side::Client)?)?;
     let server = setup.launch(kind, Side::Server, setup.agent(Side::Server)?)?;
     let mut addresses = vec![(Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into())];
-    // Whether there is IPv6, an address of it tells.
+    // Binding an IPv6 address shows whether this host has IPv6.
     if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
         addresses.push((Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()));
     }

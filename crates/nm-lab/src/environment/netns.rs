@@ -3,13 +3,14 @@
 use nm_model::Failure;
 use nm_model::plan::EnvironmentKind;
 
-use super::spaces::Spaces;
-use super::{Environment, Setup};
+use crate::environment::namespaces::IsolatedAgents;
+use crate::environment::running::Environment;
+use crate::environment::setup::Setup;
 
-/// Starts both agents, each in a namespace of its own, and wires them.
+/// Starts both agents, each in a namespace of its own, and connects them.
 pub fn start(setup: &Setup) -> Result<Environment, Failure> {
     let kind = EnvironmentKind::Netns;
-    let spaces = Spaces::start(setup, kind)?;
-    let addresses = spaces.wire(setup, "veth", &[])?;
-    Environment::new(kind, spaces.agents(), addresses, "veth", None)
+    let agents = IsolatedAgents::start(setup, kind)?;
+    let addresses = agents.connect(setup, "veth", &[])?;
+    Environment::new(kind, agents.into_handles(), addresses, "veth", None)
 }

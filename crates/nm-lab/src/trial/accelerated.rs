@@ -93,7 +93,9 @@ fn judge(agent: &Handle, connections: &[Connection]) -> Result<Option<Doubt>, Fa
     for connection in connections {
         let (by_memory, by_kernel) = connection.calls();
         if by_memory == 0 {
-            let why = connection.why().unwrap_or_else(|| "it had no reason to give".to_string());
+            let why = connection
+                .kernel_reason()
+                .unwrap_or_else(|| "it had no reason to give".to_string());
             return Err(refused(&format!("its connection stayed on the kernel: {why}")));
         }
         memory += by_memory;
@@ -103,7 +105,7 @@ fn judge(agent: &Handle, connections: &[Connection]) -> Result<Option<Doubt>, Fa
     if share <= KERNEL_SHARE_MAX {
         return Ok(None);
     }
-    let why = connections.iter().find_map(Connection::why);
+    let why = connections.iter().find_map(Connection::kernel_reason);
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
     let (percent, name) = (share * 1e2, agent.name());
     let detail = format!("{percent:.0} % of the calls of {name} went through it{why}");
@@ -113,7 +115,7 @@ fn judge(agent: &Handle, connections: &[Connection]) -> Result<Option<Doubt>, Fa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::make::connection;
+    use crate::ledger::fixture::connection;
     use nm_ring::ledger::KernelReason;
 
     fn agent() -> Handle {

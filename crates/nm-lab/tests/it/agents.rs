@@ -1,4 +1,4 @@
-//! One agent: greeting, faults, farewell.
+//! One agent: handshake, failures, end of the session.
 
 use std::process::Command;
 
@@ -9,13 +9,13 @@ use nm_sys::process::ChildProcess;
 use crate::Test;
 
 pub const TESTS: &[Test] = &[
-    ("agents::an_agent_describes_itself_and_ends", describes),
-    ("agents::an_agent_in_a_thread_works_alike", local),
-    ("agents::a_killed_agent_is_one_sentence", killed),
-    ("agents::last_words_are_quoted_and_logged", last_words),
-    ("agents::what_is_no_agent_is_said_so", no_agent),
-    ("agents::another_version_is_one_sentence", other_version),
-    ("agents::a_program_that_is_missing_is_named", missing),
+    ("agents::agent_describes_itself_and_ends", describes),
+    ("agents::agent_in_a_thread_answers_as_well", local),
+    ("agents::killed_agent_is_reported", killed),
+    ("agents::last_error_output_is_quoted_and_logged", last_error_output),
+    ("agents::other_program_is_reported", no_agent),
+    ("agents::other_version_is_reported", other_version),
+    ("agents::missing_program_is_named", missing),
 ];
 
 /// A command for an agent.
@@ -64,14 +64,14 @@ pub fn kill(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-fn last_words() {
+fn last_error_output() {
     let log = std::env::temp_dir().join(format!("nm-lab-test-{}.log", std::process::id()));
     let failure =
         Handle::start("agent `server` of test", script("echo no luck >&2; exit 7"), Some(&log))
             .err()
             .unwrap();
     assert_eq!(failure.message, "agent `server` of test ended with exit code 7");
-    assert_eq!(failure.hint.as_deref(), Some("its last words: no luck"));
+    assert_eq!(failure.hint.as_deref(), Some("the last line of its error output: no luck"));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "no luck\n");
     std::fs::remove_file(log).unwrap();
 }
@@ -79,7 +79,7 @@ fn last_words() {
 fn no_agent() {
     let failure =
         Handle::start("agent `client` of test", script("echo hello; cat"), None).err().unwrap();
-    assert_eq!(failure.message, "agent `client` of test does not speak as an agent: `hello`");
+    assert_eq!(failure.message, "agent `client` of test does not use the agent protocol: `hello`");
 }
 
 fn other_version() {
@@ -93,7 +93,7 @@ fn other_version() {
              with protocol 1"
         )
     );
-    assert_eq!(failure.hint.as_deref(), Some("install one version at both ends"));
+    assert_eq!(failure.hint.as_deref(), Some("install the same version at both ends"));
 }
 
 fn missing() {
@@ -101,6 +101,6 @@ fn missing() {
     let failure = Handle::start("agent `client` of test", command, None).err().unwrap();
     assert_eq!(failure.kind, FailureKind::NotAvailable);
     assert!(failure.message.contains("/nothing/of/this/name"), "{failure}");
-    // The same for what the tests themselves start.
+    // `ChildProcess` reports it as well.
     assert!(ChildProcess::spawn(Command::new("/nothing/of/this/name")).is_err());
 }

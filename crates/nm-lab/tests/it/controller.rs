@@ -1,10 +1,10 @@
-//! What this program does when tests start it as a controller of its own.
+//! What this program does when tests start it as a controller process.
 
 use std::io::Write;
 
 use nm_lab::environment::{self, Setup};
 
-/// Starts an environment, tells the agents' process ids and waits to be killed.
+/// Starts an environment, prints the agents' process ids and waits to be killed.
 pub fn hold_environment(kind: &str) {
     let environment = environment::start(kind.parse().unwrap(), &Setup::default()).unwrap();
     println!("{} {}", environment.pair.client.pid(), environment.pair.server.pid());
@@ -14,7 +14,7 @@ pub fn hold_environment(kind: &str) {
     }
 }
 
-/// Starts an environment as an ordinary user and tells what came of it.
+/// Starts an environment as an ordinary user and prints the result.
 pub fn as_ordinary_user(kind: &str) {
     assert!(!rustix::process::geteuid().is_root());
     match environment::start(kind.parse().unwrap(), &Setup::default()) {

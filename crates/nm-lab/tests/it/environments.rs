@@ -1,4 +1,4 @@
-//! Environments: start, reach, take down, and what is left after violence.
+//! Environments: start, connectivity, end, and what remains after processes were killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -14,18 +14,18 @@ use crate::agents::kill;
 use crate::{Test, machine};
 
 pub const TESTS: &[Test] = &[
-    ("environments::loopback_starts_and_leaves_nothing", || comes_and_goes("loopback")),
-    ("environments::netns_starts_and_leaves_nothing", || comes_and_goes("netns")),
-    ("environments::bridge_starts_and_leaves_nothing", || comes_and_goes("bridge")),
-    ("environments::an_ordinary_user_gets_netns", || ordinary_user("netns")),
-    ("environments::an_ordinary_user_gets_bridge", || ordinary_user("bridge")),
-    ("environments::a_killed_agent_is_one_sentence", agent_killed),
-    ("environments::a_killed_controller_leaves_nothing", controller_killed),
-    ("environments::a_stopped_agent_dies_with_its_controller", stopped_agent),
-    ("environments::what_is_not_there_is_said_so", not_there),
+    ("environments::loopback_starts_and_is_removed", || starts_and_is_removed("loopback")),
+    ("environments::netns_starts_and_is_removed", || starts_and_is_removed("netns")),
+    ("environments::bridge_starts_and_is_removed", || starts_and_is_removed("bridge")),
+    ("environments::ordinary_user_starts_netns", || ordinary_user("netns")),
+    ("environments::ordinary_user_starts_bridge", || ordinary_user("bridge")),
+    ("environments::killed_agent_is_reported", agent_killed),
+    ("environments::nothing_remains_of_a_killed_controller", controller_killed),
+    ("environments::stopped_agent_ends_with_its_controller", stopped_agent),
+    ("environments::unavailable_environment_has_a_reason", unavailable),
 ];
 
-/// Starts an environment; none if the kernel forbids it, which must then be said with a remedy.
+/// Starts an environment; none if the kernel forbids it, which must then be reported with a remedy.
 pub fn start(kind: &str) -> Option<Environment> {
     match environment::start(kind.parse().unwrap(), &Setup::default()) {
         Ok(environment) => Some(environment),
@@ -37,7 +37,7 @@ pub fn start(kind: &str) -> Option<Environment> {
     }
 }
 
-fn comes_and_goes(kind: &str) {
+fn starts_and_is_removed(kind: &str) {
     let before = machine::now();
     let Some(mut environment) = start(kind) else { return };
     let client = environment.pair.client.describe().unwrap();
@@ -65,17 +65,17 @@ fn comes_and_goes(kind: &str) {
         "{made} namespaces"
     );
     environment.close();
-    machine::is_as(&before, &during);
+    machine::assert_removed(&before, &during);
     environment.close();
 }
 
 fn ordinary_user(kind: &str) {
     if !rustix::process::geteuid().is_root() {
-        // Every other test of this file then runs as an ordinary user already.
+        // All other tests of this file run as an ordinary user already.
         assert!(start(kind).is_none_or(|environment| environment.kind.name() == kind));
         return;
     }
-    // The program must be where anybody may read it.
+    // The program must be in a folder that any user may read.
     let program = std::env::temp_dir().join(format!("nm-lab-it-{}", std::process::id()));
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let before = machine::now();
@@ -95,7 +95,7 @@ fn ordinary_user(kind: &str) {
             assert!(refused.starts_with("refused ") && refused.contains("run as root"), "{refused}")
         }
     }
-    machine::is_as(&before, &machine::now());
+    machine::assert_removed(&before, &machine::now());
 }
 
 fn agent_killed() {
@@ -131,7 +131,7 @@ fn controller_killed() {
         assert!(agents.iter().all(|pid| during.processes.contains(&pid.to_string())), "{kind}");
         child.kill().unwrap();
         child.wait().unwrap();
-        machine::is_as(&before, &during);
+        machine::assert_removed(&before, &during);
     }
 }
 
@@ -146,16 +146,17 @@ fn stopped_agent() {
     std::thread::sleep(Duration::from_millis(50));
     child.kill().unwrap();
     child.wait().unwrap();
-    machine::is_as(&before, &during);
+    machine::assert_removed(&before, &during);
 }
 
-fn not_there() {
+fn unavailable() {
     for kind in [EnvironmentKind::Vm, EnvironmentKind::Ssh] {
         let failure = environment::start(kind, &Setup::default()).err().unwrap();
         assert_eq!(failure.kind, FailureKind::NotAvailable);
         assert!(failure.message.contains("not in this version"), "{failure}");
     }
-    let missing = Launcher::ALL.iter().find(|launcher| launcher::obstacle(**launcher).is_some());
+    let missing =
+        Launcher::ALL.iter().find(|launcher| launcher::unavailable_reason(**launcher).is_some());
     let missing = missing.expect("a machine without one of the vendors' accelerators");
     let setup = Setup { client_launcher: Some(*missing), ..Setup::default() };
     let failure = environment::start(EnvironmentKind::Loopback, &setup).err().unwrap();

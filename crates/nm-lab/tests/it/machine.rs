@@ -1,11 +1,11 @@
-//! What there is on the machine before and after a test.
+//! Processes, namespaces and links of the machine before and after a test.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nm_sys::clock::Deadline;
 
-/// Everything that an environment might leave behind.
+/// Everything of an environment that could remain.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Network namespaces that a process holds.
@@ -45,10 +45,9 @@ pub fn now() -> Machine {
     }
 }
 
-/// Waits until the machine is as `before`, as the kernel takes some time for it. Namespaces that
-/// others made meanwhile do not count, so only ends are looked for: nothing of `during` that was
-/// not in `before` may stay.
-pub fn is_as(before: &Machine, during: &Machine) {
+/// Waits until everything of `during` that was not in `before` is gone, for which the kernel takes
+/// some time. What other programs created in the meantime is ignored.
+pub fn assert_removed(before: &Machine, during: &Machine) {
     let limit = Deadline::after(Duration::from_secs(10));
     loop {
         let after = now();
@@ -66,7 +65,7 @@ pub fn is_as(before: &Machine, during: &Machine) {
         if left.is_empty() {
             return;
         }
-        assert!(!limit.passed(), "left behind: {left:?}");
+        assert!(!limit.passed(), "still there: {left:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

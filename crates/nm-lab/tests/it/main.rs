@@ -1,11 +1,11 @@
 //! Agents and environments as real processes.
 //!
-//! The agents are this very program: it takes the binary's hidden subcommands, so that what is
-//! tested starts `current_exe() agent` as the binary does. Tests run one after the other, because
-//! they count the processes and namespaces of the machine. Arguments choose tests by a part of
-//! their name, as with the usual harness.
+//! The agents are this program itself: it has the binary's hidden subcommands, so that the code under
+//! test starts `current_exe() agent` as in the binary. Tests run one after the other, because they
+//! count the processes and namespaces of the machine. Arguments choose tests by a part of their
+//! name, as with the standard harness.
 
-#![allow(clippy::print_stdout, reason = "this is a harness, which reports what tests do")]
+#![allow(clippy::print_stdout, reason = "a test harness prints results")]
 
 mod agents;
 mod controller;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["lab-wire", ..] => {
-            return exit(nm_lab::wire::run(&arguments[1..]));
+            return exit(nm_lab::link_setup::run(&arguments[1..]));
         }
         ["controller", kind] => {
             controller::hold_environment(kind);
@@ -60,7 +60,7 @@ fn exit<E>(result: Result<(), E>) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs the tests that the arguments choose, in order, and reports as the usual harness does.
+/// Runs the tests that the arguments choose, in order, and reports like the standard harness.
 fn run(tests: &[Test], words: &[&str]) -> ExitCode {
     let filters: Vec<&&str> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let chosen: Vec<&Test> = tests

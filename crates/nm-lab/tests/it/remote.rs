@@ -12,16 +12,16 @@ use nm_model::{Failure, FailureKind};
 use crate::Test;
 
 pub const TESTS: &[Test] = &[
-    ("remote::a_server_serves_one_controller_after_another", serves),
-    ("remote::a_second_controller_is_told_that_it_is_busy", busy),
-    ("remote::once_ends_with_the_first_controller", once),
-    ("remote::a_taken_port_is_one_sentence", taken),
-    ("remote::nobody_there_is_one_sentence", nobody),
-    ("remote::another_version_is_one_sentence", other_version),
-    ("remote::garbage_gets_an_answer_and_does_no_harm", garbage),
+    ("remote::server_serves_one_controller_after_another", serves),
+    ("remote::second_controller_is_refused", busy),
+    ("remote::once_ends_with_first_controller", once),
+    ("remote::port_in_use_is_reported", taken),
+    ("remote::missing_server_is_reported", nobody),
+    ("remote::other_version_is_reported", other_version),
+    ("remote::invalid_input_is_answered_and_ignored", garbage),
 ];
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Server {
     address: SocketAddr,
@@ -40,7 +40,7 @@ impl Server {
                 let _ = sender.lock().unwrap().send(notice);
             })
         });
-        match notices.recv_timeout(PATIENCE).unwrap() {
+        match notices.recv_timeout(TIMEOUT).unwrap() {
             Notice::Listening(address) => Server { address, notices, thread },
             other => panic!("{other:?}"),
         }
@@ -50,10 +50,10 @@ impl Server {
         Handle::connect("server", self.address)
     }
 
-    /// Waits until a controller's end was noticed.
+    /// Waits until the server has noticed the end of a controller.
     fn ended(&self) -> Result<(), Failure> {
         loop {
-            if let Notice::Ended(_, result) = self.notices.recv_timeout(PATIENCE).unwrap() {
+            if let Notice::Ended(_, result) = self.notices.recv_timeout(TIMEOUT).unwrap() {
                 return result;
             }
         }
@@ -69,7 +69,7 @@ fn serves() {
         handle.close();
         assert_eq!(server.ended(), Ok(()));
     }
-    // One that goes without a word frees the server too.
+    // A connection that is closed without `bye` frees the server too.
     drop(TcpStream::connect(server.address).unwrap());
     let _ = server.ended();
     assert!(server.connect().is_ok());
@@ -98,7 +98,7 @@ fn taken() {
     let address = listener.local_addr().unwrap();
     let failure = listen(address, true, |_| {}).unwrap_err();
     assert_eq!(failure.kind, FailureKind::AddressInUse);
-    assert_eq!(failure.message, format!("{address} is in use already"));
+    assert_eq!(failure.message, format!("{address} is already in use"));
 }
 
 fn nobody() {
@@ -117,7 +117,7 @@ fn other_version() {
     let thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         writeln!(stream, r#"{{"answer":"hello","protocol":2,"version":"2.0.0","pid":1}}"#).unwrap();
-        // Until the other end has seen enough.
+        // Keeps the connection open until the other end closes it.
         let _ = stream.read(&mut [0; 64]);
     });
     let failure = Handle::connect("server", address).err().unwrap();
@@ -128,7 +128,7 @@ fn other_version() {
 fn garbage() {
     let server = Server::start(false);
     let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\0\xff\xfe\r\n{}\n[]\n\"do\"\n").unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().contains("hello"));

@@ -22,17 +22,17 @@ pub const TESTS: &[Test] = &[
     ("trials::ping_pong_over_bridge", || everywhere("bridge")),
     ("trials::unix_sockets_on_loopback", unix),
     ("trials::shared_memory_in_every_environment_of_one_host", memory),
-    ("trials::both_ends_may_differ", differing),
+    ("trials::stacks_of_both_ends_may_differ", differing),
     ("trials::throughput_counts_both_directions", stream),
     ("trials::requests_have_latency_and_service_time", requests),
-    ("trials::raw_samples_come_on_request", raw_samples),
-    ("trials::a_size_that_cannot_be_is_skipped_with_its_reason", skipped),
+    ("trials::raw_samples_are_returned_on_request", raw_samples),
+    ("trials::impossible_size_is_skipped_with_a_reason", skipped),
     ("trials::one_cpu_for_both_is_a_doubt", shared_cpu),
-    ("trials::a_cpu_that_is_not_there_is_one_sentence", wrong_cpu),
-    ("trials::cancelling_ends_both_ends_and_the_next_trial_runs", cancelled),
-    ("trials::an_agent_killed_while_measuring_is_one_sentence", killed),
-    ("trials::a_stopped_client_hurts_nobody_for_ever", stopped_server),
-    ("trials::a_server_elsewhere_and_a_client_in_this_process", remote),
+    ("trials::missing_cpu_is_reported", wrong_cpu),
+    ("trials::cancellation_ends_both_agents_and_next_trial_runs", cancelled),
+    ("trials::agent_killed_while_measuring_is_reported", killed),
+    ("trials::stopped_server_is_reported_by_the_client", stopped_server),
+    ("trials::remote_server_and_local_client", remote),
 ];
 
 pub fn short(sizes: &[u32]) -> ProbeSpec {
@@ -104,7 +104,7 @@ fn everywhere(kind: &str) {
     }
     let during = machine::now();
     drop(environment);
-    machine::is_as(&before, &during);
+    machine::assert_removed(&before, &during);
 }
 
 fn unix() {
@@ -112,7 +112,7 @@ fn unix() {
     check_pingpong(&run(&mut environment.pair, "unix-blocking", &short(&[64]))[0]);
 }
 
-/// Agents share the host's memory whatever lies between their networks.
+/// Agents of one host share its memory in all environments.
 fn memory() {
     for kind in ["loopback", "netns", "bridge"] {
         let before = machine::now();
@@ -130,11 +130,11 @@ fn memory() {
                 limits += u32::from(limit.is_some());
             }
         }
-        // Where others use the CPUs the limit may time out for a row, but hardly for all.
+        // On busy CPUs the measurement of the limit may time out for one row, but hardly for all rows.
         assert!(apart == 0 || limits > 0, "{kind}: a limit for none of {apart} rows");
         let during = machine::now();
         drop(environment);
-        machine::is_as(&before, &during);
+        machine::assert_removed(&before, &during);
     }
 }
 
@@ -247,12 +247,12 @@ fn wrong_cpu() {
     assert_eq!(interrupted.failure.message, "the server may not use CPU 60000");
 }
 
-/// A ping-pong that lasts until somebody ends it.
+/// A ping-pong that lasts until it is cancelled.
 fn long() -> ProbeSpec {
     ProbeSpec::Pingpong(PingpongSpec {
         sizes: vec![64],
         max_ms: 600_000,
-        // Blocking, some twenty seconds at least; their memory is taken beforehand.
+        // At least 20 s in blocking mode. Memory for all samples is allocated before.
         max_iterations: 2_000_000,
         ..PingpongSpec::default()
     })
@@ -279,11 +279,11 @@ fn cancelled() {
     .unwrap_err();
     assert_eq!(interrupted.failure.kind, FailureKind::Cancelled);
     assert!(interrupted.completed.measured.is_empty());
-    assert!(estimates >= 1, "somebody cancelled before the first estimate");
+    assert!(estimates >= 1, "cancelled before the first estimate");
     check_pingpong(&run(&mut environment.pair, "tcp-blocking", &short(&[64]))[0]);
 }
 
-/// A flow that lasts until somebody ends it, over whatever stack.
+/// A flow that lasts until it is cancelled.
 fn flood() -> ProbeSpec {
     ProbeSpec::Stream(StreamSpec {
         patterns: vec!["1-uni-1".parse().unwrap()],
@@ -333,7 +333,7 @@ fn stopped_server() {
         thread::sleep(Duration::from_millis(300));
         kill_process(pid, Signal::STOP).unwrap();
     });
-    // The client notices by its own time-out, one second.
+    // The client notices it by its own time-out of one second.
     let interrupted = trial::run(
         &mut environment.pair,
         &stacks("tcp-blocking"),

@@ -1,4 +1,4 @@
-//! Trials over AF_XDP, and what it leaves to the kernel while it runs and after it was killed.
+//! Trials over AF_XDP: other traffic of the link while it runs, and cleanup after it was killed.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -28,22 +28,22 @@ pub const TESTS: &[Test] = &[
     ("xdp::ping_pong_over_bridge_and_again", || everywhere("bridge")),
     ("xdp::requests_and_their_service_time", requests),
     ("xdp::other_traffic_stays_with_the_kernel", other_traffic),
-    ("xdp::a_killed_agent_leaves_no_program_and_no_port", killed),
-    ("xdp::a_killed_server_is_noticed", server_killed),
-    ("xdp::a_link_has_the_paths_that_its_driver_can", paths),
-    ("xdp::the_kernel_takes_our_frames_and_we_take_its", with_the_kernel),
-    ("xdp::loopback_has_a_reason", loopback),
+    ("xdp::killed_agent_releases_program_and_port", killed),
+    ("xdp::killed_server_is_noticed", server_killed),
+    ("xdp::link_has_the_paths_of_its_driver", paths),
+    ("xdp::frames_are_exchanged_with_the_kernel", with_the_kernel),
+    ("xdp::loopback_is_refused_with_a_reason", loopback),
 ];
 
 pub const LONG: Duration = Duration::from_secs(10);
 
-/// An environment that AF_XDP works in; none where this machine says why not.
+/// An environment with AF_XDP; none if it is not available on this machine.
 pub fn start(kind: &str) -> Option<Environment> {
     let kind_of: EnvironmentKind = kind.parse().unwrap();
-    match resolve::obstacle(kind_of, &stacks("xdp-spin"), ProbeKind::Pingpong) {
+    match resolve::unavailable_reason(kind_of, &stacks("xdp-spin"), ProbeKind::Pingpong) {
         None => environments::start(kind),
         Some(reason) => {
-            assert!(reason.contains("; "), "no remedy: {reason}");
+            assert!(reason.to_string().contains("; "), "no remedy: {reason}");
             None
         }
     }
@@ -70,7 +70,7 @@ fn everywhere(kind: &str) {
             assert!(!dropped(&one.round.doubts), "{:?}", one.round.doubts);
         }
     };
-    // Each task takes the queue anew, so the one before must have let go of it.
+    // Each task binds the queue again, so the previous one must have released it.
     for text in ["xdp-spin", "xdp-blocking", "xdp-spin:xdp-blocking", "udp-spin"] {
         if text == "udp-spin" {
             assert_eq!(run(&mut environment.pair, text, &short(&[64])).len(), 1);
@@ -85,7 +85,7 @@ fn everywhere(kind: &str) {
     }
     let during = machine::now();
     drop(environment);
-    machine::is_as(&before, &during);
+    machine::assert_removed(&before, &during);
 }
 
 fn requests() {
@@ -102,7 +102,7 @@ fn requests() {
     }
 }
 
-/// Does `work` on a thread in the network namespace.
+/// Runs `work` on a thread in the network namespace.
 pub fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
         let working = scope.spawn(|| {
@@ -113,7 +113,7 @@ pub fn inside<R: Send>(space: &Namespace, work: impl FnOnce() -> R + Send) -> R 
     })
 }
 
-/// Whether a program is on the link with this address: a second one is refused then.
+/// Whether an XDP program is attached to the link with this address, so that a second is refused.
 pub fn is_taken(space: &Namespace, ip: IpAddr) -> bool {
     inside(space, || {
         let links = Links::new().unwrap();
@@ -198,8 +198,8 @@ fn other_traffic() {
             scope.spawn(|| there.write_all(&sent).unwrap());
             here.read_exact(&mut received).unwrap();
         });
-        assert!(received == sent, "TCP over the same link arrives whole");
-        assert!(is_taken(&client, client_ip), "all that happened beside the program");
+        assert!(received == sent, "all bytes of TCP over the same link arrive");
+        assert!(is_taken(&client, client_ip), "the program was attached all the time");
     });
     let outcome = outcome.unwrap_or_else(|interrupted| panic!("{}", interrupted.failure));
     let RoundData::Latency(data) = &outcome.measured[0].round.data else { panic!() };
@@ -207,19 +207,19 @@ fn other_traffic() {
     assert!(!is_taken(&client, client_ip) && !is_taken(&server, server_ip), "after its end");
 }
 
-/// Waits until nothing of AF_XDP and no UDP port is left in the namespace.
-fn is_free(space: &Namespace, ip: IpAddr) {
+/// Waits until the XDP program is detached and no UDP port is open in the namespace.
+fn wait_released(space: &Namespace, ip: IpAddr) {
     let limit = Deadline::after(LONG);
     let ports = || inside(space, || std::fs::read_to_string("/proc/thread-self/net/udp").unwrap());
     while is_taken(space, ip) || ports().lines().count() > 1 {
-        assert!(!limit.passed(), "left behind: {}", ports());
+        assert!(!limit.passed(), "still open: {}", ports());
         thread::sleep(Duration::from_millis(10));
     }
 }
 
 fn killed() {
     let Some(mut environment) = start("netns") else { return };
-    // The open namespace stays when the agent goes, and its link with it.
+    // The open descriptor keeps the namespace and its link when the agent ends.
     let pid = environment.pair.client.pid();
     let client = Namespace::network_of(pid).unwrap();
     let ip = environment.pair.client_address;
@@ -229,7 +229,7 @@ fn killed() {
     });
     let failure = ended.err().unwrap().failure;
     assert_eq!(failure.message, "agent `client` of netns ended by signal 9");
-    is_free(&client, ip);
+    wait_released(&client, ip);
 }
 
 fn server_killed() {
@@ -239,7 +239,7 @@ fn server_killed() {
     let ip = environment.pair.server_address;
     let ended = with_meanwhile(&mut environment, "xdp-spin", 20_000, || kill(pid));
     assert_eq!(ended.err().unwrap().failure.kind, FailureKind::Peer);
-    is_free(&server, ip);
+    wait_released(&server, ip);
 }
 
 fn paths() {
@@ -254,13 +254,13 @@ fn paths() {
         for path in [XdpPath::Native, XdpPath::Generic, XdpPath::Native] {
             assert_eq!(open(path).unwrap().path(), path);
         }
-        assert!(open(XdpPath::ZeroCopy).is_err(), "a veth pair has no memory of its own to spare");
+        assert!(open(XdpPath::ZeroCopy).is_err(), "a veth pair does not support zero copy");
         let flow = FlowFilter::udp(SocketAddr::new(ip, 9));
         assert!(XdpSocket::open(index, 7, &flow, XdpPath::Generic, None).is_err(), "queue");
     });
 }
 
-/// Sends a message and answers with what comes back.
+/// Sends a message and returns the reply.
 struct Echo<'a>(&'a [u8]);
 
 impl Visitor for Echo<'_> {
@@ -283,7 +283,7 @@ impl Visitor for Echo<'_> {
     }
 }
 
-/// A kernel socket as the listener: it drops what has a wrong checksum.
+/// The listener is a kernel socket, which drops frames with a wrong checksum.
 fn with_the_kernel() {
     let Some(mut environment) = start("netns") else { return };
     for ipv6 in [false, true] {

@@ -18,16 +18,16 @@ use crate::xdp::{LONG, inside, is_taken, start, with_meanwhile};
 use crate::{Test, machine};
 
 pub const TESTS: &[Test] = &[
-    ("xdp_tcp::ping_pong_over_netns_with_itself_and_the_kernel", || everywhere("netns")),
-    ("xdp_tcp::ping_pong_over_bridge_with_itself_and_the_kernel", || everywhere("bridge")),
-    ("xdp_tcp::requests_over_both", requests),
-    ("xdp_tcp::streams_arrive_whole_whoever_sends", streams),
-    ("xdp_tcp::more_than_one_flow_has_a_reason", flows),
-    ("xdp_tcp::every_byte_comes_in_order_and_the_end_is_seen", whole),
-    ("xdp_tcp::nobody_listening_is_said", refused),
-    ("xdp_tcp::a_killed_end_is_noticed_and_leaves_nothing", killed),
+    ("xdp_tcp::ping_pong_over_netns_with_itself_and_kernel", || everywhere("netns")),
+    ("xdp_tcp::ping_pong_over_bridge_with_itself_and_kernel", || everywhere("bridge")),
+    ("xdp_tcp::requests_with_itself_and_kernel", requests),
+    ("xdp_tcp::streams_with_itself_and_kernel", streams),
+    ("xdp_tcp::several_flows_are_skipped_with_a_reason", flows),
+    ("xdp_tcp::bytes_and_end_arrive_in_order", all_bytes),
+    ("xdp_tcp::missing_listener_is_reported", refused),
+    ("xdp_tcp::killed_end_is_noticed_and_cleaned_up", killed),
     ("xdp_tcp::busy_poll_is_recorded", busy_poll),
-    ("xdp_tcp::dropped_frames_are_a_doubt", dropped_frames),
+    ("xdp_tcp::dropped_frames_raise_a_doubt", dropped_frames),
 ];
 
 fn everywhere(kind: &str) {
@@ -63,7 +63,7 @@ fn everywhere(kind: &str) {
     }
     let during = machine::now();
     drop(environment);
-    machine::is_as(&before, &during);
+    machine::assert_removed(&before, &during);
 }
 
 fn requests() {
@@ -92,7 +92,7 @@ fn stream(pattern: &str, write_bytes: u32) -> ProbeSpec {
 
 fn streams() {
     let Some(mut environment) = start("netns") else { return };
-    // A kernel that sends to us leaves it to the device to cut its segments, so they come large.
+    // The kernel relies on segmentation offload of the device, so its segments arrive large.
     for text in
         ["xdp-tcp-spin", "xdp-tcp-blocking", "tcp-spin:xdp-tcp-spin", "xdp-tcp-spin:tcp-blocking"]
     {
@@ -129,7 +129,7 @@ fn flows() {
     assert!(reason.contains("one flow"), "{reason}");
 }
 
-/// Sends `0` numbered bytes and answers with all that comes back until the end.
+/// Sends this many numbered bytes and returns all bytes received until the end of the stream.
 struct Exchange(usize);
 
 impl Visitor for Exchange {
@@ -161,8 +161,8 @@ impl Visitor for Exchange {
     }
 }
 
-/// A kernel socket echoes a few megabytes, and both see the end of the other.
-fn whole() {
+/// A kernel socket echoes a few megabytes, and each end sees the end of the other's stream.
+fn all_bytes() {
     use std::io::{Read, Write};
     let Some(environment) = start("netns") else { return };
     let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
@@ -213,16 +213,16 @@ fn refused() {
     let closed = failure(SocketAddr::new(server_ip, 9), LONG);
     assert_eq!(closed.kind, FailureKind::Peer);
     assert!(closed.message.contains("nobody listens there"), "{closed}");
-    // An address of the same network that nobody has.
+    // An unused address of the same network.
     let IpAddr::V4(ip) = server_ip else { panic!("{server_ip}") };
     let [a, b, c, _] = ip.octets();
-    let nobody = SocketAddr::new(Ipv4Addr::new(a, b, c, 2).into(), 9);
-    if ![client_ip, server_ip].contains(&nobody.ip()) {
-        let absent = failure(nobody, Duration::from_millis(100));
+    let unused = SocketAddr::new(Ipv4Addr::new(a, b, c, 2).into(), 9);
+    if ![client_ip, server_ip].contains(&unused.ip()) {
+        let absent = failure(unused, Duration::from_millis(100));
         assert_eq!(absent.kind, FailureKind::Peer, "{absent}");
         assert!(absent.hint.is_some(), "{absent}");
     }
-    assert!(!is_taken(&client, client_ip), "what failed lets go of the link");
+    assert!(!is_taken(&client, client_ip), "a failed connection releases the link");
 }
 
 fn killed() {
@@ -238,14 +238,14 @@ fn killed() {
             true => (pair.client.pid(), pair.client_address),
             false => (pair.server.pid(), pair.server_address),
         };
-        // The open namespace stays when the agent goes, and its link with it.
+        // The open descriptor keeps the namespace and its link when the agent ends.
         let space = Namespace::network_of(pid).unwrap();
         let ended = with_meanwhile(&mut environment, text, 20_000, || kill(pid));
         let failure = ended.err().unwrap().failure;
         assert_eq!(failure.kind, FailureKind::Peer, "{text}: {failure}");
         let limit = Deadline::after(LONG);
         while is_taken(&space, ip) {
-            assert!(!limit.passed(), "{text}: the program stays");
+            assert!(!limit.passed(), "{text}: the program is still attached");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -261,7 +261,7 @@ fn busy_poll() {
     }
 }
 
-/// Sends more datagrams than the ring has entries to an end that is held up for a moment.
+/// Sends more datagrams than the ring has entries while the receiving process is stopped.
 fn dropped_frames() {
     let Some(mut environment) = start("netns") else { return };
     let pid = environment.pair.server.pid();

@@ -1,6 +1,6 @@
-//! Takes the ledgers of a program and its children, as the accelerator's library hands each over
-//! when it is made. A ledger is memory: it can be read after its writers have gone, whatever ended
-//! them.
+//! Receives the ledgers of a program and its child processes: the accelerator's library sends the
+//! descriptor of each ledger when it creates it. A ledger is shared memory, so that it can be read
+//! after its writers have ended, also if they were killed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,67 +15,69 @@ use nm_lab::ledger::Ledger;
 use nm_sys::unix::receive_descriptor;
 use rustix::fs::{Mode, OFlags, open};
 
-/// Ledgers that are kept. A shell script may start programs without end.
+/// Most ledgers that are kept: a shell script may start any number of programs.
 const LEDGERS_MAX: usize = 4096;
 
-/// How long one look lasts, so that the end is seen.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long one receive waits, so that the thread notices `ended`.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// What has been handed over.
+/// The ledgers received so far.
 #[derive(Default)]
 pub struct Collected {
-    /// The ledgers, in order.
+    /// In the order of arrival.
     pub ledgers: Vec<Ledger>,
-    /// How many more there were.
-    pub left_out: usize,
+    /// Ledgers that were dropped because there were more than [`LEDGERS_MAX`].
+    pub dropped: usize,
 }
 
-/// Listens for ledgers.
+/// Receives ledgers in a thread of its own.
 pub struct Collector {
-    /// The socket's place in the file system, which has no name any more.
-    place: OwnedFd,
+    /// The socket's file, opened by path before its name was removed.
+    socket_file: OwnedFd,
     collected: Arc<Mutex<Collected>>,
     ended: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Collector {
-    /// Starts to listen.
+    /// Starts to receive.
     ///
     /// # Errors
-    /// If no socket can be made.
+    /// If no socket can be created.
     pub fn start() -> io::Result<Collector> {
         let name = format!("nearmetal-accel-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Of a dead process with this number.
+        // Left by an earlier process with this id.
         let _ = std::fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path)?;
-        let place = open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-        // From here on nothing can be left behind.
+        let socket_file =
+            open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        // From here on no file remains if this process is killed.
         std::fs::remove_file(&path)?;
-        let place = place?;
-        socket.set_read_timeout(Some(LOOK))?;
+        let socket_file = socket_file?;
+        socket.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
         let (collected, ended) = (Arc::<Mutex<Collected>>::default(), Arc::<AtomicBool>::default());
-        let (into, until) = (collected.clone(), ended.clone());
+        let (into, is_ended) = (collected.clone(), ended.clone());
         let thread = thread::Builder::new().name("ledgers".into()).spawn(move || {
-            // A ledger that is on its way at the end is still taken: one more look.
+            // One more receive after the end takes the ledgers that are still queued.
             let mut last = false;
             while !last {
-                last = until.load(Ordering::Acquire);
+                last = is_ended.load(Ordering::Acquire);
                 while let Ok((_, descriptor)) = receive_descriptor(socket.as_fd(), &mut [0; 64]) {
-                    take(&into, descriptor);
+                    store(&into, descriptor);
                 }
             }
         })?;
-        Ok(Collector { place, collected, ended, thread })
+        Ok(Collector { socket_file, collected, ended, thread })
     }
 
-    /// Where the library sends to: through this process, in whatever network namespace it is.
+    /// The path that the library sends to. It leads through `/proc` to this process, so that it
+    /// works from every network namespace.
     pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.place.as_raw_fd()).into()
+        format!("/proc/{}/fd/{}", std::process::id(), self.socket_file.as_raw_fd()).into()
     }
 
-    /// Ends listening and gives what was collected.
+    /// Ends the thread and returns the ledgers.
     pub fn finish(self) -> Collected {
         self.ended.store(true, Ordering::Release);
         let _ = self.thread.join();
@@ -83,10 +85,10 @@ impl Collector {
     }
 }
 
-fn take(into: &Mutex<Collected>, descriptor: Option<OwnedFd>) {
+fn store(into: &Mutex<Collected>, descriptor: Option<OwnedFd>) {
     let (Some(descriptor), Ok(mut all)) = (descriptor, into.lock()) else { return };
     if all.ledgers.len() >= LEDGERS_MAX {
-        all.left_out += 1;
+        all.dropped += 1;
     } else if let Ok(ledger) = Ledger::of(descriptor) {
         all.ledgers.push(ledger);
     }
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_ledger_is_not_taken_and_no_name_is_left() {
+    fn other_messages_are_ignored_and_no_file_remains() {
         let collector = Collector::start().unwrap();
         let path = collector.path();
         let name = format!("nearmetal-accel-{}", std::process::id());
@@ -108,7 +110,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         nm_sys::unix::send_descriptor(sender.as_fd(), b"file", file.as_fd()).unwrap();
         let collected = collector.finish();
-        assert!(collected.ledgers.is_empty() && collected.left_out == 0);
-        assert!(UnixDatagram::unbound().unwrap().connect(&path).is_err(), "it has gone");
+        assert!(collected.ledgers.is_empty() && collected.dropped == 0);
+        assert!(UnixDatagram::unbound().unwrap().connect(&path).is_err(), "the socket is closed");
     }
 }

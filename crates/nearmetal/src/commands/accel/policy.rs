@@ -1,11 +1,11 @@
 //! The policy file: which connections and programs are accelerated, and how long programs spin.
-//! Here it becomes the one line that the accelerator's library reads.
+//! It is translated into the one-line form that the accelerator's library reads.
 //!
 //! ```toml
 //! [[rules]]                        # the first rule that matches wins; else: allow
 //! action = "deny"
-//! ports = [22, "8000-8099"]        # of either end; every port if absent
-//! programs = ["sshd", "curl*"]     # every program if absent
+//! ports = [22, "8000-8099"]        # of either end; all ports if absent
+//! programs = ["sshd", "curl*"]     # all programs if absent
 //!
 //! [spin_us]
 //! redis-server = 20
@@ -54,7 +54,25 @@ enum Ports {
     Range(String),
 }
 
-/// Reads a policy file and gives its compact form.
+/// A mistake in a policy file.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Mistake {
+    /// What the TOML parser reports, first line.
+    #[error("{0}")]
+    Toml(String),
+    #[error("`{0}` is not a range of ports; write for example \"8000-8099\"")]
+    PortRange(String),
+    #[error(
+        "`{0}` is not the name of a program; write the name of its file, with `*` at the end for \
+         any rest"
+    )]
+    ProgramName(String),
+}
+
+/// A mistake, and the byte offset in the file where it is.
+type Located = (usize, Mistake);
+
+/// Reads a policy file and returns its compact form.
 ///
 /// # Errors
 /// One sentence with the line, if there is a mistake.
@@ -62,63 +80,65 @@ pub fn load(path: &Path) -> Result<String> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Stop::usage(format!("cannot read policy {shown}: {error}")))?;
-    compact(&text)
-        .map_err(|(line, message)| Stop::usage(format!("{shown}, line {line}: {message}")))
+    compact(&text).map_err(|(offset, mistake)| {
+        let line = line_of(&text, offset);
+        Stop::usage(format!("{shown}, line {line}: {mistake}"))
+    })
 }
 
-/// The compact form, or the line of the mistake and what it is.
-fn compact(text: &str) -> Result<String, (usize, String)> {
-    let line = |at: usize| text.get(..at).unwrap_or(text).matches('\n').count() + 1;
+/// The number of the line, from 1 on, in which a byte of `text` is.
+fn line_of(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or(text).matches('\n').count() + 1
+}
+
+/// The compact form.
+fn compact(text: &str) -> Result<String, Located> {
     let file: File = toml::from_str(text).map_err(|error| {
-        let message = error.message().lines().next().unwrap_or("no policy").to_string();
-        (line(error.span().map_or(0, |span| span.start)), message)
+        let message = error.message().lines().next().unwrap_or("not a policy file").to_string();
+        (error.span().map_or(0, |span| span.start), Mistake::Toml(message))
     })?;
-    let mut words = vec![];
+    let mut parts = vec![];
     for rule in &file.rules {
-        let mut word = match rule.action {
+        let mut part = match rule.action {
             Action::Allow => "+".to_string(),
             Action::Deny => "-".to_string(),
         };
         for (index, ports) in rule.ports.iter().enumerate() {
-            let (low, high) = range(ports.get_ref()).map_err(|m| (line(ports.span().start), m))?;
+            let (low, high) = range(ports.get_ref()).map_err(|m| (ports.span().start, m))?;
             let comma = if index > 0 { "," } else { "" };
             // Writing to a string does not fail.
-            let _ = write!(word, "{comma}{low}-{high}");
+            let _ = write!(part, "{comma}{low}-{high}");
         }
-        word += &named(&rule.programs).map_err(|(at, message)| (line(at), message))?;
-        words.push(word);
+        part += &program_list(&rule.programs)?;
+        parts.push(part);
     }
     for (program, microseconds) in &file.spin_us {
-        let programs = named(std::slice::from_ref(program)).map_err(|(at, m)| (line(at), m))?;
-        words.push(format!("~{microseconds}{programs}"));
+        let programs = program_list(std::slice::from_ref(program))?;
+        parts.push(format!("~{microseconds}{programs}"));
     }
-    Ok(words.join(";"))
+    Ok(parts.join(";"))
 }
 
-fn range(ports: &Ports) -> Result<(u16, u16), String> {
+fn range(ports: &Ports) -> Result<(u16, u16), Mistake> {
     match ports {
         Ports::One(port) => Ok((*port, *port)),
         Ports::Range(text) => {
             let (low, high) = text.split_once('-').unwrap_or((text, text));
             match (low.trim().parse(), high.trim().parse()) {
                 (Ok(low), Ok(high)) if low <= high => Ok((low, high)),
-                _ => Err(format!("`{text}` is no range of ports; write for example \"8000-8099\"")),
+                _ => Err(Mistake::PortRange(text.clone())),
             }
         }
     }
 }
 
-/// `@NAME,NAME`, or nothing for every program; else where the mistake is, and which.
-fn named(programs: &[toml::Spanned<String>]) -> Result<String, (usize, String)> {
+/// `@NAME,NAME`, or nothing for all programs.
+fn program_list(programs: &[toml::Spanned<String>]) -> Result<String, Located> {
     for program in programs {
         let name = program.get_ref();
         let stem = name.strip_suffix('*').unwrap_or(name);
         if name.is_empty() || stem.contains(['*', '/', ',', ';', '@', '\0']) {
-            let message = format!(
-                "`{name}` is no program's name; write the name of its file, with `*` at the end \
-                 for any rest"
-            );
-            return Err((program.span().start, message));
+            return Err((program.span().start, Mistake::ProgramName(name.clone())));
         }
     }
     let names: Vec<&str> = programs.iter().map(|program| program.get_ref().as_str()).collect();
@@ -130,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_becomes_one_line() {
+    fn policy_is_compacted_to_one_line() {
         let text = "[[rules]]\naction = \"deny\"\nports = [22, \"8000-8099\"]\n\
                     programs = [\"sshd\", \"curl*\"]\n\
                     [[rules]]\naction = \"allow\"\nports = [6379]\n\
@@ -142,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_its_line() {
+    fn mistake_is_reported_with_its_line() {
         for (text, line, word) in [
             ("\n[[rules]]\naction = \"forbid\"\n", 3, "forbid"),
             ("[[rules]]\nports = [1]\n", 1, "action"),
@@ -154,7 +174,8 @@ mod tests {
             ("[rule]\n", 1, "rule"),
             ("[[rules]\n", 1, ""),
         ] {
-            let (at, message) = compact(text).unwrap_err();
+            let (offset, mistake) = compact(text).unwrap_err();
+            let (at, message) = (line_of(text, offset), mistake.to_string());
             assert!(at == line && message.contains(word), "{text}: line {at}: {message}");
         }
     }

@@ -1,4 +1,5 @@
-//! `nearmetal accel status`: what runs under the accelerator now, and where its connections are.
+//! `nearmetal accel status`: programs that run under the accelerator now, and the
+//! data path of each of their connections.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +13,11 @@ use serde::Serialize;
 
 use super::program;
 use super::view::{Row, table};
-use crate::cli::Format;
+use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
 
-/// What there is to tell.
+/// What `status` shows.
 #[derive(Debug, Default, Serialize)]
 struct Status {
     /// Accelerated programs.
@@ -34,12 +35,12 @@ struct Program {
     loaded: bool,
     /// Settings other than the defaults.
     settings: String,
-    /// Why nothing of it is accelerated, or what keeps part of it on the kernel.
+    /// Why it is not accelerated, or why some of its sockets stay on the kernel.
     note: Option<String>,
 }
 
 pub fn run(format: Format) -> Result<Exit> {
-    let status = look();
+    let status = inspect_all();
     match format {
         Format::Json => output::json(&status)?,
         Format::Text => output::data(&status.to_text())?,
@@ -47,8 +48,8 @@ pub fn run(format: Format) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Looks at every process that this user may look at.
-fn look() -> Status {
+/// Inspects every process that this user may read.
+fn inspect_all() -> Status {
     let files = HostFiles::default();
     let mut status = Status::default();
     let mut known = BTreeSet::new();
@@ -71,23 +72,23 @@ fn look() -> Status {
     status
 }
 
-/// A process that has the library, or was to have it; none for all others, and for the parents that
-/// only wait for a report.
+/// A process in which the library is loaded or was meant to be loaded; none for all others, such as
+/// the parents that only wait for an exit report.
 fn inspect(files: &HostFiles, pid: u32) -> Option<Program> {
     let of = |name: &str| files.text(&format!("/proc/{pid}/{name}"));
     let loaded = of("maps").is_some_and(|maps| maps.contains(LIBRARY));
-    let wanted = of("environ").is_some_and(|environ| {
+    let requested = of("environ").is_some_and(|environ| {
         environ
             .split('\0')
             .any(|variable| variable.starts_with("LD_PRELOAD=") && variable.contains(LIBRARY))
     });
-    if !loaded && !wanted {
+    if !loaded && !requested {
         return None;
     }
     let program = clean(&of("comm").unwrap_or_else(|| "unknown".to_string()));
     let note = if loaded {
         uses_io_uring(files, pid).then(|| {
-            "uses io_uring, which moves bytes past every library: its sockets stay on the kernel"
+            "uses io_uring, which no preloaded library can intercept: its sockets stay on the kernel"
                 .to_string()
         })
     } else {
@@ -97,11 +98,11 @@ fn inspect(files: &HostFiles, pid: u32) -> Option<Program> {
     Some(Program { pid, program, loaded, settings: String::new(), note })
 }
 
-/// Why the library is not in a process that was to have it.
+/// Why a process did not load the library although it was meant to.
 fn not_loaded(executable: &Path) -> String {
-    match program::obstacle(executable) {
-        Some(obstacle) => format!("{}: it runs on the kernel", obstacle.words()),
-        None => "has not loaded the library; its own messages may say why".to_string(),
+    match program::not_accelerated(executable) {
+        Some(reason) => format!("{reason}: it runs on the kernel"),
+        None => "has not loaded the library; its error output may show the cause".to_string(),
     }
 }
 
@@ -116,13 +117,13 @@ fn uses_io_uring(files: &HostFiles, pid: u32) -> bool {
 impl Status {
     fn to_text(&self) -> String {
         if self.programs.is_empty() {
-            return "no accelerated program runs here\n".to_string();
+            return "no accelerated program is running\n".to_string();
         }
         let mut text = String::new();
         if self.connections.is_empty() {
             let some = self.programs.iter().filter(|program| program.loaded).count();
             let programs = nm_report::units::plural(some, "program", "programs");
-            text += &format!("{programs} accelerated, without a TCP connection now\n");
+            text += &format!("{programs} accelerated, no TCP connection open\n");
         } else {
             text += &table(&self.connections, &output::style());
         }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_under_the_accelerator_are_of_interest() {
+    fn other_programs_are_ignored() {
         let (_root, files) = proc("7f00 r-xp /lib/libc.so.6", "HOME=/\0LD_PRELOAD=/x.so\0");
         assert!(inspect(&files, 7).is_none());
         let (_root, files) = proc("7f00 r-xp /x/libnm_accel.so", "");
@@ -168,20 +169,23 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_loads_nothing_is_told_why() {
+    fn reason_is_given_for_program_without_the_library() {
         let (root, files) = proc("", "A=b\0LD_PRELOAD=/x/libnm_accel.so:y.so\0");
         let program = inspect(&files, 7).unwrap();
         assert!(program.note.unwrap().contains("has not loaded the library"));
-        // The head of a program for another machine.
+        // The ELF header of a program for another architecture.
         let mut head = [0_u8; 64];
         head[..6].copy_from_slice(b"\x7fELF\x02\x01");
         fs::write(root.path().join("proc/7/exe"), head).unwrap();
         let note = inspect(&files, 7).unwrap().note.unwrap();
-        assert!(note.contains("another machine") && note.ends_with("on the kernel"), "{note}");
+        assert!(
+            note.contains("another machine architecture") && note.ends_with("on the kernel"),
+            "{note}"
+        );
     }
 
     #[test]
-    fn users_of_io_uring_are_told_so() {
+    fn use_of_io_uring_is_noted() {
         let (root, files) = proc("/x/libnm_accel.so", "");
         let link = root.path().join("proc/7/fd/5");
         std::os::unix::fs::symlink("anon_inode:[io_uring]", link).unwrap();
@@ -189,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_one_sentence() {
+    fn empty_status_is_one_sentence() {
         let text = Status::default().to_text();
-        assert_eq!(text, "no accelerated program runs here\n");
+        assert_eq!(text, "no accelerated program is running\n");
     }
 }

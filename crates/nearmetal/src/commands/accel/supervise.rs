@@ -1,5 +1,5 @@
-//! The parent that stays in front of a program for its exit report: hands signals on, passes the
-//! exit status, and writes what became of the program's connections.
+//! The parent process of a program with an exit report: forwards signals, passes the exit status on,
+//! and reports how the program's connections were carried.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -12,8 +12,8 @@ use nm_sys::signal::{Signals, send};
 use signal_hook::consts::SIGCHLD;
 
 use super::collector::Collector;
-use super::{not_started, view};
-use crate::cli::Format;
+use super::{program, view};
+use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
 
@@ -25,11 +25,11 @@ pub fn run(
     is_preloaded: bool,
     format: Format,
 ) -> Result<Exit> {
-    // Before any thread is started, so that all of them have the signals blocked.
+    // Before any thread is started: threads inherit the blocked signals.
     let mut numbers = Signals::forwardable();
     numbers.push(SIGCHLD);
-    let signals = Signals::block(&numbers).context("cannot take signals")?;
-    let collector = Collector::start().context("cannot listen for the program's ledgers")?;
+    let signals = Signals::block(&numbers).context("cannot receive signals")?;
+    let collector = Collector::start().context("cannot receive the program's ledgers")?;
     if is_preloaded {
         let report = Some(collector.path());
         Settings { report, ..settings }.apply(&mut command, library);
@@ -37,32 +37,33 @@ pub fn run(
     signals.restore_mask_in(&mut command);
     die_with_parent(&mut command);
     let name = command.get_program().to_os_string();
-    let mut child = command.spawn().map_err(|error| not_started(&name, &error))?;
+    let mut child = command.spawn().map_err(|error| program::not_started(&name, &error))?;
     let status = wait(&mut child, &signals)?;
     let report = view::Report::new(&collector.finish(), is_preloaded);
     match format {
-        Format::Text => output::say(report.to_text(&output::style()).trim_end()),
-        Format::Json => output::say(&serde_json::to_string_pretty(&report)?),
+        Format::Text => output::message(report.to_text(&output::style()).trim_end()),
+        Format::Json => output::message(&serde_json::to_string_pretty(&report)?),
     }
     Ok(Exit::Program(code(status)))
 }
 
-/// Waits for the end of the program, handing on what other processes send. What the terminal sends
-/// goes to the whole group, so the program has it already.
+/// Waits for the end of the program and forwards signals that other processes send. Signals of the
+/// terminal are not forwarded: they go to the whole process group, so the program receives them
+/// itself.
 fn wait(child: &mut Child, signals: &Signals) -> Result<ExitStatus> {
     loop {
-        let arrived = signals.wait().context("cannot take signals")?;
+        let arrived = signals.wait().context("cannot receive signals")?;
         if let Some(status) = child.try_wait().context("cannot wait for the program")? {
             return Ok(status);
         }
-        // Not waited for yet, so the id is still the program's.
+        // The child has not been waited for, so its id cannot be reused yet.
         if arrived.number != SIGCHLD && !arrived.by_kernel {
             send(child.id(), arrived.number);
         }
     }
 }
 
-/// As a shell has it.
+/// The exit code that a shell would give.
 fn code(status: ExitStatus) -> u8 {
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_as_a_shell_has_them() {
+    fn exit_codes_match_those_of_a_shell() {
         for (raw, expected) in [(0, 0), (3 << 8, 3), (9, 137), (15, 143), (0x8b, 139)] {
             assert_eq!(code(ExitStatus::from_raw(raw)), expected, "{raw:#x}");
         }

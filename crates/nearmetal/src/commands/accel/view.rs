@@ -1,7 +1,7 @@
-//! Connections of accelerated programs as a table, a summary and JSON: what status and exit report
-//! have in common.
+//! Connections of accelerated programs as a table, a summary and JSON, for `status` and the exit
+//! report.
 
-use nm_lab::ledger::{Connection, Place};
+use nm_lab::ledger::{Connection, DataPath};
 use nm_report::table::{Table, Tone};
 use nm_report::terminal::{Style, clean};
 use nm_report::units;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::collector::Collected;
 
-/// Columns that a table of connections takes at least.
+/// Least width of a table of connections, columns.
 const WIDTH_MIN: usize = 160;
 
 /// One connection of one program.
@@ -24,38 +24,40 @@ pub struct Row {
     pub local: String,
     /// Address of the other end.
     pub peer: String,
-    /// Where its bytes go, or went last.
-    pub place: &'static str,
-    /// Why it is not, or not any more, in shared memory.
-    pub why: Option<String>,
+    /// The data path of its bytes, now or last.
+    #[serde(rename = "place")]
+    pub path: &'static str,
+    /// Why it does not, or no longer, use shared memory.
+    #[serde(rename = "why")]
+    pub reason: Option<String>,
     /// Whether it is open.
     pub open: bool,
-    /// What was sent.
-    pub sent: Way,
-    /// What was received.
-    pub received: Way,
+    pub sent: Traffic,
+    pub received: Traffic,
     /// Waits that slept in the kernel.
     pub sleeps: u64,
-    /// Wake-ups of the other end.
-    pub bells_rung: u64,
-    /// Wake-ups by the other end.
-    pub bells_heard: u64,
-    /// Returns from shared memory to the kernel.
+    /// Wake-ups sent to the peer.
+    #[serde(rename = "bells_rung")]
+    pub wakeups_sent: u64,
+    /// Wake-ups received from the peer.
+    #[serde(rename = "bells_heard")]
+    pub wakeups_received: u64,
+    /// Fallbacks from shared memory to the kernel.
     pub fallbacks: u64,
 }
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Way {
+pub struct Traffic {
     pub memory_bytes: u64,
     pub memory_calls: u64,
     pub kernel_bytes: u64,
     pub kernel_calls: u64,
 }
 
-impl Way {
-    fn new(flow: &DirectionCounts) -> Way {
-        Way {
+impl Traffic {
+    fn new(flow: &DirectionCounts) -> Traffic {
+        Traffic {
             memory_bytes: flow.memory_bytes,
             memory_calls: flow.memory_calls,
             kernel_bytes: flow.kernel_bytes,
@@ -73,8 +75,8 @@ impl Way {
 }
 
 impl Row {
-    /// A connection of `program`. Addresses and counts are claims of that program, so sums do not
-    /// overflow and text is cleaned where it is shown.
+    /// A connection of `program`. Addresses and counts come from that program and are not trusted:
+    /// sums saturate, and text is cleaned where it is shown.
     pub fn new(program: &str, connection: &Connection) -> Row {
         let address = |address: &Option<std::net::SocketAddr>| {
             address.map_or_else(|| "unknown".to_string(), |address| address.to_string())
@@ -85,20 +87,20 @@ impl Row {
             pid: record.pid,
             local: address(&record.local),
             peer: address(&record.peer),
-            place: connection.place().words(),
-            why: connection.why(),
+            path: connection.path().name(),
+            reason: connection.kernel_reason(),
             open: connection.is_open(),
-            sent: Way::new(&record.outgoing),
-            received: Way::new(&record.incoming),
+            sent: Traffic::new(&record.outgoing),
+            received: Traffic::new(&record.incoming),
             sleeps: record.outgoing.sleeps.saturating_add(record.incoming.sleeps),
-            bells_rung: record.outgoing.doorbells,
-            bells_heard: record.incoming.doorbells,
+            wakeups_sent: record.outgoing.doorbells,
+            wakeups_received: record.incoming.doorbells,
             fallbacks: connection.fallbacks(),
         }
     }
 }
 
-/// A table of connections: bytes and calls as sent and received together.
+/// A table of connections; calls are those of both directions together.
 pub fn table(rows: &[Row], style: &Style) -> String {
     let titles = [
         "program",
@@ -112,34 +114,34 @@ pub fn table(rows: &[Row], style: &Style) -> String {
         "#calls",
         "#by kernel",
         "#sleeps",
-        "#bells",
-        "#fall-backs",
+        "#wake-ups",
+        "#fallbacks",
     ];
     let mut table = Table::new("connections", &titles);
     for row in rows {
         let sum = |a: u64, b: u64| units::count(a.saturating_add(b));
-        let is_moved = row.place == Place::Memory.words();
+        let is_in_memory = row.path == DataPath::SharedMemory.name();
         table.push(
-            if is_moved { Tone::Good } else { Tone::Plain },
+            if is_in_memory { Tone::Good } else { Tone::Plain },
             vec![
                 row.program.clone(),
                 row.pid.to_string(),
                 row.local.clone(),
                 row.peer.clone(),
-                row.place.to_string(),
-                row.why.clone().unwrap_or_default(),
+                row.path.to_string(),
+                row.reason.clone().unwrap_or_default(),
                 units::count(row.sent.bytes()),
                 units::count(row.received.bytes()),
                 sum(row.sent.calls(), row.received.calls()),
                 sum(row.sent.kernel_calls, row.received.kernel_calls),
                 units::count(row.sleeps),
-                sum(row.bells_rung, row.bells_heard),
+                sum(row.wakeups_sent, row.wakeups_received),
                 units::count(row.fallbacks),
             ],
         );
     }
-    table.drop_empty(&["why", "sleeps", "bells", "fall-backs"]);
-    // Rows that are cut up help nobody: better too wide than that.
+    table.drop_empty(&["why", "sleeps", "wake-ups", "fallbacks"]);
+    // Wrapped rows are unreadable: a line wider than the terminal is better.
     table.to_text(&Style { width: style.width.max(WIDTH_MIN), ..*style })
 }
 
@@ -148,18 +150,18 @@ pub fn table(rows: &[Row], style: &Style) -> String {
 pub struct Report {
     /// Every TCP socket, in the order of the programs.
     pub sockets: Vec<Row>,
-    /// How many moved to shared memory.
+    /// How many used shared memory.
     pub moved: usize,
-    /// Share of all bytes that went through shared memory; absent without bytes.
+    /// Fraction of all bytes that went through shared memory; absent if there were none.
     pub share_in_memory: Option<f64>,
     /// Programs whose sockets are not listed, because there were too many.
     pub programs_left_out: usize,
-    /// Whether the library was put in front of the program.
+    /// Whether the library was preloaded into the program.
     pub preloaded: bool,
 }
 
 impl Report {
-    /// What the ledgers of a program and its children tell.
+    /// The report of the ledgers of a program and its child processes.
     pub fn new(collected: &Collected, preloaded: bool) -> Report {
         let sockets: Vec<Row> = collected
             .ledgers
@@ -170,14 +172,15 @@ impl Report {
                 rows.iter().map(|connection| Row::new(&program, connection)).collect::<Vec<_>>()
             })
             .collect();
-        let ways = || sockets.iter().flat_map(|row| [row.sent, row.received]);
-        let all: u64 = ways().map(|way| way.bytes()).fold(0, u64::saturating_add);
-        let memory: u64 = ways().map(|way| way.memory_bytes).fold(0, u64::saturating_add);
+        let directions = || sockets.iter().flat_map(|row| [row.sent, row.received]);
+        let all: u64 = directions().map(|traffic| traffic.bytes()).fold(0, u64::saturating_add);
+        let memory: u64 =
+            directions().map(|traffic| traffic.memory_bytes).fold(0, u64::saturating_add);
         let has_moved = |row: &&Row| row.sent.memory_calls > 0 || row.received.memory_calls > 0;
         Report {
             moved: sockets.iter().filter(has_moved).count(),
             share_in_memory: (all > 0).then(|| memory as f64 / all as f64),
-            programs_left_out: collected.left_out,
+            programs_left_out: collected.dropped,
             sockets,
             preloaded,
         }
@@ -192,12 +195,12 @@ impl Report {
         text += "nearmetal: ";
         text += &match self.sockets.len() {
             _ if !self.preloaded => {
-                "the program was not accelerated, so nothing is known of its sockets".to_string()
+                "the program was not accelerated, so its sockets were not recorded".to_string()
             }
-            0 => "no TCP socket was connected by way of the accelerator".to_string(),
+            0 => "no TCP socket was connected through the accelerator".to_string(),
             n => {
                 let share = self.share_in_memory.map_or_else(
-                    || "no bytes were moved".to_string(),
+                    || "no bytes were transferred".to_string(),
                     |share| format!("{} of the bytes", units::percent(share)),
                 );
                 let sockets = units::plural(n, "TCP socket", "TCP sockets");

@@ -1,6 +1,5 @@
 //! `nearmetal exchange`: the commands of the exchange, each in a file of its own.
 
-pub mod args;
 mod node;
 mod run;
 mod search;
@@ -10,8 +9,8 @@ mod verify;
 
 use anyhow::Result;
 
+use crate::cli::exchange::ExchangeCommand;
 use crate::exit::Exit;
-use args::ExchangeCommand;
 
 /// Runs one command of the exchange.
 pub fn run(command: &ExchangeCommand) -> Result<Exit> {

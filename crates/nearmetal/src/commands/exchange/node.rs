@@ -8,7 +8,7 @@ use anyhow::Result;
 use nm_exchange::network::Network;
 use nm_exchange::node::{self, Notice};
 
-use super::args::NodeArgs;
+use crate::cli::exchange::NodeArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
 

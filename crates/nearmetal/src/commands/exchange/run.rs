@@ -21,13 +21,12 @@ use nm_model::{
 use nm_report::folder::{ResultFolder, file_name};
 use nm_report::terminal;
 
-use crate::cli::Format;
+use crate::cli::exchange::{NetworkArgs, RunArgs, Transport};
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::{interrupt, output};
-
-use super::args::{NetworkArgs, RunArgs, Transport};
 
 /// Where results go unless `--out` says otherwise.
 const OUT: &str = "nearmetal-out";
@@ -64,7 +63,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             Ok((measured, trouble)) => {
                 recorder.add(vec![measured])?;
                 for sentence in trouble {
-                    progress.say(&sentence);
+                    progress.message(&sentence);
                     recorder.failed(format!("round {}: {sentence}", round + 1))?;
                 }
             }

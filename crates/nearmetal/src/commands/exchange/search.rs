@@ -8,12 +8,11 @@ use nm_model::result::{RoundData, RunState};
 use nm_report::terminal;
 use serde::Serialize;
 
-use crate::cli::Format;
+use super::run::{self, Run, cancelled, of_round, setup};
+use crate::cli::exchange::SearchArgs;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
-
-use super::args::SearchArgs;
-use super::run::{self, Run, cancelled, of_round, setup};
 
 /// Requests a second for each mediator that the published study found best.
 const PUBLISHED_PER_MEDIATOR: f64 = 5_000.0;
@@ -55,7 +54,7 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
         };
         let words =
             judged.as_ref().err().map_or("kept".to_string(), |why| format!("broken: {why}"));
-        output::say(&format!("{rate_per_s:.0}/s  {words}"));
+        output::message(&format!("{rate_per_s:.0}/s  {words}"));
         run.recorder.add(vec![measured])?;
         for sentence in trouble {
             run.recorder.failed(sentence)?;

@@ -13,8 +13,8 @@ use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
 use nm_report::table::Tone;
 
-use super::args::{AssignArgs, RunningArgs, StatusArgs};
-use crate::cli::Format;
+use crate::cli::exchange::{AssignArgs, RunningArgs, StatusArgs};
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 

@@ -13,11 +13,10 @@ use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackP
 use nm_report::table::{Table, Tone};
 use serde::Serialize;
 
-use crate::cli::Format;
+use crate::cli::exchange::TortureArgs;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::{interrupt, output};
-
-use super::args::TortureArgs;
 
 /// Load before the measurement, ms.
 const WARMUP_MS: u64 = 200;
@@ -61,7 +60,7 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
             Err(failure) if failure.kind == FailureKind::Peer => failed(&trial, &failure),
             Err(failure) => return Err(failure.into()),
         };
-        output::say(&line(&ended, args.trials));
+        output::message(&line(&ended, args.trials));
         all.push(ended);
     }
     // Goes only if it is empty: trials that found nothing have left nothing.

@@ -9,11 +9,10 @@ use nm_exchange_lab::verify::{self, Cuts, Findings};
 use nm_report::table::Tone;
 use serde::Serialize;
 
-use crate::cli::Format;
+use crate::cli::exchange::VerifyArgs;
+use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
-
-use super::args::VerifyArgs;
 
 /// One folder with what was found in it.
 #[derive(Debug, Serialize)]

@@ -1,4 +1,4 @@
-//! Agents in network namespaces of their own, made by root or, where the kernel allows it, by an
+//! Agents in network namespaces of their own, created by root or, where the kernel allows it, by an
 //! ordinary user within a user namespace.
 
 use std::io::{self, Read};
@@ -14,23 +14,62 @@ use nm_sys::hostfiles::HostFiles;
 use nm_sys::namespace::{Isolation, Namespace, isolate, privileged};
 use nm_sys::process::ChildProcess;
 
-use super::{Addresses, Setup};
 use crate::agent::Handle;
+use crate::environment::running::Addresses;
+use crate::environment::setup::Setup;
+use crate::environment::shared_folder;
 
-/// How long the helper that lays the wires may take.
-const WIRE_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the helper that creates the links may take.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Both agents in their namespaces, not wired yet.
-pub struct Spaces {
+/// What can fail while namespaces are created and connected.
+#[derive(Debug, thiserror::Error)]
+enum NamespaceError {
+    #[error("cannot {operation}: {source}")]
+    System { operation: String, source: io::Error },
+    #[error("creating the links took more than {} s", HELPER_TIMEOUT.as_secs())]
+    HelperTimeout,
+    #[error("`lab-wire` reported no addresses")]
+    NoAddresses,
+    #[error("`lab-wire` ended without an answer")]
+    NoAnswer,
+    #[error(transparent)]
+    Helper(Failure),
+}
+
+impl NamespaceError {
+    fn system(operation: impl Into<String>) -> impl FnOnce(io::Error) -> NamespaceError {
+        let operation = operation.into();
+        |source| NamespaceError::System { operation, source }
+    }
+}
+
+impl From<NamespaceError> for Failure {
+    fn from(error: NamespaceError) -> Failure {
+        let kind = match &error {
+            NamespaceError::System { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                FailureKind::Permission
+            }
+            NamespaceError::Helper(failure) => return failure.clone(),
+            _ => FailureKind::System,
+        };
+        Failure::new(kind, error.to_string())
+    }
+}
+
+/// Both agents in their namespaces, not connected yet.
+pub struct IsolatedAgents {
     client: Handle,
     server: Handle,
     /// Whether the client's user namespace owns all others.
     within_user: bool,
 }
 
-impl Spaces {
+impl IsolatedAgents {
     /// Starts both agents.
-    pub fn start(setup: &Setup, kind: EnvironmentKind) -> Result<Spaces, Failure> {
+    pub fn start(setup: &Setup, kind: EnvironmentKind) -> Result<IsolatedAgents, Failure> {
         let within_user = !privileged();
         let first = if within_user { Isolation::UserAndNetwork } else { Isolation::Network };
         let agent = |side, isolation| {
@@ -39,21 +78,23 @@ impl Spaces {
             setup.launch(kind, side, command).map_err(|failure| explain(failure, within_user))
         };
         let client = agent(Side::Client, first)?;
-        let server = agent(Side::Server, next_to(&client, within_user)?)?;
-        Ok(Spaces { client, server, within_user })
+        let server = agent(Side::Server, isolation_beside(&client, within_user)?)?;
+        Ok(IsolatedAgents { client, server, within_user })
     }
 
-    /// Starts a process that only holds a namespace.
-    pub fn holder(&self, setup: &Setup) -> Result<ChildProcess, Failure> {
+    /// Starts a process that only keeps a namespace open.
+    pub fn start_namespace_keeper(&self, setup: &Setup) -> Result<ChildProcess, Failure> {
         let mut command = setup.subcommand(&["lab-hold"])?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        isolate(&mut command, next_to(&self.client, self.within_user)?);
+        isolate(&mut command, isolation_beside(&self.client, self.within_user)?);
         ChildProcess::spawn(command)
-            .map_err(|error| explain(failure("start a holder", &error), self.within_user))
+            .map_err(NamespaceError::system("start a process for a namespace"))
+            .map_err(|error| explain(error.into(), self.within_user))
     }
 
-    /// Has the helper lay the wires; gives the addresses.
-    pub fn wire(&self, setup: &Setup, shape: &str, more: &[u32]) -> Result<Addresses, Failure> {
+    /// Creates links and addresses between the namespaces of both agents and of the processes
+    /// `more`, in the shape that `lab-wire` calls `shape`.
+    pub fn connect(&self, setup: &Setup, shape: &str, more: &[u32]) -> Result<Addresses, Failure> {
         let user = match self.within_user {
             true => self.client.pid().to_string(),
             false => "-".to_string(),
@@ -62,80 +103,73 @@ impl Spaces {
         for pid in [self.client.pid(), self.server.pid()].iter().chain(more) {
             command.arg(pid.to_string());
         }
-        let addresses = run_helper(command).map_err(|f| explain(f, self.within_user))?;
+        let addresses =
+            run_helper(command).map_err(|error| explain(error.into(), self.within_user))?;
         Ok(addresses.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// The agents, to be taken in.
-    pub fn agents(self) -> (Handle, Handle) {
+    /// The agents: client and server.
+    pub fn into_handles(self) -> (Handle, Handle) {
         (self.client, self.server)
     }
 }
 
-/// How to isolate a further process so that one helper may act on all of them.
-fn next_to(client: &Handle, within_user: bool) -> Result<Isolation, Failure> {
+/// How to isolate a further process so that one helper may enter the namespaces of all of them.
+fn isolation_beside(client: &Handle, within_user: bool) -> Result<Isolation, NamespaceError> {
     if !within_user {
         return Ok(Isolation::Network);
     }
     Namespace::user_of(client.pid())
         .map(Isolation::JoinUser)
-        .map_err(|error| failure(&format!("open the user namespace of {}", client.name()), &error))
+        .map_err(NamespaceError::system(format!("open the user namespace of {}", client.name())))
 }
 
 /// Runs `lab-wire` to its end and reads its answer.
-fn run_helper(mut command: Command) -> Result<Vec<IpAddr>, Failure> {
+fn run_helper(mut command: Command) -> Result<Vec<IpAddr>, NamespaceError> {
     const ANSWER_BYTES_MAX: u64 = 1 << 16;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut helper =
-        ChildProcess::spawn(command).map_err(|error| failure("start `lab-wire`", &error))?;
+        ChildProcess::spawn(command).map_err(NamespaceError::system("start `lab-wire`"))?;
     let output = helper.take_stdout();
-    if helper.wait_timeout(WIRE_PATIENCE).is_none() {
-        let message = format!("laying the wires took more than {} s", WIRE_PATIENCE.as_secs());
-        return Err(Failure::new(FailureKind::System, message));
+    if helper.wait_timeout(HELPER_TIMEOUT).is_none() {
+        return Err(NamespaceError::HelperTimeout);
     }
     let mut text = String::new();
     if let Some(output) = output {
-        // The helper has ended, so the pipe has too; what is no text is no answer either.
+        // The helper has ended, so this reads to the end of the pipe. Bytes that are not text are
+        // not an answer either.
         let _ = output.take(ANSWER_BYTES_MAX).read_to_string(&mut text);
     }
     let line = text.lines().next().unwrap_or_default();
     match serde_json::from_str(line) {
         Ok(Answer::Prepared { addresses }) => {
             let addresses: Vec<IpAddr> = addresses.iter().flat_map(|text| text.parse()).collect();
-            if addresses.is_empty() {
-                return Err(Failure::new(FailureKind::System, "`lab-wire` gave no addresses"));
+            match addresses.is_empty() {
+                true => Err(NamespaceError::NoAddresses),
+                false => Ok(addresses),
             }
-            Ok(addresses)
         }
-        Ok(Answer::Failed(failure)) => Err(failure),
-        _ => Err(Failure::new(FailureKind::System, "`lab-wire` ended without an answer")),
+        Ok(Answer::Failed(failure)) => Err(NamespaceError::Helper(failure)),
+        _ => Err(NamespaceError::NoAnswer),
     }
 }
 
-/// The hidden subcommand `lab-hold`: holds its namespaces until its standard input ends, and then
-/// removes the folder that agents met in, if it was given one.
-pub fn hold(share: Option<&Path>) {
+/// The hidden subcommand `lab-hold`: keeps its namespaces open until its standard input ends, and
+/// then removes the shared folder of accelerated agents, if it was given one.
+pub fn hold(folder: Option<&Path>) {
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    if let Some(folder) = share {
+    if let Some(folder) = folder {
         // The owner removes it as well, and may have been first.
-        let _ = super::share::remove(folder);
+        let _ = shared_folder::remove(folder);
     }
 }
 
-fn failure(what: &str, error: &io::Error) -> Failure {
-    let kind = match error.kind() {
-        io::ErrorKind::PermissionDenied => FailureKind::Permission,
-        _ => FailureKind::System,
-    };
-    Failure::new(kind, format!("cannot {what}: {error}"))
-}
-
-/// Adds to a failure for want of permission which setting of the kernel forbids it.
+/// Adds to a failure for lack of permission which kernel setting forbids namespaces.
 fn explain(failure: Failure, within_user: bool) -> Failure {
     // unshare(2) reports a limit of zero namespaces as "no space left on device".
-    let forbidden =
+    let is_forbidden =
         failure.kind == FailureKind::Permission || failure.message.contains("os error 28");
-    if !forbidden {
+    if !is_forbidden {
         return failure;
     }
     let hint = match within_user {
@@ -159,7 +193,7 @@ fn forbidding_setting(files: &HostFiles) -> String {
     for (name, forbids, allows) in settings {
         if is(&format!("/proc/sys/{}", name.replace('.', "/")), forbids) {
             return format!(
-                "{name} = {forbids} forbids it to ordinary users: run as root, or allow it by \
+                "{name} = {forbids} forbids it to ordinary users: run as root, or allow it with \
                  `sysctl -w {name}={allows}`"
             );
         }
@@ -167,10 +201,10 @@ fn forbidding_setting(files: &HostFiles) -> String {
     "the kernel or a container's seccomp filter forbids user namespaces: run as root".to_string()
 }
 
-/// Why namespaces cannot be made here, if so; tried once in each process.
-pub(crate) fn obstacle() -> Option<String> {
-    static TRIED: OnceLock<Option<String>> = OnceLock::new();
-    TRIED.get_or_init(|| try_isolation(!privileged()).err().map(|f| f.to_string())).clone()
+/// Why namespaces cannot be created here; none if they can. Tried once in each process.
+pub(crate) fn unavailable_reason() -> Option<Failure> {
+    static TRIED: OnceLock<Option<Failure>> = OnceLock::new();
+    TRIED.get_or_init(|| try_isolation(!privileged()).err()).clone()
 }
 
 /// Starts and ends a process in a namespace of its own.
@@ -184,7 +218,8 @@ pub(crate) fn try_isolation(within_user: bool) -> Result<(), Failure> {
     isolate(&mut command, isolation);
     ChildProcess::spawn(command)
         .map(drop)
-        .map_err(|error| explain(failure("make a network namespace", &error), within_user))
+        .map_err(NamespaceError::system("create a network namespace"))
+        .map_err(|error| explain(error.into(), within_user))
 }
 
 #[cfg(test)]
@@ -200,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_that_forbids_is_named_with_its_remedy() {
+    fn forbidding_setting_is_named_with_its_remedy() {
         let path = "proc/sys/kernel/apparmor_restrict_unprivileged_userns";
         let files = root_with("apparmor", path, "1\n");
         let hint = forbidding_setting(&files);
@@ -215,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn only_want_of_permission_is_explained() {
+    fn only_lack_of_permission_is_explained() {
         let other = Failure::new(FailureKind::System, "cannot start: file not found");
         assert_eq!(explain(other.clone(), true), other);
-        let full = failure("start", &io::Error::from_raw_os_error(28));
-        assert_eq!(explain(full, true).kind, FailureKind::Permission);
+        let full = NamespaceError::system("start")(io::Error::from_raw_os_error(28));
+        assert_eq!(explain(full.into(), true).kind, FailureKind::Permission);
     }
 }

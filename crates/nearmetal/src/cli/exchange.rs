@@ -1,4 +1,4 @@
-//! What can be said to `nearmetal exchange`.
+//! Arguments of `nearmetal exchange`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use nm_exchange_lab::load::Arrivals;
 use nm_exchange_lab::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
 
-use crate::cli::FormatArgs;
+use crate::cli::format::FormatArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum ExchangeCommand {

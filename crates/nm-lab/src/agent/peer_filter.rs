@@ -1,5 +1,5 @@
-//! What a controller on the network may have an agent do: talk to that controller's own address,
-//! and nothing else. Without it a server could be used to send floods to others, or to make socket
+//! Which addresses a controller on the network may name to an agent: only the two of its own control
+//! connection. Without this check a server could be used to flood third parties, or to create socket
 //! files as its user.
 
 use std::net::{IpAddr, SocketAddr};
@@ -9,22 +9,22 @@ use nm_model::{Failure, FailureKind, Protocol};
 
 /// The two addresses of a control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Guard {
+pub struct PeerFilter {
     own: IpAddr,
     peer: IpAddr,
 }
 
-impl Guard {
-    /// A guard for a control connection between `own` and `peer`.
-    pub fn new(own: IpAddr, peer: IpAddr) -> Guard {
-        Guard { own: own.to_canonical(), peer: peer.to_canonical() }
+impl PeerFilter {
+    /// The filter of a control connection between `own` and `peer`.
+    pub fn new(own: IpAddr, peer: IpAddr) -> PeerFilter {
+        PeerFilter { own: own.to_canonical(), peer: peer.to_canonical() }
     }
 
-    /// Checks where the agent is to listen.
+    /// Checks the address on which the agent shall listen.
     ///
     /// # Errors
-    /// If that is not the address by which the controller reached it.
-    pub fn listen(&self, task: &Task, address: &str) -> Result<(), Failure> {
+    /// If it is not the address by which the controller reached this agent.
+    pub fn check_listen(&self, task: &Task, address: &str) -> Result<(), Failure> {
         if task.stack.protocol == Protocol::Unix {
             return Err(refused("Unix sockets do not reach another machine"));
         }
@@ -34,11 +34,11 @@ impl Guard {
         }
     }
 
-    /// Checks where the agent is to connect.
+    /// Checks the addresses to which the agent shall connect.
     ///
     /// # Errors
-    /// If that is not the controller's own address.
-    pub fn connect(&self, addresses: &[String]) -> Result<(), Failure> {
+    /// If one of them is not the controller's own address.
+    pub fn check_connect(&self, addresses: &[String]) -> Result<(), Failure> {
         let is_peer = |text: &String| {
             text.parse::<SocketAddr>().is_ok_and(|at| at.ip().to_canonical() == self.peer)
         };
@@ -53,7 +53,7 @@ impl Guard {
 
 fn refused(message: impl Into<String>) -> Failure {
     Failure::new(FailureKind::BadRequest, message)
-        .hint("a server talks to its own controller's address only")
+        .hint("a server exchanges data with the address of its controller only")
 }
 
 #[cfg(test)]
@@ -70,18 +70,19 @@ mod tests {
     }
 
     #[test]
-    fn only_the_two_ends_of_the_control_connection_are_reached() {
-        let guard = Guard::new("::ffff:192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
+    fn only_addresses_of_the_control_connection_are_allowed() {
+        let filter =
+            PeerFilter::new("::ffff:192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
         let tcp = task(Protocol::Tcp);
-        assert!(guard.listen(&tcp, "192.0.2.1").is_ok());
+        assert!(filter.check_listen(&tcp, "192.0.2.1").is_ok());
         for elsewhere in ["0.0.0.0", "127.0.0.1", "unix:/tmp/x", ""] {
-            assert!(guard.listen(&tcp, elsewhere).is_err(), "{elsewhere}");
+            assert!(filter.check_listen(&tcp, elsewhere).is_err(), "{elsewhere}");
         }
-        assert!(guard.listen(&task(Protocol::Unix), "192.0.2.1").is_err());
-        assert!(guard.connect(&["192.0.2.9:5000".to_string()]).is_ok());
-        assert!(guard.connect(&[]).is_ok());
+        assert!(filter.check_listen(&task(Protocol::Unix), "192.0.2.1").is_err());
+        assert!(filter.check_connect(&["192.0.2.9:5000".to_string()]).is_ok());
+        assert!(filter.check_connect(&[]).is_ok());
         for elsewhere in ["192.0.2.8:80", "unix:/run/x", "mcast:224.1.1.1:1/2", "x"] {
-            let failure = guard.connect(&[elsewhere.to_string()]).unwrap_err();
+            let failure = filter.check_connect(&[elsewhere.to_string()]).unwrap_err();
             assert!(failure.to_string().contains(elsewhere), "{failure}");
         }
     }

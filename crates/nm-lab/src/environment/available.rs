@@ -1,0 +1,37 @@
+//! Which kinds of environment can be started on this machine by this version.
+
+use nm_model::plan::EnvironmentKind;
+
+use crate::environment::namespaces;
+
+/// Why an environment cannot be started here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvironmentUnavailable {
+    /// Network namespaces cannot be created.
+    #[error("{0}")]
+    Namespaces(nm_model::Failure),
+    /// This version does not start virtual machines.
+    #[error(
+        "not in this version: start `nearmetal pingpong server` in one virtual machine and the \
+         client in the other"
+    )]
+    VirtualMachines,
+    /// This version does not start agents on other hosts.
+    #[error(
+        "not in this version: start `nearmetal pingpong server` on one host and the client on the \
+         other"
+    )]
+    RemoteHosts,
+}
+
+/// Why an environment cannot be started here; none if it can.
+pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUnavailable> {
+    match environment {
+        EnvironmentKind::Loopback => None,
+        EnvironmentKind::Netns | EnvironmentKind::Bridge => {
+            namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
+        }
+        EnvironmentKind::Vm => Some(EnvironmentUnavailable::VirtualMachines),
+        EnvironmentKind::Ssh => Some(EnvironmentUnavailable::RemoteHosts),
+    }
+}

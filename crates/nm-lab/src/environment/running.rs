@@ -1,0 +1,75 @@
+//! An environment while it runs.
+
+use std::net::IpAddr;
+
+use nm_model::plan::EnvironmentKind;
+use nm_model::{Failure, FailureKind};
+use nm_sys::process::ChildProcess;
+
+use crate::agent::Handle;
+use crate::environment::shared_folder::SharedFolder;
+use crate::pair::Pair;
+
+/// Addresses of the two ends: pairs of client and server, IPv4 first.
+pub type Addresses = Vec<(IpAddr, IpAddr)>;
+
+/// Two running agents and what was created for them.
+pub struct Environment {
+    /// Which kind it is.
+    pub kind: EnvironmentKind,
+    /// The agents. They reach each other by IPv4 unless [`Environment::use_ipv6`] changes that.
+    pub pair: Pair,
+    addresses: Addresses,
+    /// Keeps a namespace open that contains no agent.
+    namespace_keeper: Option<ChildProcess>,
+    /// For the handshakes of accelerated agents.
+    pub(super) shared_folder: Option<SharedFolder>,
+}
+
+impl Environment {
+    /// An environment of two launched agents, with what lies between them as `layer`.
+    pub(super) fn new(
+        kind: EnvironmentKind,
+        (client, server): (Handle, Handle),
+        addresses: Addresses,
+        layer: &str,
+        namespace_keeper: Option<ChildProcess>,
+    ) -> Result<Environment, Failure> {
+        let agents = (client.handshake()?, server.handshake()?);
+        let first = *addresses.first().ok_or_else(|| {
+            Failure::new(FailureKind::System, format!("{kind} was set up without addresses"))
+        })?;
+        let pair = Pair::on_virtual_links(kind.name(), agents, first, layer)?;
+        Ok(Environment { kind, pair, addresses, namespace_keeper, shared_folder: None })
+    }
+
+    /// Makes the agents reach each other by IPv6, or by IPv4 again.
+    ///
+    /// # Errors
+    /// If the environment has no such addresses.
+    pub fn use_ipv6(&mut self, ipv6: bool) -> Result<(), Failure> {
+        let wanted = self.addresses.iter().find(|(client, _)| client.is_ipv6() == ipv6);
+        let (client, server) = wanted.ok_or_else(|| {
+            let message = format!("{} has no IPv{} here", self.kind, if ipv6 { 6 } else { 4 });
+            Failure::new(FailureKind::NotAvailable, message)
+        })?;
+        (self.pair.client_address, self.pair.server_address) = (*client, *server);
+        Ok(())
+    }
+
+    /// Ends both agents and removes all that was created for them. May be called again; dropping
+    /// does the same.
+    pub fn close(&mut self) {
+        self.pair.close();
+        if let Some(mut keeper) = self.namespace_keeper.take() {
+            keeper.kill();
+        }
+        self.shared_folder = None;
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
