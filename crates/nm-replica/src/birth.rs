@@ -155,7 +155,7 @@ pub async fn born(group: &Group, start: u64, waits: impl Fn(&'static str)) -> Pr
     let me = group.own as u8 + 1;
     let others = group.members.iter().enumerate().filter(|(position, _)| *position != group.own);
     let mut others: Vec<Peer> =
-        others.map(|(_, member)| Peer::new(member.address.clone(), me, group.cell)).collect();
+        others.map(|(_, member)| Peer::new(member.address.clone(), me, group.id)).collect();
     let mut count = 0;
     loop {
         let mut standings = vec![];

@@ -11,12 +11,7 @@ use openraft::{
 
 use super::Shared;
 use super::raft::{NodeId, Types};
-
-/// Kind of a journal record that holds nothing: a leader's first.
-pub const BLANK: u8 = 1;
-
-/// Kind of a journal record that holds the group's members.
-pub const MEMBERS: u8 = 2;
+use crate::journal::RecordKind;
 
 /// A value that can be written and read back.
 pub trait Coded: Sized {
@@ -164,11 +159,11 @@ impl Coded for SnapshotMeta<NodeId, EmptyNode> {
 }
 
 /// An entry's content as it goes into the journal, after its kind.
-pub fn content(entry: &Entry<Types>) -> (u8, Shared) {
+pub fn content(entry: &Entry<Types>) -> (RecordKind, Shared) {
     match &entry.payload {
-        EntryPayload::Blank => (BLANK, Shared::default()),
-        EntryPayload::Normal(batch) => (crate::journal::BATCH, batch.clone()),
-        EntryPayload::Membership(members) => (MEMBERS, Shared(members.bytes().into())),
+        EntryPayload::Blank => (RecordKind::Blank, Shared::default()),
+        EntryPayload::Normal(batch) => (RecordKind::Batch, batch.clone()),
+        EntryPayload::Membership(members) => (RecordKind::Members, Shared(members.bytes().into())),
     }
 }
 
@@ -178,14 +173,14 @@ pub fn content(entry: &Entry<Types>) -> (u8, Shared) {
 /// If it is none.
 pub fn entry(
     log_id: LogId<NodeId>,
-    kind: u8,
+    kind: RecordKind,
     content: Shared,
 ) -> Result<Entry<Types>, Meaningless> {
     let payload = match kind {
-        BLANK => EntryPayload::Blank,
-        crate::journal::BATCH => EntryPayload::Normal(content),
-        MEMBERS => EntryPayload::Membership(Membership::whole(&content)?),
-        _ => return Err(Meaningless),
+        RecordKind::Blank => EntryPayload::Blank,
+        RecordKind::Batch => EntryPayload::Normal(content),
+        RecordKind::Members => EntryPayload::Membership(Membership::whole(&content)?),
+        RecordKind::Missed => return Err(Meaningless),
     };
     Ok(Entry { log_id, payload })
 }
@@ -194,13 +189,13 @@ impl Coded for Entry<Types> {
     fn put(&self, out: &mut Vec<u8>) {
         let (kind, content) = content(self);
         self.log_id.put(out);
-        out.push(kind);
+        out.push(kind.code());
         content.put(out);
     }
 
     fn read(from: &mut Fields<'_>) -> Result<Entry<Types>, Meaningless> {
         let log_id = LogId::read(from)?;
-        let kind = from.u8()?;
+        let kind = RecordKind::from_code("kind", from.u8()?)?;
         entry(log_id, kind, Shared::read(from)?)
     }
 }

@@ -17,12 +17,12 @@ use openraft::LogId;
 use openraft::storage::LogFlushed;
 use tokio::sync::oneshot;
 
-use crate::journal::{self, Journal, Kind};
+use crate::journal::{self, Journal, RecordKind};
 
 use super::acks::Acks;
 use super::promises::{PROMISES, Slots, failure};
 use super::raft::{NodeId, Teller, Types};
-use super::{Shared, Told};
+use super::{LogEvent, Shared};
 
 /// Bytes of entries that may wait for a disk that stands still.
 const WAITING_BYTES_MAX: usize = 256 << 20;
@@ -35,7 +35,7 @@ const SLOW_AGAIN: Duration = Duration::from_secs(5);
 pub struct Line {
     pub index: u64,
     pub term: u64,
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub content: Shared,
 }
 
@@ -262,7 +262,7 @@ impl Worker {
         let is_news = self.told.is_none_or(|told| told.elapsed() > SLOW_AGAIN);
         if took > self.usage.slow && is_news {
             self.told = Some(Moment::now());
-            self.teller.tell(Told::Waits(format!(
+            self.teller.tell(LogEvent::Degraded(format!(
                 "the disk of {} took {} ms for a sync: the others go on without it, and nothing is \
                  lost, but two such disks delay every request",
                 self.folder.display(),

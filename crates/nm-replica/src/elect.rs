@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use super::host::{Engine, LOOK, Seat};
 use super::network::{Kind, Peer};
 use super::raft::NodeId;
-use super::{Member, Told};
+use super::{LogEvent, Member};
 
 /// How long a replica lacks what it had before it says so.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -138,7 +138,7 @@ impl Seat {
                 engine.hear(0);
             }
         }
-        self.tell(Told::Whole);
+        self.tell(LogEvent::CaughtUp);
         if !self.may_lead() {
             return;
         }
@@ -186,7 +186,7 @@ impl Seat {
 
     async fn stand(&self, member: &Member) {
         let me = self.group.own as u8 + 1;
-        let mut peer = Peer::new(member.address.clone(), me, self.group.cell);
+        let mut peer = Peer::new(member.address.clone(), me, self.group.id);
         let asked = peer.ask::<bool>(Kind::Stand, |_| (), &[]);
         let _ = tokio::time::timeout(self.leases().0, asked).await;
     }

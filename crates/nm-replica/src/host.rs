@@ -23,7 +23,7 @@ use super::machine::{Handover, Machine};
 use super::network::{Connection, Frame, Kind, Listener, Peers};
 use super::raft::{Asked, NodeId, Raft, RaftLog, Teller};
 use super::store::{Store, epoch_of};
-use super::{Group, MEMBERS_MAX, Settings, Shared, Told};
+use super::{Group, LogEvent, MEMBERS_MAX, Settings, Shared};
 
 /// How often is looked whether a replica has what it needs to lead.
 pub const LOOK: Duration = Duration::from_millis(20);
@@ -58,7 +58,7 @@ impl Replicas {
             if group.members.len() > MEMBERS_MAX {
                 return Err(system(format!("{} has too many replicas", group.name)));
             }
-            logs.push(RaftLog::new(group.cell, told, asked_by));
+            logs.push(RaftLog::new(group.id, told, asked_by));
             let teller = Arc::new(Teller::new(messages, waker.clone(), may_lead));
             let folder = group.folder.as_deref();
             let members = group.members.len();
@@ -121,7 +121,7 @@ async fn serve(listener: Socket, seats: Vec<Seated>, stopped: oneshot::Receiver<
     for (seat, is_known, asked) in seats {
         tokio::spawn(async move {
             if let Err(failure) = seat.run(is_known, asked).await {
-                seat.teller.tell(Told::Stopped(failure));
+                seat.teller.tell(LogEvent::Stopped(failure));
             }
         });
     }
@@ -142,7 +142,7 @@ async fn serve(listener: Socket, seats: Vec<Seated>, stopped: oneshot::Receiver<
             if let Err(error) = failed {
                 let message = format!("the replicas cannot listen: {error}");
                 let failure = Failure::new(FailureKind::System, message);
-                all.iter().for_each(|seat| seat.teller.tell(Told::Stopped(failure.clone())));
+                all.iter().for_each(|seat| seat.teller.tell(LogEvent::Stopped(failure.clone())));
             }
         }
     }
@@ -153,7 +153,7 @@ async fn answer_all(mut connection: Connection, seats: Vec<Arc<Seat>>) {
     let mut leads = None;
     while let Ok(frame) = connection.receive().await {
         let Frame { kind, from, cell, .. } = frame;
-        let seat = seats.iter().find(|seat| seat.group.cell == cell);
+        let seat = seats.iter().find(|seat| seat.group.id == cell);
         if matches!(kind, Kind::Append | Kind::Commit) {
             leads = seat.map(|seat| (seat, from));
         }
@@ -191,12 +191,12 @@ impl Seat {
         self.group.own as NodeId + 1
     }
 
-    pub fn tell(&self, told: Told) {
+    pub fn tell(&self, told: LogEvent) {
         self.teller.tell(told);
     }
 
     pub fn waits(&self, why: &str) {
-        self.tell(Told::Waits(why.to_string()));
+        self.tell(LogEvent::Degraded(why.to_string()));
     }
 
     fn stage(&self) -> Stage {
@@ -373,7 +373,7 @@ impl Seat {
         let addresses = self.group.members.iter().map(|member| member.address.clone()).collect();
         let from = self.group.own as u8 + 1;
         let store = self.store.clone();
-        let peers = Peers { addresses, from, cell: self.group.cell, store: store.clone() };
+        let peers = Peers { addresses, from, cell: self.group.id, store: store.clone() };
         let raft = Raft::new(self.me(), Arc::new(config), peers, store, machine)
             .await
             .map_err(|error| failed(error.to_string()))?;

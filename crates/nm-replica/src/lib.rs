@@ -2,7 +2,7 @@
 //!
 //! [`Log`] is what a node's data loop sees of it. Behind it stands Raft (the crate openraft), on a
 //! thread of its own with an async runtime ([`Replicas`]); the two talk by channels, and a
-//! [`Waker`](nm_sys::poll::Waker) says that there is something to be [told](Told).
+//! [`Waker`](nm_sys::poll::Waker) says that there is something to be [told](LogEvent).
 //!
 //! - A **batch is committed** when most replicas have it: in memory, or synced to their disks if
 //!   the group has a folder. Only then it is told, to every replica, in the same order.
@@ -11,12 +11,12 @@
 //!   date and hands over. Every change of leader has a higher epoch.
 //! - A replica that **lost its memory** does not vote as if it had never promised anything: see
 //!   [`birth`].
-//! - **Snapshots** are taken by the data loop, one instrument at a time: see [`Told::Snapshot`].
-//! - **A disk that fails or is full** stops the replica with a sentence ([`Told::Stopped`]); the
+//! - **Snapshots** are taken by the data loop, one instrument at a time: see [`LogEvent::TakeSnapshot`].
+//! - **A disk that fails or is full** stops the replica with a sentence ([`LogEvent::Stopped`]); the
 //!   others go on without it.
 //! - **A slow disk** delays nobody as long as it is the only one, even if it is the leader's: what
 //!   counts is that a quorum's disks have a batch (see `acks`). It is spoken of
-//!   ([`Told::Waits`]); if hundreds of megabytes wait for it, its replica stops.
+//!   ([`LogEvent::Degraded`]); if hundreds of megabytes wait for it, its replica stops.
 
 #![forbid(unsafe_code)]
 
@@ -43,7 +43,7 @@ use nm_model::agent::Failure;
 
 pub use address::Address;
 pub use host::Replicas;
-pub use machine::saved_state;
+pub use machine::saved_snapshot;
 pub use raft::RaftLog;
 
 /// Most bytes of a batch; a single larger request is a batch too.
@@ -62,7 +62,7 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     /// Its number, different from that of every other group.
-    pub cell: u16,
+    pub id: u16,
     /// What it is called in messages.
     pub name: String,
     /// Its replicas, in the same order everywhere; at most [`MEMBERS_MAX`].
@@ -125,7 +125,7 @@ impl std::ops::Deref for Shared {
 
 /// What a replica is told, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum LogEvent {
     /// The next batch: apply it. Indexes rise, not always by one; terms do not fall.
     Committed {
         /// Its number in the group's order, from 1 on.
@@ -137,13 +137,13 @@ pub enum Told {
     },
     /// The state as it is now, after everything told so far, is wanted as a snapshot: begin to copy
     /// it, go on with what is told next, and hand it over by [`Log::snapshot`] with this number. A
-    /// later [`Told::Load`] makes that superfluous.
-    Snapshot {
+    /// later [`LogEvent::LoadSnapshot`] makes that superfluous.
+    TakeSnapshot {
         /// Number of the snapshot.
         number: u64,
     },
     /// The whole state is to be replaced by this snapshot. It holds everything up to the index.
-    Load {
+    LoadSnapshot {
         /// Index of the last entry in it.
         index: u64,
         /// What was handed to [`Log::snapshot`] somewhere.
@@ -151,16 +151,16 @@ pub enum Told {
     },
     /// This replica leads from now on. Everything of earlier epochs has been told. What it proposed
     /// in an earlier epoch and was not told is perhaps lost.
-    Lead {
-        /// Epoch; higher than that of any leader before.
-        epoch: u32,
+    LeadershipGained {
+        /// Term; higher than that of any leader before.
+        term: u32,
     },
     /// It does not lead any more.
-    Follow,
+    LeadershipLost,
     /// It has all that it must have: from now on the group can spare another replica.
-    Whole,
+    CaughtUp,
     /// It cannot take part as it should at the moment; why, for people: "cell 3 waits: …".
-    Waits(String),
+    Degraded(String),
     /// It takes no part any more, and must be started again.
     Stopped(Failure),
 }
@@ -172,16 +172,16 @@ pub struct Refused(pub Vec<u8>);
 /// What the data loop sees of the replication of a cell. Nothing here waits.
 pub trait Log {
     /// The epoch in which this replica leads, as far as it was [told](Log::next).
-    fn lead(&self) -> Option<u32>;
+    fn leading_term(&self) -> Option<u32>;
 
     /// Whether [`Log::propose`] would take a batch: it leads, and none is under way. What comes
     /// meanwhile is the next batch, so that batches grow with the load and a lone request goes at
     /// once. With a second one under way there were more and smaller batches, each of which costs
     /// syncs and messages of all replicas: on two CPUs everybody waited longer.
-    fn has_room(&self) -> bool;
+    fn can_propose(&self) -> bool;
 
     /// Whether it has all that it must have to stand in for another replica of its group.
-    fn is_whole(&self) -> bool;
+    fn is_caught_up(&self) -> bool;
 
     /// Proposes a batch as the next.
     ///
@@ -190,8 +190,8 @@ pub trait Log {
     fn propose(&mut self, batch: Vec<u8>) -> Result<(), Refused>;
 
     /// The next thing told, if there is one. To be called until there is none after each wake-up.
-    fn next(&mut self) -> Option<Told>;
+    fn next_event(&mut self) -> Option<LogEvent>;
 
     /// Hands over the snapshot that was wanted by this number.
-    fn snapshot(&mut self, number: u64, state: Vec<u8>);
+    fn finish_snapshot(&mut self, number: u64, state: Vec<u8>);
 }

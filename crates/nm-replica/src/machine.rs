@@ -17,7 +17,7 @@ use super::bytes::Coded;
 use super::promises::{read_whole, write_whole};
 use super::raft::{NodeId, Teller, Types};
 use super::store::epoch_of;
-use super::{Shared, Told};
+use super::{LogEvent, Shared};
 
 /// Name of the file in a group's folder.
 const SNAPSHOT: &str = "snapshot";
@@ -39,7 +39,7 @@ fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, Failure> {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn saved_state(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, Failure> {
+pub fn saved_snapshot(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, Failure> {
     let snapshot = read_snapshot(&folder.join(SNAPSHOT))?;
     Ok(snapshot.map(|(meta, state)| (meta.last_log_id.map_or(0, |last| last.index + 1), state)))
 }
@@ -68,7 +68,7 @@ impl Snapshots {
             bytes.extend_from_slice(state);
             // What is told first is why the replica stops: the engine says it in its own words.
             write_whole(path, &bytes)
-                .inspect_err(|failure| self.teller.tell(Told::Stopped(failure.clone())))?;
+                .inspect_err(|failure| self.teller.tell(LogEvent::Stopped(failure.clone())))?;
         }
         self.last = Some((meta.clone(), state.clone()));
         Ok(())
@@ -129,7 +129,7 @@ impl Machine {
             applied = meta.last_log_id;
             members = meta.last_membership.clone();
             let index = applied.map_or(0, |applied| applied.index + 1);
-            teller.tell(Told::Load { index, state: state.clone() });
+            teller.tell(LogEvent::LoadSnapshot { index, state: state.clone() });
         }
         let own = Arc::clone(&teller);
         let snapshots = Snapshots { teller: own, path, last, number: 0, wanted: None };
@@ -215,7 +215,7 @@ impl RaftStateMachine<Types> for Machine {
                 EntryPayload::Normal(batch) => {
                     self.fresh_bytes += batch.len() as u64;
                     let (index, term) = (log_id.index + 1, epoch_of(&log_id.leader_id));
-                    told.push(Told::Committed { index, term, batch });
+                    told.push(LogEvent::Committed { index, term, batch });
                 }
             }
         }
@@ -232,7 +232,7 @@ impl RaftStateMachine<Types> for Machine {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         snapshots.number += 1;
         snapshots.wanted = Some(give);
-        self.teller.tell(Told::Snapshot { number: snapshots.number });
+        self.teller.tell(LogEvent::TakeSnapshot { number: snapshots.number });
         Builder {
             snapshots: Arc::clone(&self.snapshots),
             applied: self.applied,
@@ -257,7 +257,7 @@ impl RaftStateMachine<Types> for Machine {
         self.members = meta.last_membership.clone();
         self.fresh_bytes = 0;
         let index = self.applied.map_or(0, |applied| applied.index + 1);
-        self.teller.tell(Told::Load { index, state: *snapshot });
+        self.teller.tell(LogEvent::LoadSnapshot { index, state: *snapshot });
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use openraft::{EmptyNode, LogId, TokioRuntime};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::epoch_of;
-use super::{Log, Refused, Shared, Told};
+use super::{Log, LogEvent, Refused, Shared};
 
 /// A replica's number: its position in the group, from 1 on.
 pub type NodeId = u64;
@@ -51,7 +51,7 @@ struct Leading {
 /// The end of the channel on the replication thread.
 #[derive(Debug)]
 pub struct Teller {
-    messages: Sender<Told>,
+    messages: Sender<LogEvent>,
     waker: Waker,
     may_lead: bool,
     leading: Mutex<Leading>,
@@ -59,19 +59,19 @@ pub struct Teller {
 
 impl Teller {
     /// The end for one group.
-    pub fn new(messages: Sender<Told>, waker: Waker, may_lead: bool) -> Teller {
+    pub fn new(messages: Sender<LogEvent>, waker: Waker, may_lead: bool) -> Teller {
         Teller { messages, waker, may_lead, leading: Mutex::default() }
     }
 
     /// Tells.
-    pub fn tell(&self, told: Told) {
+    pub fn tell(&self, told: LogEvent) {
         // Without a data loop nobody wants to know.
         let _ = self.messages.send(told);
         self.waker.wake();
     }
 
     /// Tells what was committed, the last of it being `last`.
-    pub fn applied(&self, told: Vec<Told>, last: Option<LogId<NodeId>>) {
+    pub fn applied(&self, told: Vec<LogEvent>, last: Option<LogId<NodeId>>) {
         let is_any = !told.is_empty();
         for told in told {
             let _ = self.messages.send(told);
@@ -98,8 +98,8 @@ impl Teller {
         }
         leading.told = now;
         self.tell(match now.and_then(|epoch| u32::try_from(epoch).ok()) {
-            Some(epoch) => Told::Lead { epoch },
-            None => Told::Follow,
+            Some(epoch) => LogEvent::LeadershipGained { term: epoch },
+            None => LogEvent::LeadershipLost,
         });
     }
 }
@@ -108,7 +108,7 @@ impl Teller {
 #[derive(Debug)]
 pub struct RaftLog {
     cell: u16,
-    messages: Receiver<Told>,
+    messages: Receiver<LogEvent>,
     asked: UnboundedSender<Asked>,
     lead: Option<u32>,
     is_under_way: bool,
@@ -119,33 +119,33 @@ impl RaftLog {
     /// The data loop's end for one group.
     pub(super) fn new(
         cell: u16,
-        messages: Receiver<Told>,
+        messages: Receiver<LogEvent>,
         asked: UnboundedSender<Asked>,
     ) -> RaftLog {
         RaftLog { cell, messages, asked, lead: None, is_under_way: false, is_whole: false }
     }
 
     /// The cell.
-    pub fn cell(&self) -> u16 {
+    pub fn group_id(&self) -> u16 {
         self.cell
     }
 }
 
 impl Log for RaftLog {
-    fn lead(&self) -> Option<u32> {
+    fn leading_term(&self) -> Option<u32> {
         self.lead
     }
 
-    fn has_room(&self) -> bool {
+    fn can_propose(&self) -> bool {
         self.lead.is_some() && !self.is_under_way
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_caught_up(&self) -> bool {
         self.is_whole
     }
 
     fn propose(&mut self, batch: Vec<u8>) -> Result<(), Refused> {
-        if !self.has_room() {
+        if !self.can_propose() {
             return Err(Refused(batch));
         }
         self.is_under_way = true;
@@ -154,21 +154,25 @@ impl Log for RaftLog {
         Ok(())
     }
 
-    fn next(&mut self) -> Option<Told> {
+    fn next_event(&mut self) -> Option<LogEvent> {
         let told = self.messages.try_recv().ok()?;
         match &told {
-            Told::Committed { term, .. } if self.lead.map(u64::from) == Some(*term) => {
+            LogEvent::Committed { term, .. } if self.lead.map(u64::from) == Some(*term) => {
                 self.is_under_way = false;
             }
-            Told::Lead { epoch } => (self.lead, self.is_under_way) = (Some(*epoch), false),
-            Told::Follow | Told::Stopped(_) => (self.lead, self.is_under_way) = (None, false),
-            Told::Whole => self.is_whole = true,
+            LogEvent::LeadershipGained { term } => {
+                (self.lead, self.is_under_way) = (Some(*term), false)
+            }
+            LogEvent::LeadershipLost | LogEvent::Stopped(_) => {
+                (self.lead, self.is_under_way) = (None, false)
+            }
+            LogEvent::CaughtUp => self.is_whole = true,
             _ => {}
         }
         Some(told)
     }
 
-    fn snapshot(&mut self, number: u64, state: Vec<u8>) {
+    fn finish_snapshot(&mut self, number: u64, state: Vec<u8>) {
         let _ = self.asked.send(Asked::Snapshot(number, state));
     }
 }

@@ -10,7 +10,7 @@ use nm_sys::poll::Waker;
 use tempfile::TempDir;
 
 use super::disk::testing;
-use super::{Address, Group, Log, Member, RaftLog, Replicas, Settings, Told};
+use super::{Address, Group, Log, LogEvent, Member, RaftLog, Replicas, Settings};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -47,7 +47,7 @@ impl Cell {
         let at = |own: usize| Address::Unix(self.folder.path().join(format!("replica-{own}")));
         let members = (0..3).map(|own| Member { address: at(own), may_lead: own < 2 }).collect();
         let group = Group {
-            cell: 1,
+            id: 1,
             name: "cell-1".to_string(),
             members,
             own,
@@ -61,7 +61,7 @@ impl Cell {
     }
 
     fn leader(&self) -> Option<usize> {
-        let leads = |own: &usize| self.replicas[*own].as_ref()?.log.lead();
+        let leads = |own: &usize| self.replicas[*own].as_ref()?.log.leading_term();
         (0..3).filter(|own| leads(own).is_some()).max_by_key(leads)
     }
 
@@ -69,9 +69,9 @@ impl Cell {
         std::thread::sleep(Duration::from_millis(1));
         let disks: Vec<PathBuf> = (0..3).map(|own| self.disk(own)).collect();
         for replica in self.replicas.iter_mut().flatten() {
-            while let Some(told) = replica.log.next() {
+            while let Some(told) = replica.log.next_event() {
                 match told {
-                    Told::Committed { index, batch, .. } => {
+                    LogEvent::Committed { index, batch, .. } => {
                         let have = disks.iter().filter(|disk| testing::synced(disk) >= index);
                         assert!(have.count() >= 2, "entry {index} was told too early");
                         replica.applied.push(u64::from_le_bytes(batch[..].try_into().unwrap()));
@@ -81,12 +81,12 @@ impl Cell {
                         }
                         assert_eq!(self.committed[place], replica.applied[place]);
                     }
-                    Told::Waits(why) => replica.waits.push(why),
-                    Told::Stopped(failure) => panic!("{failure}"),
+                    LogEvent::Degraded(why) => replica.waits.push(why),
+                    LogEvent::Stopped(failure) => panic!("{failure}"),
                     _ => {}
                 }
             }
-            while load && replica.log.has_room() {
+            while load && replica.log.can_propose() {
                 self.proposed += 1;
                 replica.log.propose(self.proposed.to_le_bytes().to_vec()).unwrap();
             }

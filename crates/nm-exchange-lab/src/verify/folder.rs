@@ -144,7 +144,7 @@ fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<Written>, F
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     term: u64,
-    kind: journal::Kind,
+    kind: journal::RecordKind,
     /// Length and CRC-32C of its content.
     digest: (usize, u32),
 }
@@ -175,7 +175,7 @@ impl Written {
             marks.push(Mark { term: record.term, kind: record.kind, digest });
         }
         let mut states = hashes::read(&folder)?;
-        let snapshot = nm_replica::saved_state(&folder)?;
+        let snapshot = nm_replica::saved_snapshot(&folder)?;
         if let Some((_, state)) = &snapshot {
             let index = Cell::<Book>::load(state).map_err(|why| unreadable(&folder, why))?.index();
             states.push((index, fnv1a(state)));
@@ -193,7 +193,7 @@ impl Written {
     }
 
     fn batch(&self, index: u64) -> Option<&Mark> {
-        self.mark(index).filter(|mark| mark.kind == journal::BATCH)
+        self.mark(index).filter(|mark| mark.kind == journal::RecordKind::Batch)
     }
 }
 
@@ -260,7 +260,7 @@ impl Chain {
             chain.copies.push(journals.iter().filter(holds).count());
             chain.of.push(holder);
             let is_missing = |journal: &Written| {
-                journal.mark(index).is_none_or(|mark| mark.kind == journal::MISSED)
+                journal.mark(index).is_none_or(|mark| mark.kind == journal::RecordKind::Missed)
             };
             if journals.iter().all(is_missing) {
                 findings.add(Violation::Gap, || {

@@ -17,22 +17,19 @@ use nm_exchange_lab::load::log::{Log, Record};
 use nm_exchange_lab::load::mix::Maker;
 use nm_exchange_lab::load::{Settings, Sizes};
 use nm_exchange_lab::verify::{Cuts, Findings, Violation, folder, folder_cut};
-use nm_replica::journal::{BATCH, Journal, MISSED, Settings as JournalSettings};
-use nm_replica::{Group, Log as _, Member, Replicas, Told};
+use nm_replica::journal::{Journal, RecordKind, Settings as JournalSettings};
+use nm_replica::{Group, Log as _, LogEvent, Member, Replicas};
 use nm_sys::clock::Deadline;
 use nm_sys::poll::{Interest, Poller, Waker};
 
 const CELLS: usize = 2;
-
-/// Kind of a record that is no batch.
-const OTHER: u8 = 1;
 
 /// One record of a journal.
 #[derive(Clone)]
 struct Entry {
     index: u64,
     term: u64,
-    kind: u8,
+    kind: RecordKind,
     bytes: Vec<u8>,
 }
 
@@ -86,9 +83,14 @@ impl Run {
                 let body = outcome.events_hash.to_le_bytes();
                 records.extend(clients.receive(&header, &body, number, &mut vec![]).1);
             }
-            entries[cell].push(Entry { index, term: 1, kind: BATCH, bytes: batch_bytes });
+            entries[cell].push(Entry {
+                index,
+                term: 1,
+                kind: RecordKind::Batch,
+                bytes: batch_bytes,
+            });
             if index.is_multiple_of(20) {
-                let (kind, index) = (OTHER, index + 1);
+                let (kind, index) = (RecordKind::Blank, index + 1);
                 entries[cell].push(Entry { index, term: 1, kind, bytes: vec![] });
             }
         }
@@ -117,7 +119,7 @@ impl Run {
         let folder = self.folder_of(role, index, cell);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
-        let settings = JournalSettings { segment_bytes: 1 << 18 };
+        let settings = JournalSettings { file_bytes: 1 << 18 };
         let (mut journal, _) = Journal::open(&folder, settings, u64::MAX).unwrap();
         for entry in entries {
             journal.append(entry.index, entry.term, entry.kind, &entry.bytes).unwrap();
@@ -162,7 +164,8 @@ impl Run {
     /// The first replica of each cell has written its last state down.
     fn note_states(&self) {
         for cell in 0..CELLS {
-            let last = self.entries[cell].iter().rfind(|entry| entry.kind == BATCH).unwrap();
+            let last =
+                self.entries[cell].iter().rfind(|entry| entry.kind == RecordKind::Batch).unwrap();
             let folder = self.folder_of(Role::Mediator, cell, cell);
             let _ = fs::remove_file(folder.join("hashes.jsonl"));
             Hashes::open(&folder).unwrap().note(last.index, self.hashes[cell]).unwrap();
@@ -172,7 +175,10 @@ impl Run {
     /// Position of a batch of cell 0 that is neither at the beginning nor at the end.
     fn middle(&self) -> usize {
         let half = self.entries[0].len() / 2;
-        half + self.entries[0][half..].iter().position(|entry| entry.kind == BATCH).unwrap()
+        half + self.entries[0][half..]
+            .iter()
+            .position(|entry| entry.kind == RecordKind::Batch)
+            .unwrap()
     }
 }
 
@@ -206,13 +212,13 @@ fn batches_that_are_missing_are_lost() {
         [(Violation::HashDiffers, 1)]
     );
     run.hashes[0] ^= 1;
-    let last = run.entries[0].iter().rposition(|entry| entry.kind == BATCH).unwrap();
-    run.entries[0][last].kind = OTHER;
+    let last = run.entries[0].iter().rposition(|entry| entry.kind == RecordKind::Batch).unwrap();
+    run.entries[0][last].kind = RecordKind::Blank;
     let findings = run.check();
     assert!((9..=10).contains(&findings.count(Violation::Lost)), "{findings:?}");
     // In the middle, what follows is left out as well, or comes out otherwise.
     let middle = run.middle();
-    run.entries[0][middle].kind = OTHER;
+    run.entries[0][middle].kind = RecordKind::Blank;
     let findings = run.check();
     assert!(findings.count(Violation::Lost) > 10, "{findings:?}");
     assert!(
@@ -315,7 +321,7 @@ fn replicas_that_carried_out_other_batches_are_found() {
     run.journal(Role::Processor, 0, 0, &run.entries[0][middle..]);
     let mut missed = run.entries[0].clone();
     for entry in &mut missed[..middle] {
-        (entry.kind, entry.bytes) = (MISSED, vec![]);
+        (entry.kind, entry.bytes) = (RecordKind::Missed, vec![]);
     }
     run.journal(Role::Mediator, 1, 0, &missed);
     assert!(run.check_again().is_clean());
@@ -372,14 +378,14 @@ fn a_journal_of_several_lives_is_cut_in_each() {
 fn keep(folder: &Path, entries: &[Entry]) {
     let listen = nm_replica::Address::Unix(folder.with_extension("socket"));
     let members = vec![Member { address: listen.clone(), may_lead: true }];
-    let journal = JournalSettings { segment_bytes: 64 << 10 };
+    let journal = JournalSettings { file_bytes: 64 << 10 };
     let settings = nm_replica::Settings {
         snapshot_bytes: 64 << 10,
         journal,
         ..nm_replica::Settings::default()
     };
     let group = Group {
-        cell: 0,
+        id: 0,
         name: "cell-0".to_string(),
         members,
         own: 0,
@@ -390,7 +396,7 @@ fn keep(folder: &Path, entries: &[Entry]) {
     poller.add(&waker, 0, Interest::Readable).unwrap();
     let (thread, mut logs) = Replicas::start(&listen, vec![group], waker.clone()).unwrap();
     let (mut log, mut cell) = (logs.pop().unwrap(), Cell::<Book>::default());
-    let mut batches = entries.iter().filter(|entry| entry.kind == BATCH);
+    let mut batches = entries.iter().filter(|entry| entry.kind == RecordKind::Batch);
     let (mut left, mut snapshots) = (batches.clone().count(), 0);
     let is_forgotten = || {
         let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -402,22 +408,22 @@ fn keep(folder: &Path, entries: &[Entry]) {
         assert!(!deadline.passed(), "{left} batches left, {snapshots} snapshots");
         poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
         waker.drain();
-        while let Some(told) = log.next() {
+        while let Some(told) = log.next_event() {
             match told {
-                Told::Committed { index, batch, .. } => {
+                LogEvent::Committed { index, batch, .. } => {
                     carry_out(&mut cell, index, &batch);
                     left -= 1;
                 }
-                Told::Snapshot { number } => {
+                LogEvent::TakeSnapshot { number } => {
                     cell.begin_snapshot();
                     let state = std::iter::repeat_with(|| cell.copy_one()).flatten().next();
-                    log.snapshot(number, state.unwrap());
+                    log.finish_snapshot(number, state.unwrap());
                     snapshots += 1;
                 }
                 _ => {}
             }
         }
-        while log.has_room()
+        while log.can_propose()
             && let Some(next) = batches.next()
         {
             log.propose(next.bytes.clone()).unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nm_replica::{Log, Told};
+use nm_replica::{Log, LogEvent};
 
 use crate::control::{self, Answer, Ask, Change, Command, Leading, Routes, State, View, Watch};
 use crate::link::Broken;
@@ -72,7 +72,7 @@ impl<L: Log> Control<L> {
 
     /// Whether it could stand in for another replica of control.
     pub fn is_whole(&self) -> bool {
-        self.is_over || self.log.is_whole()
+        self.is_over || self.log.is_caught_up()
     }
 
     /// The map, and who leads, as this replica has it.
@@ -82,20 +82,22 @@ impl<L: Log> Control<L> {
 
     /// Takes all that is told. Whatever goes wrong here stops nobody who trades.
     pub fn hear(&mut self, links: &mut Links) {
-        while let Some(told) = self.log.next() {
+        while let Some(told) = self.log.next_event() {
             self.is_news = true;
             match told {
-                Told::Committed { index, batch, .. } => self.commit(links, index, &batch),
-                Told::Snapshot { number } => self.log.snapshot(number, self.state.save()),
-                Told::Load { state, .. } => match State::load(&state) {
+                LogEvent::Committed { index, batch, .. } => self.commit(links, index, &batch),
+                LogEvent::TakeSnapshot { number } => {
+                    self.log.finish_snapshot(number, self.state.save())
+                }
+                LogEvent::LoadSnapshot { state, .. } => match State::load(&state) {
                     Ok(state) => self.state = state,
                     Err(why) => self.end(links, &why),
                 },
-                Told::Lead { .. } => self.begin(links),
-                Told::Follow => self.follow(links),
-                Told::Whole => {}
-                Told::Waits(why) => links.troubles.push(format!("control waits: {why}")),
-                Told::Stopped(failure) => self.end(links, &failure.message),
+                LogEvent::LeadershipGained { .. } => self.begin(links),
+                LogEvent::LeadershipLost => self.follow(links),
+                LogEvent::CaughtUp => {}
+                LogEvent::Degraded(why) => links.troubles.push(format!("control waits: {why}")),
+                LogEvent::Stopped(failure) => self.end(links, &failure.message),
             }
         }
     }
@@ -178,11 +180,11 @@ impl<L: Log> Control<L> {
         let ask = Ask::whole(body).map_err(|error| Broken(error.to_string()))?;
         let told = match ask {
             Ask::Status => Answer::Status {
-                lead: self.log.lead(),
+                lead: self.log.leading_term(),
                 stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
                 state: Box::new(self.state.clone()),
             },
-            Ask::Assign { .. } if self.log.lead().is_none() => Answer::NotLeading,
+            Ask::Assign { .. } if self.log.leading_term().is_none() => Answer::NotLeading,
             Ask::Assign { segment, cell } => match self.state.check(segment, cell) {
                 Err(why) => Answer::Refused(why),
                 Ok(None) => Answer::Assigned(self.state.routes().map.epoch()),
@@ -223,7 +225,7 @@ impl<L: Log> Control<L> {
             return;
         }
         self.watch.near.nodes = links.seen().chain([(own, start)]).collect();
-        let lead = self.log.lead();
+        let lead = self.log.leading_term();
         let leads = leads.chain(lead.map(|epoch| (CONTROL, epoch)));
         let leading = |epoch| Leading { mediator: own.1, epoch, start };
         self.watch.near.routes.leaders =
@@ -253,7 +255,7 @@ impl<L: Log> Control<L> {
 
     fn propose(&mut self, now_ns: u64, wishes: &[Command]) {
         let is_due = self.proposed_ns == 0 || now_ns - self.proposed_ns > AGAIN_NS;
-        if wishes.is_empty() || !is_due || !self.log.has_room() {
+        if wishes.is_empty() || !is_due || !self.log.can_propose() {
             return;
         }
         self.proposed_ns = now_ns;
@@ -292,7 +294,7 @@ impl<L: Log> Control<L> {
 
     /// A router is up: it is told, if it is for this replica to tell.
     pub fn greet(&self, links: &mut Links, router: LinkId) {
-        if self.log.lead().is_some() {
+        if self.log.leading_term().is_some() {
             tell_routes(links, router, self.state.routes());
         }
     }

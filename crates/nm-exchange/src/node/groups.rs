@@ -45,7 +45,7 @@ pub fn start(
             .collect();
         let own = replicas.iter().position(|replica| *replica == (role, index));
         groups.push(Group {
-            cell,
+            id: cell,
             name: group_name(cell),
             members: members?,
             own: own.unwrap_or_default(),
@@ -61,7 +61,7 @@ fn of_group(settings: Settings, group: u16) -> Settings {
     if group != CONTROL {
         return settings;
     }
-    let segment_bytes = settings.journal.segment_bytes.min(256 << 10);
-    let journal = journal::Settings { segment_bytes };
+    let file_bytes = settings.journal.file_bytes.min(256 << 10);
+    let journal = journal::Settings { file_bytes };
     Settings { snapshot_bytes: settings.snapshot_bytes.min(128 << 10), journal, ..settings }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use nm_book::book::Book;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
-use nm_replica::{Log, RaftLog, Refused, Replicas, Told};
+use nm_replica::{Log, LogEvent, RaftLog, Refused, Replicas};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
 
@@ -31,7 +31,7 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// How a record that promises nothing is kept: in small files, because a node that starts again
 /// fills the rest of one with zeros before it does anything else.
-const RECORD: journal::Settings = journal::Settings { segment_bytes: 8 << 20 };
+const RECORD: journal::Settings = journal::Settings { file_bytes: 8 << 20 };
 
 /// Applies a request; the last is when its batch was told, ns on the machine's clock.
 type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) + 'a;
@@ -71,20 +71,20 @@ impl<L: Log> Replica<L> {
 
     /// Takes all that is told; a leadership that is new is announced.
     fn hear(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
-        while let Some(told) = self.log.next() {
+        while let Some(told) = self.log.next_event() {
             match told {
-                Told::Committed { index, term, batch } => {
+                LogEvent::Committed { index, term, batch } => {
                     self.apply(index, &batch, apply)?;
                     self.tell_released(links);
                     if let Some(recorder) = &mut self.recorder {
                         recorder.batch(index, term, &batch)?;
                     }
                 }
-                Told::Snapshot { number } => {
+                LogEvent::TakeSnapshot { number } => {
                     self.cell.begin_snapshot();
                     self.copying = Some(number);
                 }
-                Told::Load { index, state } => {
+                LogEvent::LoadSnapshot { index, state } => {
                     let broken = |message| Failure::new(FailureKind::System, message);
                     let forgives = self.cell.forgives;
                     self.cell = Cell::load(&state).map_err(broken)?;
@@ -99,17 +99,17 @@ impl<L: Log> Replica<L> {
                         recorder.missed(index)?;
                     }
                 }
-                Told::Lead { .. } => {
+                LogEvent::LeadershipGained { .. } => {
                     self.forget();
                     let routers = links.all_to(Role::Router);
                     self.announce(links, &routers);
                 }
-                Told::Follow => self.forget(),
-                Told::Whole => {}
-                Told::Waits(message) => {
+                LogEvent::LeadershipLost => self.forget(),
+                LogEvent::CaughtUp => {}
+                LogEvent::Degraded(message) => {
                     links.troubles.push(format!("cell {} waits: {message}", self.number));
                 }
-                Told::Stopped(failure) => return Err(failure),
+                LogEvent::Stopped(failure) => return Err(failure),
             }
         }
         Ok(())
@@ -140,7 +140,7 @@ impl<L: Log> Replica<L> {
 
     /// Tells routers that this replica leads, and that requests before may be lost.
     fn announce(&self, links: &mut Links, routers: &[LinkId]) {
-        let Some(epoch) = self.log.lead() else { return };
+        let Some(epoch) = self.log.leading_term() else { return };
         let header = Header { cell: self.number, epoch, ..Header::new(FrameKind::Lead) };
         for router in routers {
             links.send(*router, &header, &[], 0);
@@ -150,7 +150,7 @@ impl<L: Log> Replica<L> {
     /// Tells control, by any router, what became of instruments that it asked for.
     fn tell_released(&mut self, links: &mut Links) {
         let router = links.all_to(Role::Router).first().copied();
-        let is_leader = self.log.lead().is_some();
+        let is_leader = self.log.leading_term().is_some();
         for header in self.released.drain(..) {
             if let Some(router) = router.filter(|_| is_leader) {
                 links.send(router, &header, &[], 0);
@@ -166,7 +166,7 @@ impl<L: Log> Replica<L> {
 
     /// Queues a request, if this replica leads.
     fn queue(&mut self, bytes: &[u8]) -> bool {
-        if self.log.lead().is_none() || self.waiting_bytes > WAITING_BYTES_MAX {
+        if self.log.leading_term().is_none() || self.waiting_bytes > WAITING_BYTES_MAX {
             return false;
         }
         let fits = |last: &Vec<u8>| last.len() + bytes.len() <= nm_replica::BATCH_BYTES_MAX;
@@ -184,7 +184,7 @@ impl<L: Log> Replica<L> {
 
     /// Proposes what waits, copies a little, writes what is recorded.
     fn turn(&mut self) -> Result<(), Failure> {
-        while self.log.has_room()
+        while self.log.can_propose()
             && let Some(batch) = self.waiting.pop_front()
         {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(batch.len() - batch::HEAD_BYTES);
@@ -201,7 +201,7 @@ impl<L: Log> Replica<L> {
             if let (Some(hashes), Some(index)) = (&mut self.hashes, cell::index_of(&state)) {
                 hashes.note_state(index, &state)?;
             }
-            self.log.snapshot(number, state);
+            self.log.finish_snapshot(number, state);
         }
         self.recorder.as_mut().map_or(Ok(()), Recorder::flush)
     }
@@ -239,7 +239,7 @@ impl Cells {
         let records = network.record && network.durability != Durability::DiskQuorum;
         let (mut replicas, mut control) = (vec![], None);
         for log in logs {
-            let number = log.cell();
+            let number = log.group_id();
             if number == CONTROL {
                 control = Some(Control::new(network, log));
                 continue;
@@ -269,7 +269,8 @@ impl Cells {
 
     fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
         if let Some(control) = &mut self.control {
-            let leads = |replica: &Replica<RaftLog>| Some((replica.number, replica.log.lead()?));
+            let leads =
+                |replica: &Replica<RaftLog>| Some((replica.number, replica.log.leading_term()?));
             control.turn(links, self.replicas.iter().filter_map(leads));
         }
         self.replicas.iter_mut().try_for_each(Replica::turn)
@@ -281,7 +282,7 @@ impl Cells {
 
     /// Whether all of its replicas could stand in for others.
     fn is_ready(&self) -> bool {
-        self.replicas.iter().all(|replica| replica.log.is_whole())
+        self.replicas.iter().all(|replica| replica.log.is_caught_up())
             && self.control.as_ref().is_none_or(Control::is_whole)
     }
 

@@ -115,7 +115,7 @@ fn traded_in(ring: &Ring) -> BTreeMap<u32, BTreeSet<u16>> {
         let mut reader = Reader::open(&folder.join(format!("cell-{number}"))).unwrap();
         let mut cell = Cell::<Book>::default();
         while let Some(record) = reader.next_record().unwrap() {
-            if record.kind != journal::BATCH {
+            if record.kind != journal::RecordKind::Batch {
                 continue;
             }
             let (time_ns, frames) = batch::open(&record.bytes).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nm_exchange::network::{CONTROL, Durability, Network, Node, Role};
 use nm_exchange::node::groups;
-use nm_replica::{Log, Settings, Told, journal};
+use nm_replica::{Log, LogEvent, Settings, journal};
 use nm_sys::clock::Deadline;
 use nm_sys::poll::Waker;
 use tempfile::TempDir;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn settings() -> Settings {
-    let journal = journal::Settings { segment_bytes: 64 << 10 };
+    let journal = journal::Settings { file_bytes: 64 << 10 };
     Settings { journal, ..Settings::default() }
 }
 
@@ -40,18 +40,18 @@ fn cells_of_a_network_share_their_nodes() {
         for ((_, logs), came) in nodes.iter_mut().zip(&mut came) {
             for log in logs {
                 // Control begins at the same time; nothing is proposed there.
-                let cell = log.cell();
+                let cell = log.group_id();
                 if cell == CONTROL {
-                    while log.next().is_some() {}
+                    while log.next_event().is_some() {}
                     continue;
                 }
-                while let Some(told) = log.next() {
-                    if let Told::Committed { batch, .. } = told {
+                while let Some(told) = log.next_event() {
+                    if let LogEvent::Committed { batch, .. } = told {
                         assert_eq!(batch[..], cell.to_le_bytes(), "a batch of another cell");
                         came[usize::from(cell)] += 1;
                     }
                 }
-                while log.has_room() {
+                while log.can_propose() {
                     log.propose(cell.to_le_bytes().to_vec()).unwrap();
                 }
             }
@@ -62,7 +62,7 @@ fn cells_of_a_network_share_their_nodes() {
     let mut reader = journal::Reader::open(&folder.path().join("data/processor-0/cell-1")).unwrap();
     let mut batches = 0;
     while let Some(record) = reader.next_record().unwrap() {
-        batches += usize::from(record.kind == journal::BATCH);
+        batches += usize::from(record.kind == journal::RecordKind::Batch);
     }
     assert!(batches >= 20, "{batches} batches in the processor's journal");
     let mut wrong = network.clone();

@@ -21,25 +21,34 @@ use std::thread::JoinHandle;
 
 use nm_model::agent::{Failure, FailureKind};
 
-pub use recorder::{MISSED, Recorder};
+pub use recorder::Recorder;
 use segment::{HEADER_BYTES, Place, RECORD_BYTES};
 
-/// What a record holds, one byte for whoever writes it.
-pub type Kind = u8;
+/// What a record holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A batch.
+    Batch,
+    /// Nothing: a leader's first entry, or a number without a batch.
+    Blank,
+    /// The group's members.
+    Members,
+    /// Nothing: it stands for a batch that whoever recorded did not see.
+    Missed,
+}
 
-/// Kind of the records that hold a batch.
-pub const BATCH: Kind = 0;
+nm_codec::codes!(RecordKind { Batch = 0, Blank = 1, Members = 2, Missed = 3 });
 
 /// How a journal is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Size of each file, bytes. A record must fit one.
-    pub segment_bytes: u64,
+    pub file_bytes: u64,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { segment_bytes: 64 << 20 }
+        Settings { file_bytes: 64 << 20 }
     }
 }
 
@@ -51,7 +60,7 @@ pub struct Record {
     /// Under whom it was written: rises with each change of leader.
     pub term: u64,
     /// What it holds.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Its content.
     pub bytes: Vec<u8>,
 }
@@ -130,7 +139,7 @@ impl Journal {
         while let Some(scanned) = reader.next_segment()? {
             let Scanned { path, first, places, end, salt, torn_bytes, bytes } = scanned;
             found.torn_bytes += torn_bytes;
-            ends_well = torn_bytes == 0 && bytes.len() as u64 == settings.segment_bytes;
+            ends_well = torn_bytes == 0 && bytes.len() as u64 == settings.file_bytes;
             let wanted = places.iter().filter(|place| place.index >= from);
             found.records.extend(wanted.map(|place| record(place, &bytes)));
             let starts = places.iter().map(|place| place.start as u64).collect();
@@ -150,7 +159,7 @@ impl Journal {
         if let Some(Segment { path, end, .. }) = journal.segments.last() {
             let file = match ends_well {
                 true => go_on(path),
-                false => cut(path, *end, settings.segment_bytes),
+                false => cut(path, *end, settings.file_bytes),
             };
             journal.file = Some(file.map_err(|error| wrong("cannot be written", error))?);
         }
@@ -177,7 +186,7 @@ impl Journal {
         &mut self,
         index: u64,
         term: u64,
-        kind: Kind,
+        kind: RecordKind,
         bytes: &[u8],
     ) -> Result<(), Failure> {
         self.check()?;
@@ -186,12 +195,12 @@ impl Journal {
             return Err(bad(format!("record {index} of a journal comes where {next} must")));
         }
         let size = segment::size_of(bytes.len());
-        let room = self.settings.segment_bytes - HEADER_BYTES as u64;
+        let room = self.settings.file_bytes - HEADER_BYTES as u64;
         if size > room {
             return Err(bad(format!("a record of {size} bytes fits no file of {room} bytes")));
         }
         let fits =
-            self.segments.last().is_some_and(|last| last.end + size <= self.settings.segment_bytes);
+            self.segments.last().is_some_and(|last| last.end + size <= self.settings.file_bytes);
         if !fits {
             self.roll(index)?;
         }
@@ -267,7 +276,7 @@ impl Journal {
         }
         if is_cut {
             self.durable = self.durable.min(last.next() - 1);
-            match cut(&last.path, last.end, self.settings.segment_bytes) {
+            match cut(&last.path, last.end, self.settings.file_bytes) {
                 Ok(file) => self.file = Some(file),
                 Err(error) => return Err(self.fail("cannot be cut", &error)),
             }
@@ -296,7 +305,7 @@ impl Journal {
 
     /// Keeps a file as the next one, if it has the right size.
     fn spare_it(&mut self, path: &Path) -> io::Result<()> {
-        if fs::metadata(path)?.len() != self.settings.segment_bytes {
+        if fs::metadata(path)?.len() != self.settings.file_bytes {
             return fs::remove_file(path);
         }
         fs::rename(path, self.folder.join(SPARE))?;
@@ -354,13 +363,13 @@ impl Journal {
     /// Lets the next file be made, as soon as half of the last one is used, as fast as the other
     /// half is used: the disk is there for the records.
     fn prepare(&mut self) {
-        let half = self.settings.segment_bytes / 2;
+        let half = self.settings.file_bytes / 2;
         let used = self.segments.last().map(|last| last.end);
         if used.is_some_and(|used| used < half) {
             return;
         }
         if self.spare.is_none() {
-            let (path, bytes) = (self.folder.join(SPARE), self.settings.segment_bytes);
+            let (path, bytes) = (self.folder.join(SPARE), self.settings.file_bytes);
             let (go_on, pace) = channel();
             // Nobody waits for the disk before the first record.
             let pace = used.map(|_| pace);
@@ -392,7 +401,7 @@ impl Journal {
                 drop(go_on);
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread broke")))?;
             }
-            None => zeros(&path, self.settings.segment_bytes, None)?,
+            None => zeros(&path, self.settings.file_bytes, None)?,
         }
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
         file.write_all_at(&segment::header(first, salt), 0)?;

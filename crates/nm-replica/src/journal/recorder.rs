@@ -4,13 +4,7 @@ use std::path::Path;
 
 use nm_model::agent::Failure;
 
-use super::{BATCH, Journal, Kind, Settings};
-
-/// Kind of a record that stands for batches which the one who records did not see.
-pub const MISSED: Kind = 3;
-
-/// Kind of a record that only keeps the numbers in a row.
-const GAP: Kind = 1;
+use super::{Journal, RecordKind, Settings};
 
 /// Writes batches down for an audit as they are carried out, in a journal that promises nothing:
 /// the disk is not waited for.
@@ -32,11 +26,11 @@ impl Recorder {
     /// # Errors
     /// As [`Journal::append`].
     pub fn batch(&mut self, index: u64, term: u64, bytes: &[u8]) -> Result<(), Failure> {
-        self.fill(index.saturating_sub(1), term, GAP)?;
+        self.fill(index.saturating_sub(1), term, RecordKind::Blank)?;
         if index < self.next() {
             return Ok(());
         }
-        self.0.append(index, term, BATCH, bytes)
+        self.0.append(index, term, RecordKind::Batch, bytes)
     }
 
     /// Notes that the batches up to `upto` came as a snapshot.
@@ -44,7 +38,7 @@ impl Recorder {
     /// # Errors
     /// As [`Journal::append`].
     pub fn missed(&mut self, upto: u64) -> Result<(), Failure> {
-        self.fill(upto, 0, MISSED)
+        self.fill(upto, 0, RecordKind::Missed)
     }
 
     /// Hands what was noted to the system.
@@ -60,7 +54,7 @@ impl Recorder {
         self.0.next().unwrap_or(1)
     }
 
-    fn fill(&mut self, upto: u64, term: u64, kind: Kind) -> Result<(), Failure> {
+    fn fill(&mut self, upto: u64, term: u64, kind: RecordKind) -> Result<(), Failure> {
         while self.next() <= upto {
             self.0.append(self.next(), term, kind, &[])?;
         }

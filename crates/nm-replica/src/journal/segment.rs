@@ -19,6 +19,8 @@
 
 use nm_codec::Fields;
 
+use super::RecordKind;
+
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 24;
 
@@ -41,7 +43,7 @@ pub struct Place {
     /// Index up to which the disk had everything when it was written.
     pub durable: u64,
     /// What it holds.
-    pub kind: u8,
+    pub kind: RecordKind,
 }
 
 /// What a file holds.
@@ -84,7 +86,7 @@ pub fn write(out: &mut Vec<u8>, salt: u32, record: &Place, content: &[u8]) {
     let start = out.len();
     out.extend_from_slice(&(content.len() as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
-    for number in [index, term, durable, u64::from(kind)] {
+    for number in [index, term, durable, u64::from(kind.code())] {
         out.extend_from_slice(&number.to_le_bytes());
     }
     out.extend_from_slice(content);
@@ -101,7 +103,7 @@ fn read(bytes: &[u8], start: usize, salt: u32) -> Option<Place> {
     let covered = bytes.get(start + 8..start.checked_add(RECORD_BYTES + length)?)?;
     let (index, term) = (fields.u64().ok()?, fields.u64().ok()?);
     let (durable, kind) = (fields.u64().ok()?, fields.u64().ok()?);
-    let kind = u8::try_from(kind).ok()?;
+    let kind = RecordKind::from_code("kind", u8::try_from(kind).ok()?).ok()?;
     if index == 0 || durable >= index || nm_codec::crc32c_append(salt, covered) != checksum {
         return None;
     }

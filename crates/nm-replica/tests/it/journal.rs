@@ -3,15 +3,15 @@
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use nm_replica::journal::{BATCH, Journal, MISSED, Reader, Record, Recorder, Settings};
+use nm_replica::journal::{Journal, Reader, Record, RecordKind, Recorder, Settings};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-const SMALL: Settings = Settings { segment_bytes: 512 };
+const SMALL: Settings = Settings { file_bytes: 512 };
 
 fn record(index: u64, size: usize) -> Record {
     let bytes = (0..size).map(|at| (at as u64 * 7 + index) as u8).collect();
-    Record { index, term: index / 4 + 1, kind: BATCH, bytes }
+    Record { index, term: index / 4 + 1, kind: RecordKind::Batch, bytes }
 }
 
 fn append(journal: &mut Journal, record: &Record) {
@@ -64,9 +64,9 @@ fn records_come_back_after_purge_truncate_and_restart() {
     drop(journal);
     let (mut journal, found) = opened(folder.path());
     assert_eq!(found, wanted);
-    let wrong = journal.append(32, 1, BATCH, &[]).unwrap_err();
+    let wrong = journal.append(32, 1, RecordKind::Batch, &[]).unwrap_err();
     assert!(wrong.message.contains("32") && wrong.message.contains("31"), "{wrong}");
-    assert!(journal.append(31, 1, BATCH, &[0; 500]).is_err(), "larger than a file");
+    assert!(journal.append(31, 1, RecordKind::Batch, &[0; 500]).is_err(), "larger than a file");
     journal.truncate(1).unwrap();
     assert_eq!(journal.next(), Some(first));
     journal.restart(100).unwrap();
@@ -113,10 +113,10 @@ fn a_full_disk_is_one_sentence_and_the_end_of_the_journal() {
     let folder = TempDir::new().unwrap();
     std::os::unix::fs::symlink("/dev/full", folder.path().join("spare.tmp")).unwrap();
     let (mut journal, _) = opened(folder.path());
-    let failure = journal.append(1, 1, BATCH, b"lost").unwrap_err();
+    let failure = journal.append(1, 1, RecordKind::Batch, b"lost").unwrap_err();
     let sentence = failure.to_string();
     assert!(sentence.contains("cannot grow") && sentence.contains("make room"), "{sentence}");
-    assert_eq!(journal.append(1, 1, BATCH, b"lost").unwrap_err(), failure);
+    assert_eq!(journal.append(1, 1, RecordKind::Batch, b"lost").unwrap_err(), failure);
     assert_eq!(journal.sync().unwrap_err(), failure);
     assert_eq!(journal.truncate(1).unwrap_err(), failure);
 }
@@ -139,12 +139,12 @@ fn a_recorder_fills_gaps_and_notes_nothing_twice() {
     let records = read(folder.path());
     let batches: Vec<(u64, &[u8])> = records
         .iter()
-        .filter(|record| record.kind == BATCH)
+        .filter(|record| record.kind == RecordKind::Batch)
         .map(|record| (record.index, &record.bytes[..]))
         .collect();
     assert_eq!(batches, [(2, &b"two"[..]), (4, b"four"), (6, b"six")]);
     assert_eq!(records.len(), 6);
-    assert_eq!(records[4].kind, MISSED);
+    assert_eq!(records[4].kind, RecordKind::Missed);
 }
 
 /// A journal whose last file was used before, and is full of records that look like new ones; and

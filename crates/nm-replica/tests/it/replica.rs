@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nm_replica::journal;
-use nm_replica::{Address, Group, Log, Member, RaftLog, Replicas, Settings, Told};
+use nm_replica::{Address, Group, Log, LogEvent, Member, RaftLog, Replicas, Settings};
 use nm_sys::clock::{Deadline, Moment};
 use nm_sys::poll::{Interest, Poller, Waker};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn settings() -> Settings {
-    let journal = journal::Settings { segment_bytes: 64 << 10 };
+    let journal = journal::Settings { file_bytes: 64 << 10 };
     Settings { journal, ..Settings::default() }
 }
 
@@ -98,7 +98,7 @@ impl Cell {
         });
         let folder = self.on_disk.then(|| self.disk(own));
         let group = Group {
-            cell: 7,
+            id: 7,
             name: "cell-7".to_string(),
             members: members.collect(),
             own,
@@ -121,7 +121,8 @@ impl Cell {
     }
 
     fn leader(&self) -> Option<usize> {
-        let leads = |own: &usize| -> Option<u32> { self.replicas[*own].as_ref()?.log.lead() };
+        let leads =
+            |own: &usize| -> Option<u32> { self.replicas[*own].as_ref()?.log.leading_term() };
         (0..self.replicas.len()).filter(|own| leads(own).is_some()).max_by_key(leads)
     }
 
@@ -136,9 +137,9 @@ impl Cell {
         self.poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
         self.waker.drain();
         for replica in self.replicas.iter_mut().flatten() {
-            while let Some(told) = replica.log.next() {
+            while let Some(told) = replica.log.next_event() {
                 match told {
-                    Told::Committed { batch, .. } => {
+                    LogEvent::Committed { batch, .. } => {
                         let id = u64::from_le_bytes(batch[..8].try_into().unwrap());
                         assert!(!replica.applied.contains(&id), "batch {id} came twice");
                         replica.applied.push(id);
@@ -148,11 +149,11 @@ impl Cell {
                         }
                         assert_eq!(self.acknowledged[place - 1], id, "another order");
                     }
-                    Told::Snapshot { number } => {
+                    LogEvent::TakeSnapshot { number } => {
                         let ids = replica.applied.iter().flat_map(|id| id.to_le_bytes());
-                        replica.log.snapshot(number, ids.collect());
+                        replica.log.finish_snapshot(number, ids.collect());
                     }
-                    Told::Load { state, .. } => {
+                    LogEvent::LoadSnapshot { state, .. } => {
                         let ids =
                             state.chunks(8).map(|id| u64::from_le_bytes(id.try_into().unwrap()));
                         replica.applied = ids.collect();
@@ -160,14 +161,14 @@ impl Cell {
                         let known = self.acknowledged.len().min(replica.applied.len());
                         assert_eq!(self.acknowledged[..known], replica.applied[..known]);
                     }
-                    Told::Lead { epoch } => self.leads.push(epoch),
-                    Told::Follow => {}
-                    Told::Waits(why) => replica.waits.push(why),
-                    Told::Whole => {}
-                    Told::Stopped(failure) => replica.stopped = Some(failure.to_string()),
+                    LogEvent::LeadershipGained { term: epoch } => self.leads.push(epoch),
+                    LogEvent::LeadershipLost => {}
+                    LogEvent::Degraded(why) => replica.waits.push(why),
+                    LogEvent::CaughtUp => {}
+                    LogEvent::Stopped(failure) => replica.stopped = Some(failure.to_string()),
                 }
             }
-            while load && replica.log.has_room() {
+            while load && replica.log.can_propose() {
                 let mut batch = self.batches.to_le_bytes().to_vec();
                 batch.resize(800, 0);
                 self.batches += 1;
@@ -189,7 +190,7 @@ impl Cell {
             Some(replica) => format!(
                 "{} applied, lead {:?}, waits {:?}, stopped {:?}",
                 replica.applied.len(),
-                replica.log.lead(),
+                replica.log.leading_term(),
                 replica.waits,
                 replica.stopped
             ),
@@ -472,7 +473,8 @@ fn a_leader_that_is_cut_off_acknowledges_nothing_and_follows_when_it_is_back() {
         set(&cell, true);
         cell.more(50);
         cell.settle();
-        let is_one = cell.replicas.iter().flatten().filter(|replica| replica.log.lead().is_some());
+        let is_one =
+            cell.replicas.iter().flatten().filter(|replica| replica.log.leading_term().is_some());
         assert_eq!(is_one.count(), 1);
     }
 }
