@@ -15,7 +15,8 @@ use nm_model::plan::Plan;
 use nm_model::probe::Case;
 use nm_model::result::{Series, Statistic};
 use nm_model::verdict::{ComparisonRow, Interval, Relation};
-use nm_stats::compare::{Found, compare as compare_rounds, holm};
+use nm_stats::compare::{Claim, compare as compare_rounds};
+use nm_stats::holm;
 
 use crate::compare::{CLOSE_PERCENT, CompareOptions};
 use crate::pairing::Pair;
@@ -41,7 +42,7 @@ const LATENCY_METRICS: [Metric; 7] = [
 pub(crate) struct Draft {
     pub row: ComparisonRow,
     /// What the rounds showed, and the interval that it rests on; nothing where they are too few.
-    found: Option<(Found, Option<Interval>)>,
+    found: Option<(Claim, Option<Interval>)>,
 }
 
 impl Draft {
@@ -120,9 +121,9 @@ fn draft(
     let ratio = compare_rounds(a, b, options.margin_percent / 100.0, options.seed);
     row.interval = ratio.interval;
     row.p_value = ratio.p_value;
-    row.basis = ratio.note.clone();
+    row.basis = ratio.note(metric);
     let (_, interval) = ratio.decisive();
-    Some(Draft { row, found: Some((ratio.verdict, interval)) })
+    Some(Draft { row, found: Some((ratio.claim, interval)) })
 }
 
 fn few(a: usize, b: usize) -> String {
@@ -285,13 +286,13 @@ fn beyond(metric: Metric, low: f64, high: f64, options: &CompareOptions) -> Opti
 
 fn by_rounds(
     row: &ComparisonRow,
-    found: Found,
+    found: Claim,
     interval: Option<Interval>,
     options: &CompareOptions,
 ) -> Relation {
     match (found, row.p_value) {
-        (Found::Equivalent, _) => Relation::Equivalent,
-        (Found::Difference, Some(p)) if p <= ALPHA => {
+        (Claim::Equivalent, _) => Relation::Equivalent,
+        (Claim::Difference, Some(p)) if p <= ALPHA => {
             // Zeros have an order but no ratio and so no interval; their middles must do.
             let middles = row.b.unwrap_or_default() / row.a.unwrap_or_default();
             let (low, high) = interval.map_or((middles, middles), |ends| (ends.low, ends.high));

@@ -1,7 +1,7 @@
 //! The histograms of a series as an HdrHistogram log, which existing tools merge and plot.
 
 use nm_model::result::{LatencyRound, RoundData, RunResult, Series};
-use nm_stats::histogram::Log;
+use nm_stats::histogram::HistogramLog;
 
 use crate::distribution::histogram_of;
 use crate::view;
@@ -15,7 +15,7 @@ pub fn log(result: &RunResult, series: &Series) -> Option<String> {
         one_line(&series.key.to_string()),
         series.key.statistic.label()
     );
-    let mut log = Log::new(&comment, base.map(|t| t.as_millisecond() as f64 / 1e3));
+    let mut log = HistogramLog::new(&comment, base.map(|t| t.as_millisecond() as f64 / 1e3));
     let mut is_empty = true;
     for round in &series.rounds {
         let RoundData::Latency(data) = &round.data else { continue };

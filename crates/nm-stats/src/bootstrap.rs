@@ -1,5 +1,5 @@
 //! The bootstrap over rounds (Efron and Tibshirani, 1993): resample whole rounds with replacement,
-//! compute the figure again, and read the interval off the resampled figures.
+//! compute the figure again, and take the interval from the quantiles of the resampled figures.
 //!
 //! The plain percentile interval is used, not BCa: the correction of BCa needs a jackknife, which
 //! fails for medians of few values.
@@ -12,7 +12,7 @@ use crate::random::Random;
 /// Confidence of the intervals.
 pub const LEVEL: f64 = 0.95;
 
-/// Resamples; the ends of the interval then have about 50 beyond them.
+/// Resamples; about 50 of them lie beyond each end of the interval.
 pub const RESAMPLES: usize = 2000;
 
 /// 95 % interval of a figure of one group. `None` if there are no values. `figure` gets the
@@ -67,14 +67,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn no_values_no_interval() {
+    fn no_values_have_no_interval() {
         assert_eq!(interval(&[], 1, median_of_sorted), None);
         assert_eq!(ratio_of_medians(&[1.0], &[], 1), None);
         assert_eq!(ratio_of_medians(&[0.0], &[1.0], 1), None);
     }
 
     #[test]
-    fn the_interval_of_a_mean_covers_it_about_as_often_as_it_says() {
+    fn interval_of_a_mean_has_about_its_nominal_coverage() {
         let mut random = Random::new(3);
         let covered = (0..200)
             .filter(|seed| {
@@ -90,7 +90,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn the_interval_lies_inside_the_data(
+        fn interval_lies_inside_the_data(
             values in prop::collection::vec(1.0..9.0f64, 1..12),
             seed: u64,
         ) {

@@ -1,5 +1,5 @@
 //! Plain descriptions of a few values: mean, median, standard deviation, coefficient of variation.
-//! `None` wherever there are too few values to say anything. Values must be finite.
+//! `None` where there are too few values. Values must be finite.
 
 /// Arithmetic mean.
 pub fn mean(values: &[f64]) -> Option<f64> {
@@ -39,10 +39,10 @@ pub fn cv_percent(values: &[f64]) -> Option<f64> {
     Some(100.0 * stddev(values)? / mean.abs()).filter(|cv| cv.is_finite())
 }
 
-/// At most `most` of the values, evenly spaced and in their order: bounds work that grows with the
+/// At most `limit` of the values, evenly spaced and in their order: limits work that grows with the
 /// square of their number.
-pub fn thinned(values: &[f64], most: usize) -> Vec<f64> {
-    values.iter().copied().step_by(values.len().div_ceil(most.max(1)).max(1)).collect()
+pub fn thinned(values: &[f64], limit: usize) -> Vec<f64> {
+    values.iter().copied().step_by(values.len().div_ceil(limit.max(1)).max(1)).collect()
 }
 
 /// The values in rising order.
@@ -58,7 +58,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn too_few_values_say_nothing() {
+    fn too_few_values_have_no_figures() {
         assert_eq!((mean(&[]), median(&[]), stddev(&[1.0])), (None, None, None));
         assert_eq!(cv_percent(&[0.0, 0.0]), None);
         assert_eq!(median(&[3.0, 1.0]), Some(2.0));
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn scale_carries_through(
+        fn figures_scale_with_the_values(
             values in prop::collection::vec(1.0..1e6f64, 2..40),
             k in 0.1..10.0,
         ) {

@@ -1,5 +1,5 @@
-//! Doubts about a series: those of its rounds put together, and those that only several rounds side
-//! by side can show.
+//! Doubts about a series: those of its rounds merged, and those that only a comparison of its rounds
+//! can show.
 
 use nm_model::metric::Quantity;
 use nm_model::result::{LatencyRound, Round, RoundData, Series};
@@ -12,8 +12,9 @@ use crate::outliers::outliers;
 use crate::quantile::samples_needed;
 use crate::rounds::{ROUNDS_MIN, principal, values};
 use crate::summary::PERCENTILES;
+use crate::unit::with_unit;
 
-/// Kinds that this file finds, and therefore replaces.
+/// Kinds that are found in this file, and therefore replaced by it.
 const FOUND_HERE: [DoubtKind; 6] = [
     DoubtKind::TooFewSamples,
     DoubtKind::TooFewRounds,
@@ -30,27 +31,28 @@ const THROUGHPUT_CV_MAX: f64 = 1.0;
 /// Allowed coefficient of variation of median latency over rounds, %.
 const LATENCY_CV_MAX: f64 = 10.0;
 
-/// Details of one kind that are spelled out; the others are counted.
+/// Details of one kind that are listed; the others are counted.
 const DETAILS_MAX: usize = 3;
 
 /// A round this close to the others is never an outlier, as a ratio.
 const OUTLIER_RATIO_MIN: f64 = 1.05;
 
-/// Fixed percentiles up to this one count as asked for. Deeper ones are `n/a` in every short round
-/// and say so where they stand.
+/// A fixed percentile up to this one is expected in every round. Higher ones are shown as `n/a` in a
+/// short round, which is no reason for a doubt.
 const EXPECTED_PERCENTILE_MAX: f64 = 99.0;
 
-/// Drift over rounds: fewest rounds, largest p-value, least change.
-const ROUNDS_DRIFT: DriftRule = DriftRule { least: 8, p_max: 0.01, change_min: 0.01 };
+/// Drift over rounds.
+const ROUNDS_DRIFT: DriftRule = DriftRule { values_min: 8, p_max: 0.01, change_min: 0.01 };
 
-/// Drift inside a round. Its slices are not independent, so the bar is higher.
-const SLICES_DRIFT: DriftRule = DriftRule { least: 16, p_max: 0.001, change_min: 0.05 };
+/// Drift inside a round. Its slices are not independent, so the rule is stricter.
+const SLICES_DRIFT: DriftRule = DriftRule { values_min: 16, p_max: 0.001, change_min: 0.05 };
 
-/// Most values that are looked at for drift.
+/// Most values that are tested for drift.
 const DRIFT_VALUES_MAX: usize = 1000;
 
+/// When a change over time is called a drift.
 struct DriftRule {
-    least: usize,
+    values_min: usize,
     p_max: f64,
     change_min: f64,
 }
@@ -87,7 +89,7 @@ pub(crate) fn of(series: &Series) -> Vec<Doubt> {
     all
 }
 
-/// The rounds' own doubts: one for each kind, saying in how many rounds.
+/// The doubts of the rounds: one for each kind, with the number of rounds that have it.
 fn of_rounds(rounds: &[Round]) -> Vec<Doubt> {
     let mut merged = vec![];
     for &kind in DoubtKind::ALL {
@@ -131,16 +133,16 @@ fn too_few_rounds(rounds: &[Round]) -> Option<Doubt> {
     (n < ROUNDS_MIN).then(|| Doubt::new(DoubtKind::TooFewRounds, detail()))
 }
 
-/// Percentiles that were asked for and have no value.
+/// Percentiles that were requested and have no value.
 fn too_few_samples(rounds: &[Round]) -> Option<Doubt> {
     let latency = |round: &Round| match &round.data {
         RoundData::Latency(data) => data.count.map(|count| (count, missing(data))),
         RoundData::Throughput(_) => None,
     };
-    let thin: Vec<(u64, Vec<f64>)> =
+    let short: Vec<(u64, Vec<f64>)> =
         rounds.iter().filter_map(latency).filter(|(_, missing)| !missing.is_empty()).collect();
-    let least = thin.iter().map(|(count, _)| *count).min()?;
-    let mut percentiles: Vec<f64> = thin.into_iter().flat_map(|(_, missing)| missing).collect();
+    let least = short.iter().map(|(count, _)| *count).min()?;
+    let mut percentiles: Vec<f64> = short.into_iter().flat_map(|(_, missing)| missing).collect();
     percentiles.sort_by(f64::total_cmp);
     percentiles.dedup();
     let needs = percentiles.iter().map(|p| format!("p{p} needs {}", samples_needed(*p)));
@@ -150,9 +152,9 @@ fn too_few_samples(rounds: &[Round]) -> Option<Doubt> {
 }
 
 fn missing(data: &LatencyRound) -> Vec<f64> {
-    let asked = |p: f64| p <= EXPECTED_PERCENTILE_MAX || !PERCENTILES.contains(&p);
+    let expected = |p: f64| p <= EXPECTED_PERCENTILE_MAX || !PERCENTILES.contains(&p);
     let missing = data.percentiles.iter().filter(|p| p.value_ns.is_none());
-    missing.map(|p| p.percentile).filter(|p| asked(*p)).collect()
+    missing.map(|p| p.percentile).filter(|p| expected(*p)).collect()
 }
 
 fn bimodal(metric: Metric, values: &[f64]) -> Option<Doubt> {
@@ -162,7 +164,7 @@ fn bimodal(metric: Metric, values: &[f64]) -> Option<Doubt> {
     }
     let describe = |group: &Vec<f64>| {
         let centre = median(group).unwrap_or_default();
-        format!("{} of {} about {}", group.len(), values.len(), in_unit(metric, centre))
+        format!("{} of {} about {}", group.len(), values.len(), with_unit(metric, centre))
     };
     let detail = groups.iter().map(describe).collect::<Vec<_>>().join(", ");
     Some(Doubt::new(DoubtKind::Bimodal, format!("{metric} of the rounds: {detail}")))
@@ -190,14 +192,16 @@ fn unstable(series: &Series, metric: Metric, values: &[f64]) -> Option<Doubt> {
     Some(Doubt::new(DoubtKind::Unstable, detail))
 }
 
-/// Rounds far from the others of their mode.
+/// Rounds that are far from the others of their mode.
 fn outlying(metric: Metric, values: &[f64]) -> Option<Doubt> {
     let mut out = vec![];
     for group in groups(values)?.iter().filter(|group| group.len() >= ROUNDS_MIN) {
         let logs: Vec<f64> = group.iter().map(|value| value.ln()).collect();
-        let centre = in_unit(metric, median(group)?);
+        let centre = with_unit(metric, median(group)?);
         let far = outliers(&logs, OUTLIER_RATIO_MIN.ln());
-        out.extend(far.iter().map(|i| format!("{} against {centre}", in_unit(metric, group[*i]))));
+        out.extend(
+            far.iter().map(|i| format!("{} against {centre}", with_unit(metric, group[*i]))),
+        );
     }
     let n = out.len();
     let plural = if n == 1 { "" } else { "s" };
@@ -214,7 +218,7 @@ fn drift(metric: Metric, values: &[f64], rounds: &[Round]) -> Option<Doubt> {
     (!details.is_empty()).then(|| Doubt::new(DoubtKind::Drift, details.join("; ")))
 }
 
-/// Drift inside rounds, if at least half of them move the same way.
+/// Drift inside rounds, if at least half of them drift in the same direction.
 fn drift_inside(rounds: &[Round]) -> Option<String> {
     let medians = |round: &Round| -> Vec<f64> {
         match &round.data {
@@ -236,7 +240,7 @@ fn drift_inside(rounds: &[Round]) -> Option<String> {
 /// Change from first to last as a share of the median, if `rule` calls it a drift.
 fn change(values: &[f64], rule: &DriftRule) -> Option<f64> {
     let values = thinned(values, DRIFT_VALUES_MAX);
-    if values.len() < rule.least || mann_kendall(&values).p_value > rule.p_max {
+    if values.len() < rule.values_min || mann_kendall(&values).p_value > rule.p_max {
         return None;
     }
     let change = slope(&values)? * (values.len() - 1) as f64 / median(&values)?;
@@ -246,16 +250,4 @@ fn change(values: &[f64], rule: &DriftRule) -> Option<f64> {
 fn rises_by(change: f64) -> String {
     let word = if change > 0.0 { "rises" } else { "falls" };
     format!("{word} by {:.1} %", 100.0 * change.abs())
-}
-
-/// A value of `metric` with its unit.
-fn in_unit(metric: Metric, value: f64) -> String {
-    match metric.quantity() {
-        Quantity::Latency if value < 1e3 => format!("{value:.0} ns"),
-        Quantity::Latency if value < 1e6 => format!("{:.2} us", value / 1e3),
-        Quantity::Latency => format!("{:.2} ms", value / 1e6),
-        Quantity::Throughput => format!("{value:.3} Gb/s"),
-        Quantity::Rate => format!("{value:.0} /s"),
-        Quantity::Ratio => format!("{value}"),
-    }
 }

@@ -14,19 +14,19 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 /// A histogram of latencies, ns.
 pub type Histogram = hdrhistogram::Histogram<u64>;
 
-/// Largest value told apart, ns: one hour.
+/// Largest value, ns: one hour. Longer latencies count as this one.
 pub const VALUE_MAX_NS: u64 = 3_600_000_000_000;
 
-/// Digits to which values are kept.
+/// Significant digits to which values are kept.
 pub const DIGITS: u8 = 3;
 
-/// Longest text that [`decode`] takes, bytes. Ours are below 200 kB.
+/// Longest text that [`decode`] accepts, bytes. Ours are below 200 kB.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// Most bytes that a text may inflate to.
 const INFLATED_BYTES_MAX: usize = 8 << 20;
 
-/// Digits above this would let 40 bytes of input ask for 50 MB of memory.
+/// With more digits than this, 40 bytes of input could make the reader allocate 50 MB.
 const FOREIGN_DIGITS_MAX: u32 = 4;
 
 const COOKIE_V2: u32 = 0x1c84_9303 | 0x10;
@@ -36,7 +36,7 @@ const HEADER_BYTES: usize = 40;
 /// Why a text is not a histogram, or a histogram cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum HistogramError {
-    /// Longer than any histogram of ours could be.
+    /// Longer than any histogram that nearmetal writes.
     #[error("histogram is too large: more than {limit} bytes")]
     TooLarge {
         /// The limit.
@@ -51,7 +51,7 @@ pub enum HistogramError {
     /// Something else, or an older version.
     #[error("not a compressed HdrHistogram V2")]
     Cookie,
-    /// It contradicts itself or asks for too much.
+    /// It is inconsistent or would need too much memory.
     #[error("histogram is damaged: {0}")]
     Damaged(&'static str),
     /// Refused by the reader of the format.
@@ -89,7 +89,7 @@ pub fn encode(histogram: &Histogram) -> Result<String, HistogramError> {
     Ok(STANDARD.encode(bytes))
 }
 
-/// Reads what [`encode`] or another tool wrote. Memory is bounded whatever the text says.
+/// Reads what [`encode`] or another tool wrote. Memory is bounded for any text.
 ///
 /// # Errors
 /// If the text is too long or is not a histogram.
@@ -99,12 +99,13 @@ pub fn decode(text: &str) -> Result<Histogram, HistogramError> {
         return Err(HistogramError::TooLarge { limit: TEXT_BYTES_MAX });
     }
     let bytes = STANDARD.decode(text)?;
-    if bytes.len() < 8 || number(&bytes, 0) != COOKIE_V2_DEFLATE {
+    if bytes.len() < 8 || be_u32(&bytes, 0) != COOKIE_V2_DEFLATE {
         return Err(HistogramError::Cookie);
     }
-    let length = number(&bytes, 4) as usize;
-    let deflated =
-        bytes.get(8..8 + length).ok_or(HistogramError::Damaged("it is shorter than it says"))?;
+    let length = be_u32(&bytes, 4) as usize;
+    let deflated = bytes
+        .get(8..8 + length)
+        .ok_or(HistogramError::Damaged("it is shorter than its length field"))?;
     let mut inflated = vec![];
     ZlibDecoder::new(deflated)
         .take(INFLATED_BYTES_MAX as u64 + 1)
@@ -118,31 +119,31 @@ pub fn decode(text: &str) -> Result<Histogram, HistogramError> {
 }
 
 /// A big-endian number; `bytes` must reach that far.
-fn number(bytes: &[u8], at: usize) -> u32 {
+fn be_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Refuses what the reader of the format would trust: lengths that it allocates, and numbers on
-/// which its arithmetic overflows.
+/// Checks what the reader of the format does not: lengths that it allocates, and numbers on which
+/// its arithmetic overflows.
 fn check(inflated: &[u8]) -> Result<(), HistogramError> {
-    if inflated.len() < HEADER_BYTES || number(inflated, 0) != COOKIE_V2 {
+    if inflated.len() < HEADER_BYTES || be_u32(inflated, 0) != COOKIE_V2 {
         return Err(HistogramError::Cookie);
     }
     let payload = &inflated[HEADER_BYTES..];
-    if number(inflated, 4) as usize > payload.len() {
-        return Err(HistogramError::Damaged("its counts are shorter than it says"));
+    if be_u32(inflated, 4) as usize > payload.len() {
+        return Err(HistogramError::Damaged("its counts are shorter than their length field"));
     }
-    if number(inflated, 12) > FOREIGN_DIGITS_MAX {
-        return Err(HistogramError::Damaged("it asks for more than four digits"));
+    if be_u32(inflated, 12) > FOREIGN_DIGITS_MAX {
+        return Err(HistogramError::Damaged("it has more than four significant digits"));
     }
-    let payload = &payload[..number(inflated, 4) as usize];
+    let payload = &payload[..be_u32(inflated, 4) as usize];
     let (mut at, mut total) = (0, 0u64);
     while at < payload.len() {
         let (count, size) =
             varint(&payload[at..]).ok_or(HistogramError::Damaged("its last count is cut short"))?;
         at += size;
         if count < -i64::from(u32::MAX) {
-            return Err(HistogramError::Damaged("it skips more than any histogram holds"));
+            return Err(HistogramError::Damaged("it skips more than any histogram has"));
         }
         total = total
             .checked_add(count.max(0).unsigned_abs())
@@ -151,7 +152,8 @@ fn check(inflated: &[u8]) -> Result<(), HistogramError> {
     Ok(())
 }
 
-/// A zig-zag LEB128 number in at most nine bytes, the ninth taken whole, and its size in bytes.
+/// A zig-zag LEB128 number in at most nine bytes, of which the ninth has eight bits of the number,
+/// and its size in bytes.
 fn varint(bytes: &[u8]) -> Option<(i64, usize)> {
     let mut value = 0u64;
     for i in 0..9 {
@@ -168,14 +170,14 @@ fn varint(bytes: &[u8]) -> Option<(i64, usize)> {
 
 /// A log of histograms, one line each, as HdrHistogram's tools read and plot it (`.hlog`).
 #[derive(Debug, Clone)]
-pub struct Log {
+pub struct HistogramLog {
     text: String,
 }
 
-impl Log {
-    /// A log with `comment` at its head (a line each). Times in it count from `base_unix_s`, s
+impl HistogramLog {
+    /// A log with `comment` in its head, a line each. Times in it count from `base_unix_s`, s
     /// since 1970; from 0 if that is not known.
-    pub fn new(comment: &str, base_unix_s: Option<f64>) -> Log {
+    pub fn new(comment: &str, base_unix_s: Option<f64>) -> HistogramLog {
         let mut text = String::new();
         for line in comment.lines() {
             let _ = writeln!(text, "#{line}");
@@ -189,11 +191,11 @@ impl Log {
             "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\
              \"Interval_Compressed_Histogram\"\n",
         );
-        Log { text }
+        HistogramLog { text }
     }
 
     /// Adds a histogram under `tag` for the `length_s` seconds from `start_s` on. Characters that
-    /// a tag cannot hold (blanks, commas) become `_`. The line's maximum is in ms, as other
+    /// are not allowed in a tag (blanks, commas) become `_`. The line's maximum is in ms, as other
     /// writers give it; the values inside stay ns.
     ///
     /// # Errors
@@ -230,7 +232,7 @@ mod tests {
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
     use proptest::prelude::*;
 
-    /// A text around any inner bytes, as a hostile writer would make it.
+    /// A text around any inner bytes, as a malicious writer would make it.
     fn wrapped(inner: &[u8]) -> String {
         let mut deflated = flate2::write::ZlibEncoder::new(vec![], flate2::Compression::fast());
         std::io::Write::write_all(&mut deflated, inner).unwrap();
@@ -254,34 +256,40 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_hostile_text_is_refused() {
-        let refusal = |text: &str| decode(text).unwrap_err().to_string();
-        assert_eq!(refusal(""), "not a compressed HdrHistogram V2");
-        assert!(refusal("a,b").starts_with("histogram is not base64"));
+    fn each_kind_of_malicious_text_is_rejected() {
+        let error = |text: &str| decode(text).unwrap_err().to_string();
+        assert_eq!(error(""), "not a compressed HdrHistogram V2");
+        assert!(error("a,b").starts_with("histogram is not base64"));
         assert_eq!(
-            refusal(&"A".repeat(TEXT_BYTES_MAX + 4)),
+            error(&"A".repeat(TEXT_BYTES_MAX + 4)),
             format!("histogram is too large: more than {TEXT_BYTES_MAX} bytes")
         );
         let bomb = wrapped(&vec![0; INFLATED_BYTES_MAX + 1]);
         assert!(bomb.len() < 60_000);
         assert_eq!(
-            refusal(&bomb),
+            error(&bomb),
             format!("histogram is too large: more than {INFLATED_BYTES_MAX} bytes")
         );
         let huge = wrapped(&inner(u32::MAX, 3, VALUE_MAX_NS, &[]));
-        assert_eq!(refusal(&huge), "histogram is damaged: its counts are shorter than it says");
+        assert_eq!(
+            error(&huge),
+            "histogram is damaged: its counts are shorter than their length field"
+        );
         let digits = wrapped(&inner(0, 5, u64::MAX, &[]));
-        assert_eq!(refusal(&digits), "histogram is damaged: it asks for more than four digits");
+        assert_eq!(
+            error(&digits),
+            "histogram is damaged: it has more than four significant digits"
+        );
         let least = wrapped(&inner(9, 3, VALUE_MAX_NS, &[0xff; 9]));
-        assert_eq!(refusal(&least), "histogram is damaged: it skips more than any histogram holds");
+        assert_eq!(error(&least), "histogram is damaged: it skips more than any histogram has");
         assert!(decode(&wrapped(&inner(0, 3, VALUE_MAX_NS, &[]))).unwrap().is_empty());
     }
 
     #[test]
-    fn a_log_reads_back_with_its_tags() {
+    fn log_is_parsed_with_its_tags() {
         let mut histogram = empty();
         histogram.record(4000).unwrap();
-        let mut log = Log::new("nearmetal\ntwo lines", Some(1_700_000_000.5));
+        let mut log = HistogramLog::new("nearmetal\ntwo lines", Some(1_700_000_000.5));
         log.add("loopback/tcp-spin 64 B, half", 1.5, 3.0, &histogram).unwrap();
         log.add("", f64::NAN, 3.0, &histogram).unwrap();
         let text = log.finish();
@@ -298,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(values in prop::collection::vec(any::<u64>(), 0..300)) {
+        fn encoded_histogram_decodes_to_itself(values in prop::collection::vec(any::<u64>(), 0..300)) {
             let mut sorted = values;
             sorted.sort_unstable();
             let back = decode(&encode_sorted(&sorted).unwrap()).unwrap();
@@ -309,12 +317,12 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+        fn any_text_is_decoded_or_rejected(text in "\\PC{0,200}") {
             let _ = decode(&text);
         }
 
         #[test]
-        fn any_bytes_at_any_depth_are_read_or_refused(
+        fn any_bytes_at_any_depth_are_decoded_or_rejected(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
             digits in 0u32..8, high: u64,
         ) {
@@ -324,7 +332,7 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_byte_is_read_or_refused(at in 0usize..400, to: u8) {
+        fn one_changed_byte_is_decoded_or_rejected(at in 0usize..400, to: u8) {
             let text = encode_sorted(&(1..2000).map(|i| i * 7).collect::<Vec<u64>>()).unwrap();
             let mut bytes = STANDARD.decode(text).unwrap();
             let at = at % bytes.len();

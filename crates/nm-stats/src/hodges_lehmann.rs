@@ -1,11 +1,11 @@
 //! The Hodges-Lehmann shift (1963) with its exact interval: the median of the differences of all
 //! pairs, one of A and one of B, taken within strata. The interval inverts the Mann-Whitney test,
-//! so that it leaves out zero when that test finds a difference.
+//! so that it excludes zero exactly when that test finds a difference.
 
 use nm_model::verdict::Interval;
 
 use crate::describe::median_of_sorted;
-use crate::mann_whitney::{Stratum, critical};
+use crate::mann_whitney::{Stratum, critical_value};
 
 /// Confidence of the interval.
 pub const LEVEL: f64 = 0.95;
@@ -27,7 +27,7 @@ pub fn shift(strata: &[Stratum<'_>]) -> Option<Shift> {
         .collect();
     differences.sort_unstable_by(f64::total_cmp);
     let sizes: Vec<_> = strata.iter().map(|s| (s.a.len(), s.b.len())).collect();
-    let interval = critical(&sizes).map(|dropped| Interval {
+    let interval = critical_value(&sizes).map(|dropped| Interval {
         low: differences[dropped],
         high: differences[differences.len() - 1 - dropped],
         level: LEVEL,
@@ -50,7 +50,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_shift_is_found_as_it_is(
+        fn constant_shift_is_estimated_exactly(
             a in prop::collection::vec(0.0..9.0f64, 5..15),
             by in -5.0..5.0f64,
         ) {
@@ -62,7 +62,7 @@ mod tests {
         }
 
         #[test]
-        fn the_interval_leaves_out_zero_just_when_the_test_finds_a_difference(
+        fn interval_excludes_zero_exactly_when_the_test_finds_a_difference(
             a in prop::collection::vec(0.0..9.0f64, 5..9),
             b in prop::collection::vec(2.0..11.0f64, 5..9),
             c in prop::collection::vec(0.0..9.0f64, 0..5),

@@ -1,5 +1,5 @@
 //! Holm's correction (1979): p-values of several comparisons made at once, adjusted so that the
-//! chance of any false claim among them stays below the level of one.
+//! chance of any false claim among them stays below the level of a single test.
 
 /// Adjusted p-values, in the order of `p_values`. A NaN counts as 1.
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
@@ -21,7 +21,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_worked_example() {
+    fn textbook_example() {
         let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
         for (got, want) in adjusted.iter().zip([0.03, 0.06, 0.06, 0.02]) {
             assert!((got - want).abs() < 1e-12, "{adjusted:?}");
@@ -32,7 +32,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_smaller_than_plain_nor_larger_than_bonferroni(
+        fn adjusted_lies_between_uncorrected_and_bonferroni(
             p in prop::collection::vec(0.0..=1.0f64, 0..20)
         ) {
             let n = p.len() as f64;

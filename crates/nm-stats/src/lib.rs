@@ -1,12 +1,12 @@
 //! Numbers in, numbers with intervals out: summary, intervals, comparison, drift, outliers.
 //!
-//! Two levels, kept apart. Samples inside one round are many, autocorrelated and share the round's
-//! luck: [`summary`] describes them exactly. Rounds are few and independent: every claim that one
-//! thing is faster than another ([`mod@compare`]) or that a figure is so-and-so sure ([`rounds`])
-//! rests on rounds alone.
+//! Two levels, kept apart. Samples inside one round are many and autocorrelated, and conditions of
+//! the round affect all of them: [`summary`] describes them exactly. Rounds are few and independent:
+//! every claim of a difference ([`mod@compare`]) and every interval of a figure ([`rounds`]) is based
+//! on rounds alone.
 //!
 //! Everything here is deterministic: the same input and seed give the same output. Nothing reads a
-//! clock, nothing prints, and no input makes anything panic.
+//! clock, nothing prints, and no input causes a panic.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,10 @@ pub mod rounds;
 pub mod summary;
 
 mod doubts;
+mod note;
+mod unit;
 
-pub use compare::{Found, Ratio, compare, holm};
+pub use compare::{Claim, RoundsComparison, compare};
+pub use holm::holm;
 pub use rounds::estimate;
 pub use summary::{Sample, summarise};

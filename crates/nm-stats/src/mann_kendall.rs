@@ -1,11 +1,11 @@
-//! The Mann-Kendall test for drift (Mann, 1945; Kendall, 1975): do values rise or fall through
-//! time, in whatever shape? With the Theil-Sen slope for how much. Work grows with the square of
+//! The Mann-Kendall test for drift (Mann, 1945; Kendall, 1975): do values rise or fall over
+//! time, not necessarily linearly? The Theil-Sen slope gives by how much. Work grows with the square of
 //! the number of values.
 
 use crate::describe::median;
 use crate::normal;
 
-/// Most values for which the distribution is counted out.
+/// Most values for which the exact distribution is computed.
 pub const EXACT_MAX: usize = 30;
 
 /// What the test found.
@@ -54,8 +54,9 @@ pub fn slope(values: &[f64]) -> Option<f64> {
     median(&slopes)
 }
 
-/// Share of orders of `n` values whose score is at least as far from zero. A score is the number
-/// of pairs less twice the number of inversions, and inversions are counted value by value.
+/// Share of all orders of `n` values whose score is at least as far from zero as `score`. A score is
+/// the number of pairs minus twice the number of inversions; the distribution of the inversions is
+/// built up by adding one value at a time.
 fn exact_p(n: usize, score: i64) -> f64 {
     let pairs = n * (n - 1) / 2;
     let mut shares = vec![1.0f64];
@@ -77,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_steady_rise_is_as_unlikely_as_can_be() {
+    fn monotonic_rise_has_the_smallest_possible_p() {
         let test = mann_kendall(&[1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(test.score, 10.0);
         assert!((test.p_value - 2.0 / 120.0).abs() < 1e-12);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_or_few_values_show_nothing() {
+    fn equal_or_few_values_show_no_drift() {
         assert_eq!(mann_kendall(&[2.0; 40]).p_value, 1.0);
         assert_eq!(mann_kendall(&[1.0, 2.0]).p_value, 1.0);
         assert_eq!(mann_kendall(&[]).p_value, 1.0);
@@ -94,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turning_time_round_turns_the_score(values in prop::collection::vec(0.0..9.0f64, 0..50)) {
+        fn reversed_values_have_the_opposite_score(values in prop::collection::vec(0.0..9.0f64, 0..50)) {
             let test = mann_kendall(&values);
             let reversed: Vec<f64> = values.iter().rev().copied().collect();
             let back = mann_kendall(&reversed);

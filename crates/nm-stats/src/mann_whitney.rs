@@ -2,15 +2,15 @@
 //! lie above those of A, comparing only values of the same stratum?
 //!
 //! The statistic is the number of pairs (one of A, one of B, same stratum) in which B is larger;
-//! ties count half. Its distribution under exchange of the labels inside each stratum is counted
-//! out exactly, ties included; above [`EXACT_MAX`] values the normal approximation takes over.
+//! ties count half. Its distribution under permutation of the labels inside each stratum is computed
+//! exactly, ties included; above [`EXACT_MAX`] values the normal approximation is used.
 
 use crate::normal;
 
-/// Most values (both sides, all strata) for which the distribution is counted out.
+/// Most values (both sides, all strata) for which the exact distribution is computed.
 pub const EXACT_MAX: usize = 64;
 
-/// Probability beyond each end of a 95 % interval, and the standard normal value there.
+/// Probability beyond each end of a 95 % interval, and the standard normal quantile there.
 const TAIL: f64 = 0.025;
 const Z_TAIL: f64 = 1.959_963_984_540_054;
 
@@ -39,13 +39,14 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> MannWhitney {
     stratified(&[Stratum { a, b }])
 }
 
-/// Tests B against A within strata. Strata with one side only carry no information and drop out.
+/// Tests B against A within strata. A stratum with values of one side only carries no information
+/// and is left out.
 pub fn stratified(strata: &[Stratum<'_>]) -> MannWhitney {
     let n: usize = usable(strata).map(|s| s.a.len() + s.b.len()).sum();
     if n <= EXACT_MAX { exact(strata) } else { asymptotic(strata) }
 }
 
-/// The test by counting out every exchange of labels, whatever the number of values.
+/// The exact test, for any number of values.
 pub fn exact(strata: &[Stratum<'_>]) -> MannWhitney {
     let twice_u: usize = usable(strata).map(twice_wins).sum();
     let mut counts = vec![1.0];
@@ -72,10 +73,10 @@ pub fn asymptotic(strata: &[Stratum<'_>]) -> MannWhitney {
     MannWhitney { u, pairs, p_value }
 }
 
-/// How many of the sorted differences of all pairs fall off at each end of their 95 % interval:
-/// the largest k with `P(U <= k) <= 2.5 %` when there are no ties. `None` if even k = 0
-/// is more likely than that. `sizes` are those of A and B in each stratum.
-pub fn critical(sizes: &[(usize, usize)]) -> Option<usize> {
+/// How many of the sorted differences of all pairs lie beyond each end of their 95 % interval:
+/// the largest k with `P(U <= k) <= 2.5 %` when there are no ties. `None` if the probability of
+/// k = 0 is already larger. `sizes` are those of A and B in each stratum.
+pub fn critical_value(sizes: &[(usize, usize)]) -> Option<usize> {
     let usable = || sizes.iter().copied().filter(|(a, b)| *a > 0 && *b > 0);
     if usable().map(|(a, b)| a + b).sum::<usize>() > EXACT_MAX {
         let pairs: f64 = usable().map(|(a, b)| (a * b) as f64).sum();
@@ -91,7 +92,7 @@ pub fn critical(sizes: &[(usize, usize)]) -> Option<usize> {
     }
     let total: f64 = counts.iter().sum();
     let mut at_most = 0.0;
-    // Without ties only even places of the doubled statistic occur.
+    // Without ties only even values of the doubled statistic occur.
     let rejected = counts.iter().step_by(2).take_while(|count| {
         at_most += **count;
         at_most <= TAIL * total
@@ -107,7 +108,7 @@ fn pairs(strata: &[Stratum<'_>]) -> f64 {
     usable(strata).map(|s| s.a.len() as f64 * s.b.len() as f64).sum()
 }
 
-/// Twice the number of pairs in which B is larger, so that ties stay whole.
+/// Twice the number of pairs in which B is larger, so that ties are counted in integers.
 fn twice_wins(stratum: &Stratum<'_>) -> usize {
     let wins = |b: f64| -> usize {
         stratum.a.iter().map(|&a| if b > a { 2 } else { usize::from(b == a) }).sum()
@@ -133,12 +134,12 @@ fn distribution(stratum: &Stratum<'_>) -> Vec<f64> {
     rank_sums(&doubled_ranks(stratum).0, stratum.b.len())
 }
 
-/// For each doubled U: in how many ways `chosen` of the `ranks` give it. Place 0 is the smallest
+/// For each doubled U: in how many ways `chosen` of the `ranks` give it. Index 0 is the smallest
 /// possible rank sum without ties, `chosen (chosen + 1)` when doubled.
 fn rank_sums(ranks: &[usize], chosen: usize) -> Vec<f64> {
-    let least = chosen * (chosen + 1);
-    let most = least + 2 * chosen * (ranks.len() - chosen);
-    let mut ways = vec![vec![0.0f64; most + 1]; chosen + 1];
+    let smallest = chosen * (chosen + 1);
+    let largest = smallest + 2 * chosen * (ranks.len() - chosen);
+    let mut ways = vec![vec![0.0f64; largest + 1]; chosen + 1];
     ways[0][0] = 1.0;
     for &rank in ranks {
         for size in (1..=chosen).rev() {
@@ -148,7 +149,7 @@ fn rank_sums(ranks: &[usize], chosen: usize) -> Vec<f64> {
             }
         }
     }
-    ways[chosen].split_off(least)
+    ways[chosen].split_off(smallest)
 }
 
 fn convolve(x: &[f64], y: &[f64]) -> Vec<f64> {
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition: every choice of B's labels, one by one.
+    /// By definition: every choice of B's labels, one by one.
     fn by_brute_force(a: &[f64], b: &[f64]) -> f64 {
         let pooled = [a, b].concat();
         let deviation = |wins: usize| wins.abs_diff(a.len() * b.len());
@@ -203,36 +204,36 @@ mod tests {
     }
 
     #[test]
-    fn strata_multiply_and_lone_sides_drop_out() {
+    fn strata_multiply_and_one_sided_strata_are_left_out() {
         let (one, two) = ([1.0, 2.0], [3.0, 4.0]);
         let pair = Stratum { a: &one, b: &two };
-        let lone = Stratum { a: &one, b: &[] };
-        assert!((exact(&[pair, pair, lone]).p_value - 2.0 / 36.0).abs() < 1e-12);
-        assert_eq!(exact(&[lone]), MannWhitney { u: 0.0, pairs: 0.0, p_value: 1.0 });
-        assert_eq!(asymptotic(&[lone]).p_value, 1.0);
+        let one_sided = Stratum { a: &one, b: &[] };
+        assert!((exact(&[pair, pair, one_sided]).p_value - 2.0 / 36.0).abs() < 1e-12);
+        assert_eq!(exact(&[one_sided]), MannWhitney { u: 0.0, pairs: 0.0, p_value: 1.0 });
+        assert_eq!(asymptotic(&[one_sided]).p_value, 1.0);
     }
 
     #[test]
-    fn critical_values_of_the_tables() {
+    fn critical_values_agree_with_published_tables() {
         // Two-sided 5 %: 2 at 5 v 5, 8 at 7 v 7, 23 at 10 v 10, none at 3 v 3.
         let table = [(5, Some(2)), (7, Some(8)), (10, Some(23)), (3, None)];
         for (n, k) in table {
-            assert_eq!(critical(&[(n, n)]), k, "{n} v {n}");
+            assert_eq!(critical_value(&[(n, n)]), k, "{n} v {n}");
         }
-        assert_eq!(critical(&[]), None);
+        assert_eq!(critical_value(&[]), None);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn counting_out_agrees_with_every_choice_one_by_one(
+        fn exact_test_agrees_with_brute_force(
             a in prop::collection::vec(0u8..9, 1..6),
             b in prop::collection::vec(0u8..9, 1..6),
         ) {
             let (a, b) = (a.iter().map(|v| f64::from(*v)).collect::<Vec<_>>(),
                 b.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
-            // With ties the distribution may lean, and doubling the smaller tail is then not
+            // With ties the distribution may be skewed, and doubling the smaller tail is then not
             // the same as counting both; one tail of the two is, up to a factor of two.
             let (p, brute) = (mann_whitney(&a, &b).p_value, by_brute_force(&a, &b));
             prop_assert!(p >= brute / 2.0 - 1e-12 && p <= 2.0 * brute + 1e-12, "{p} {brute}");
@@ -245,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn swapping_sides_or_stretching_values_changes_nothing(
+        fn swapped_sides_or_transformed_values_change_nothing(
             a in prop::collection::vec(0.0..9.0f64, 1..40),
             b in prop::collection::vec(0.0..9.0f64, 1..40),
         ) {
@@ -258,7 +259,7 @@ mod tests {
         }
 
         #[test]
-        fn approximation_is_near_where_it_takes_over(
+        fn approximation_is_close_at_the_limit_of_the_exact_test(
             a in prop::collection::vec(0.0..9.0f64, 30..32),
             b in prop::collection::vec(1.0..9.0f64, 30..32),
         ) {

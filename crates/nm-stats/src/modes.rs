@@ -1,21 +1,22 @@
-//! Modes: whether rounds fall into separate groups.
+//! Modes: whether the rounds form separate groups.
 //!
-//! Whole runs of a ping-pong land in one of two or more modes (which core or cache the host gave
-//! them), tens of percent apart, while rounds of one mode agree within a few. A plain test drowns a
-//! small difference in that; [`mod@crate::compare`] looks within the modes.
+//! Whole runs of a ping-pong are in one of two or more modes (depending on which core or cache the
+//! host gave them), tens of percent apart, while rounds of one mode agree within a few percent. A
+//! test that ignores the modes cannot show a small difference; [`mod@crate::compare`] therefore tests
+//! within the modes.
 //!
-//! Grouping looks at the pooled values only, never at which side a value came from, so that tests
-//! that exchange labels within the groups stay exact.
+//! Grouping uses the pooled values only, never the side that a value came from, so that tests that
+//! permute labels within the groups stay exact.
 
 use crate::describe::sorted;
 
-/// A gap between neighbours must exceed this ratio to part two modes.
+/// A gap between neighbours must exceed this ratio to separate two modes.
 pub const RATIO_MIN: f64 = 1.10;
 
 /// It must also exceed this many times the median gap between neighbours.
 const GAPS_MIN: f64 = 10.0;
 
-/// Rounds that make a mode; fewer are loners and go to the nearest mode.
+/// Rounds that form a mode; fewer belong to the nearest mode.
 const ROUNDS_MIN: usize = 2;
 
 /// Boundaries between modes, ascending; empty if there is one mode. Values must be positive.
@@ -23,8 +24,8 @@ pub fn boundaries(values: &[f64]) -> Vec<f64> {
     let mut logs: Vec<f64> = values.iter().map(|v| v.ln()).collect();
     logs.sort_unstable_by(f64::total_cmp);
     let gaps: Vec<f64> = logs.windows(2).map(|w| w[1] - w[0]).collect();
-    let limit = RATIO_MIN.ln().max(GAPS_MIN * typical(&gaps));
-    // Stretches of neighbours without a wide gap, as half-open ranges of `logs`.
+    let limit = RATIO_MIN.ln().max(GAPS_MIN * lower_median(&gaps));
+    // Runs of neighbours without a wide gap, as half-open ranges of `logs`.
     let mut groups = vec![];
     let mut start = 0;
     for (i, gap) in gaps.iter().enumerate() {
@@ -35,16 +36,16 @@ pub fn boundaries(values: &[f64]) -> Vec<f64> {
     }
     groups.push(start..logs.len());
     groups.retain(|group| group.len() >= ROUNDS_MIN);
-    // A boundary halfway in each gap between modes gives every loner to its nearer mode.
+    // A boundary in the middle of each gap assigns every single round to the nearer mode.
     groups.windows(2).map(|w| (f64::midpoint(logs[w[0].end - 1], logs[w[1].start])).exp()).collect()
 }
 
-/// Lower median, so that of few gaps the wide ones do not raise their own bar.
-fn typical(gaps: &[f64]) -> f64 {
+/// The lower of the two middle values, so that with few gaps the wide ones do not raise the limit.
+fn lower_median(gaps: &[f64]) -> f64 {
     sorted(gaps).get(gaps.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// The number of the mode, counted from 0, that `value` falls into.
+/// The index of the mode, counted from 0, that `value` belongs to.
 pub fn mode_of(value: f64, boundaries: &[f64]) -> usize {
     boundaries.partition_point(|boundary| *boundary <= value)
 }
@@ -64,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn two_modes_of_a_spinning_pingpong_are_told_apart() {
+    fn two_modes_of_a_spinning_pingpong_are_separated() {
         let values = [3910.0, 5890.0, 3950.0, 4050.0, 6080.0, 5900.0, 3990.0];
         let boundaries = boundaries(&values);
         assert_eq!(boundaries.len(), 1);
@@ -73,18 +74,18 @@ mod tests {
     }
 
     #[test]
-    fn scatter_is_one_mode_and_a_loner_is_none() {
+    fn high_variance_is_one_mode_and_a_single_round_is_none() {
         assert_eq!(boundaries(&[3910.0, 3950.0, 4050.0, 4200.0]), Vec::<f64>::new());
         assert_eq!(boundaries(&[3910.0, 3950.0, 4050.0, 9000.0]), Vec::<f64>::new());
         assert_eq!(boundaries(&[]), Vec::<f64>::new());
-        let with_loner = boundaries(&[100.0, 101.0, 130.0, 200.0, 201.0]);
-        assert_eq!(with_loner.len(), 1);
-        assert_eq!(mode_of(130.0, &with_loner), 0);
+        let with_single = boundaries(&[100.0, 101.0, 130.0, 200.0, 201.0]);
+        assert_eq!(with_single.len(), 1);
+        assert_eq!(mode_of(130.0, &with_single), 0);
     }
 
     proptest! {
         #[test]
-        fn order_and_unit_do_not_matter(mut values in prop::collection::vec(1.0..1e4f64, 0..30)) {
+        fn order_and_unit_do_not_change_the_modes(mut values in prop::collection::vec(1.0..1e4f64, 0..30)) {
             let split_sizes = |values: &[f64]| -> Vec<usize> {
                 split(values, &boundaries(values)).iter().map(Vec::len).collect()
             };

@@ -1,4 +1,4 @@
-//! The normal distribution, for the cases that are too large to count out exactly.
+//! The normal distribution, for samples that are too large for an exact computation.
 
 /// Probability that a standard normal value exceeds `z`.
 pub fn upper_tail(z: f64) -> f64 {

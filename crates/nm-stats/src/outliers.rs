@@ -1,12 +1,12 @@
-//! Outliers by the median absolute deviation (Iglewicz and Hoaglin, 1993): a value is out when its
-//! modified z-score exceeds 3.5.
+//! Outliers by the median absolute deviation (Iglewicz and Hoaglin, 1993): a value is an
+//! outlier when its modified z-score exceeds 3.5.
 
 use crate::describe::median;
 
-/// Modified z-score beyond which a value is out.
+/// Modified z-score beyond which a value is an outlier.
 pub const LIMIT: f64 = 3.5;
 
-/// Brings the median absolute deviation to the scale of a standard deviation of normal values.
+/// Converts the median absolute deviation of normal values to their standard deviation.
 const NORMAL_SCALE: f64 = 1.482_602_218_505_602;
 
 /// Median absolute deviation from the median, unscaled.
@@ -15,11 +15,11 @@ pub fn mad(values: &[f64]) -> Option<f64> {
     median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
 }
 
-/// Positions of the outlying values, in rising order. `least` is a distance from the median that
-/// is never out, however close together the other values lie.
-pub fn outliers(values: &[f64], least: f64) -> Vec<usize> {
+/// Indices of the outliers, in rising order. A value within `distance_min` of the median is never an
+/// outlier, however close together the other values are.
+pub fn outliers(values: &[f64], distance_min: f64) -> Vec<usize> {
     let (Some(centre), Some(mad)) = (median(values), mad(values)) else { return vec![] };
-    let limit = (LIMIT * NORMAL_SCALE * mad).max(least);
+    let limit = (LIMIT * NORMAL_SCALE * mad).max(distance_min);
     (0..values.len()).filter(|&i| (values[i] - centre).abs() > limit).collect()
 }
 
@@ -29,7 +29,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn one_far_value_is_out_and_small_ones_are_spared() {
+    fn one_far_value_is_an_outlier_and_a_near_one_is_not() {
         assert_eq!(outliers(&[1.0, 1.1, 0.9, 1.0, 5.0], 0.0), [4]);
         assert_eq!(outliers(&[1.0, 1.0, 1.0, 1.0, 1.01], 0.05), Vec::<usize>::new());
         assert_eq!(outliers(&[], 0.0), Vec::<usize>::new());
@@ -37,7 +37,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_half_of_the_values(values in prop::collection::vec(-1e6..1e6f64, 0..40)) {
+        fn fewer_than_half_of_the_values_are_outliers(values in prop::collection::vec(-1e6..1e6f64, 0..40)) {
             prop_assert!(2 * outliers(&values, 0.0).len() <= values.len());
         }
     }

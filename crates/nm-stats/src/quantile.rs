@@ -1,10 +1,10 @@
-//! Percentiles as order statistics: which rank is a percentile, when there are enough samples to
-//! name it, and between which ranks the true one lies.
+//! Percentiles as order statistics: the rank of a percentile, whether there are enough samples for
+//! it, and the ranks of its confidence interval.
 
 /// Confidence of the intervals of [`interval_ranks`].
 pub const LEVEL: f64 = 0.95;
 
-/// Samples that must lie beyond a percentile before it is named.
+/// Samples that must lie beyond a percentile before it is given.
 pub const BEYOND_MIN: f64 = 10.0;
 
 /// Above this binomial variance the interval's ranks come from the normal approximation, whose
@@ -15,17 +15,17 @@ const EXACT_VARIANCE_MAX: f64 = 1e6;
 /// p0 is the smallest and p100 the largest sample. Without samples it is 1, which none of them is.
 pub fn rank(n: usize, percentile: f64) -> usize {
     let exact = n as f64 * percentile / 100.0;
-    let whole = exact.round();
-    // 99.9 % of 1000 is 999, though the product in binary lies a hair above.
-    let near_whole = (exact - whole).abs() <= 1e-9 * whole.max(1.0);
-    let rank = if near_whole { whole } else { exact.ceil() };
+    let nearest = exact.round();
+    // 99.9 % of 1000 is 999, although the product of the binary fractions is slightly larger.
+    let is_integer = (exact - nearest).abs() <= 1e-9 * nearest.max(1.0);
+    let rank = if is_integer { nearest } else { exact.ceil() };
     (rank as usize).clamp(1, n.max(1))
 }
 
-/// Whether `n` samples suffice to name a percentile: at least [`BEYOND_MIN`] expected beyond it, on
-/// the side of its nearer end. The smallest, the largest and the median of any sample are always
-/// named: they describe the sample itself and need no tail.
-pub fn enough(n: u64, percentile: f64) -> bool {
+/// Whether `n` samples suffice for a percentile: at least [`BEYOND_MIN`] are expected beyond it, in
+/// the nearer tail. The minimum, the maximum and the median are always given: they describe the
+/// sample itself.
+pub fn has_enough_samples(n: u64, percentile: f64) -> bool {
     if n == 0 {
         return false;
     }
@@ -34,7 +34,7 @@ pub fn enough(n: u64, percentile: f64) -> bool {
     always || n as f64 * beyond_share >= BEYOND_MIN * (1.0 - 1e-9)
 }
 
-/// Samples that [`enough`] asks for.
+/// Samples that [`has_enough_samples`] requires.
 pub fn samples_needed(percentile: f64) -> u64 {
     let beyond_share = percentile.min(100.0 - percentile) / 100.0;
     if beyond_share <= 0.0 || percentile == 50.0 {
@@ -66,8 +66,8 @@ fn binomial_quantiles(n: usize, share: f64, tail: f64) -> (usize, usize) {
         let (mean, half) = (n as f64 * share, 1.959_963_984_540_054 * variance.sqrt());
         return ((mean - half).floor().max(0.0) as usize, ((mean + half).ceil() as usize).min(n));
     }
-    // Weights relative to the mode's, by recurrence outwards until they no longer matter: no
-    // factorials, nothing to overflow.
+    // Weights relative to that of the mode, by recurrence outwards until they are negligible: no
+    // factorials, so nothing overflows.
     let odds = share / (1.0 - share);
     let mode = (((n + 1) as f64 * share) as usize).min(n);
     let mut below = vec![];
@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ranks_are_nearest_ranks_and_p100_is_the_largest() {
+    fn ranks_are_nearest_ranks_and_p100_is_the_maximum() {
         assert_eq!(rank(1000, 99.9), 999);
         assert_eq!(rank(1000, 99.99), 1000);
         assert_eq!(rank(1_000_000, 99.999), 999_990);
@@ -120,11 +120,16 @@ mod tests {
 
     #[test]
     fn ten_samples_must_lie_beyond() {
-        assert!(enough(1000, 99.0) && !enough(999, 99.0));
-        assert!(enough(10_000, 99.9) && !enough(9_999, 99.9));
-        assert!(enough(1_000_000, 99.999));
-        assert!(enough(1, 50.0) && enough(1, 100.0) && enough(1, 0.0) && !enough(0, 50.0));
-        assert!(!enough(99, 10.0));
+        assert!(has_enough_samples(1000, 99.0) && !has_enough_samples(999, 99.0));
+        assert!(has_enough_samples(10_000, 99.9) && !has_enough_samples(9_999, 99.9));
+        assert!(has_enough_samples(1_000_000, 99.999));
+        assert!(
+            has_enough_samples(1, 50.0)
+                && has_enough_samples(1, 100.0)
+                && has_enough_samples(1, 0.0)
+                && !has_enough_samples(0, 50.0)
+        );
+        assert!(!has_enough_samples(99, 10.0));
         assert_eq!(samples_needed(99.9), 10_000);
         assert_eq!(samples_needed(99.999), 1_000_000);
         assert_eq!(samples_needed(50.0), 1);
@@ -142,7 +147,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn the_interval_holds_the_rank(n in 1usize..5000, p in 0.01..99.99f64) {
+        fn interval_contains_the_rank(n in 1usize..5000, p in 0.01..99.99f64) {
             let rank = rank(n, p);
             prop_assert!((1..=n).contains(&rank));
             if let Some((low, high)) = interval_ranks(n, p) {
@@ -151,7 +156,7 @@ mod tests {
         }
 
         #[test]
-        fn approximation_and_exact_agree_where_they_meet(p in 10.0..90.0f64) {
+        fn approximation_and_exact_ranks_agree_at_the_limit(p in 10.0..90.0f64) {
             let n = 3_900_000;
             let (low, high) = interval_ranks(n, p).unwrap();
             let half = 1.959_963_984_540_054 * (n as f64 * p / 100.0 * (1.0 - p / 100.0)).sqrt();

@@ -7,7 +7,7 @@ pub struct Random {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: moves `state` on and returns 64 well-mixed bits.
+/// One step of splitmix64: advances `state` and returns 64 well-mixed bits.
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -17,7 +17,7 @@ fn splitmix64(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// A generator for `seed`; any seed will do, zero included.
+    /// A generator for `seed`; every seed is valid, zero included.
     pub fn new(seed: u64) -> Random {
         let mut mixer = seed;
         Random { state: std::array::from_fn(|_| splitmix64(&mut mixer)) }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splitmix64_gives_its_published_stream() {
+    fn splitmix64_gives_its_published_sequence() {
         let mut state = 1_234_567;
         assert_eq!(splitmix64(&mut state), 6_457_827_717_110_365_317);
         assert_eq!(splitmix64(&mut state), 3_203_168_211_198_807_973);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_a_bound_fill_it_evenly() {
+    fn numbers_below_a_bound_are_uniform() {
         let mut random = Random::new(1);
         let mut counts = [0u32; 7];
         for _ in 0..70_000 {

@@ -1,5 +1,5 @@
 //! The figures of a series over its rounds: for each metric the median of the rounds' values, with
-//! an interval by bootstrap over rounds, and the doubts that follow from how rounds differ.
+//! an interval by bootstrap over rounds, and the doubts that follow from the differences of rounds.
 
 use nm_model::Metric;
 use nm_model::result::{Estimate, Round, RoundData, Series};
@@ -17,7 +17,7 @@ const SEED: u64 = 0x6e65_6172_6d65_7461;
 /// Fills `series.estimates` and `series.doubts` from `series.rounds`. Calling it again, or again
 /// after more rounds, gives the same as calling it once.
 ///
-/// Doubts that are neither found here nor come from a round (such as that the series was imported)
+/// Doubts that are neither found here nor come from a round, such as that the series was imported,
 /// are kept.
 pub fn estimate(series: &mut Series) {
     series.estimates = metrics(&series.rounds)
@@ -32,8 +32,8 @@ pub fn values(rounds: &[Round], metric: Metric) -> Vec<f64> {
     rounds.iter().filter_map(|round| round.value(metric)).filter(|v| v.is_finite()).collect()
 }
 
-/// The metric by which the rounds of a series are held together: throughput, or the median latency
-/// (the mean where a median is not known).
+/// The metric by which the rounds of a series are compared with each other: throughput, or the
+/// median latency (the mean where a median is not known).
 pub fn principal(rounds: &[Round]) -> Option<Metric> {
     [Metric::Throughput, Metric::Median, Metric::Mean]
         .into_iter()

@@ -3,12 +3,12 @@
 use nm_model::result::{LatencyRound, PercentileValue, Slice};
 
 use crate::histogram;
-use crate::quantile::{enough, interval_ranks, rank};
+use crate::quantile::{has_enough_samples, interval_ranks, rank};
 
 /// Percentiles that every round has.
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
-/// Slices of time that a round is cut into.
+/// Time slices of a round.
 pub const SLICES: usize = 40;
 
 /// One measured latency.
@@ -21,9 +21,9 @@ pub struct Sample {
 }
 
 /// Describes a round from all its `samples`, given in order of time, and the number of messages
-/// that were `lost`. `percentiles` (0 to 100) are given beside [`PERCENTILES`]; others are left
-/// out. A percentile with fewer than ten samples beyond it has no value; the median, p0 and p100
-/// have one as soon as there is a sample. `rate_per_s` is left empty: only the probe knows it.
+/// that were `lost`. `percentiles` (0 to 100) are added to [`PERCENTILES`]; invalid ones are
+/// left out. A percentile with fewer than ten samples beyond it has no value; the median, p0 and
+/// p100 have one as soon as there is a sample. `rate_per_s` is left empty: only the probe knows it.
 ///
 /// Keeps one sorted copy of the latencies and the histogram while it works.
 pub fn summarise(samples: &[Sample], lost: u64, percentiles: &[f64]) -> LatencyRound {
@@ -38,7 +38,7 @@ pub fn summarise(samples: &[Sample], lost: u64, percentiles: &[f64]) -> LatencyR
         max_ns: sorted.last().map(|ns| *ns as f64),
         stddev_ns: stddev(&sorted),
         es10_ns: mean(slowest),
-        percentiles: asked(percentiles).map(|p| percentile_value(&sorted, p)).collect(),
+        percentiles: all_percentiles(percentiles).map(|p| percentile_value(&sorted, p)).collect(),
         rate_per_s: None,
         histogram: encoded(&sorted),
         slices: slices(samples),
@@ -47,12 +47,12 @@ pub fn summarise(samples: &[Sample], lost: u64, percentiles: &[f64]) -> LatencyR
 }
 
 fn encoded(sorted: &[u64]) -> Option<String> {
-    // It fails only above 2^63 samples.
+    // Encoding fails only above 2^63 samples.
     (!sorted.is_empty()).then(|| histogram::encode_sorted(sorted).ok())?
 }
 
-/// The fixed percentiles and the valid ones of `more`, rising, each once.
-fn asked(more: &[f64]) -> impl Iterator<Item = f64> {
+/// The fixed percentiles and the valid ones of `more`, in rising order, each once.
+fn all_percentiles(more: &[f64]) -> impl Iterator<Item = f64> {
     let valid = more.iter().copied().filter(|p| (0.0..=100.0).contains(p));
     // Adding zero turns -0 into 0.
     let mut all: Vec<f64> = PERCENTILES.into_iter().chain(valid).map(|p| p + 0.0).collect();
@@ -63,7 +63,7 @@ fn asked(more: &[f64]) -> impl Iterator<Item = f64> {
 
 fn percentile_value(sorted: &[u64], percentile: f64) -> PercentileValue {
     let none = PercentileValue { percentile, value_ns: None, low_ns: None, high_ns: None };
-    if !enough(sorted.len() as u64, percentile) {
+    if !has_enough_samples(sorted.len() as u64, percentile) {
         return none;
     }
     let at = |rank: usize| sorted[rank - 1] as f64;
@@ -76,22 +76,22 @@ fn percentile_value(sorted: &[u64], percentile: f64) -> PercentileValue {
     }
 }
 
-/// Mean by a whole-number sum, which 2^64 samples of any length do not overflow.
+/// Mean by an integer sum, which 2^64 samples of any size do not overflow.
 fn mean(values: &[u64]) -> Option<f64> {
     let n = values.len() as u128;
     let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
-    let whole = sum.checked_div(n)?;
-    Some(whole as f64 + (sum % n) as f64 / n as f64)
+    let quotient = sum.checked_div(n)?;
+    Some(quotient as f64 + (sum % n) as f64 / n as f64)
 }
 
-/// Sample standard deviation in two passes, so that nothing cancels.
+/// Sample standard deviation in two passes, which avoids cancellation.
 fn stddev(values: &[u64]) -> Option<f64> {
     let mean = mean(values)?;
     let squares: f64 = values.iter().map(|v| (*v as f64 - mean).powi(2)).sum();
     (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// The round in [`SLICES`] equal stretches of time; stretches without a sample are left out.
+/// The round in [`SLICES`] equal slices of time; slices without a sample are left out.
 fn slices(samples: &[Sample]) -> Vec<Slice> {
     let Some(last) = samples.iter().map(|sample| sample.start_ns).max() else { return vec![] };
     let width_ns = (last / SLICES as u64) + 1;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_has_what_one_sample_can_have() {
+    fn one_sample_has_mean_and_median_only() {
         let round = round(&[700]);
         assert_eq!(
             (round.mean_ns, round.stddev_ns, round.es10_ns),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_samples() {
+    fn figures_of_a_million_samples() {
         let round = round(&(1..=1_000_000).collect::<Vec<u64>>());
         assert_eq!(round.mean_ns, Some(500_000.5));
         assert_eq!(value(&round, 50.0), Some(500_000.0));
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn whole_days_do_not_overflow() {
+    fn huge_latencies_do_not_overflow() {
         let day_ns = 86_400_000_000_000;
         let round = round(&[day_ns, u64::MAX, u64::MAX]);
         assert!((round.mean_ns.unwrap() / 12_297_858_248_000_000_000.0 - 1.0).abs() < 1e-6);
     }
 
     #[test]
-    fn percentiles_that_make_no_sense_are_left_out_and_doubles_appear_once() {
+    fn invalid_percentiles_are_left_out_and_duplicates_appear_once() {
         let round = summarise(&samples(&[1, 2, 3]), 0, &[101.0, f64::NAN, 50.0, 100.0, -0.0]);
         let all: Vec<f64> = round.percentiles.iter().map(|p| p.percentile).collect();
         assert_eq!(all, [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_leaves_slices_out() {
+    fn slices_without_samples_are_left_out() {
         let at = |start_ns| Sample { start_ns, latency_ns: 5 };
         let starts: Vec<f64> =
             slices(&[at(0), at(1), at(79_999_999)]).iter().map(|s| s.start_ms).collect();

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use nm_model::result::Series;
 use nm_model::{Metric, ProbeKind, RunResult};
-use nm_stats::compare::{Found, LEVEL, ROUNDS_MIN, compare, holm};
+use nm_stats::compare::{Claim, LEVEL, ROUNDS_MIN, compare};
+use nm_stats::holm;
 
 use super::{cpu_us, per_s, rate};
 use crate::table::{Table, Tone};
@@ -143,7 +144,7 @@ fn standings(group: &[&Series], seed: u64) -> Vec<String> {
         let equal: Vec<&str> = others
             .iter()
             .zip(found.iter().zip(holm(&p_values)))
-            .filter(|(_, (found, p))| found.verdict != Found::Difference || *p > LEVEL)
+            .filter(|(_, (found, p))| found.claim != Claim::Difference || *p > LEVEL)
             .map(|(other, _)| parted(&group[*other].key.stack).1)
             .collect();
         let are_few = known.iter().any(|(at, _)| values(*at).len() < ROUNDS_MIN);

@@ -1,4 +1,4 @@
-"""Makes vectors.json: what scipy and numpy say about fixed data, for tests/it/vectors.rs.
+"""Makes vectors.json: the results of scipy and numpy for fixed data, for tests/it/vectors.rs.
 
 Run once by hand (pip install numpy scipy): python make_vectors.py > vectors.json
 """
@@ -13,13 +13,13 @@ from scipy import stats
 random = numpy.random.default_rng(20240501)
 
 
-def whole_latencies(n):
+def integer_latencies(n):
     return [int(x) for x in numpy.round(4000 * numpy.exp(0.2 * random.standard_normal(n)))]
 
 
 def samples():
     for n in (1, 2, 7, 100, 1000, 5000):
-        values = whole_latencies(n)
+        values = integer_latencies(n)
         percentiles = (1, 10, 25, 50, 75, 90, 99, 100)
         yield {
             "values": values,

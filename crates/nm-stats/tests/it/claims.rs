@@ -1,14 +1,14 @@
 //! How often a comparison claims a difference: where there is none (false alarms) and where there
-//! is one (power). On recorded rounds that fall into two modes, and on simulated ones of several
-//! shapes. All seeded: a failure repeats.
+//! is one (power). On recorded rounds in two modes, and on simulated rounds of several
+//! distributions. All are seeded, so a failure is reproducible.
 
-use nm_stats::compare::{Found, compare};
+use nm_stats::compare::{Claim, compare};
 use nm_stats::random::Random;
 
-/// Margin of the tests that ask for a verdict as people see it.
+/// Margin as users set it.
 const MARGIN: f64 = 0.05;
 
-/// Comparisons for each shape and number of rounds.
+/// Comparisons for each distribution and number of rounds.
 const TIMES: u64 = 60;
 
 /// Medians of 200 identical runs, ns.
@@ -40,7 +40,7 @@ fn claims(
 ) -> u64 {
     let claimed = |seed: &u64| {
         let (a, b) = a_and_b(&mut Random::new(0x9d0b_3b1e ^ (seed << 8)));
-        compare(&a, &b, margin, *seed).verdict == Found::Difference
+        compare(&a, &b, margin, *seed).claim == Claim::Difference
     };
     (0..times).filter(claimed).count() as u64
 }
@@ -51,10 +51,10 @@ fn normal(random: &mut Random) -> f64 {
     radius * (std::f64::consts::TAU * random.unit()).cos()
 }
 
-/// The shapes that rounds take, as a median latency in ns.
-type Shape = fn(&mut Random) -> f64;
+/// A distribution of a round's median latency, ns.
+type Distribution = fn(&mut Random) -> f64;
 
-const SHAPES: [(&str, Shape); 4] = [
+const DISTRIBUTIONS: [(&str, Distribution); 4] = [
     ("log-normal", |random| 4000.0 * (0.1 * normal(random)).exp()),
     // Student's t with two degrees of freedom.
     ("heavy-tailed", |random| {
@@ -69,12 +69,12 @@ const SHAPES: [(&str, Shape); 4] = [
     ("in steps", |random| 4000.0 + 10.0 * random.below(6) as f64),
 ];
 
-fn rounds(n: usize, shape: Shape, random: &mut Random) -> Vec<f64> {
-    (0..n).map(|_| shape(random)).collect()
+fn rounds(n: usize, distribution: Distribution, random: &mut Random) -> Vec<f64> {
+    (0..n).map(|_| distribution(random)).collect()
 }
 
 #[test]
-fn recorded_rounds_do_fall_into_two_modes() {
+fn recorded_rounds_have_two_modes() {
     let recorded = recorded();
     let boundaries = nm_stats::modes::boundaries(&recorded);
     let modes = nm_stats::modes::split(&recorded, &boundaries);
@@ -83,7 +83,7 @@ fn recorded_rounds_do_fall_into_two_modes() {
 }
 
 #[test]
-fn like_with_like_on_recorded_rounds_is_called_different_in_at_most_5_percent() {
+fn false_alarms_on_recorded_rounds_are_at_most_5_percent() {
     let recorded = recorded();
     for n in [5, 10] {
         let claimed = claims(200, MARGIN, |random| {
@@ -96,7 +96,7 @@ fn like_with_like_on_recorded_rounds_is_called_different_in_at_most_5_percent() 
 }
 
 #[test]
-fn five_percent_more_is_found_in_at_least_95_percent_with_ten_rounds_a_side() {
+fn power_for_5_percent_with_ten_rounds_a_side_is_at_least_95_percent() {
     let recorded = recorded();
     let claimed = claims(200, MARGIN, |random| {
         let both = draw(&recorded, 20, random);
@@ -106,16 +106,17 @@ fn five_percent_more_is_found_in_at_least_95_percent_with_ten_rounds_a_side() {
     assert!(claimed >= 190, "{claimed} of 200");
 }
 
-/// With no margin, so that no claim hides behind "as good as". One configuration alone may exceed
-/// 5 % by chance (the test allows it three standard deviations), all together may not.
+/// Without a margin, so that no false alarm is reported as equivalence instead. One configuration
+/// alone may exceed 5 % by chance (the test allows three standard deviations), all together may not.
 #[test]
-fn like_with_like_is_called_different_in_at_most_5_percent_whatever_the_shape() {
+fn false_alarms_of_every_distribution_are_at_most_5_percent() {
     let mut total = 0;
     let mut all = 0;
-    for (name, shape) in SHAPES {
+    for (name, distribution) in DISTRIBUTIONS {
         for n in [5, 7, 10, 20] {
-            let claimed =
-                claims(TIMES, 0.0, |random| (rounds(n, shape, random), rounds(n, shape, random)));
+            let claimed = claims(TIMES, 0.0, |random| {
+                (rounds(n, distribution, random), rounds(n, distribution, random))
+            });
             println!("{name}, {n} v {n}: {claimed} of {TIMES}");
             let most = 0.05 * TIMES as f64 + 3.0 * (0.05 * 0.95 * TIMES as f64).sqrt();
             assert!(claimed as f64 <= most, "{name}, {n} v {n}: {claimed} of {TIMES}");
@@ -124,5 +125,5 @@ fn like_with_like_is_called_different_in_at_most_5_percent_whatever_the_shape() 
         }
     }
     assert!(20 * total <= all, "{total} of {all}");
-    assert!(total > 0, "a test that never claims anything shows nothing");
+    assert!(total > 0, "a test that never claims a difference proves nothing");
 }

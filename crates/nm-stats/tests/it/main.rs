@@ -1,4 +1,4 @@
-//! Tests across the files of the crate: known vectors, false alarms and power, whole series.
+//! Tests across the files of the crate: known vectors, false alarms and power, complete series.
 
 mod claims;
 mod rounds;

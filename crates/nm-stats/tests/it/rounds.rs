@@ -1,4 +1,4 @@
-//! Whole series: estimates and doubts from rounds.
+//! Complete series: estimates and doubts from rounds.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ fn each_metric_gets_the_median_of_its_rounds() {
 }
 
 #[test]
-fn few_rounds_have_no_interval_and_say_so() {
+fn few_rounds_have_no_interval_and_a_doubt() {
     let series = estimated(latencies(&[4000, 4010]));
     assert_eq!(series.estimate(Metric::Mean).unwrap().interval, None);
     assert_eq!(detail(&series, DoubtKind::TooFewRounds), Some("2 rounds, no interval below 5"));
@@ -89,7 +89,7 @@ fn few_rounds_have_no_interval_and_say_so() {
 }
 
 #[test]
-fn rounds_in_two_modes_are_named_and_not_called_outliers() {
+fn rounds_in_two_modes_are_reported_and_not_called_outliers() {
     let series =
         estimated(latencies(&[3950, 5990, 3980, 3990, 5920, 4010, 6010, 3960, 5950, 4000]));
     assert_eq!(
@@ -104,7 +104,7 @@ fn rounds_in_two_modes_are_named_and_not_called_outliers() {
 }
 
 #[test]
-fn a_round_far_out_is_named() {
+fn round_far_from_the_others_is_reported() {
     let series = estimated(latencies(&[4000, 4010, 4020, 4005, 9000, 4015]));
     assert_eq!(
         detail(&series, DoubtKind::Outliers),
@@ -114,7 +114,7 @@ fn a_round_far_out_is_named() {
 }
 
 #[test]
-fn throughput_is_held_to_one_percent_or_to_what_the_settings_say() {
+fn throughput_may_vary_by_one_percent_or_by_the_setting() {
     let mut series = estimated(throughputs(&[10.0, 10.3, 9.8, 10.1, 10.0]));
     assert_eq!(series.estimate(Metric::Throughput).unwrap().value, 10.0);
     assert_eq!(
@@ -126,7 +126,7 @@ fn throughput_is_held_to_one_percent_or_to_what_the_settings_say() {
 }
 
 #[test]
-fn drift_shows_over_rounds_and_inside_them() {
+fn drift_is_found_over_rounds_and_inside_them() {
     let rising: Vec<u64> = (0..10).map(|i| 4000 + 20 * i).collect();
     let series = estimated(latencies(&rising));
     assert_eq!(
@@ -142,7 +142,7 @@ fn drift_shows_over_rounds_and_inside_them() {
     };
     let round = LatencyRound { slices: (0..40).map(slice).collect(), ..Default::default() };
     let inside = series_of_one(round);
-    assert_eq!(detail(&inside, DoubtKind::Drift), None, "no figure of the round is known");
+    assert_eq!(detail(&inside, DoubtKind::Drift), None, "the round has no figures");
     let known = LatencyRound {
         mean_ns: Some(4600.0),
         slices: (0..40).map(slice).collect(),
@@ -159,7 +159,7 @@ fn series_of_one(round: LatencyRound) -> Series {
 }
 
 #[test]
-fn missing_percentiles_are_doubted_only_where_they_were_asked_for() {
+fn missing_percentiles_are_doubted_only_where_requested() {
     let short = |n: u64| {
         let sample = |i| Sample { start_ns: i, latency_ns: 4000 };
         RoundData::Latency(summarise(&(0..n).map(sample).collect::<Vec<_>>(), 0, &[99.5]))
@@ -172,7 +172,7 @@ fn missing_percentiles_are_doubted_only_where_they_were_asked_for() {
 }
 
 #[test]
-fn doubts_of_rounds_are_put_together_and_foreign_ones_kept() {
+fn doubts_of_rounds_are_merged_and_other_doubts_kept() {
     let mut series = latencies(&[4000; 5]);
     for (round, count) in [(0, 3), (2, 5), (3, 3)] {
         let detail = format!("{count} switches of the pinger");
@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn estimating_twice_is_estimating_once(
+    fn estimating_twice_gives_the_same_result(
         medians in prop::collection::vec(20u64..100_000, 0..12),
         doubtful in 0usize..12,
     ) {

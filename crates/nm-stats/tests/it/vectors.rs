@@ -1,4 +1,4 @@
-//! Our figures against scipy's and numpy's, made once by tests/data/make_vectors.py.
+//! Our figures against those of scipy and numpy, computed once by tests/data/make_vectors.py.
 
 use nm_stats::describe::{mean, median, stddev};
 use nm_stats::fisher::fisher;
@@ -58,7 +58,7 @@ fn mann_whitney_exact_and_by_approximation() {
         let strata = [Stratum { a: &a, b: &b }];
         near(asymptotic(&strata).u, &vector["u"]);
         near(asymptotic(&strata).p_value, &vector["asymptotic"]);
-        // scipy counts ties out wrongly, so there is no exact value for them.
+        // The exact method of scipy does not support ties, so there is no exact value for them.
         if !vector["exact"].is_null() {
             near(exact(&strata).p_value, &vector["exact"]);
         }
