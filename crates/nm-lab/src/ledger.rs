@@ -273,7 +273,7 @@ mod tests {
         one.record.phase = SocketPhase::SharedMemory;
         assert_eq!(of(&one), (DataPath::SharedMemory, None));
         let policy = connection(0, 4, KernelReason::Policy);
-        assert_eq!(of(&policy), (DataPath::Kernel, reason("the policy keeps it on the kernel")));
+        assert_eq!(of(&policy), (DataPath::Kernel, reason("excluded by the policy")));
         let mut back = connection(9, 4, KernelReason::SocketOption);
         back.record.detail = 6 << 16 | 19;
         let (path, why) = of(&back);

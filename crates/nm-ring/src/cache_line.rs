@@ -1,9 +1,10 @@
-//! What the hardware allows at best: the time that a cache line takes from one CPU to another.
+//! The lower limit that the hardware sets: the time that a cache line takes from one CPU to
+//! another.
 //!
-//! Two pinned threads pass a number to and fro, each by a line of its own that the other reads.
-//! Half of such a round trip is the least that any message through shared memory can take between
-//! these CPUs at this time. It differs several-fold between pairs of CPUs, and on a virtual machine
-//! from minute to minute, so a figure of shared memory says little without it.
+//! Two pinned threads pass a number back and forth, each in a cache line of its own that the other
+//! thread reads. Half of such a round trip is the least time that any message through shared memory
+//! can take between these CPUs. It differs several-fold between pairs of CPUs, and on a virtual
+//! machine from minute to minute, so a figure of shared memory needs it for comparison.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,19 +13,19 @@ use std::thread;
 use nm_sys::clock::Clock;
 use nm_sys::cpu;
 
-/// Round trips of one batch, timed as a whole so that the clock does not count.
+/// Round trips of one batch, timed together so that the cost of reading the clock is negligible.
 const ROUND_TRIPS: u64 = 100;
 
-/// Batches of each way of spinning; their median is what counts.
+/// Batches of each way of spinning; the result is their median.
 const BATCHES: usize = 150;
 
-/// Batches thrown away at the beginning.
+/// Batches discarded at the beginning.
 const WARM_UP: usize = 10;
 
-/// Time after which the measurement ends with what it has, ns: somebody else uses the CPUs.
+/// Time limit of the measurement, ns: other work may keep the CPUs busy.
 const NS_MAX: u64 = 1_000_000_000;
 
-/// Tells the other thread to end.
+/// Tells the other thread to stop.
 const END: u64 = u64::MAX;
 
 /// A number alone on its pair of lines.
@@ -33,7 +34,7 @@ const END: u64 = u64::MAX;
 struct PaddedCounter(AtomicU64);
 
 /// Half of a round trip of one cache line between two CPUs, ns: the median over batches, the lower
-/// of spinning with and without a pause.
+/// of spinning with and without a pause instruction.
 ///
 /// # Errors
 /// `EINVAL` if both are one CPU or the process may not use one of them; `ETIMEDOUT` if they are too
@@ -47,7 +48,7 @@ pub fn half_round_trip_ns(cpus: (u32, u32)) -> io::Result<f64> {
     Ok(with_pause.min(without) / ROUND_TRIPS as f64 / 2.0)
 }
 
-/// Median of the batches, ns.
+/// Median duration of the batches, ns.
 fn median_ns((own, other): (u32, u32), pauses: bool) -> io::Result<f64> {
     let (there, back, peer_failed) =
         (PaddedCounter::default(), PaddedCounter::default(), AtomicBool::new(false));
@@ -82,7 +83,7 @@ fn median_ns((own, other): (u32, u32), pauses: bool) -> io::Result<f64> {
     Ok(clock.ns(*batches.select_nth_unstable(middle).1) as f64)
 }
 
-/// Lengths of the batches, ticks.
+/// Durations of the batches, clock ticks.
 fn ping(
     there: &AtomicU64,
     back: &AtomicU64,
@@ -116,7 +117,7 @@ fn ping(
     batches
 }
 
-/// Sends each number back until the end.
+/// Sends each number back until it receives [`END`].
 fn echo(there: &AtomicU64, back: &AtomicU64, pauses: bool) {
     let mut last = 0;
     while last != END {
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_takes_time_between_two_cpus_and_none_within_one() {
+    fn half_round_trip_needs_two_different_cpus() {
         let allowed = cpu::allowed();
         assert!(half_round_trip_ns((allowed[0], allowed[0])).is_err());
         assert!(half_round_trip_ns((allowed[0], 1_000_000)).is_err());

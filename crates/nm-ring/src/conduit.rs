@@ -1,4 +1,4 @@
-//! The region of one connection: two ends, and a pipe in each direction.
+//! The shared region of one connection: the state of both ends, and a pipe in each direction.
 
 use std::io;
 use std::mem::size_of;
@@ -12,55 +12,56 @@ use crate::pipe::{PIPE_BYTES, Pipe};
 use crate::role::EndpointRole;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// First word of a region: a mark, and the version of the layout.
+/// First word of a region: a magic number that contains the version of the layout.
 pub const MARK: u64 = 0x6e6d_636f_6e64_0001;
 
-/// Bytes of a region: what both ends must agree on before anything else.
+/// Bytes of a region. Both ends compare it before they map the memory.
 pub const CONDUIT_BYTES: usize = size_of::<Conduit>();
 
-/// State of an end all of whose waits look at its bell.
+/// State bit of an end of which every waiting thread also watches its doorbell.
 pub const WATCHES_DOORBELL: u32 = 1;
 
-/// State of an end that sends no more.
+/// State bit of an end that sends no more.
 pub const WRITE_SHUT: u32 = 2;
 
-/// State of an end that receives no more.
+/// State bit of an end that receives no more.
 pub const READ_SHUT: u32 = 4;
 
-/// State of an end whose last descriptor was closed.
+/// State bit of an end whose last descriptor was closed.
 pub const CLOSED: u32 = 8;
 
-/// State of an end that was closed with bytes unread: the other end's connection is reset.
+/// State bit of an end that was closed with bytes unread: the connection is reset.
 pub const RESET: u32 = 16;
 
-/// One end's words; the other end only reads them.
+/// State that one end publishes; the other end only reads it.
 #[repr(C, align(128))]
 pub struct ConduitEnd {
     /// Bits of [`WATCHES_DOORBELL`], [`WRITE_SHUT`], [`READ_SHUT`], [`CLOSED`] and [`RESET`].
     pub state: AtomicU32,
     /// CPU on role this end waited last, plus one; zero while it is not known.
     pub cpu: AtomicU32,
-    /// Process that used this end last, in its own pid namespace.
+    /// Process that used this end last, numbered in its own pid namespace.
     pub pid: AtomicU32,
 }
 
 impl ConduitEnd {
-    /// Adds `bits` to the state. What was done before is seen by who sees them.
+    /// Adds `bits` to the state, with release ordering.
     pub fn set_flags(&self, bits: u32) {
         self.state.fetch_or(bits, Release);
     }
 
-    /// Whether all of `bits` are in the state.
+    /// Whether all of `bits` are set.
     #[inline(always)]
     pub fn has_flags(&self, bits: u32) -> bool {
         self.state.load(Acquire) & bits == bits
     }
 
-    /// Notes the CPU on role this end waits.
+    /// Publishes the CPU on which this end waits.
     #[inline(always)]
     pub fn set_cpu(&self, cpu: u32) {
         let noted = cpu.wrapping_add(1);
-        // Read first: a store would take the line from the other end each time.
+        // Read first: an unconditional store would take the cache line from the other end each
+        // time.
         if self.cpu.load(Relaxed) != noted {
             self.cpu.store(noted, Relaxed);
         }
@@ -73,13 +74,15 @@ impl ConduitEnd {
     }
 }
 
-/// All of it, with pipes of `BYTES` bytes. Zero but for the mark is a valid beginning.
+/// The region, with pipes of `BYTES` bytes. All zero except the magic number is a valid initial
+/// state.
 #[repr(C, align(128))]
 pub struct Conduit<const BYTES: usize = PIPE_BYTES> {
     mark: AtomicU64,
-    /// Not zero once the second end has mapped it.
+    /// State of the offer of this region to the second end. Zero in a new region; the user of the
+    /// conduit defines the other values.
     pub opened: AtomicU32,
-    /// The end that made the region, and the one that it was handed to.
+    /// The end that created the region, and the one that opened it.
     pub ends: [ConduitEnd; 2],
     /// `pipes[0]` leads from `ends[0]` to `ends[1]`, `pipes[1]` back.
     pub pipes: [Pipe<BYTES>; 2],
@@ -93,46 +96,46 @@ const _: () = {
 };
 
 impl<const BYTES: usize> Conduit<BYTES> {
-    /// This end's words.
+    /// State of this end.
     #[inline(always)]
     pub fn own(&self, role: EndpointRole) -> &ConduitEnd {
         &self.ends[role as usize]
     }
 
-    /// The other end's words.
+    /// State of the other end.
     #[inline(always)]
     pub fn peer(&self, role: EndpointRole) -> &ConduitEnd {
         &self.ends[1 - role as usize]
     }
 
-    /// The pipe that leads away from this end.
+    /// The pipe that this end sends by.
     #[inline(always)]
     pub fn outgoing(&self, role: EndpointRole) -> &Pipe<BYTES> {
         &self.pipes[role as usize]
     }
 
-    /// The pipe that leads to this end.
+    /// The pipe that this end receives from.
     #[inline(always)]
     pub fn incoming(&self, role: EndpointRole) -> &Pipe<BYTES> {
         &self.pipes[1 - role as usize]
     }
 }
 
-/// A region that is mapped. It is unmapped on drop; who leaks it keeps it.
+/// A mapped region. It is unmapped on drop.
 #[derive(Debug)]
 pub struct ConduitMapping<const BYTES: usize = PIPE_BYTES>(Mapping);
 
 impl ConduitMapping {
-    /// A fresh region of a socket, all of it in place, and the descriptor to hand to the other
-    /// process.
+    /// Creates a socket's region with all pages allocated, and returns the descriptor to hand to
+    /// the other process.
     ///
     /// # Errors
-    /// What the system says, such as `ENOMEM` or `EMFILE`.
+    /// The system's error, such as `ENOMEM` or `EMFILE`.
     pub fn new() -> io::Result<(ConduitMapping, OwnedFd)> {
         ConduitMapping::create(MapMode::Populated)
     }
 
-    /// A region of a socket that another process made. The descriptor is closed.
+    /// Maps a socket's region that another process created. The descriptor is closed.
     ///
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
@@ -142,16 +145,17 @@ impl ConduitMapping {
 }
 
 impl<const BYTES: usize> ConduitMapping<BYTES> {
-    /// A fresh region, of role a page takes memory when it is first used, and the descriptor to
-    /// hand to the other process.
+    /// Creates a region whose pages are allocated at first use, and returns the descriptor to hand
+    /// to the other process.
     ///
     /// # Errors
-    /// What the system says, such as `ENOMEM` or `EMFILE`.
+    /// The system's error, such as `ENOMEM` or `EMFILE`.
     pub fn sparse() -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
         ConduitMapping::create(MapMode::Sparse)
     }
 
-    /// A region that another process made by [`ConduitMapping::sparse`]. The descriptor is closed.
+    /// Maps a region that another process created by [`ConduitMapping::sparse`]. The descriptor is
+    /// closed.
     ///
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
@@ -181,9 +185,10 @@ impl<const BYTES: usize> Deref for ConduitMapping<BYTES> {
 
     #[inline(always)]
     fn deref(&self) -> &Conduit<BYTES> {
-        // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
-        // long as a conduit; it cannot shrink. A conduit consists of atomics and of bytes behind
-        // `UnsafeCell`, role may change under a shared reference and are valid in any state.
+        // SAFETY: the mapping is live as long as `self`, page-aligned and exactly as long as a
+        // conduit; it is sealed and cannot shrink. A conduit consists of atomics and of bytes
+        // behind `UnsafeCell`, which may change under a shared reference and are valid in any
+        // state.
         unsafe { self.0.start().cast::<Conduit<BYTES>>().as_ref() }
     }
 }
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_no_conduit_is_refused() {
+    fn memory_that_is_no_conduit_is_rejected() {
         let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES, MapMode::Sparse).unwrap();
         assert!(ConduitMapping::open(file).is_err(), "no mark");
         let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES - 128, MapMode::Sparse).unwrap();

@@ -1,12 +1,12 @@
-//! The ledger of a family of processes: one record for each TCP socket, in memory that a fork
-//! inherits and that other processes may read.
+//! The ledger of an accelerated program and its child processes: one record for each TCP socket, in
+//! memory that a fork inherits and that other processes may read.
 //!
-//! The writers are the processes of the family; [`Ledger`] is their side. [`LedgerView`] is the
-//! side of who only reads, who need not trust them: it copies each record out, and whatever the
-//! memory holds is some record or none.
+//! [`Ledger`] is the writers' side, the processes of the program. [`LedgerView`] is the readers'
+//! side, which does not trust the writers: it copies each record out, and any content of the memory
+//! reads as some valid record or as none.
 //!
-//! What each call writes lies on lines that one direction alone uses. A record that was closed
-//! stays as it is as long as there are fresh ones.
+//! The counters that a call writes are in cache lines that only one direction uses. A closed record
+//! stays unchanged until no unused ones are left.
 
 use std::io;
 use std::mem::size_of;
@@ -27,19 +27,19 @@ pub use record::{
 };
 pub use view::{DirectionCounts, LedgerView, RecordView};
 
-/// Name of the memory: what `/proc/PID/fd` shows as `memfd:nearmetal-accel`.
+/// Name of the memory, shown in `/proc/PID/fd` as `memfd:nearmetal-accel`.
 pub const NAME: &str = "nearmetal-accel";
 
-/// A ledger to write to.
+/// The writers' side of a ledger.
 #[derive(Debug)]
 pub struct Ledger(Mapping);
 
 impl Ledger {
-    /// A fresh ledger of process `pid` and its descriptor, which the caller keeps open for those
-    /// who want to read it. `started_at_ns` is of the clock that counts from boot.
+    /// Creates the ledger of process `pid`, and returns its descriptor, which the caller keeps open
+    /// for readers. `started_at_ns` is the time since boot (`CLOCK_BOOTTIME`).
     ///
     /// # Errors
-    /// What the system says, such as `ENOMEM` or `EMFILE`.
+    /// The system's error, such as `ENOMEM` or `EMFILE`.
     pub fn create(
         pid: u32,
         program: &str,
@@ -57,7 +57,7 @@ impl Ledger {
         Ok((ledger, file))
     }
 
-    /// A ledger to read, of a family that need not be trusted. The descriptor is closed.
+    /// Opens a ledger for reading; its writers need not be trusted. The descriptor is closed.
     ///
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
@@ -67,14 +67,15 @@ impl Ledger {
 
     #[inline(always)]
     fn layout(&self) -> &LedgerLayout {
-        // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
-        // long as a book; it cannot shrink. A book consists of atomics.
+        // SAFETY: the mapping is live as long as `self`, page-aligned and exactly as long as the
+        // layout; it is sealed and cannot shrink. The layout consists of atomics.
         unsafe { self.0.start().cast::<LedgerLayout>().as_ref() }
     }
 
-    /// A record for a fresh socket that process `pid` alone holds: one never used before, or else
-    /// the one that was closed longest ago, roughly. None if all are in use. Its phase is
-    /// [`SocketPhase::Free`] until the caller sets another. It belongs to a caller that then dies.
+    /// Claims a record for a new socket that only process `pid` holds: one never used before, or
+    /// else roughly the one that was closed longest ago. None if all are in use. Its phase is
+    /// [`SocketPhase::Free`] until the caller sets another. If the caller dies before that, the
+    /// record is not reused.
     pub fn claim(&self, pid: u32, opened_at_ns: u64) -> Option<&Record> {
         let record = self.claim_unused().or_else(|| self.claim_closed())?;
         record.reset(pid, opened_at_ns);
@@ -110,7 +111,7 @@ impl Ledger {
         self.layout().records.get(index)
     }
 
-    /// Where `record` is, if it is one of this ledger.
+    /// Index of `record`, if it is one of this ledger.
     pub fn index_of(&self, record: &Record) -> Option<usize> {
         let begin = std::ptr::from_ref(&self.layout().records).addr();
         let distance = std::ptr::from_ref(record).addr().checked_sub(begin)?;

@@ -1,4 +1,4 @@
-//! The protocol under loom: every order of every access that the memory model allows.
+//! The protocol under loom: every order of memory accesses that the memory model allows.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::wake::{sleep, wake_if_asleep};
 
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Loom's default explores orders without bound, which does not end for these loops.
+/// Loom's default explores orders without bound, which does not terminate for these loops.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// Sends `records` one after the other, sleeping for room.
+/// Sends `records` one after the other, sleeping for space.
 fn produce(region: &Region, records: &[&[u8]]) {
     let (own, peer, queue) = (&region.endpoints[0], &region.endpoints[1], &region.queues[0]);
     let mut producer = Producer::default();
@@ -53,7 +53,7 @@ fn consume(region: &Region, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn loom_short_records_arrive_whole_in_order_and_nobody_sleeps_for_ever() {
+fn loom_short_records_arrive_complete_in_order_without_lost_wake_up() {
     check(|| {
         let region = Arc::new(Region::new());
         let other = region.clone();
@@ -64,7 +64,7 @@ fn loom_short_records_arrive_whole_in_order_and_nobody_sleeps_for_ever() {
 }
 
 #[test]
-fn loom_long_records_arrive_whole() {
+fn loom_long_records_arrive_complete() {
     const { assert!(INLINE_BYTES_MAX < 3) };
     check(|| {
         let region = Arc::new(Region::new());
@@ -76,7 +76,7 @@ fn loom_long_records_arrive_whole() {
 }
 
 #[test]
-fn loom_an_answer_frees_what_it_answers() {
+fn loom_an_answer_frees_the_area_of_its_request() {
     check(|| {
         let region = Arc::new(Region::new());
         let other = region.clone();
@@ -113,7 +113,7 @@ fn loom_an_answer_frees_what_it_answers() {
 }
 
 #[test]
-fn loom_the_end_wakes_a_sleeper_and_loses_no_byte() {
+fn loom_shutdown_wakes_a_sleeper_and_loses_no_byte() {
     check(|| {
         let region = Arc::new(Region::new());
         let other = region.clone();
@@ -146,7 +146,7 @@ fn loom_the_end_wakes_a_sleeper_and_loses_no_byte() {
     });
 }
 
-/// A pipe with the bells of its two ends.
+/// A pipe with the doorbells of its two ends.
 struct PipeWithDoorbells {
     pipe: Pipe,
     reader: Word,
@@ -158,7 +158,7 @@ impl PipeWithDoorbells {
         Arc::new(PipeWithDoorbells { pipe: Pipe::new(), reader: Word::new(), writer: Word::new() })
     }
 
-    /// Sends all of `bytes`, `piece` at a time, sleeping for room.
+    /// Sends all of `bytes`, `piece` at a time, sleeping for space.
     fn send(&self, bytes: &[u8], piece: usize) {
         for part in bytes.chunks(piece) {
             let mut sent = 0;
@@ -181,7 +181,7 @@ impl PipeWithDoorbells {
         }
     }
 
-    /// Receives until `count` bytes have come, at most `piece` at a time, sleeping for them.
+    /// Receives until `count` bytes have arrived, at most `piece` at a time, sleeping for them.
     fn receive(&self, count: usize, piece: usize) -> Vec<u8> {
         let mut bytes = vec![];
         while bytes.len() < count {
@@ -205,13 +205,13 @@ impl PipeWithDoorbells {
     }
 }
 
-/// As an eventfd: whoever comes to sleep after this does not.
+/// As an eventfd: a thread that starts to sleep after this returns at once.
 fn ring_doorbell(doorbell: &Word) {
     doorbell.store(1);
     doorbell.wake();
 }
 
-/// Sends `bytes` by pieces of one length and receives them by pieces of another.
+/// Sends `bytes` in pieces of one length and receives them in pieces of another.
 fn transfer(bytes: &'static [u8], sent: usize, received: usize) {
     check(move || {
         let shared = PipeWithDoorbells::new();
@@ -223,13 +223,13 @@ fn transfer(bytes: &'static [u8], sent: usize, received: usize) {
 }
 
 #[test]
-fn loom_inline_bytes_that_are_written_over_arrive_all_the_same() {
+fn loom_overwritten_inline_bytes_still_arrive() {
     transfer(b"ab", 1, 1);
     transfer(b"abcd", 2, 3);
 }
 
 #[test]
-fn loom_long_and_short_pushes_mix_and_nobody_sleeps_for_ever() {
+fn loom_long_and_short_pushes_mix_without_lost_wake_up() {
     transfer(b"0123456789ab", INLINE_BYTES_MAX + 3, INLINE_BYTES_MAX);
 }
 
@@ -240,7 +240,7 @@ fn loom_a_full_pipe_wakes_its_writer() {
 }
 
 #[test]
-fn loom_the_marks_are_seen_with_the_bytes() {
+fn loom_switch_points_are_visible_with_the_bytes() {
     check(|| {
         let shared = PipeWithDoorbells::new();
         let other = shared.clone();

@@ -1,25 +1,26 @@
 //! One direction of a connection: a pipe of bytes in shared memory.
 //!
-//! A message of at most [`INLINE_BYTES_MAX`] bytes lies in the same cache line as the position that announces
-//! it, so that it costs the transfer of one line. That copy lives until the next push writes over
-//! it. For a receiver that comes later the sender writes the same bytes to the area as well, but
-//! *after* it has announced them: off the path that the receiver waits on. Hence the invariant that
-//! everything rests on: whoever sees the control word (written, inline) finds all bytes before
-//! `written − inline` in the area, and finds the inline ones there too as soon as the control word
-//! has changed again.
+//! A message of at most [`INLINE_BYTES_MAX`] bytes lies in the same cache line as the position that
+//! publishes it, so that it costs the transfer of one line. This inline copy is valid until the
+//! next push overwrites it. For a receiver that comes later the sender writes the same bytes to the
+//! area as well, but *after* it has published them: not on the path that the receiver waits on.
+//! This gives the invariant of the whole protocol: whoever sees the control word (written, inline)
+//! finds all bytes before `written − inline` in the area, and finds the inline bytes there too as
+//! soon as the control word has changed again.
 //!
 //! The inline words are a seqlock whose version is the control word itself. The sender first
-//! announces "nothing inline", which is true because the area has it all by then; then a fence, the
-//! words, and the new position with release. The receiver reads position, words, fence, position:
-//! if it has not changed, the words belong to it. It cannot come back to an old value, because each
-//! position is announced with inline bytes once only.
+//! publishes "nothing inline", which is true because the area has all bytes by then; then a fence,
+//! the words, and the new position with release ordering. The receiver reads position, words,
+//! fence, position: if the position has not changed, the words belong to it. The position cannot
+//! return to an old value, because each position is published with inline bytes only once.
 //!
-//! Each end keeps its own position on its own lines; the sender reads the receiver's only when the
-//! one it remembers leaves too little room. All state lies in the memory, so that a fork shares it;
-//! locks by process id keep the processes and threads of one end apart.
+//! Each end keeps its own position in its own cache lines; the sender reads the receiver's position
+//! only when the remembered one leaves too little space. All state is in shared memory, so that a
+//! fork shares it; locks by process id separate the processes and threads of one end.
 //!
-//! Everything that the other end can write is a claim: distances between positions are clamped to
-//! the pipe's length and places in the area are masked, so that a hostile end spoils its own bytes.
+//! Nothing that the other end can write is trusted: distances between positions are clamped to the
+//! pipe's length and positions in the area are masked, so that a hostile peer can corrupt its own
+//! bytes only.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -28,20 +29,20 @@ use crate::sync::{AtomicU32, AtomicU64, Bytes, fence};
 #[cfg(not(loom))]
 mod lock;
 
-/// Bytes that may be on their way in one direction of a socket.
+/// Bytes that may be in flight in one direction of a socket.
 pub const PIPE_BYTES: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
 
-/// Longest message that lies beside its position, bytes.
+/// Longest message that is stored beside its position, bytes.
 pub const INLINE_BYTES_MAX: usize = 8 * INLINE_WORDS;
 
-/// Words for the inline bytes: what the position leaves of a line.
+/// Words for the inline bytes: the control word takes the rest of the cache line.
 const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 7 };
 
 /// [`Pipe::QUARTER_BYTES`] of a socket's pipe.
 pub const QUARTER_BYTES: usize = PIPE_BYTES / 4;
 
-/// Bits of the control word that hold the count of inline bytes. The rest is the position, which
-/// is told in full by its distance to the receiver's own, so that it may wrap.
+/// Bits of the control word that hold the count of inline bytes. The rest is the position modulo
+/// 2^58; its distance to the receiver's position is unambiguous, so that it may wrap.
 const INLINE_BITS: u32 = 6;
 
 /// Bits of a position in the control word.
@@ -51,29 +52,30 @@ const _: () = {
     assert!(INLINE_BYTES_MAX < 1 << INLINE_BITS);
 };
 
-/// The position and the inline bytes, written by the sender: one line.
+/// The position and the inline bytes, written by the sender: one cache line.
 #[repr(C, align(128))]
 struct ControlLine {
-    /// Position written (low 58 bits), then the count of inline bytes before it.
+    /// Bytes written modulo 2^58 (the high 58 bits), then the count of inline bytes before it.
     word: AtomicU64,
     /// The last bytes written, little-endian.
     inline: [AtomicU64; INLINE_WORDS],
 }
 
-/// The position taken, written by the receiver.
+/// Bytes consumed, written by the receiver.
 #[repr(C, align(128))]
 struct ConsumedLine {
     position: AtomicU64,
 }
 
-/// Who sleeps. Written only by who goes to sleep and who wakes it.
+/// Which threads sleep. Written by the sleeper, and by the thread that wakes it.
 #[repr(C, align(128))]
 struct WaitFlags {
     reader: AtomicU32,
     writer: AtomicU32,
 }
 
-/// Where the direction changes between the kernel and the pipe, each plus one; zero is never.
+/// Positions at which the direction switches between the kernel and the pipe, each plus one; zero
+/// means not set.
 #[repr(C, align(128))]
 struct SwitchPoints {
     starts_at: AtomicU64,
@@ -85,9 +87,9 @@ struct SwitchPoints {
 #[repr(C, align(128))]
 struct SenderState {
     lock: ProcessLock,
-    /// Position written, in full.
+    /// Bytes written, in full.
     sent: AtomicU64,
-    /// Position taken when last looked.
+    /// Bytes consumed when the sender last read the receiver's position.
     known_consumed: AtomicU64,
 }
 
@@ -95,20 +97,20 @@ struct SenderState {
 #[repr(C, align(128))]
 struct ReceiverState {
     lock: ProcessLock,
-    /// Position taken when last looked whether the writer sleeps.
+    /// Bytes consumed at the last check whether the writer sleeps.
     wake_checked_at: AtomicU64,
 }
 
-/// A lock by process id.
+/// A lock held by a process id, so that a dead holder can be detected.
 #[repr(C)]
 struct ProcessLock {
     /// Process that holds it, or zero.
     owner: AtomicU32,
-    /// Not zero if somebody may sleep on `owner`.
+    /// Not zero if a thread may sleep on `owner`.
     contended: AtomicU32,
 }
 
-/// One direction with room for `BYTES` bytes, a power of two. All zero is a valid beginning.
+/// One direction with space for `BYTES` bytes, a power of two. All zero is a valid initial state.
 #[repr(C, align(128))]
 pub struct Pipe<const BYTES: usize = PIPE_BYTES> {
     control: ControlLine,
@@ -133,18 +135,18 @@ fn pack(position: u64, inline: usize) -> u64 {
     position << INLINE_BITS | inline as u64
 }
 
-/// Inline bytes that the control word claims.
+/// Count of inline bytes in the control word, clamped.
 #[inline(always)]
 fn inline_count(control: u64) -> usize {
     ((control & ((1 << INLINE_BITS) - 1)) as usize).min(INLINE_BYTES_MAX)
 }
 
 impl<const BYTES: usize> Pipe<BYTES> {
-    /// Free bytes after which a sleeping writer is woken at the latest.
+    /// Free bytes at which a sleeping writer is woken at the latest.
     pub const QUARTER_BYTES: usize = BYTES / 4;
 
     /// Bytes between the receiver's position and the control word's, at most `BYTES`; none if the
-    /// word claims to be behind.
+    /// control word is behind.
     #[inline(always)]
     fn distance(control: u64, consumed: u64) -> usize {
         const { assert!(BYTES.is_power_of_two() && INLINE_BYTES_MAX <= BYTES) };
@@ -152,7 +154,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
         if ahead >> (POSITION_BITS - 1) != 0 { 0 } else { ahead.min(BYTES as u64) as usize }
     }
 
-    /// Bytes that the receiver could take now. Anybody may ask.
+    /// Bytes that the receiver could read now. May be called without a lock.
     #[inline(always)]
     pub fn readable(&self) -> usize {
         // In this order, so that the control word is not older than the position.
@@ -160,8 +162,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         Self::distance(self.control.word.load(Acquire), consumed)
     }
 
-    /// Bytes that the sender could push now, at least: above half the pipe it does not look whether
-    /// more were taken meanwhile. Anybody may ask.
+    /// Bytes that the sender could push now, at least: above half of the pipe it does not check for
+    /// newly consumed bytes. May be called without a lock.
     #[inline(always)]
     pub fn writable(&self) -> usize {
         self.space_for(self.sender.sent.load(Relaxed), BYTES / 2)
@@ -173,13 +175,13 @@ impl<const BYTES: usize> Pipe<BYTES> {
         consumed.wrapping_add(Self::distance(self.control.word.load(Acquire), consumed) as u64)
     }
 
-    /// Bytes taken since the beginning: exact under the receive lock.
+    /// Bytes consumed since the beginning: exact under the receive lock.
     #[inline(always)]
     pub fn consumed(&self) -> u64 {
         self.consumed.position.load(Acquire)
     }
 
-    /// Room at the position `sent`, exact if it is below `wanted`.
+    /// Space at the position `sent`, exact if it is below `wanted`.
     #[inline(always)]
     fn space_for(&self, sent: u64, wanted: usize) -> usize {
         let space = |consumed: u64| BYTES - sent.wrapping_sub(consumed).min(BYTES as u64) as usize;
@@ -192,8 +194,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         space(consumed)
     }
 
-    /// Sends as much of `bytes` as there is room for; how much that was. The caller holds the send
-    /// lock and then asks [`Pipe::take_reader_waiting`].
+    /// Sends as much of `bytes` as there is space for, and returns how much. The caller holds the
+    /// send lock and calls [`Pipe::take_reader_waiting`] afterwards.
     #[inline]
     pub fn push(&self, bytes: &[u8]) -> usize {
         let sent = self.sender.sent.load(Relaxed);
@@ -211,8 +213,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         count
     }
 
-    /// Sends as much of the parts as there is room for, announced as a whole: how many bytes that
-    /// was. The caller holds the send lock.
+    /// Sends as much of the parts as there is space for, published at once, and returns the count
+    /// of bytes. The caller holds the send lock.
     pub fn push_parts<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> usize {
         let sent = self.sender.sent.load(Relaxed);
         let mut staged = [0; INLINE_BYTES_MAX];
@@ -243,20 +245,21 @@ impl<const BYTES: usize> Pipe<BYTES> {
         count
     }
 
-    /// Announces that the area holds everything before `position`.
+    /// Publishes that the area holds everything before `position`.
     #[inline(always)]
     fn publish(&self, position: u64) {
         self.control.word.store(pack(position, 0), Release);
         self.sender.sent.store(position, Relaxed);
     }
 
-    /// Sends at most [`INLINE_BYTES_MAX`] bytes, for which there is room, beside the position.
+    /// Sends at most [`INLINE_BYTES_MAX`] bytes, for which there is space, beside the position.
     #[inline(always)]
     fn publish_inline(&self, sent: u64, bytes: &[u8]) {
         let position = sent.wrapping_add(bytes.len() as u64);
-        // Released, so that who sees it finds the bytes that were inline in the area.
+        // With release ordering, so that whoever sees it finds the previous inline bytes in the
+        // area.
         self.control.word.store(pack(sent, 0), Release);
-        // Who sees any of the words below also sees the word above.
+        // Whoever sees one of the words below also sees the control word above.
         fence(Release);
         let mut chunks = bytes.chunks_exact(8);
         let mut words = self.control.inline.iter();
@@ -267,14 +270,16 @@ impl<const BYTES: usize> Pipe<BYTES> {
             word.store(word_of_bytes(rest), Relaxed);
         }
         self.control.word.store(pack(position, bytes.len()), Release);
-        // The receiver has them already; this is for one that comes after the next push.
+        // A waiting receiver can read the inline bytes already; the area is for one that reads
+        // after the next push.
         self.write_area(sent, bytes);
         self.sender.sent.store(position, Relaxed);
     }
 
-    /// Takes bytes into `buffer`: how many. It may be fewer than [`Pipe::readable`] says where the
-    /// sender is at work meanwhile, but not none unless the sender cheats. The caller holds the
-    /// receive lock and then asks [`Pipe::take_writer_waiting`].
+    /// Reads bytes into `buffer` and returns how many. It may be fewer than [`Pipe::readable`]
+    /// returned if the sender writes meanwhile, but it is not zero unless the sender violates the
+    /// protocol. The caller holds the receive lock and calls [`Pipe::take_writer_waiting`]
+    /// afterwards.
     #[inline]
     pub fn pull(&self, buffer: &mut [u8]) -> usize {
         let consumed = self.consumed.position.load(Relaxed);
@@ -285,15 +290,15 @@ impl<const BYTES: usize> Pipe<BYTES> {
         count
     }
 
-    /// Copies bytes from `offset` bytes after the next one on, and leaves them there: how many. The
-    /// caller holds the receive lock.
+    /// Copies bytes from `offset` bytes after the next one on without consuming them, and returns
+    /// how many. The caller holds the receive lock.
     #[inline]
     pub fn peek(&self, offset: usize, buffer: &mut [u8]) -> usize {
         self.copy(self.consumed.position.load(Relaxed), offset, buffer)
     }
 
-    /// Throws away the next `bytes` bytes, or as many as there are: how many. The caller holds the
-    /// receive lock.
+    /// Discards the next `bytes` bytes, or as many as there are, and returns how many. The caller
+    /// holds the receive lock.
     pub fn discard(&self, bytes: usize) -> usize {
         let consumed = self.consumed.position.load(Relaxed);
         let count = Self::distance(self.control.word.load(Acquire), consumed).min(bytes);
@@ -303,8 +308,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
 
     #[inline(always)]
     fn copy(&self, consumed: u64, offset: usize, buffer: &mut [u8]) -> usize {
-        // A copy that fails means that what was inline is in the area by now, so the second round
-        // finds something; only a sender that cheats gets to the end.
+        // A copy that fails means that the inline bytes are in the area by now, so the second
+        // attempt succeeds; only a sender that violates the protocol makes all attempts fail.
         for _ in 0..4 {
             let control = self.control.word.load(Acquire);
             let readable = Self::distance(control, consumed);
@@ -313,7 +318,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
             }
             let end = readable.min(offset.saturating_add(buffer.len()));
             let inline = inline_count(control);
-            // Distance of the first inline byte, and inline bytes that were taken before.
+            // Distance of the first inline byte, and inline bytes that were consumed before.
             let (begin, skipped) =
                 (readable.saturating_sub(inline), inline.saturating_sub(readable));
             let buffer = &mut buffer[..end - offset];
@@ -329,7 +334,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         0
     }
 
-    /// Copies inline bytes from the `from`th on; false if they were not those of `control`.
+    /// Copies inline bytes from index `from` on; false if they were overwritten since `control` was
+    /// read.
     #[inline(always)]
     fn copy_inline(&self, control: u64, from: usize, buffer: &mut [u8]) -> bool {
         if from == 0 {
@@ -346,13 +352,13 @@ impl<const BYTES: usize> Pipe<BYTES> {
                 *byte = (self.control.inline[idx / 8].load(Relaxed) >> (idx % 8 * 8)) as u8;
             }
         }
-        // The words were read before the control word is read again.
+        // The words must be read before the control word is read again.
         fence(Acquire);
         self.control.word.load(Relaxed) == control
     }
 
-    /// The sender's own look back: copies bytes from `position` on that are in the pipe still, for
-    /// sending them again another way: how many. The caller holds the send lock.
+    /// Lets the sender copy bytes from `position` on that are still in the pipe, to send them again
+    /// another way; returns how many. The caller holds the send lock.
     pub fn copy_sent(&self, position: u64, buffer: &mut [u8]) -> usize {
         let behind = self.sender.sent.load(Relaxed).wrapping_sub(position);
         if behind > BYTES as u64 {
@@ -384,79 +390,83 @@ impl<const BYTES: usize> Pipe<BYTES> {
     }
 
     /// Bytes of this direction that went through the kernel before the pipe, once the sender has
-    /// said so. Who sees bytes in the pipe sees this too.
+    /// published it. Whoever sees bytes in the pipe sees this too.
     pub fn starts_at(&self) -> Option<u64> {
         load_switch_point(&self.switch_points.starts_at)
     }
 
-    /// Says that what follows the first `position` bytes is in the pipe. Before the first push.
+    /// Publishes that what follows the first `position` bytes is in the pipe. Before the first
+    /// push.
     pub fn set_starts_at(&self, position: u64) {
         store_switch_point(&self.switch_points.starts_at, position);
     }
 
-    /// Position of the pipe after which the direction is with the kernel again. Who sees it sees
-    /// all bytes before it too.
+    /// Position of the pipe after which the direction is in the kernel again. Whoever sees it also
+    /// sees all bytes before it.
     #[inline(always)]
     pub fn ends_at(&self) -> Option<u64> {
         load_switch_point(&self.switch_points.ends_at)
     }
 
-    /// Says that nothing follows `position` in the pipe. Under the send lock, after the last push.
+    /// Publishes that nothing follows `position` in the pipe. Under the send lock, after the last
+    /// push.
     pub fn set_ends_at(&self, position: u64) {
         store_switch_point(&self.switch_points.ends_at, position);
     }
 
-    /// Position from which on the receiver demands everything again, through the kernel.
+    /// Position from which on the receiver requests everything again, through the kernel.
     #[inline(always)]
     pub fn resend_from(&self) -> Option<u64> {
         load_switch_point(&self.switch_points.resend_from)
     }
 
-    /// Demands everything from `position` on again. Under the receive lock.
+    /// Requests that everything from `position` on is sent again. Under the receive lock.
     pub fn request_resend_from(&self, position: u64) {
         store_switch_point(&self.switch_points.resend_from, position);
     }
 
-    /// The reader is about to sleep: after this it looks once more whether there is something.
+    /// The reader is about to sleep: after this call it checks once more whether there is something
+    /// to read.
     pub fn arm_reader(&self) {
-        // Exchanged, so that it follows whatever the other end has taken, and the bell that answers
-        // it is rung after it was emptied for this sleep.
+        // Exchanged, so that it is ordered after whatever the other end has done, and the doorbell
+        // that answers it is rung after it was drained for this sleep.
         self.wait_flags.reader.swap(1, AcqRel);
         fence(SeqCst);
     }
 
-    /// The reader does not sleep any more. If others may sleep on the same end, leave it: a ring in
-    /// vain is harmless, a missing one is not.
+    /// The reader sleeps no more. If other threads may sleep on the same end, leave the flag set: a
+    /// superfluous wake-up is harmless, a missing one is not.
     pub fn disarm_reader(&self) {
         self.wait_flags.reader.swap(0, AcqRel);
     }
 
-    /// After a push, or after anything else that a reader may wait for: whether the caller must
-    /// ring the reader's bell.
+    /// After a push, or after any other change that a reader may wait for: whether the caller must
+    /// ring the reader's doorbell.
     #[inline(always)]
     pub fn take_reader_waiting(&self) -> bool {
         fence(SeqCst);
         take_flag(&self.wait_flags.reader)
     }
 
-    /// The writer is about to sleep, because there is less than [`Pipe::QUARTER_BYTES`] of room: after
-    /// this it looks once more whether there is enough.
+    /// The writer is about to sleep, because less than [`Pipe::QUARTER_BYTES`] are free: after this
+    /// call it checks once more whether there is enough space.
     pub fn arm_writer(&self) {
         self.wait_flags.writer.swap(1, AcqRel);
         fence(SeqCst);
     }
 
-    /// The writer does not sleep any more; see [`Pipe::disarm_reader`].
+    /// The writer sleeps no more; see [`Pipe::disarm_reader`].
     pub fn disarm_writer(&self) {
         self.wait_flags.writer.swap(0, AcqRel);
     }
 
-    /// After a pull or a discard: whether the caller must ring the writer's bell.
+    /// After a pull or a discard: whether the caller must ring the writer's doorbell.
     ///
-    /// It looks only when the position has crossed a quarter of the pipe since the last look, which
-    /// spares most pulls the fence. A writer sleeps only with less than a quarter free, so at least
-    /// three crossings lie before it: at one of them either the reader sees that it sleeps, or it
-    /// sees what was taken. It is woken when two quarters are free at the latest.
+    /// It checks only when the position has crossed a quarter of the pipe since the last check,
+    /// which saves most pulls the fence. A writer sleeps only with less than a quarter free, so at
+    /// least three crossings follow: at one of them either the reader sees that the writer sleeps,
+    /// or the writer sees the consumed bytes. The writer is woken when two quarters are free at the
+    /// latest.
     #[inline(always)]
     pub fn take_writer_waiting(&self) -> bool {
         let quarter = |position: u64| position / Self::QUARTER_BYTES as u64;
@@ -468,14 +478,14 @@ impl<const BYTES: usize> Pipe<BYTES> {
         self.take_writer_waiting_now()
     }
 
-    /// As [`Pipe::take_writer_waiting`], whatever the position: after an end of any kind.
+    /// As [`Pipe::take_writer_waiting`], at any position: after the direction was shut or switched.
     pub fn take_writer_waiting_now(&self) -> bool {
         fence(SeqCst);
         take_flag(&self.wait_flags.writer)
     }
 
-    /// After its owner has died in the middle of a push: what was announced counts, what was not
-    /// does not. Under the send lock.
+    /// Restores a consistent state after the lock's owner has died during a push: published bytes
+    /// are kept, others are dropped. Under the send lock.
     #[cfg(not(loom))]
     fn recover(&self) {
         let control = self.control.word.load(Acquire);
@@ -529,7 +539,7 @@ fn bytes_of_word(word: u64, bytes: &mut [u8]) {
 
 #[cfg(loom)]
 impl Pipe {
-    /// A pipe for loom, whose atomics cannot be conjured from zeros.
+    /// A pipe for loom, whose atomics cannot be made by zeroing memory.
     pub fn new() -> Pipe {
         let (word, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
         let lock = || ProcessLock { owner: word(), contended: word() };

@@ -1,5 +1,5 @@
-//! Atomics, plain bytes and the word to sleep on: the machine's own, or loom's when the protocol is
-//! checked (`--cfg loom`).
+//! Atomics, plain bytes and a word to sleep on: those of the machine, or loom's when the protocol
+//! is checked (`--cfg loom`).
 
 #[cfg(loom)]
 pub use checked::{AtomicU32, AtomicU64, Bytes, Word, fence};
@@ -15,33 +15,35 @@ mod real {
 
     use nm_sys::futex;
 
-    /// Bytes that are copied in and out and never looked at in place.
+    /// Bytes that are only copied in and out, never accessed in place.
     #[repr(transparent)]
     pub struct Bytes<const N: usize>(UnsafeCell<[u8; N]>);
 
-    // SAFETY: the bytes are reached by the two copies below only, and every value of a byte is a
-    // valid one. The ring's own counters keep the two ends apart. A hostile end that writes while
-    // the other copies spoils the copy, which is its own message, and nothing else: no reference to
-    // the bytes exists and no decision is taken on them in place.
+    // SAFETY: the bytes are accessed by the two copies below only, and every value of a byte is
+    // valid. The ring's own counters keep the two ends apart. A hostile end that writes while the
+    // other copies corrupts the copy, which is its own message, and nothing else: no reference to
+    // the bytes exists and no decision depends on them in place.
     unsafe impl<const N: usize> Sync for Bytes<N> {}
 
     impl<const N: usize> Bytes<N> {
-        /// Copies `bytes` in at `at`. Panics if they would not fit.
+        /// Copies `bytes` to offset `at`. Panics if they do not fit.
         #[inline(always)]
         pub fn write(&self, at: usize, bytes: &[u8]) {
             assert!(at <= N && bytes.len() <= N - at, "a write outside the ring");
-            // SAFETY: the range lies within the array, as just checked; see above for the races.
+            // SAFETY: the range lies within the array, as just checked; concurrent access is
+            // harmless, see `Sync` above.
             unsafe {
                 let to = self.0.get().cast::<u8>().add(at);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             }
         }
 
-        /// Fills `buffer` from `at` on. Panics if it would reach over the end.
+        /// Fills `buffer` from offset `at` on. Panics if the range is outside.
         #[inline(always)]
         pub fn read(&self, at: usize, buffer: &mut [u8]) {
             assert!(at <= N && buffer.len() <= N - at, "a read outside the ring");
-            // SAFETY: the range lies within the array, as just checked; see above for the races.
+            // SAFETY: the range lies within the array, as just checked; concurrent access is
+            // harmless, see `Sync` above.
             unsafe {
                 let from = self.0.get().cast::<u8>().add(at).cast_const();
                 std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len());
@@ -49,7 +51,7 @@ mod real {
         }
     }
 
-    /// A word that a thread of any process can sleep on.
+    /// A word that threads of any process can sleep on.
     #[repr(transparent)]
     pub struct Word(AtomicU32);
 
@@ -82,7 +84,7 @@ mod checked {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
     use loom::sync::{Condvar, Mutex};
 
-    /// Bytes whose every access loom may reorder as far as the protocol lets it.
+    /// Bytes whose accesses loom may reorder as far as the memory model allows.
     pub struct Bytes<const N: usize>([AtomicU8; N]);
 
     impl<const N: usize> Bytes<N> {
@@ -103,8 +105,8 @@ mod checked {
         }
     }
 
-    /// The kernel's futex as its contract has it: the comparison and the sleep are one step to
-    /// those who wake. Time does not pass here, so a wake-up that is lost is a deadlock.
+    /// The futex by its contract: the comparison and the sleep are one atomic step to those who
+    /// wake. Time does not pass here, so a lost wake-up shows as a deadlock.
     pub struct Word {
         value: AtomicU32,
         queue: Mutex<()>,

@@ -207,7 +207,7 @@ fn a_policy_keeps_programs_on_the_kernel_and_says_so() {
     assert!(!sockets.is_empty());
     for socket in sockets {
         assert_eq!(socket["place"], "kernel", "{socket}");
-        assert_eq!(socket["why"], "the policy keeps it on the kernel", "{socket}");
+        assert_eq!(socket["why"], "excluded by the policy", "{socket}");
     }
     assert_eq!(report["moved"], 0);
 

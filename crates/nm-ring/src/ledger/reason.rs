@@ -1,6 +1,6 @@
-//! What a record says by numbers: phase, role, and why a socket is with the kernel.
+//! Values that a record stores as numbers: phase, role, and why a socket uses the kernel.
 
-/// Declares an enum whose numbers come from memory that others write.
+/// Declares an enum that is stored as a number in memory that other processes can write.
 macro_rules! numbered {
     (
         $(#[$doc:meta])*
@@ -12,15 +12,15 @@ macro_rules! numbered {
         pub enum $name { $($(#[$variant_doc])* $variant,)* }
 
         impl $name {
-            /// All of them; each stands at its number.
+            /// All variants, ordered by number.
             pub const ALL: &[$name] = &[$($name::$variant,)*];
 
-            /// The one with this number.
+            /// The variant with this number.
             pub fn from_number(number: u32) -> Option<$name> {
                 $name::ALL.get(number as usize).copied()
             }
 
-            /// In words.
+            /// The text that users read.
             pub fn text(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
             }
@@ -29,29 +29,29 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// How far a socket is.
+    /// Which way the bytes of a socket go.
     SocketPhase {
-        /// Not in use, or being made.
+        /// Not in use, or being set up.
         Free = "free",
-        /// With the kernel, for good.
+        /// Through the kernel for the rest of its life.
         Kernel = "kernel",
-        /// With the kernel, and may yet be joined.
+        /// Through the kernel so far; may move to shared memory.
         Candidate = "candidate",
-        /// In shared memory, in one direction at least.
+        /// Through shared memory, in one direction at least.
         SharedMemory = "shared memory",
-        /// Closed; the counts are the last ones.
+        /// Closed; the counters are final.
         Closed = "closed",
     }
 }
 
 numbered! {
-    /// On which side of its connection a socket is.
+    /// The side of its connection that a socket is on.
     SocketRole {
-        /// Neither is known.
+        /// Not known.
         Unknown = "unknown",
         /// It was accepted.
         Server = "server",
-        /// It has connected.
+        /// It connected.
         Client = "client",
         /// It listens.
         Listener = "listener",
@@ -59,51 +59,51 @@ numbered! {
 }
 
 numbered! {
-    /// Why a socket is with the kernel.
+    /// Why a socket uses the kernel.
     KernelReason {
-        /// No reason: it is not, or not for good.
+        /// No reason: it does not, or not permanently.
         None = "none",
         /// The peer is on another host, or in another network namespace without a shared folder.
         NotSameHost = "the peer is not on this host",
-        /// Nobody came to the meeting.
+        /// No peer came to the rendezvous.
         PeerNotAccelerated = "the peer is not accelerated",
         /// The peer belongs to another user.
         PeerOfAnotherUser = "the peer belongs to another user",
-        /// The policy says so.
-        Policy = "the policy keeps it on the kernel",
+        /// The policy excludes this connection.
+        Policy = "excluded by the policy",
         /// Acceleration is switched off.
         Disabled = "acceleration is switched off",
-        /// Another process held it too before it could be joined.
-        SharedByFork = "shared with another process before it was joined",
-        /// The program was replaced.
-        Exec = "handed on through exec",
-        /// It came through exec.
+        /// Several processes held it before it could be moved to shared memory.
+        SharedByFork = "shared with another process before it could move to shared memory",
+        /// The program replaced itself by exec and passed the socket on.
+        Exec = "passed on through exec",
+        /// It was inherited through exec.
         InheritedThroughExec = "inherited through exec",
         /// It was passed to another process.
         Passed = "passed to another process",
         /// It is used through io_uring.
         IoUring = "used through io_uring",
-        /// The C library reads or writes it itself.
+        /// The C library reads or writes it directly.
         Stdio = "used as a standard stream",
-        /// An option that only the kernel can keep; the detail is its number.
-        SocketOption = "a socket option that only the kernel can keep",
+        /// An option that only the kernel supports; the detail is its number.
+        SocketOption = "a socket option that only the kernel supports",
         /// Urgent data.
         UrgentData = "urgent data",
-        /// Spliced.
-        Splice = "spliced",
-        /// Signals tell of its data.
+        /// It was used with splice.
+        Splice = "used with splice",
+        /// The program asked for a signal when data arrives.
         SignalDriven = "signal-driven i/o",
-        /// No memory or no descriptor was left.
+        /// Memory or descriptors were exhausted.
         OutOfResources = "out of memory or descriptors",
         /// The peer died or did not answer.
         PeerDied = "the peer died",
-        /// It was neither accepted nor connected under our eyes.
-        ConnectionNotSeen = "how it was connected is not known",
-        /// A lock could not be had, or the memory holds what cannot be.
-        Inconsistent = "the shared memory is not in order",
-        /// Another version of the library at the peer.
-        OtherVersion = "the peer has another version",
-        /// A call that is not carried over to memory.
-        UnsupportedCall = "used by a call that only the kernel can keep",
+        /// The library saw neither its accept nor its connect.
+        ConnectionNotSeen = "its connection was made outside the accelerator",
+        /// A lock timed out, or the shared memory contains impossible values.
+        Inconsistent = "the shared memory is inconsistent",
+        /// The peer runs another version of the library.
+        OtherVersion = "the peer runs another version of the accelerator",
+        /// It was used by a call that is not implemented for shared memory.
+        UnsupportedCall = "used by a call that only the kernel supports",
     }
 }

@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::reason::{KernelReason, SocketPhase, SocketRole};
 
-/// First word: a mark, and the version of the layout.
+/// First word: a magic number that contains the version of the layout.
 pub const MARK: u64 = 0x6e6d_6c65_6467_0001;
 
-/// Records. Those that were never claimed take no memory.
+/// Count of records. Those that were never claimed take no memory.
 pub const RECORDS: usize = 65_536;
 
 /// Bytes of a ledger.
 pub const LEDGER_BYTES: usize = size_of::<LedgerLayout>();
 
-/// Bytes of the program's name that are kept.
+/// Longest program name that is stored, bytes.
 pub const PROGRAM_BYTES: usize = 256;
 
-/// Bytes of the settings' text that are kept.
+/// Longest text of settings that is stored, bytes.
 pub const SETTINGS_BYTES: usize = 1024;
 
-/// Text in words; it ends at the first zero byte.
+/// A text stored in words; it ends at the first zero byte.
 #[repr(transparent)]
 pub(super) struct Text<const WORDS: usize>(pub(super) [AtomicU64; WORDS]);
 
@@ -36,7 +36,7 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 }
 
-/// What stands before the records.
+/// The part before the records.
 #[repr(C, align(4096))]
 pub(super) struct LedgerHeader {
     pub(super) mark: AtomicU64,
@@ -44,7 +44,7 @@ pub(super) struct LedgerHeader {
     pub(super) pid: AtomicU32,
     /// Records claimed for the first time, which may run past [`RECORDS`].
     pub(super) claimed: AtomicU32,
-    /// Where the search for a closed record goes on.
+    /// Where the search for a closed record continues.
     pub(super) cursor: AtomicU32,
     pub(super) program: Text<{ PROGRAM_BYTES / 8 }>,
     pub(super) settings: Text<{ SETTINGS_BYTES / 8 }>,
@@ -61,31 +61,31 @@ pub(super) struct LedgerLayout {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `count`, whoever else does so at the same time.
+    /// Adds `count`; other threads may do so at the same time.
     #[inline(always)]
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Relaxed);
     }
 
-    /// Adds `count` where a lock keeps all others away; cheaper than [`Counter::add`].
+    /// Adds `count` under a lock that excludes all other writers; cheaper than [`Counter::add`].
     #[inline(always)]
     pub fn add_exclusive(&self, count: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
-    /// The number now.
+    /// The current number.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Counts of one direction.
+/// Counters of one direction.
 #[repr(C, align(128))]
 pub struct DirectionCounters {
-    /// Bytes through memory.
+    /// Bytes through shared memory.
     pub memory_bytes: Counter,
-    /// Calls that moved bytes through memory.
+    /// Calls that moved bytes through shared memory.
     pub memory_calls: Counter,
     /// Bytes through the kernel.
     pub kernel_bytes: Counter,
@@ -93,15 +93,15 @@ pub struct DirectionCounters {
     pub kernel_calls: Counter,
     /// Times that a thread went to sleep for this direction.
     pub sleeps: Counter,
-    /// Bells rung (sending) or heard (receiving).
+    /// Wake-ups sent to the peer (outgoing) or received from it (incoming).
     pub doorbells: Counter,
     /// Spins that ended without success.
     pub failed_spins: Counter,
-    /// Times that the direction went back to the kernel.
+    /// Times that the direction returned to the kernel.
     pub fallbacks: Counter,
 }
 
-/// One socket (open file description) of the family.
+/// One socket (open file description) of the program.
 #[repr(C, align(128))]
 pub struct Record {
     pub(super) generation: AtomicU32,
@@ -121,9 +121,9 @@ pub struct Record {
     pub nonblocking: AtomicU32,
     /// Process that used it last.
     pub pid: AtomicU32,
-    /// Sending.
+    /// The direction that this socket sends.
     pub outgoing: DirectionCounters,
-    /// Receiving.
+    /// The direction that this socket receives.
     pub incoming: DirectionCounters,
 }
 
@@ -136,29 +136,29 @@ const _: () = {
 };
 
 impl Record {
-    /// How often this place has been claimed: tells a record from a later one in its place.
+    /// How often this record was claimed, to distinguish its uses.
     pub fn generation(&self) -> u32 {
         self.generation.load(Acquire)
     }
 
-    /// How far it is; [`SocketPhase::Free`] for a number that means nothing.
+    /// The phase; [`SocketPhase::Free`] if the number is invalid.
     pub fn phase(&self) -> SocketPhase {
         SocketPhase::from_number(self.phase.load(Acquire)).unwrap_or(SocketPhase::Free)
     }
 
-    /// Says how far it is.
+    /// Sets the phase.
     pub fn set_phase(&self, phase: SocketPhase) {
         self.phase.store(phase as u32, Release);
     }
 
-    /// Why it is with the kernel.
+    /// Why it uses the kernel.
     pub fn reason(&self) -> KernelReason {
         KernelReason::from_number(self.reason.load(Relaxed)).unwrap_or(KernelReason::None)
     }
 
-    /// Says why it is with the kernel; `detail` is the number of the option, if it is for one
-    /// (level × 65536 + name), else zero. The first reason stays: what follows follows from it.
-    /// False if there was one.
+    /// Sets why it uses the kernel; `detail` is the number of the option, if the reason is an
+    /// option (level × 65536 + name), else zero. The first reason is kept, because later ones are
+    /// its consequences. False if there was one.
     pub fn set_reason(&self, reason: KernelReason, detail: u32) -> bool {
         let first = self
             .reason
@@ -170,17 +170,17 @@ impl Record {
         first
     }
 
-    /// Says on which side of the connection it is.
+    /// Sets its side of the connection.
     pub fn set_role(&self, role: SocketRole) {
         self.role.store(role as u32, Relaxed);
     }
 
-    /// On which side of the connection it is.
+    /// Its side of the connection.
     pub fn role(&self) -> SocketRole {
         SocketRole::from_number(self.role.load(Relaxed)).unwrap_or(SocketRole::Unknown)
     }
 
-    /// Notes the connection's addresses.
+    /// Stores the connection's addresses.
     pub fn set_addresses(&self, local: SocketAddr, peer: SocketAddr) {
         for (words, address) in [(&self.local, local), (&self.peer, peer)] {
             for (word, value) in words.iter().zip(address_words(address.ip())) {
@@ -192,12 +192,13 @@ impl Record {
         self.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
     }
 
-    /// One process more holds it.
+    /// Counts one more process that holds it.
     pub fn hold(&self) {
         self.holders.fetch_add(1, Relaxed);
     }
 
-    /// One process less holds it; the last one closes the record. How many still do.
+    /// Counts one process less that holds it, and closes the record after the last one. Returns how
+    /// many are left.
     pub fn release(&self) -> u32 {
         let less = |holders: u32| Some(holders.saturating_sub(1));
         let before = self.holders.fetch_update(Release, Acquire, less).unwrap_or(0);
@@ -207,9 +208,9 @@ impl Record {
         before.saturating_sub(1)
     }
 
-    /// Makes a claimed record one of a fresh socket.
+    /// Resets a claimed record for a new socket.
     pub(super) fn reset(&self, pid: u32, opened_at_ns: u64) {
-        // Before anything is overwritten: who reads meanwhile sees that it has changed.
+        // Before anything is overwritten, so that a concurrent reader sees the change.
         self.generation.fetch_add(1, Relaxed);
         crate::sync::fence(Release);
         let zeros = [&self.reason, &self.detail, &self.role, &self.family, &self.ports];

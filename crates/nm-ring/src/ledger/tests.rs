@@ -1,4 +1,4 @@
-//! What a ledger keeps, and what its readers stand.
+//! Writing, reading, reuse of records, and readers of corrupt memory.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn ledger() -> (Ledger, OwnedFd) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn reader_sees_what_the_writer_stored() {
     let (ledger, file) = ledger();
     let record = ledger.claim(8, 123).unwrap();
     let view = LedgerView::open(file).unwrap();
@@ -47,7 +47,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn closed_records_are_kept_until_there_is_no_other() {
+fn closed_records_are_reused_only_when_no_unused_one_is_left() {
     let (ledger, file) = ledger();
     let view = LedgerView::open(file).unwrap();
     for index in 0..RECORDS {
@@ -71,7 +71,7 @@ fn closed_records_are_kept_until_there_is_no_other() {
 }
 
 #[test]
-fn threads_never_claim_the_same() {
+fn threads_never_claim_the_same_record() {
     let (ledger, _file) = ledger();
     let claim = || -> Vec<usize> {
         let claim = |_| ledger.index_of(ledger.claim(1, 0).unwrap()).unwrap();
@@ -86,7 +86,7 @@ fn threads_never_claim_the_same() {
 }
 
 #[test]
-fn each_number_is_one_thing_with_words() {
+fn each_number_is_one_variant_with_a_text() {
     for (number, reason) in KernelReason::ALL.iter().enumerate() {
         assert_eq!(KernelReason::from_number(number as u32), Some(*reason));
         assert!(!reason.text().is_empty() && reason.text().chars().all(|c| !c.is_uppercase()));
@@ -95,7 +95,7 @@ fn each_number_is_one_thing_with_words() {
 }
 
 #[test]
-fn a_name_that_is_too_long_is_cut_and_cannot_steer_a_terminal() {
+fn long_name_is_truncated_and_control_characters_replaced() {
     let (_ledger, file) = Ledger::create(1, &"ä".repeat(500), "a\u{1b}[2Jb", 0).unwrap();
     let view = LedgerView::open(file).unwrap();
     assert_eq!(view.program(), "ä".repeat(PROGRAM_BYTES / 2));
@@ -105,7 +105,7 @@ fn a_name_that_is_too_long_is_cut_and_cannot_steer_a_terminal() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Any bytes at all behind the mark: each record reads as something or as nothing.
+    /// Random bytes after the magic number: each record reads as a valid one or as none.
     #[test]
     fn a_view_of_random_bytes_neither_panics_nor_reads_outside(
         bytes in prop::collection::vec(any::<u8>(), 384 * 40..384 * 41),
@@ -115,7 +115,7 @@ proptest! {
     ) {
         let (ledger, file) = ledger();
         let view = LedgerView::open(file).unwrap();
-        // Small numbers mean something far more often than random ones.
+        // Small numbers are valid far more often than random ones.
         let bytes: Vec<u8> = bytes.into_iter().map(|b| if small { b % 5 } else { b }).collect();
         // SAFETY: the range lies within the live mapping, which nothing else touches now.
         unsafe {
@@ -129,7 +129,7 @@ proptest! {
         }
         let texts = view.program() + &view.settings();
         prop_assert!(!texts.chars().any(char::is_control));
-        // The writer's side relies on no word of it either.
+        // The writer's side must not rely on the content either.
         ledger.layout().header.cursor.store(fresh, Relaxed);
         if let Some(record) = ledger.claim(1, 1) {
             record.set_phase(SocketPhase::Kernel);
@@ -139,7 +139,7 @@ proptest! {
 }
 
 #[test]
-fn memory_that_is_no_ledger_is_refused() {
+fn memory_that_is_no_ledger_is_rejected() {
     let (_mapping, file) = Mapping::new("x", LEDGER_BYTES, MapMode::Sparse).unwrap();
     assert!(Ledger::open(file).is_err(), "no mark");
     let (_mapping, file) = Mapping::new("x", 4096, MapMode::Sparse).unwrap();

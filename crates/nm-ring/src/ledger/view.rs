@@ -1,4 +1,4 @@
-//! The ledger as its readers see it: copies, of memory that anybody may have written.
+//! The readers' side of the ledger: copies of memory that another process may write at any time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use super::record::{
     DirectionCounters, LEDGER_BYTES, LedgerLayout, MARK, RECORDS, Record, Text, address,
 };
 
-/// Copies of a record that are tried before it counts as too restless to read.
+/// Attempts to copy a record before it is skipped because it changes all the time.
 const ATTEMPTS: u32 = 4;
 
 /// Counts of one direction; see [`DirectionCounters`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
-    /// Bytes through memory.
+    /// Bytes through shared memory.
     pub memory_bytes: u64,
-    /// Calls that moved bytes through memory.
+    /// Calls that moved bytes through shared memory.
     pub memory_calls: u64,
     /// Bytes through the kernel.
     pub kernel_bytes: u64,
@@ -29,11 +29,11 @@ pub struct DirectionCounts {
     pub kernel_calls: u64,
     /// Times that a thread went to sleep.
     pub sleeps: u64,
-    /// Bells rung (sending) or heard (receiving).
+    /// Wake-ups sent to the peer (outgoing) or received from it (incoming).
     pub doorbells: u64,
     /// Spins that ended without success.
     pub failed_spins: u64,
-    /// Times that the direction went back to the kernel.
+    /// Times that the direction returned to the kernel.
     pub fallbacks: u64,
 }
 
@@ -55,17 +55,17 @@ impl DirectionCounts {
 /// A copy of one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordView {
-    /// Place in the ledger.
+    /// Index in the ledger.
     pub index: usize,
-    /// How often the place was claimed.
+    /// How often the record was claimed.
     pub generation: u32,
-    /// How far it is; never [`SocketPhase::Free`].
+    /// The phase; never [`SocketPhase::Free`].
     pub phase: SocketPhase,
-    /// Why it is with the kernel.
+    /// Why it uses the kernel.
     pub reason: KernelReason,
-    /// Number of the option (level × 65536 + name) where the reason is one.
+    /// Number of the option (level × 65536 + name) if the reason is an option.
     pub detail: u32,
-    /// On which side of its connection it is.
+    /// Its side of the connection.
     pub role: SocketRole,
     /// Own address, if it is known.
     pub local: Option<SocketAddr>,
@@ -79,14 +79,14 @@ pub struct RecordView {
     pub is_nonblocking: bool,
     /// Process that used it last.
     pub pid: u32,
-    /// Sending.
+    /// The direction that the socket sends.
     pub outgoing: DirectionCounts,
-    /// Receiving.
+    /// The direction that the socket receives.
     pub incoming: DirectionCounts,
 }
 
 impl RecordView {
-    /// A copy of `record`; none if it is free, says nothing known, or changes hands all the time.
+    /// A consistent copy of `record`; none if it is free or invalid, or is reused all the time.
     fn snapshot(index: usize, record: &Record) -> Option<RecordView> {
         (0..ATTEMPTS).find_map(|_| {
             let generation = record.generation.load(Acquire);
@@ -123,7 +123,7 @@ impl RecordView {
     }
 }
 
-/// A ledger to read.
+/// The readers' side of a ledger.
 #[derive(Debug)]
 pub struct LedgerView(Mapping);
 
@@ -141,17 +141,18 @@ impl LedgerView {
     }
 
     fn layout(&self) -> &LedgerLayout {
-        // SAFETY: the mapping is live as long as `self`, at the border of a page and exactly as
-        // long as a book; it cannot shrink. A book consists of atomics, which are only read here.
+        // SAFETY: the mapping is live as long as `self`, page-aligned and exactly as long as the
+        // layout; it is sealed and cannot shrink. The layout consists of atomics, which are only
+        // read here.
         unsafe { self.0.start().cast::<LedgerLayout>().as_ref() }
     }
 
-    /// Process that made the ledger.
+    /// Process that created the ledger.
     pub fn pid(&self) -> u32 {
         self.layout().header.pid.load(Relaxed)
     }
 
-    /// When it was made, ns since boot.
+    /// When it was created, ns since boot.
     pub fn started_at_ns(&self) -> u64 {
         self.layout().header.started_at_ns.load(Relaxed)
     }
@@ -161,7 +162,7 @@ impl LedgerView {
         text(&self.layout().header.program)
     }
 
-    /// Settings in words.
+    /// Settings as text.
     pub fn settings(&self) -> String {
         text(&self.layout().header.settings)
     }
@@ -175,7 +176,7 @@ impl LedgerView {
     }
 }
 
-/// Text up to the first zero byte. What could steer a terminal becomes a question mark.
+/// Text up to the first zero byte. A control character becomes a question mark.
 fn text<const WORDS: usize>(text: &Text<WORDS>) -> String {
     let bytes: Vec<u8> = text.0.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
     let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

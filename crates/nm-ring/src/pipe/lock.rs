@@ -1,4 +1,5 @@
-//! The locks of a pipe: by process id, so that they outlive a fork and a death.
+//! The locks of a pipe: held by process id, so that they work across a fork and survive the death
+//! of their owner.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -9,26 +10,26 @@ use nm_sys::{futex, process};
 
 use super::{Pipe, ProcessLock};
 
-/// Looks at a lock before its owner is given time by sleeping.
+/// Attempts before the waiter sleeps to give the owner time.
 const SPINS_BEFORE_SLEEP: u32 = 200;
 
-/// Longest sleep between two looks; a release without a wake-up is seen after it.
+/// Longest sleep between two attempts; a release without a wake-up is noticed after it.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Naps, cut short or not, after which a lock counts as held for ever.
+/// Sleeps, cut short or not, after which the attempt is given up.
 const SLEEPS_MAX: u32 = 20_000;
 
-/// Time after which a lock counts as held for ever.
+/// Time after which the attempt is given up.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Highest number of a process that Linux gives (`PID_MAX_LIMIT`).
+/// Highest process id that Linux assigns (`PID_MAX_LIMIT`).
 const PROCESS_ID_MAX: u32 = 1 << 22;
 
-/// How a lock was had.
+/// Result of an attempt to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LockOutcome {
     Acquired,
-    /// Its owner has died.
+    /// The former owner died while it held the lock.
     TakenFromDeadProcess,
     TimedOut,
 }
@@ -61,13 +62,13 @@ impl ProcessLock {
                 }
                 continue;
             }
-            // No process has this number, so nobody holds the lock: the other end has scribbled.
+            // No process has this id, so nobody holds the lock: the other end has overwritten it.
             if holder > PROCESS_ID_MAX && self.take_over(holder, owner) {
                 return LockOutcome::TakenFromDeadProcess;
             }
             self.contended.store(1, Relaxed);
             futex::wait(&self.owner, holder, SLEEP_MAX);
-            // Costs some system calls, and a death is rare.
+            // Checked rarely: it costs some system calls, and a death is rare.
             if sleep_idx.is_power_of_two()
                 && process::is_dead(holder)
                 && self.take_over(holder, owner)
@@ -88,7 +89,7 @@ impl ProcessLock {
     #[inline(always)]
     fn unlock(&self) {
         self.owner.store(0, Release);
-        // Not ordered with the store: a sleeper that is missed comes back after its nap.
+        // Not ordered with the store: a sleeper that is missed retries after [`SLEEP_MAX`].
         if self.contended.load(Relaxed) != 0 {
             self.wake();
         }
@@ -102,9 +103,9 @@ impl ProcessLock {
 }
 
 impl<const BYTES: usize> Pipe<BYTES> {
-    /// Takes the sending end for process `owner` (not zero). A lock whose owner has died is taken
-    /// from it. False if it could not be had within about a second. It does not count: a thread
-    /// that holds it must not take it again.
+    /// Locks the sending end for process `owner` (not zero). A lock whose owner has died is taken
+    /// over. False if it could not be acquired within about a second. The lock is not recursive: a
+    /// thread that holds it must not lock it again.
     #[inline(always)]
     pub fn lock_send(&self, owner: u32) -> bool {
         match self.sender.lock.lock(owner) {
@@ -117,36 +118,37 @@ impl<const BYTES: usize> Pipe<BYTES> {
         }
     }
 
-    /// Takes the sending end if it is free.
+    /// Locks the sending end if it is free.
     pub fn try_lock_send(&self, owner: u32) -> bool {
         self.sender.lock.try_lock(owner)
     }
 
-    /// Gives the sending end back.
+    /// Unlocks the sending end.
     #[inline(always)]
     pub fn unlock_send(&self) {
         self.sender.lock.unlock();
     }
 
-    /// Takes the receiving end, as [`Pipe::lock_send`] the sending one. Who died while it received
-    /// has either taken bytes or not.
+    /// Locks the receiving end, as [`Pipe::lock_send`] the sending end. An owner that died while it
+    /// received has either consumed bytes or not, so nothing needs recovery.
     #[inline(always)]
     pub fn lock_receive(&self, owner: u32) -> bool {
         self.receiver.lock.lock(owner) != LockOutcome::TimedOut
     }
 
-    /// Takes the receiving end if it is free.
+    /// Locks the receiving end if it is free.
     pub fn try_lock_receive(&self, owner: u32) -> bool {
         self.receiver.lock.try_lock(owner)
     }
 
-    /// Gives the receiving end back.
+    /// Unlocks the receiving end.
     #[inline(always)]
     pub fn unlock_receive(&self) {
         self.receiver.lock.unlock();
     }
 
-    /// Process that holds the sending end, and that which holds the receiving end; zero is nobody.
+    /// Processes that hold the sending end's lock and the receiving end's lock; zero means
+    /// unlocked.
     pub fn lock_owners(&self) -> (u32, u32) {
         let owner = |word: &AtomicU32| word.load(Relaxed);
         (owner(&self.sender.lock.owner), owner(&self.receiver.lock.owner))

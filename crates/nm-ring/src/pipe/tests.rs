@@ -1,4 +1,4 @@
-//! What only the inside of a pipe can show: positions that wrap, and a sender that dies half-way.
+//! Tests of private state: positions that wrap, and a sender that dies during a push.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn pipe() -> Box<Pipe> {
 }
 
 #[test]
-fn positions_wrap_where_the_control_word_ends_and_where_64_bits_end() {
+fn positions_wrap_at_58_and_at_64_bits() {
     for begin in [0u64.wrapping_sub(300), (1 << POSITION_BITS) - 300, (1 << 63) - 300] {
         let pipe = pipe();
         pipe.consumed.position.store(begin, Relaxed);
@@ -30,7 +30,7 @@ fn positions_wrap_where_the_control_word_ends_and_where_64_bits_end() {
 }
 
 #[test]
-fn a_control_word_that_is_behind_means_nothing_to_read() {
+fn control_word_behind_the_reader_reads_as_empty() {
     let pipe = pipe();
     pipe.consumed.position.store(10, Relaxed);
     pipe.control.word.store(pack(9, 5), Relaxed);
@@ -40,13 +40,13 @@ fn a_control_word_that_is_behind_means_nothing_to_read() {
 }
 
 #[test]
-fn a_sender_that_died_after_each_of_its_steps_leaves_a_pipe_that_goes_on() {
+fn pipe_recovers_from_a_sender_killed_after_each_step() {
     let dead = u32::MAX; // no process has this number
     for step in 0..4 {
         let pipe = pipe();
         assert_eq!(pipe.push(b"before"), 6);
         pipe.sender.lock.owner.store(dead, Relaxed);
-        // The steps of `publish_inline` for "dying", up to a point.
+        // The steps of `publish_inline` for "dying", up to `step`.
         if step >= 1 {
             pipe.control.word.store(pack(6, 0), Release);
         }
@@ -67,7 +67,7 @@ fn a_sender_that_died_after_each_of_its_steps_leaves_a_pipe_that_goes_on() {
 }
 
 #[test]
-fn an_inline_copy_that_is_written_over_is_not_believed() {
+fn overwritten_inline_copy_is_rejected() {
     let pipe = pipe();
     assert_eq!(pipe.push(b"first"), 5);
     let seen = pipe.control.word.load(Acquire);

@@ -1,4 +1,4 @@
-//! A peer that writes whatever it likes anywhere: its own messages are spoilt, and nothing else.
+//! A peer that writes anything anywhere can corrupt its own messages and nothing else.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use nm_ring::{Endpoint, EndpointParts, EndpointRole};
 use nm_sys::shared_memory::SharedMemory;
 use proptest::prelude::*;
 
-/// A victim, and the memory that it shares with somebody who does not keep to any rule.
-fn victim<const SLEEPS: bool>() -> (Endpoint<SLEEPS>, SharedMemory, std::os::fd::OwnedFd) {
+/// An endpoint, and write access to all of its memory for a hostile peer.
+fn endpoint_under_attack<const SLEEPS: bool>()
+-> (Endpoint<SLEEPS>, SharedMemory, std::os::fd::OwnedFd) {
     let memory = RegionMapping::new().unwrap();
     let descriptor = memory.descriptor().try_clone_to_owned().unwrap();
     let raw = SharedMemory::open(descriptor, REGION_BYTES).unwrap();
@@ -16,7 +17,7 @@ fn victim<const SLEEPS: bool>() -> (Endpoint<SLEEPS>, SharedMemory, std::os::fd:
     (Endpoint::new(EndpointParts { memory, lifeline, role: EndpointRole::Creator }), raw, other)
 }
 
-fn scribble(raw: &SharedMemory, at: usize, bytes: &[u8]) {
+fn overwrite(raw: &SharedMemory, at: usize, bytes: &[u8]) {
     let at = at % (REGION_BYTES - bytes.len());
     // SAFETY: the range lies within the live mapping; nothing else in this thread touches it now.
     unsafe {
@@ -25,7 +26,8 @@ fn scribble(raw: &SharedMemory, at: usize, bytes: &[u8]) {
     }
 }
 
-/// Where it hurts: the words of both sides, the counters, and the headers of the first slots.
+/// Offsets of the state words, the counters, and the headers of the first slots, which matter most,
+/// and any others.
 fn offset() -> impl Strategy<Value = usize> {
     let lane = (REGION_BYTES - 256) / 2;
     let words = (0usize..256).boxed();
@@ -37,8 +39,8 @@ fn offset() -> impl Strategy<Value = usize> {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Scribble(usize, Vec<u8>),
-    /// A header for a slot with the sequence number that the victim expects next.
+    Overwrite(usize, Vec<u8>),
+    /// A header for a slot with the sequence number that the endpoint expects next.
     Forge(u16, u16, u16),
     Send(usize),
     Receive(usize),
@@ -50,7 +52,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (offset(), prop::collection::vec(any::<u8>(), 1..16))
-            .prop_map(|(a, b)| Step::Scribble(a, b)),
+            .prop_map(|(a, b)| Step::Overwrite(a, b)),
         (any::<u16>(), any::<u16>(), any::<u16>()).prop_map(|(a, b, c)| Step::Forge(a, b, c)),
         (0usize..300_000).prop_map(Step::Send),
         (1usize..300_000).prop_map(Step::Receive),
@@ -61,19 +63,19 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn run_steps<const SLEEPS: bool>(steps: &[Step]) {
-    let (mut end, raw, _other) = victim::<SLEEPS>();
+    let (mut end, raw, _other) = endpoint_under_attack::<SLEEPS>();
     let back = 256 + (REGION_BYTES - 256) / 2;
     let (mut buffer, mut sequence) = (vec![0; 300_000], 0u16);
     let brief = Duration::from_micros(200);
     for step in steps {
         match step {
-            Step::Scribble(at, bytes) => scribble(&raw, *at, bytes),
+            Step::Overwrite(at, bytes) => overwrite(&raw, *at, bytes),
             Step::Forge(taken, length, place) => {
                 let slot = usize::from(sequence) % 64;
                 sequence = sequence.wrapping_add(1);
                 let words = [sequence, *taken, *length, *place];
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                scribble(&raw, back + 128 + slot * 384, &bytes);
+                overwrite(&raw, back + 128 + slot * 384, &bytes);
             }
             Step::Send(length) => assert!(end.try_send(&buffer[..*length]) <= *length),
             Step::Receive(length) => {
@@ -101,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn no_scribble_makes_an_end_panic_read_outside_or_hang(
+    fn random_writes_never_make_an_endpoint_panic_read_outside_or_hang(
         steps in prop::collection::vec(step(), 0..60),
     ) {
         run_steps::<false>(&steps);
@@ -110,12 +112,12 @@ proptest! {
 }
 
 #[test]
-fn a_peer_that_sends_nothing_again_and_again_counts_as_dead() {
-    let (mut end, raw, _other) = victim::<true>();
+fn peer_that_sends_empty_records_counts_as_dead() {
+    let (mut end, raw, _other) = endpoint_under_attack::<true>();
     let back = 256 + (REGION_BYTES - 256) / 2;
     for slot in 0..3u16 {
         let header: Vec<u8> = [slot + 1, 0, 0, 0].iter().flat_map(|w| w.to_ne_bytes()).collect();
-        scribble(&raw, back + 128 + usize::from(slot) * 384, &header);
+        overwrite(&raw, back + 128 + usize::from(slot) * 384, &header);
     }
     assert_eq!(
         end.receive(&mut [0; 8], Duration::from_secs(1_000)),
@@ -125,7 +127,7 @@ fn a_peer_that_sends_nothing_again_and_again_counts_as_dead() {
 
 #[test]
 fn forged_headers_are_read_within_the_area() {
-    // Every length and place at their extremes, one after the other.
+    // All combinations of extreme lengths and positions.
     let extremes = [0, 1, 376, 377, 4095, 4096, 32_767, 32_768, 65_535];
     let steps: Vec<Step> = extremes
         .iter()

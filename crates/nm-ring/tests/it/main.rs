@@ -1,4 +1,5 @@
-//! Two ends in one process and in two: against a model, against a hostile peer, and to the death.
+//! Endpoints in one process and in two: compared with a model, with a hostile peer, and with a
+//! killed peer.
 
 #![cfg(not(loom))]
 
@@ -10,7 +11,7 @@ mod processes;
 use nm_ring::memory::RegionMapping;
 use nm_ring::{Endpoint, EndpointParts, EndpointRole};
 
-/// Both ends of fresh memory, not yet in use.
+/// The parts of both endpoints of a new region.
 fn endpoint_parts() -> (EndpointParts, EndpointParts) {
     let first = RegionMapping::new().unwrap();
     let descriptor = first.descriptor().try_clone_to_owned().unwrap();
@@ -22,7 +23,7 @@ fn endpoint_parts() -> (EndpointParts, EndpointParts) {
     )
 }
 
-/// Two ends in this process.
+/// Two endpoints in this process.
 fn ends<const A: bool, const B: bool>() -> (Endpoint<A>, Endpoint<B>) {
     let (first, second) = endpoint_parts();
     (Endpoint::new(first), Endpoint::new(second))

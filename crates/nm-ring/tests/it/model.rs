@@ -1,4 +1,4 @@
-//! Whatever is sent in whatever pieces, a queue of bytes or of records comes out.
+//! The endpoints behave as a queue of bytes or of records, for any lengths of pieces.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -16,7 +16,7 @@ enum Step {
     Receive(usize),
 }
 
-/// Lengths around everything that changes at a border, and any others.
+/// Lengths around each threshold of the implementation, and any others.
 fn length() -> impl Strategy<Value = usize> {
     let borders = [1, 8, 55, 56, 57, INLINE_BYTES_MAX, RECORD_BYTES_MAX, AREA_BYTES];
     let near = (prop::sample::select(borders.to_vec()), 0usize..3).prop_map(|(at, by)| at + by - 1);
@@ -28,7 +28,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..40)
 }
 
-/// Bytes that differ from their neighbours and from themselves a while later.
+/// Bytes that differ from their neighbours, and do not repeat soon.
 fn bytes(from: usize, length: usize) -> Vec<u8> {
     (from..from + length).map(|idx| (idx % 251) as u8 ^ (idx / 251 % 256) as u8).collect()
 }
@@ -58,7 +58,8 @@ proptest! {
                     let expected: Vec<u8> = queue.drain(..queue.len().min(length)).collect();
                     prop_assert_eq!(received.unwrap_or(0), expected.len());
                     prop_assert_eq!(&buffer[..expected.len()], &expected[..]);
-                    // What was taken goes back with the answer, or by the counter alone.
+                    // The count of consumed records returns with the answer, or by the counter
+                    // alone.
                     if both_ways {
                         prop_assert_eq!(b.try_send(&[1]), 1);
                         prop_assert_eq!(a.try_receive(&mut [0; 2]), Ok(Some(1)));
@@ -77,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn records_keep_their_borders(steps in steps()) {
+    fn records_keep_their_boundaries(steps in steps()) {
         let (mut a, mut b) = ends::<false, false>();
         let mut queue = VecDeque::new();
         for step in steps {
@@ -149,7 +150,7 @@ fn transfer<const A: bool, const B: bool>(total: usize) {
 }
 
 #[test]
-fn threads_that_sleep_spin_or_differ_lose_nothing() {
+fn no_bytes_lost_for_any_mix_of_wait_strategies() {
     transfer::<true, true>(3_000_000);
     transfer::<false, true>(3_000_000);
     transfer::<true, false>(3_000_000);
@@ -157,7 +158,7 @@ fn threads_that_sleep_spin_or_differ_lose_nothing() {
 }
 
 #[test]
-fn nothing_sent_is_a_time_out_and_a_full_ring_too() {
+fn empty_and_full_rings_time_out() {
     let (mut a, mut b) = ends::<true, true>();
     let brief = Duration::from_millis(1);
     assert_eq!(b.receive(&mut [0], brief), Err(TransferError::TimedOut));
@@ -171,7 +172,7 @@ fn nothing_sent_is_a_time_out_and_a_full_ring_too() {
 }
 
 #[test]
-fn one_cpu_is_enough_for_both() {
+fn both_ends_progress_on_one_cpu() {
     thread::spawn(|| {
         let cpu = nm_sys::cpu::allowed()[0];
         nm_sys::cpu::pin_current_thread(cpu).unwrap();

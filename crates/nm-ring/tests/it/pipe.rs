@@ -1,4 +1,4 @@
-//! The pipe against a queue, between threads and processes, at the hands of a hostile peer, and its
+//! The pipe compared with a queue, between threads and processes, with a hostile peer, and its
 //! locks.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ fn mapped() -> (ConduitMapping, ConduitMapping) {
     (first, ConduitMapping::open(file).unwrap())
 }
 
-/// Bytes that differ from their neighbours and from themselves a while later.
+/// Bytes that differ from their neighbours, and do not repeat soon.
 fn bytes(from: u64, length: usize) -> Vec<u8> {
     (from..from + length as u64).map(|idx| (idx % 251) as u8 ^ (idx / 251) as u8).collect()
 }
@@ -33,7 +33,7 @@ enum Step {
     Discard(usize),
 }
 
-/// Lengths around everything that changes at a border, and any others.
+/// Lengths around each threshold of the implementation, and any others.
 fn length() -> impl Strategy<Value = usize> {
     let borders = vec![
         0,
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// Sends `total` bytes through `pipe` in pieces of odd lengths, spinning for room.
+/// Sends `total` bytes through `pipe` in pieces of odd lengths, spinning for space.
 fn send_all(pipe: &Pipe, total: usize) {
     let all = bytes(0, total);
     let (mut sent, mut piece) = (0, 1);
@@ -136,12 +136,12 @@ fn send_all(pipe: &Pipe, total: usize) {
         if count == 0 {
             thread::yield_now();
         }
-        // Mostly short, so that inline bytes are written over while they are read.
+        // Mostly short, so that inline bytes are overwritten while they are read.
         piece = if sent % 17 == 0 { sent % 5_003 + 1 } else { sent % INLINE_BYTES_MAX + 1 };
     }
 }
 
-/// Receives until `total` bytes have come, and compares them.
+/// Receives until `total` bytes have arrived, and compares them.
 fn receive_all(pipe: &Pipe, total: usize) {
     let expected = bytes(0, total);
     let mut buffer = vec![0; 4_096];
@@ -162,7 +162,7 @@ fn receive_all(pipe: &Pipe, total: usize) {
 }
 
 #[test]
-fn threads_lose_nothing() {
+fn threads_lose_no_bytes() {
     let (a, b) = mapped();
     thread::scope(|scope| {
         scope.spawn(|| send_all(a.outgoing(Creator), 3_000_000));
@@ -170,7 +170,7 @@ fn threads_lose_nothing() {
     });
 }
 
-/// Runs `child` in a process of its own that shares the memory; its process id.
+/// Runs `child` in a process of its own that shares the memory; returns its process id.
 fn fork(child: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child uses only memory that it has and plain system calls, or aborts; it ends
     // without running anything of the test harness.
@@ -185,7 +185,7 @@ fn fork(child: impl FnOnce()) -> libc::pid_t {
 }
 
 #[test]
-fn processes_lose_nothing() {
+fn processes_lose_no_bytes() {
     let _fork_lock = FORK_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (a, b) = mapped();
     let all = bytes(0, 1 << 20);
@@ -214,11 +214,11 @@ fn processes_lose_nothing() {
 }
 
 #[test]
-fn the_lock_of_a_dead_process_is_stolen_and_its_pipe_mended() {
+fn lock_of_a_dead_process_is_taken_over_and_its_pipe_recovered() {
     let _fork_lock = FORK_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (a, b) = mapped();
     let (out, back) = (a.outgoing(Creator), b.incoming(Opener));
-    // Not waited for at first: a zombie is as dead.
+    // The child is not reaped at first: a zombie must count as dead.
     let pid = fork(|| {
         assert!(out.lock_send(std::process::id()) && back.lock_receive(std::process::id()));
         out.push(b"last words");
@@ -239,7 +239,7 @@ fn the_lock_of_a_dead_process_is_stolen_and_its_pipe_mended() {
 }
 
 #[test]
-fn a_lock_that_is_never_released_is_given_up() {
+fn waiting_for_a_lock_that_is_never_released_times_out() {
     let (a, _b) = mapped();
     let own = std::process::id();
     assert!(a.outgoing(Creator).lock_send(own));
@@ -250,13 +250,13 @@ fn a_lock_that_is_never_released_is_given_up() {
 }
 
 #[test]
-fn a_lock_keeps_threads_apart() {
+fn lock_excludes_other_threads() {
     let (a, b) = mapped();
     let own = std::process::id();
     let send = || {
         for _ in 0..20_000 {
             while !a.outgoing(Creator).lock_send(own) {}
-            // Two pushes that only a lock holds together.
+            // Two pushes whose bytes must stay adjacent, which only the lock guarantees.
             while a.outgoing(Creator).writable() < 2 {
                 thread::yield_now();
             }
@@ -278,7 +278,7 @@ fn a_lock_keeps_threads_apart() {
 }
 
 #[test]
-fn a_writer_that_sleeps_is_rung_once_and_not_for_every_byte() {
+fn sleeping_writer_is_woken_once_and_not_per_byte() {
     let (a, b) = mapped();
     let (out, back) = (a.outgoing(Creator), b.incoming(Opener));
     assert_eq!(out.push(&vec![1; PIPE_BYTES + 5]), PIPE_BYTES);
@@ -298,9 +298,10 @@ fn a_writer_that_sleeps_is_rung_once_and_not_for_every_byte() {
     assert!(out.take_reader_waiting() && !out.take_reader_waiting());
 }
 
-fn run_steps(raw: &SharedMemory, victim: &ConduitMapping, random: &[(usize, u64)]) {
+fn run_steps(raw: &SharedMemory, endpoint_under_attack: &ConduitMapping, random: &[(usize, u64)]) {
     let mut buffer = vec![0; PIPE_BYTES + 99];
-    let (out, back) = (victim.outgoing(Creator), victim.incoming(Creator));
+    let (out, back) =
+        (endpoint_under_attack.outgoing(Creator), endpoint_under_attack.incoming(Creator));
     for (idx, (at, word)) in random.iter().enumerate() {
         let at = at % (CONDUIT_BYTES / 8) * 8;
         // SAFETY: within the live mapping and aligned; others read the word as an atomic.
@@ -327,8 +328,8 @@ fn run_steps(raw: &SharedMemory, victim: &ConduitMapping, random: &[(usize, u64)
     }
 }
 
-/// Words of the first page of each pipe, which is where it hurts, and any others.
-fn scribbles() -> impl Strategy<Value = Vec<(usize, u64)>> {
+/// Words of the first page of each pipe, which matter most, and any others.
+fn random_writes() -> impl Strategy<Value = Vec<(usize, u64)>> {
     let pipe = (CONDUIT_BYTES - 384) / 2 / 8;
     let place = prop_oneof![
         8 => (0usize..2, 0usize..96).prop_map(move |(which, word)| 48 + which * pipe + word),
@@ -342,7 +343,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn no_scribble_makes_a_pipe_panic_read_outside_or_hang(random in scribbles()) {
+    fn random_writes_never_make_a_pipe_panic_read_outside_or_hang(random in random_writes()) {
         let (first, file) = ConduitMapping::new().unwrap();
         let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
         run_steps(&raw, &first, &random);
@@ -350,7 +351,7 @@ proptest! {
 }
 
 #[test]
-fn a_peer_that_scribbles_all_the_time_hurts_nobody() {
+fn peer_that_overwrites_memory_all_the_time_causes_no_fault() {
     let (first, file) = ConduitMapping::new().unwrap();
     let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
     let done = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The other end in a process of its own, alive and killed.
+//! The peer in a process of its own, alive and killed.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +10,14 @@ use crate::endpoint_parts;
 
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// A child inherits every descriptor, and so would keep another child's lifeline alive.
+/// Held during a fork: a child inherits every descriptor, and would keep another child's lifeline
+/// open.
 pub static FORK_LOCK: Mutex<()> = Mutex::new(());
 
-/// An end here, and a child that sends back what it receives; its process id.
+/// An endpoint here, and a child that sends back what it receives; its process id.
 fn echo<const SLEEPS: bool>() -> (Endpoint<SLEEPS>, libc::pid_t) {
     let (ours, theirs) = endpoint_parts();
-    // Calibrated here, because the child must not start anything.
+    // Calibrated before the fork, because the child must not start threads or allocate.
     nm_sys::clock::Clock::system();
     let lifeline = ours.lifeline.as_raw_fd();
     // SAFETY: the child closes a descriptor, uses only memory that it has, and makes only plain
@@ -75,7 +76,7 @@ fn echo_messages<const SLEEPS: bool>() {
 }
 
 #[test]
-fn two_processes_converse() {
+fn two_processes_exchange_messages() {
     let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     echo_messages::<true>();
     echo_messages::<false>();
@@ -89,7 +90,8 @@ fn receive_after_kill<const SLEEPS: bool>() {
     // SAFETY: our own child, not yet waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     wait_for(pid);
-    // The promise is 100 ms from the death on: a time-out of that length must not come first.
+    // SPECIFICATION guarantees 100 ms from the death on: a time-out of that length must not come
+    // first.
     let limit = Duration::from_millis(100);
     assert_eq!(end.receive(&mut byte, limit), Err(TransferError::Closed));
     assert_eq!(
@@ -101,7 +103,7 @@ fn receive_after_kill<const SLEEPS: bool>() {
 }
 
 #[test]
-fn a_killed_process_is_noticed_within_100_ms() {
+fn killed_process_is_detected_within_100_ms() {
     let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     receive_after_kill::<true>();
     receive_after_kill::<false>();
