@@ -20,16 +20,16 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod calls;
+mod exec_substitutes;
 mod kernel;
-mod meet;
+mod multiplex;
 mod next;
 mod policy;
-mod ready;
+mod rendezvous;
 mod report;
 mod settings;
 mod signals;
 mod socket;
-mod stranded;
 mod stream;
 mod table;
 mod wait;
@@ -41,9 +41,9 @@ use socket::Phase;
 /// Runs before the program's `main`, once its libraries are there.
 extern "C" fn begin() {
     let errno = kernel::errno();
-    table::adopt();
+    table::take_ownership();
     wait::prepare();
-    meet::prepare();
+    rendezvous::prepare();
     calls::processes::prepare();
     kernel::set_errno(errno);
 }
@@ -60,6 +60,8 @@ pub extern "C" fn nearmetal_accel_state(fd: c_int) -> c_int {
     match socket.phase() {
         Phase::Kernel => 1,
         Phase::Candidate => 2,
-        Phase::Joined => socket.enter(fd).map_or(0, |_inside| if socket.whole() { 3 } else { 4 }),
+        Phase::Joined => {
+            socket.enter(fd).map_or(0, |_guard| if socket.is_fully_in_memory() { 3 } else { 4 })
+        }
     }
 }

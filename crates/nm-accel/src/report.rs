@@ -15,11 +15,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::settings::Settings;
 
 /// How long a parent that does not take anything, as it is stopped, may hold this process up.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Gives the parent a copy of the ledger's descriptor, if a report is wanted. To be called once
 /// for each ledger. That the parent has gone is no error: then nobody wants the report.
-pub fn hand_over(ledger: BorrowedFd<'_>) {
+pub fn send_ledger(ledger: BorrowedFd<'_>) {
     if let Some(path) = Settings::get().report {
         let _: rustix::io::Result<()> = send(path.to_bytes(), ledger);
     }
@@ -29,7 +29,7 @@ fn send(path: &[u8], ledger: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
     let kind = (AddressFamily::UNIX, SocketType::DGRAM);
     let socket = socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(SEND_TIMEOUT))?;
     connect(&socket, &address)?;
     let sent = nm_sys::unix::send_descriptor(std::os::fd::AsFd::as_fd(&socket), b"ledger", ledger);
     sent.map(drop).map_err(|_| rustix::io::Errno::IO)

@@ -72,32 +72,32 @@ impl Settings {
     }
 
     /// The settings in words, for the ledger's head; the defaults go without saying.
-    pub fn words(&self) -> String {
-        let mut words = String::new();
-        let mut say = |text: std::fmt::Arguments<'_>| {
-            let comma = if words.is_empty() { "" } else { ", " };
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let mut add = |clause: std::fmt::Arguments<'_>| {
+            let comma = if text.is_empty() { "" } else { ", " };
             // Writing to a string does not fail.
-            let _ = write!(words, "{comma}{text}");
+            let _ = write!(text, "{comma}{clause}");
         };
         if !self.enabled {
-            say(format_args!("off"));
+            add(format_args!("off"));
         }
         if let Some(microseconds) = self.spin_us {
-            say(format_args!("spin {microseconds} us"));
+            add(format_args!("spin {microseconds} us"));
         }
         if self.after_calls != AFTER_CALLS {
-            say(format_args!("after {} calls", self.after_calls));
+            add(format_args!("after {} calls", self.after_calls));
         }
         if let Some(folder) = self.share {
-            say(format_args!("share {}", folder.to_string_lossy()));
+            add(format_args!("share {}", folder.to_string_lossy()));
         }
         if let Some(group) = self.group {
-            say(format_args!("group {group}"));
+            add(format_args!("group {group}"));
         }
         if self.policy != Policy::EVERYTHING {
-            say(format_args!("policy"));
+            add(format_args!("policy"));
         }
-        words
+        text
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
         assert!(settings.enabled && settings.policy.allows(1, 2));
         assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS));
         assert_eq!((settings.share, settings.group, settings.report), (None, None, None));
-        assert_eq!(settings.words(), "");
+        assert_eq!(settings.to_text(), "");
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         assert!(!settings.enabled && !settings.policy.allows(22, 1));
         assert_eq!(settings.report, Some(c"/proc/1/fd/3"));
         assert_eq!(
-            settings.words(),
+            settings.to_text(),
             "off, spin 20 us, after 0 calls, share /run/meet, group 1000, policy"
         );
     }

@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{SA_RESETHAND, SA_RESTART, SA_SIGINFO, siginfo_t, timespec};
 
-use crate::calls::processes::{Standing, standing};
+use crate::calls::processes::{MemoryOwnership, memory_ownership};
 use crate::kernel;
 
 /// Signal numbers are 1..=64.
 const SIGNALS: usize = 65;
 /// Signals that one stretch under locks can put off; further ones run at once.
-const PUT_OFF_MAX: usize = 8;
+const DEFERRED_MAX: usize = 8;
 /// Turns of the wait for the lock of [`ACTIONS`]; it is held for one system call.
-const LOCK_TURNS: u32 = 1 << 20;
+const LOCK_ATTEMPTS_MAX: u32 = 1 << 20;
 
 /// What the program asked for, for one signal.
 struct Action {
@@ -33,40 +33,40 @@ struct Action {
 static ACTIONS: [Action; SIGNALS] =
     [const { Action { handler: AtomicUsize::new(0), flags: AtomicU32::new(0) } }; SIGNALS];
 /// 1 while a thread changes an entry of [`ACTIONS`].
-static CHANGING: AtomicU32 = AtomicU32::new(0);
+static ACTIONS_LOCK: AtomicU32 = AtomicU32::new(0);
 
 /// A signal put off, to be queued again.
 #[derive(Clone, Copy)]
-struct PutOff {
+struct DeferredSignal {
     signal: c_int,
     /// 1 if `info` was filled in by the kernel.
-    informed: bool,
+    has_info: bool,
     info: MaybeUninit<siginfo_t>,
 }
 
 /// What a thread's own handlers and calls tell each other. Only its thread touches it; the atomics
 /// are there because a handler may run between any two instructions.
-struct Own {
+struct ThreadSignals {
     interrupts: AtomicU32,
     deliveries: AtomicU32,
     /// Depth of [`Deferral`]s.
     deferrals: AtomicU32,
-    put_off_count: AtomicU32,
-    put_off: UnsafeCell<[PutOff; PUT_OFF_MAX]>,
+    deferred_count: AtomicU32,
+    deferred: UnsafeCell<[DeferredSignal; DEFERRED_MAX]>,
     timeout: UnsafeCell<timespec>,
 }
 
 thread_local! {
     // Nothing in it needs a destructor and all is constant, so it lies in the static block that
     // the loader gives to each thread: touching it in a handler allocates nothing.
-    static OWN: Own = const {
-        Own {
+    static THREAD_SIGNALS: ThreadSignals = const {
+        ThreadSignals {
             interrupts: AtomicU32::new(0),
             deliveries: AtomicU32::new(0),
             deferrals: AtomicU32::new(0),
-            put_off_count: AtomicU32::new(0),
-            put_off: UnsafeCell::new(
-                [PutOff { signal: 0, informed: false, info: MaybeUninit::uninit() }; PUT_OFF_MAX],
+            deferred_count: AtomicU32::new(0),
+            deferred: UnsafeCell::new(
+                [DeferredSignal { signal: 0, has_info: false, info: MaybeUninit::uninit() }; DEFERRED_MAX],
             ),
             timeout: UnsafeCell::new(timespec { tv_sec: 0, tv_nsec: 0 }),
         }
@@ -74,14 +74,14 @@ thread_local! {
 }
 
 /// Handlers without SA_RESTART that ran in this thread: a change during a call means EINTR.
-pub fn count() -> u32 {
-    OWN.with(|own| own.interrupts.load(Ordering::Relaxed))
+pub fn interrupt_count() -> u32 {
+    THREAD_SIGNALS.with(|thread| thread.interrupts.load(Ordering::Relaxed))
 }
 
 /// All handlers that ran in this thread: a change means EINTR for poll, select, epoll_wait, and for
 /// recv and send with a time-out, which SA_RESTART does not restart.
-pub fn count_all() -> u32 {
-    OWN.with(|own| own.deliveries.load(Ordering::Relaxed))
+pub fn delivery_count() -> u32 {
+    THREAD_SIGNALS.with(|thread| thread.deliveries.load(Ordering::Relaxed))
 }
 
 /// The time-out for a ppoll or pselect6 of this thread, in memory that a handler sets to zero.
@@ -93,8 +93,8 @@ pub fn sleep_timeout(timeout_ns: Option<u64>) -> *mut timespec {
     const SECOND_NS: u64 = 1_000_000_000;
     const LONG_S: u64 = i32::MAX as u64;
     let timeout_ns = timeout_ns.unwrap_or(LONG_S * SECOND_NS);
-    OWN.with(|own| {
-        let timeout = own.timeout.get();
+    THREAD_SIGNALS.with(|thread| {
+        let timeout = thread.timeout.get();
         let value = timespec {
             tv_sec: (timeout_ns / SECOND_NS).min(LONG_S).cast_signed(),
             tv_nsec: (timeout_ns % SECOND_NS).cast_signed(),
@@ -118,10 +118,10 @@ pub struct Deferral {
 }
 
 /// Begins a [`Deferral`].
-pub fn defer() -> Deferral {
-    OWN.with(|own| {
-        let depth = own.deferrals.load(Ordering::Relaxed);
-        own.deferrals.store(depth + 1, Ordering::Relaxed);
+pub fn defer_handlers() -> Deferral {
+    THREAD_SIGNALS.with(|thread| {
+        let depth = thread.deferrals.load(Ordering::Relaxed);
+        thread.deferrals.store(depth + 1, Ordering::Relaxed);
     });
     compiler_fence(Ordering::SeqCst);
     Deferral { thread: std::marker::PhantomData }
@@ -130,17 +130,17 @@ pub fn defer() -> Deferral {
 impl Drop for Deferral {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        OWN.with(|own| {
-            let depth = own.deferrals.load(Ordering::Relaxed);
-            if depth == 1 && own.put_off_count.load(Ordering::Relaxed) != 0 {
-                run_put_off(own);
+        THREAD_SIGNALS.with(|thread| {
+            let depth = thread.deferrals.load(Ordering::Relaxed);
+            if depth == 1 && thread.deferred_count.load(Ordering::Relaxed) != 0 {
+                requeue_deferred(thread);
             } else {
-                own.deferrals.store(depth - 1, Ordering::Relaxed);
+                thread.deferrals.store(depth - 1, Ordering::Relaxed);
                 compiler_fence(Ordering::SeqCst);
                 // One that came between the look and the store.
-                if depth == 1 && own.put_off_count.load(Ordering::Relaxed) != 0 {
-                    own.deferrals.store(1, Ordering::Relaxed);
-                    run_put_off(own);
+                if depth == 1 && thread.deferred_count.load(Ordering::Relaxed) != 0 {
+                    thread.deferrals.store(1, Ordering::Relaxed);
+                    requeue_deferred(thread);
                 }
             }
         });
@@ -150,41 +150,41 @@ impl Drop for Deferral {
 /// Ends the deferral and queues again what was put off; the kernel then delivers it properly, with
 /// the mask, stack and context that the program asked for.
 #[cold]
-fn run_put_off(own: &Own) {
+fn requeue_deferred(thread: &ThreadSignals) {
     loop {
-        let count = own.put_off_count.load(Ordering::Relaxed);
+        let count = thread.deferred_count.load(Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // SAFETY: only this thread's handlers write it, and only beyond `count`, which the exchange
         // below checks again; the copy has no invalid values (`info` is MaybeUninit).
-        let list = unsafe { own.put_off.get().read_volatile() };
+        let list = unsafe { thread.deferred.get().read_volatile() };
         let unchanged =
-            own.put_off_count.compare_exchange(count, 0, Ordering::Relaxed, Ordering::Relaxed);
+            thread.deferred_count.compare_exchange(count, 0, Ordering::Relaxed, Ordering::Relaxed);
         if unchanged.is_err() {
             continue;
         }
-        own.deferrals.store(0, Ordering::Relaxed);
+        thread.deferrals.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        for put_off in list.iter().take(count as usize) {
-            queue_again(put_off);
+        for signal in list.iter().take(count as usize) {
+            requeue(signal);
         }
-        if own.put_off_count.load(Ordering::Relaxed) == 0 {
+        if thread.deferred_count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        own.deferrals.store(1, Ordering::Relaxed);
+        thread.deferrals.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
     }
 }
 
-fn queue_again(put_off: &PutOff) {
+fn requeue(deferred: &DeferredSignal) {
     let process = kernel::getpid() as usize;
-    let signal = put_off.signal as usize;
+    let signal = deferred.signal as usize;
     // SAFETY: takes nothing, cannot fail.
     let thread = unsafe { kernel::raw(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) } as usize;
     let mut queued = -1;
-    if put_off.informed {
+    if deferred.has_info {
         // SAFETY: the kernel filled in the information; a process may send itself any.
         queued = unsafe {
-            let info = put_off.info.as_ptr().addr();
+            let info = deferred.info.as_ptr().addr();
             kernel::raw(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info, 0, 0)
         };
     }
@@ -205,17 +205,17 @@ unsafe extern "C-unwind" fn trampoline(signal: c_int, info: *mut siginfo_t, cont
         return;
     }
     // SAFETY: `info` is what the kernel passed for a delivery with these flags.
-    if unsafe { put_off(signal, flags, info) } {
+    if unsafe { defer_signal(signal, flags, info) } {
         return;
     }
-    OWN.with(|own| {
-        let deliveries = own.deliveries.load(Ordering::Relaxed);
-        own.deliveries.store(deliveries.wrapping_add(1), Ordering::Relaxed);
+    THREAD_SIGNALS.with(|thread| {
+        let deliveries = thread.deliveries.load(Ordering::Relaxed);
+        thread.deliveries.store(deliveries.wrapping_add(1), Ordering::Relaxed);
         if flags & SA_RESTART as u32 == 0 {
-            let interrupts = own.interrupts.load(Ordering::Relaxed);
-            own.interrupts.store(interrupts.wrapping_add(1), Ordering::Relaxed);
+            let interrupts = thread.interrupts.load(Ordering::Relaxed);
+            thread.interrupts.store(interrupts.wrapping_add(1), Ordering::Relaxed);
         }
-        end_sleep(own);
+        cancel_sleep(thread);
     });
     // SAFETY: the program gave this function for this signal; a handler of one argument leaves the
     // two others alone, which the C calling conventions of Linux allow.
@@ -224,12 +224,12 @@ unsafe extern "C-unwind" fn trampoline(signal: c_int, info: *mut siginfo_t, cont
     // SAFETY: the arguments are those of the kernel.
     unsafe { handler(signal, info, context) };
     // The handler may have slept itself; the call that it interrupted must not now.
-    OWN.with(end_sleep);
+    THREAD_SIGNALS.with(cancel_sleep);
 }
 
-fn end_sleep(own: &Own) {
+fn cancel_sleep(thread: &ThreadSignals) {
     // SAFETY: this thread's own memory, see `sleep_timeout`.
-    unsafe { own.timeout.get().write_volatile(timespec { tv_sec: 0, tv_nsec: 0 }) };
+    unsafe { thread.timeout.get().write_volatile(timespec { tv_sec: 0, tv_nsec: 0 }) };
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -237,29 +237,31 @@ fn end_sleep(own: &Own) {
 ///
 /// # Safety
 /// `info` is the kernel's pointer, readable if `flags` say so.
-unsafe fn put_off(signal: c_int, flags: u32, info: *const siginfo_t) -> bool {
-    let caused = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    OWN.with(|own| {
-        let place = own.put_off_count.load(Ordering::Relaxed);
-        if own.deferrals.load(Ordering::Relaxed) == 0
-            || place as usize >= PUT_OFF_MAX
-            || caused.contains(&signal)
+unsafe fn defer_signal(signal: c_int, flags: u32, info: *const siginfo_t) -> bool {
+    let synchronous = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    THREAD_SIGNALS.with(|thread| {
+        let place = thread.deferred_count.load(Ordering::Relaxed);
+        if thread.deferrals.load(Ordering::Relaxed) == 0
+            || place as usize >= DEFERRED_MAX
+            || synchronous.contains(&signal)
             || signal == libc::SIGSYS
             || flags & SA_RESETHAND as u32 != 0
         {
             return false;
         }
-        let informed = flags & SA_SIGINFO as u32 != 0 || cfg!(target_arch = "x86_64");
-        let mut kept = PutOff { signal, informed, info: MaybeUninit::uninit() };
-        if informed {
+        let has_info = flags & SA_SIGINFO as u32 != 0 || cfg!(target_arch = "x86_64");
+        let mut kept = DeferredSignal { signal, has_info, info: MaybeUninit::uninit() };
+        if has_info {
             // SAFETY: the kernel lays the information on the stack (on x86-64 always).
             kept.info = MaybeUninit::new(unsafe { *info });
         }
         // Taken before it is filled, so that a handler that interrupts this one takes the next.
-        own.put_off_count.store(place + 1, Ordering::Relaxed);
+        thread.deferred_count.store(place + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // SAFETY: place < PUT_OFF_MAX; this thread's own memory.
-        unsafe { own.put_off.get().cast::<PutOff>().add(place as usize).write_volatile(kept) };
+        unsafe {
+            thread.deferred.get().cast::<DeferredSignal>().add(place as usize).write_volatile(kept)
+        };
         compiler_fence(Ordering::SeqCst);
         true
     })
@@ -276,7 +278,7 @@ fn trampoline_address() -> usize {
 }
 
 /// What the program sees where the kernel would show `handler`.
-fn shown(handler: usize, known: usize) -> usize {
+fn visible_handler(handler: usize, known: usize) -> usize {
     if handler == trampoline_address() { known } else { handler }
 }
 
@@ -285,7 +287,7 @@ fn shown(handler: usize, known: usize) -> usize {
 ///
 /// `handler` is None if only flags may change. Answers what `apply` did, and the handler that was
 /// there before as the program knows it.
-pub fn exchange<T>(
+pub fn exchange_handler<T>(
     signal: c_int,
     handler: Option<usize>,
     apply: impl FnOnce(usize) -> T,
@@ -298,13 +300,13 @@ pub fn exchange<T>(
         let before = read(&result).unwrap_or(0);
         return (result, before);
     };
-    if standing() == Standing::Borrower {
+    if memory_ownership() == MemoryOwnership::Borrower {
         // A vfork child has handlers of its own, but its parent's memory: nothing is noted.
         let result = apply(wanted);
         let before = read(&result).unwrap_or(0);
-        return (result, shown(before, action.handler.load(Ordering::Relaxed)));
+        return (result, visible_handler(before, action.handler.load(Ordering::Relaxed)));
     }
-    let deferral = defer();
+    let deferral = defer_handlers();
     let locked = lock();
     let previous = action.handler.load(Ordering::Relaxed);
     let given = if is_function(wanted) {
@@ -319,18 +321,18 @@ pub fn exchange<T>(
     if before.is_none() {
         action.handler.store(previous, Ordering::Relaxed);
     }
-    note_flags(signal, action);
+    refresh_flags(signal, action);
     if locked {
-        CHANGING.store(0, Ordering::Release);
+        ACTIONS_LOCK.store(0, Ordering::Release);
     }
     drop(deferral);
-    (result, shown(before.unwrap_or(0), previous))
+    (result, visible_handler(before.unwrap_or(0), previous))
 }
 
 /// Says beforehand which flags `sigaction` is about to give.
 pub fn expect_flags(signal: c_int, flags: c_int) {
     if let Some(action) = usize::try_from(signal).ok().and_then(|number| ACTIONS.get(number))
-        && standing() == Standing::Owner
+        && memory_ownership() == MemoryOwnership::Owner
     {
         action.flags.store(flags.cast_unsigned(), Ordering::Relaxed);
     }
@@ -356,7 +358,7 @@ unsafe fn kernel_action(signal: c_int, new: *const KernelAction, old: *mut Kerne
     unsafe { kernel::raw(number, signal as usize, new.addr(), old.addr(), mask_bytes, 0, 0) }
 }
 
-fn note_flags(signal: c_int, action: &Action) {
+fn refresh_flags(signal: c_int, action: &Action) {
     let mut now = KernelAction::default();
     // SAFETY: a query into memory of the right layout.
     let asked = unsafe { kernel_action(signal, std::ptr::null(), &raw mut now) };
@@ -368,8 +370,8 @@ fn note_flags(signal: c_int, action: &Action) {
 /// True if the lock was free in time; else the caller goes on without it: whoever holds it is a
 /// thread that a signal which cannot be put off took away from it.
 fn lock() -> bool {
-    for _ in 0..LOCK_TURNS {
-        if CHANGING.swap(1, Ordering::Acquire) == 0 {
+    for _ in 0..LOCK_ATTEMPTS_MAX {
+        if ACTIONS_LOCK.swap(1, Ordering::Acquire) == 0 {
             return true;
         }
         std::hint::spin_loop();
@@ -379,11 +381,11 @@ fn lock() -> bool {
 
 /// In a forked child: the thread that held the lock is not there.
 pub fn forked_child() {
-    CHANGING.store(0, Ordering::Relaxed);
+    ACTIONS_LOCK.store(0, Ordering::Relaxed);
 }
 
 /// Puts the trampoline in front of handlers that were installed behind our back before.
-pub fn adopt() {
+pub fn wrap_existing_handlers() {
     for (number, action) in ACTIONS.iter().enumerate().skip(1) {
         let Ok(signal) = c_int::try_from(number) else { continue };
         let mut now = KernelAction::default();
@@ -443,14 +445,14 @@ mod tests {
         let number = libc::SIGRTMIN() + 3;
         let handler = count_run as *const () as usize;
         assert_eq!(install(number, handler, 0).sa_sigaction, libc::SIG_DFL);
-        let (before, all_before) = (count(), count_all());
+        let (before, all_before) = (interrupt_count(), delivery_count());
         raise(number);
-        assert_eq!((count() - before, count_all() - all_before), (1, 1));
+        assert_eq!((interrupt_count() - before, delivery_count() - all_before), (1, 1));
         let old = install(number, handler, SA_RESTART);
         assert_eq!(old.sa_sigaction, handler, "the program sees its own handler");
         raise(number);
-        assert_eq!((count() - before, count_all() - all_before), (1, 2));
-        let other = std::thread::spawn(|| (count(), count_all())).join();
+        assert_eq!((interrupt_count() - before, delivery_count() - all_before), (1, 2));
+        let other = std::thread::spawn(|| (interrupt_count(), delivery_count())).join();
         assert_eq!(other.ok(), Some((0, 0)));
         // SAFETY: the handler before is ours and fit to be called.
         assert_eq!(unsafe { signal(number, libc::SIG_IGN) }, handler);
@@ -460,17 +462,17 @@ mod tests {
     fn a_signal_put_off_runs_once_after_the_last_deferral_with_its_information() {
         let number = libc::SIGRTMIN() + 4;
         install(number, keep_value as *const () as usize, SA_SIGINFO);
-        let outer = defer();
-        let inner = defer();
+        let outer = defer_handlers();
+        let inner = defer_handlers();
         let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(77) };
         // SAFETY: this thread is the only one that the signal is sent to.
         assert_eq!(unsafe { libc::pthread_sigqueue(libc::pthread_self(), number, value) }, 0);
         drop(inner);
         assert_eq!(VALUE.load(Ordering::Relaxed), 0);
-        let before = count();
+        let before = interrupt_count();
         drop(outer);
         assert_eq!(VALUE.load(Ordering::Relaxed), 77);
-        assert_eq!(count() - before, 1);
+        assert_eq!(interrupt_count() - before, 1);
     }
 
     #[test]

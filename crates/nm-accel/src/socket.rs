@@ -1,8 +1,8 @@
 //! A TCP socket that the library knows: one open file description as this process sees it. Where
 //! its bytes go, what of it lies in shared memory, and how it goes back to the kernel.
 //!
-//! Each direction is in one of three stages, and moves forwards only: `BEFORE` (through the kernel,
-//! until the sender publishes where the pipe begins), `PIPE`, and `AFTER` (through the kernel for
+//! Each direction is in one of three stages, and moves forwards only: `BEFORE_PIPE` (through the kernel,
+//! until the sender publishes where the pipe begins), `IN_PIPE`, and `AFTER_PIPE` (through the kernel for
 //! good). The truth of it lies in the marks of the pipe, shared with the peer; the stage kept here
 //! is a private memory of it that saves looking.
 
@@ -39,20 +39,20 @@ const CANDIDATE: u32 = 1;
 const JOINED: u32 = 2;
 
 /// Stages of a direction.
-pub const BEFORE: u32 = 0;
+pub const BEFORE_PIPE: u32 = 0;
 /// The direction is in shared memory.
-pub const PIPE: u32 = 1;
+pub const IN_PIPE: u32 = 1;
 /// The direction has gone back to the kernel.
-pub const AFTER: u32 = 2;
+pub const AFTER_PIPE: u32 = 2;
 
 /// Flag in `inside`: the last descriptor is closed; who leaves last lets go of the memory.
 const CLOSING: u32 = 1 << 31;
 
 /// Flag in `inside`: the closing thread is not done yet.
-const HOLD: u32 = 1 << 30;
+const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 
 /// Flag in `inside`: the memory has been let go of.
-const GONE: u32 = 1 << 29;
+const RELEASED: u32 = 1 << 29;
 
 /// Free bytes from which a full pipe counts as writable again: below it writers sleep.
 pub const WRITABLE_BYTES: usize = QUARTER_BYTES;
@@ -62,13 +62,13 @@ pub const WRITABLE_BYTES: usize = QUARTER_BYTES;
 pub struct Socket {
     phase: AtomicU32,
     /// Stage of the direction towards us.
-    pub stage_in: AtomicU32,
+    pub incoming_stage: AtomicU32,
     /// Stage of the direction away from us.
-    pub stage_out: AtomicU32,
-    inside: AtomicU32,
+    pub outgoing_stage: AtomicU32,
+    active_calls: AtomicU32,
     role: AtomicU32,
-    bell: AtomicI32,
-    peer_bell: AtomicI32,
+    doorbell: AtomicI32,
+    peer_doorbell: AtomicI32,
     record: AtomicPtr<Record>,
     conduit: UnsafeCell<MaybeUninit<ConduitMapping>>,
     /// Descriptors of this process that lead here.
@@ -81,11 +81,11 @@ pub struct Socket {
     receive_timeout_ns: AtomicU64,
     send_timeout_ns: AtomicU64,
     /// What the kernel socket was last seen to be ready for, as `EPOLL*` bits.
-    known: AtomicU32,
+    kernel_events: AtomicU32,
     /// Grows with each new bit in `known`.
-    news: AtomicU64,
+    kernel_event_count: AtomicU64,
     /// Twice the number of times that the outgoing pipe was found full, plus one while it is.
-    fulls: AtomicU64,
+    full_transitions: AtomicU64,
     kernel_waiters: AtomicU32,
     kernel_senders: AtomicU32,
     /// Set while the outgoing direction is being moved to the pipe.
@@ -95,33 +95,31 @@ pub struct Socket {
     /// Threads that sleep on the bell themselves, those of them that have seen the last ring, and
     /// the number of rings that have been seen by all.
     sleepers: AtomicU32,
-    seen: AtomicU32,
-    rings: AtomicU32,
+    sleepers_notified: AtomicU32,
+    doorbell_drains: AtomicU32,
     /// The meeting's name: two sockets of one process with the same are the ends of a connection.
-    pub token: AtomicU64,
+    pub connection_token: AtomicU64,
     /// Data calls so far: when to look for the peer.
     pub calls: AtomicU32,
     /// Socket that the server's end listens on for its peer, or −1.
-    pub meeting: AtomicI32,
-    /// Held by the thread that is looking for the peer.
-    pub meeting_lock: AtomicU32,
+    pub rendezvous_listener: AtomicI32,
     /// Copy of the last descriptor, made when it was closed under threads that are still inside:
     /// for them the connection lives on, as it does in the kernel. −1 if there is none.
-    ghost: AtomicI32,
+    duplicate: AtomicI32,
     /// The descriptor last bound.
     descriptor: AtomicI32,
     /// Registrations in epoll sets; written by `ready` only.
-    pub sets: AtomicU32,
+    pub epoll_registrations: AtomicU32,
     /// Spin budget of readers and of writers, in ns: see `wait`.
-    pub budgets: [AtomicU64; 2],
+    pub spin_budgets_ns: [AtomicU64; 2],
     /// Spins in vain, of readers and of writers, since the last that was not.
     pub failed_spins: [AtomicU32; 2],
     /// Time of the last look at the kernel socket, ns.
-    pub looked_at: AtomicU64,
+    pub kernel_checked_at_ns: AtomicU64,
     /// Time of the first call after this end has brought the memory and nobody had taken it, ns.
-    offered_at: AtomicU64,
+    offered_at_ns: AtomicU64,
     /// The peer's reset has been told to the program.
-    pub reset_told: AtomicU32,
+    pub reset_reported: AtomicU32,
 }
 
 // SAFETY: the one field that is no atomic, `conduit`, is written before the phase says `Joined`
@@ -129,14 +127,14 @@ pub struct Socket {
 unsafe impl Sync for Socket {}
 
 /// While it lives, the socket's memory stays mapped.
-pub struct Inside(&'static Socket);
+pub struct CallGuard(&'static Socket);
 
-impl Drop for Inside {
+impl Drop for CallGuard {
     #[inline(always)]
     fn drop(&mut self) {
-        let before = self.0.inside.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.active_calls.fetch_sub(1, Ordering::AcqRel);
         if before == CLOSING + 1 {
-            self.0.reclaim();
+            self.0.release_memory();
         }
     }
 }
@@ -146,12 +144,12 @@ impl Socket {
     pub const fn new() -> Socket {
         Socket {
             phase: AtomicU32::new(KERNEL),
-            stage_in: AtomicU32::new(BEFORE),
-            stage_out: AtomicU32::new(BEFORE),
-            inside: AtomicU32::new(0),
+            incoming_stage: AtomicU32::new(BEFORE_PIPE),
+            outgoing_stage: AtomicU32::new(BEFORE_PIPE),
+            active_calls: AtomicU32::new(0),
             role: AtomicU32::new(0),
-            bell: AtomicI32::new(-1),
-            peer_bell: AtomicI32::new(-1),
+            doorbell: AtomicI32::new(-1),
+            peer_doorbell: AtomicI32::new(-1),
             record: AtomicPtr::new(ptr::null_mut()),
             conduit: UnsafeCell::new(MaybeUninit::uninit()),
             descriptors: AtomicU32::new(0),
@@ -160,61 +158,72 @@ impl Socket {
             next_free: AtomicU32::new(0),
             receive_timeout_ns: AtomicU64::new(0),
             send_timeout_ns: AtomicU64::new(0),
-            known: AtomicU32::new(0),
-            news: AtomicU64::new(0),
-            fulls: AtomicU64::new(0),
+            kernel_events: AtomicU32::new(0),
+            kernel_event_count: AtomicU64::new(0),
+            full_transitions: AtomicU64::new(0),
             kernel_waiters: AtomicU32::new(0),
             kernel_senders: AtomicU32::new(0),
             switching: AtomicU32::new(0),
             readers: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
-            seen: AtomicU32::new(0),
-            rings: AtomicU32::new(0),
-            token: AtomicU64::new(0),
+            sleepers_notified: AtomicU32::new(0),
+            doorbell_drains: AtomicU32::new(0),
+            connection_token: AtomicU64::new(0),
             calls: AtomicU32::new(0),
-            meeting: AtomicI32::new(-1),
-            meeting_lock: AtomicU32::new(0),
-            ghost: AtomicI32::new(-1),
+            rendezvous_listener: AtomicI32::new(-1),
+            duplicate: AtomicI32::new(-1),
             descriptor: AtomicI32::new(-1),
-            sets: AtomicU32::new(0),
-            budgets: [const { AtomicU64::new(u64::MAX) }; 2],
+            epoll_registrations: AtomicU32::new(0),
+            spin_budgets_ns: [const { AtomicU64::new(u64::MAX) }; 2],
             failed_spins: [const { AtomicU32::new(0) }; 2],
-            looked_at: AtomicU64::new(0),
-            offered_at: AtomicU64::new(0),
-            reset_told: AtomicU32::new(0),
+            kernel_checked_at_ns: AtomicU64::new(0),
+            offered_at_ns: AtomicU64::new(0),
+            reset_reported: AtomicU32::new(0),
         }
     }
 
     /// Makes a fresh socket of one from the pool.
     pub fn open(&self, fd: c_int, record: &'static Record, phase: Phase) {
         self.record.store(ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
-        self.stage_in.store(BEFORE, Ordering::Relaxed);
-        self.stage_out.store(BEFORE, Ordering::Relaxed);
-        for word in [&self.known, &self.kernel_waiters, &self.kernel_senders, &self.switching] {
+        self.incoming_stage.store(BEFORE_PIPE, Ordering::Relaxed);
+        self.outgoing_stage.store(BEFORE_PIPE, Ordering::Relaxed);
+        for word in
+            [&self.kernel_events, &self.kernel_waiters, &self.kernel_senders, &self.switching]
+        {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.readers, &self.writers, &self.calls, &self.reset_told, &self.sets] {
+        for word in [
+            &self.readers,
+            &self.writers,
+            &self.calls,
+            &self.reset_reported,
+            &self.epoll_registrations,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in &self.budgets {
+        for word in &self.spin_budgets_ns {
             word.store(u64::MAX, Ordering::Relaxed);
         }
-        for word in [&self.news, &self.fulls, &self.receive_timeout_ns, &self.send_timeout_ns] {
+        for word in [
+            &self.kernel_event_count,
+            &self.full_transitions,
+            &self.receive_timeout_ns,
+            &self.send_timeout_ns,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
-        self.offered_at.store(0, Ordering::Relaxed);
+        self.offered_at_ns.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
-        self.seen.store(0, Ordering::Relaxed);
-        self.token.store(0, Ordering::Relaxed);
-        self.meeting_lock.store(0, Ordering::Relaxed);
-        self.ghost.store(-1, Ordering::Relaxed);
+        self.sleepers_notified.store(0, Ordering::Relaxed);
+        self.connection_token.store(0, Ordering::Relaxed);
+        self.duplicate.store(-1, Ordering::Relaxed);
         self.descriptor.store(fd, Ordering::Relaxed);
         let phase = match phase {
             Phase::Candidate => CANDIDATE,
             _ => KERNEL,
         };
-        self.inside.store(0, Ordering::Release);
+        self.active_calls.store(0, Ordering::Release);
         self.phase.store(phase, Ordering::Release);
     }
 
@@ -230,25 +239,25 @@ impl Socket {
 
     /// Whether the socket is, or may be, in shared memory.
     #[inline(always)]
-    pub fn joined(&self) -> bool {
+    pub fn is_joined(&self) -> bool {
         self.phase.load(Ordering::Acquire) == JOINED
     }
 
     /// Enters the socket found under `fd`: its memory stays while the result lives. `None` if it
     /// has been closed meanwhile.
     #[inline(always)]
-    pub fn enter(&'static self, fd: c_int) -> Option<Inside> {
-        let before = self.inside.fetch_add(1, Ordering::AcqRel);
-        let inside = Inside(self);
-        let here =
-            before & (CLOSING | GONE) == 0 && table::get(fd).is_some_and(|it| ptr::eq(it, self));
+    pub fn enter(&'static self, fd: c_int) -> Option<CallGuard> {
+        let before = self.active_calls.fetch_add(1, Ordering::AcqRel);
+        let inside = CallGuard(self);
+        let here = before & (CLOSING | RELEASED) == 0
+            && table::get(fd).is_some_and(|it| ptr::eq(it, self));
         here.then_some(inside)
     }
 
     /// Whether the last descriptor has been closed while a thread is still inside.
     #[inline(always)]
-    pub fn closing(&self) -> bool {
-        self.inside.load(Ordering::Acquire) & CLOSING != 0
+    pub fn is_closing(&self) -> bool {
+        self.active_calls.load(Ordering::Acquire) & CLOSING != 0
     }
 
     /// Changes when the object is used for another socket.
@@ -265,15 +274,15 @@ impl Socket {
 
     /// A descriptor of this process that leads here, if one is left.
     pub fn descriptor(&self) -> Option<c_int> {
-        if self.closing() {
-            return Some(self.ghost.load(Ordering::SeqCst)).filter(|&fd| fd >= 0);
+        if self.is_closing() {
+            return Some(self.duplicate.load(Ordering::SeqCst)).filter(|&fd| fd >= 0);
         }
         let fd = self.descriptor.load(Ordering::Relaxed);
         if table::get(fd).is_some_and(|socket| ptr::eq(socket, self)) {
             return Some(fd);
         }
         let mut found = None;
-        table::each(|fd, socket| {
+        table::for_each_descriptor(|fd, socket| {
             if ptr::eq(socket, self) {
                 found = Some(fd);
             }
@@ -290,7 +299,7 @@ impl Socket {
     /// when both directions have gone back to the kernel.
     #[inline(always)]
     pub fn conduit(&self) -> &ConduitMapping {
-        debug_assert!(self.bell() >= 0 || self.closing() || self.generation() > 0);
+        debug_assert!(self.doorbell() >= 0 || self.is_closing() || self.generation() > 0);
         // SAFETY: written before the phase became `Joined`, and callers look at the phase first.
         unsafe { (*self.conduit.get()).assume_init_ref() }
     }
@@ -351,7 +360,7 @@ impl Socket {
     }
 
     /// Remembers both time limits as the kernel has them now.
-    pub fn learn_timeouts(&self, fd: c_int) {
+    pub fn read_timeouts(&self, fd: c_int) {
         for (name, word) in [
             (libc::SO_RCVTIMEO, &self.receive_timeout_ns),
             (libc::SO_SNDTIMEO, &self.send_timeout_ns),

@@ -10,24 +10,24 @@ use libc::iovec;
 use nm_ring::conduit::{CLOSED, WRITE_SHUT};
 use nm_ring::ledger::KernelReason;
 
-use crate::socket::{AFTER, BEFORE, PIPE, Socket, WRITABLE_BYTES, pid};
-use crate::wait::{self, Patience, Woken};
-use crate::{kernel, meet, signals};
+use crate::socket::{AFTER_PIPE, BEFORE_PIPE, IN_PIPE, Socket, WRITABLE_BYTES, pid};
+use crate::wait::{self, WaitLimit, WaitOutcome};
+use crate::{kernel, rendezvous, signals};
 
 /// Longest a non-blocking call on an empty pipe goes without a look at the kernel socket, ns.
-const LOOK_NS: u64 = 50_000;
+const KERNEL_CHECK_NS: u64 = 50_000;
 
 /// Longest a sender whose bytes are not taken goes without a look at the kernel socket, ns.
-const SENDER_LOOK_NS: u64 = 20_000_000;
+const SENDER_KERNEL_CHECK_NS: u64 = 20_000_000;
 
 /// Looks in vain at bytes that the peer announces and does not deliver.
-const CHEATS_MAX: u32 = 1000;
+const MISSING_BYTES_MAX: u32 = 1000;
 
 /// What bytes the kernel's and our own calls have in common: where the flags say nothing.
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 /// Bits that tell of an end.
-const ENDS: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+const END_EVENTS: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
 
 /// Bytes in a vector.
 pub fn total(parts: &[iovec]) -> usize {
@@ -35,46 +35,46 @@ pub fn total(parts: &[iovec]) -> usize {
 }
 
 /// One call that receives.
-struct Receiving<'a> {
+struct ReceiveCall<'a> {
     socket: &'static Socket,
     fd: c_int,
     parts: &'a [iovec],
     total: usize,
     flags: c_int,
-    done: usize,
-    cheats: u32,
+    transferred: usize,
+    missing_bytes: u32,
 }
 
 /// What a look at one of the two sources gave.
 enum Step {
     /// Look again.
-    Again,
+    Retry,
     /// Nothing there: wait.
-    Empty,
+    Wait,
     /// The call ends: with a count, or with −1 and `errno`.
-    ConduitEnd(isize),
+    Return(isize),
 }
 
 /// Turns of a call that move nothing and wait for nothing. An honest peer causes a few; one that
 /// scribbles over the memory could keep a call turning for ever, since what it shows is never
 /// there.
 #[derive(Default)]
-struct Vain {
-    done: usize,
-    turns: u32,
+struct SpuriousWakeups {
+    transferred: usize,
+    count: u32,
 }
 
 /// Turns in vain after which the connection counts as broken.
-const VAIN_MAX: u32 = 1 << 20;
+const SPURIOUS_WAKEUPS_MAX: u32 = 1 << 20;
 
-impl Vain {
-    /// Counts a turn after `done` bytes; whether the peer cheats.
-    fn too_often(&mut self, done: usize) -> bool {
-        if done != self.done {
-            (self.done, self.turns) = (done, 0);
+impl SpuriousWakeups {
+    /// Counts a turn after `transferred` bytes; whether the peer cheats.
+    fn exceeds_limit(&mut self, transferred: usize) -> bool {
+        if transferred != self.transferred {
+            (self.transferred, self.count) = (transferred, 0);
         }
-        self.turns += 1;
-        self.turns > VAIN_MAX
+        self.count += 1;
+        self.count > SPURIOUS_WAKEUPS_MAX
     }
 }
 
@@ -82,129 +82,130 @@ impl Vain {
 #[inline]
 pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
     let total = total(parts);
-    let mut call = Receiving { socket, fd, parts, total, flags, done: 0, cheats: 0 };
-    let mut patience = None;
-    let mut vain = Vain::default();
+    let mut call =
+        ReceiveCall { socket, fd, parts, total, flags, transferred: 0, missing_bytes: 0 };
+    let mut limit = None;
+    let mut spurious = SpuriousWakeups::default();
     loop {
-        let step = match socket.stage_in.load(Ordering::Acquire) {
-            PIPE => call.take_from_pipe(),
-            BEFORE => call.before(),
-            _ => call.take_from_kernel(usize::MAX),
+        let step = match socket.incoming_stage.load(Ordering::Acquire) {
+            IN_PIPE => call.receive_from_pipe(),
+            BEFORE_PIPE => call.before_pipe(),
+            _ => call.receive_from_kernel(usize::MAX),
         };
         match step {
-            Step::Again if vain.too_often(call.done) => {
+            Step::Retry if spurious.exceeds_limit(call.transferred) => {
                 return call.finish(kernel::fail(libc::ECONNRESET));
             }
-            Step::Again => continue,
-            Step::ConduitEnd(result) => return call.finish(result),
-            Step::Empty => vain.turns = 0,
+            Step::Retry => continue,
+            Step::Return(result) => return call.finish(result),
+            Step::Wait => spurious.count = 0,
         }
-        if call.done > 0 && flags & libc::MSG_WAITALL == 0 {
+        if call.transferred > 0 && flags & libc::MSG_WAITALL == 0 {
             return call.finish(0);
         }
         if flags & libc::MSG_DONTWAIT != 0 || socket.nonblocking() {
             return call.finish(kernel::fail(libc::EAGAIN));
         }
-        let patience = patience.get_or_insert_with(|| Patience::new(socket.receive_timeout_ns()));
+        let limit = limit.get_or_insert_with(|| WaitLimit::new(socket.receive_timeout_ns()));
         // What was there at each look, and never at the call, lasts no longer than the call may.
-        if patience.left_ns() == Some(0) {
+        if limit.left_ns() == Some(0) {
             return call.finish(kernel::fail(libc::EAGAIN));
         }
-        match wait::readable(socket, call.fd, patience) {
-            Woken::Look => {}
-            Woken::TimedOut => return call.finish(kernel::fail(libc::EAGAIN)),
-            Woken::Interrupted => return call.finish(kernel::fail(libc::EINTR)),
+        match wait::readable(socket, call.fd, limit) {
+            WaitOutcome::Retry => {}
+            WaitOutcome::TimedOut => return call.finish(kernel::fail(libc::EAGAIN)),
+            WaitOutcome::Interrupted => return call.finish(kernel::fail(libc::EINTR)),
         }
-        call.fd = socket.name_inside(call.fd);
+        call.fd = socket.current_descriptor(call.fd);
         if call.fd < 0 {
             return call.finish(kernel::fail(libc::EBADF));
         }
     }
 }
 
-impl Receiving<'_> {
+impl ReceiveCall<'_> {
     /// The call's result: bytes that were moved count more than an error after them.
     #[inline(always)]
     fn finish(&self, result: isize) -> isize {
-        if self.done > 0 { self.done as isize } else { result }
+        if self.transferred > 0 { self.transferred as isize } else { result }
     }
 
-    fn is(&self, flag: c_int) -> bool {
+    fn has_flag(&self, flag: c_int) -> bool {
         self.flags & flag != 0
     }
 
     /// Whether the call is done with what it has.
     #[inline(always)]
-    fn enough(&self) -> bool {
-        self.done >= self.total || !self.is(libc::MSG_WAITALL)
+    fn is_complete(&self) -> bool {
+        self.transferred >= self.total || !self.has_flag(libc::MSG_WAITALL)
     }
 
     /// Looks at the pipe.
     #[inline(always)]
-    fn take_from_pipe(&mut self) -> Step {
+    fn receive_from_pipe(&mut self) -> Step {
         let socket = self.socket;
-        let back = socket.incoming();
-        let readable = back.readable();
+        let incoming = socket.incoming();
+        let readable = incoming.readable();
         if readable == 0 {
-            return self.pipe_is_empty();
+            return self.on_empty_pipe();
         }
         if self.total == 0 {
-            return Step::ConduitEnd(0);
+            return Step::Return(0);
         }
         if self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0 {
             return self.peek(readable);
         }
-        let _deferral = signals::defer();
-        if !back.lock_receive(pid()) {
-            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
+        let _deferral = signals::defer_handlers();
+        if !incoming.lock_receive(pid()) {
+            return Step::Return(kernel::fail(libc::EAGAIN));
         }
-        if self.has_gone_back() {
-            return Step::Again;
+        if self.has_returned_to_kernel() {
+            return Step::Retry;
         }
         let count = self.pull();
         if count > 0 {
-            let flow = &socket.record().incoming;
-            flow.memory_bytes.add_exclusive(count as u64);
-            flow.memory_calls.add_exclusive(1);
+            let counters = &socket.record().incoming;
+            counters.memory_bytes.add_exclusive(count as u64);
+            counters.memory_calls.add_exclusive(1);
         }
-        back.unlock_receive();
+        incoming.unlock_receive();
         if count == 0 {
-            return self.cheated();
+            return self.protocol_violation();
         }
-        self.done += count;
-        socket.ring_writer();
-        if self.enough() { Step::ConduitEnd(0) } else { Step::Again }
+        self.transferred += count;
+        socket.wake_peer_writer();
+        if self.is_complete() { Step::Return(0) } else { Step::Retry }
     }
 
     /// Under the receive lock, which is given back then: whether what is left comes through the
     /// kernel, because the peer or another process that shares this end wants it so.
     #[inline(always)]
-    fn has_gone_back(&self) -> bool {
-        let back = self.socket.incoming();
-        if back.resend_from().is_none() {
+    fn has_returned_to_kernel(&self) -> bool {
+        let incoming = self.socket.incoming();
+        if incoming.resend_from().is_none() {
             return false;
         }
-        self.socket.stage_in.store(AFTER, Ordering::Release);
-        back.unlock_receive();
+        self.socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
+        incoming.unlock_receive();
         true
     }
 
     /// Bytes were announced, but another thread took them, or they never came.
     #[cold]
-    fn cheated(&mut self) -> Step {
-        self.cheats += 1;
-        if self.cheats < CHEATS_MAX {
-            return Step::Again;
+    fn protocol_violation(&mut self) -> Step {
+        self.missing_bytes += 1;
+        if self.missing_bytes < MISSING_BYTES_MAX {
+            return Step::Retry;
         }
         self.socket.record().set_reason(KernelReason::Inconsistent, 0);
-        Step::ConduitEnd(kernel::fail(libc::ECONNRESET))
+        Step::Return(kernel::fail(libc::ECONNRESET))
     }
 
     /// Takes what fits, part by part, under the receive lock.
     #[inline(always)]
     fn pull(&self) -> usize {
-        let back = self.socket.incoming();
-        let (mut skip, mut count) = (self.done, 0);
+        let incoming = self.socket.incoming();
+        let (mut skip, mut count) = (self.transferred, 0);
         for part in self.parts {
             if skip >= part.iov_len {
                 skip -= part.iov_len;
@@ -215,7 +216,7 @@ impl Receiving<'_> {
             let buffer =
                 unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(skip), bytes) };
             skip = 0;
-            let now = back.pull(buffer);
+            let now = incoming.pull(buffer);
             count += now;
             if now < bytes {
                 break;
@@ -227,137 +228,143 @@ impl Receiving<'_> {
     /// `MSG_PEEK` leaves the bytes there, `MSG_TRUNC` does not copy them.
     #[cold]
     fn peek(&mut self, readable: usize) -> Step {
-        let back = self.socket.incoming();
+        let incoming = self.socket.incoming();
         let wanted = self.total.min(nm_ring::pipe::PIPE_BYTES);
-        if self.is(libc::MSG_PEEK)
-            && self.is(libc::MSG_WAITALL)
+        if self.has_flag(libc::MSG_PEEK)
+            && self.has_flag(libc::MSG_WAITALL)
             && readable < wanted
-            && back.ends_at().is_none()
-            && self.socket.known() & ENDS == 0
+            && incoming.ends_at().is_none()
+            && self.socket.kernel_events() & END_EVENTS == 0
         {
-            return self.await_more(wanted);
+            return self.wait_for_bytes(wanted);
         }
-        let _deferral = signals::defer();
-        if !back.lock_receive(pid()) {
-            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
+        let _deferral = signals::defer_handlers();
+        if !incoming.lock_receive(pid()) {
+            return Step::Return(kernel::fail(libc::EAGAIN));
         }
-        if self.has_gone_back() {
-            return Step::Again;
+        if self.has_returned_to_kernel() {
+            return Step::Retry;
         }
         let mut count = 0;
-        if !self.is(libc::MSG_PEEK) {
-            count = back.discard(self.total - self.done);
-        } else if self.is(libc::MSG_TRUNC) {
-            count = back.readable().min(self.total);
+        if !self.has_flag(libc::MSG_PEEK) {
+            count = incoming.discard(self.total - self.transferred);
+        } else if self.has_flag(libc::MSG_TRUNC) {
+            count = incoming.readable().min(self.total);
         } else {
             for part in self.parts.iter().filter(|part| part.iov_len > 0) {
                 let start = part.iov_base.cast::<u8>();
                 // SAFETY: the caller's vector names writable memory of this length.
                 let buffer = unsafe { slice::from_raw_parts_mut(start, part.iov_len) };
-                let now = back.peek(count, buffer);
+                let now = incoming.peek(count, buffer);
                 count += now;
                 if now < part.iov_len {
                     break;
                 }
             }
         }
-        back.unlock_receive();
-        self.done += count;
-        if !self.is(libc::MSG_PEEK) {
-            self.socket.ring_writer();
-            return if self.enough() { Step::ConduitEnd(0) } else { Step::Again };
+        incoming.unlock_receive();
+        self.transferred += count;
+        if !self.has_flag(libc::MSG_PEEK) {
+            self.socket.wake_peer_writer();
+            return if self.is_complete() { Step::Return(0) } else { Step::Retry };
         }
-        if count == 0 { self.cheated() } else { Step::ConduitEnd(0) }
+        if count == 0 { self.protocol_violation() } else { Step::Return(0) }
     }
 
     /// Waits until so much lies there: only a short sleep, as the bell rings for the first byte.
     #[cold]
-    fn await_more(&mut self, wanted: usize) -> Step {
-        let patience = Patience::new(self.socket.receive_timeout_ns());
-        let back = self.socket.incoming();
-        if self.is(libc::MSG_DONTWAIT) || self.socket.nonblocking() {
+    fn wait_for_bytes(&mut self, wanted: usize) -> Step {
+        let limit = WaitLimit::new(self.socket.receive_timeout_ns());
+        let incoming = self.socket.incoming();
+        if self.has_flag(libc::MSG_DONTWAIT) || self.socket.nonblocking() {
             self.flags &= !libc::MSG_WAITALL;
-            return Step::Again;
+            return Step::Retry;
         }
-        while back.readable() < wanted && back.ends_at().is_none() {
-            if patience.interrupted() || patience.left_ns() == Some(0) || self.socket.closing() {
+        while incoming.readable() < wanted && incoming.ends_at().is_none() {
+            if limit.interrupted() || limit.left_ns() == Some(0) || self.socket.is_closing() {
                 break;
             }
-            if self.socket.look(self.fd) & (ENDS | READABLE) != 0 {
+            if self.socket.poll_kernel_events(self.fd) & (END_EVENTS | READABLE) != 0 {
                 break;
             }
             let _ = kernel::poll(&mut [], Some(200_000));
         }
         self.flags &= !libc::MSG_WAITALL;
-        Step::Again
+        Step::Retry
     }
 
     /// The pipe is empty: at its end, the kernel has the word; else it may know of an end.
     #[inline(always)]
-    fn pipe_is_empty(&mut self) -> Step {
+    fn on_empty_pipe(&mut self) -> Step {
         let socket = self.socket;
         if socket.incoming().ends_at().is_some() {
             return self.leave_pipe();
         }
-        if socket.known() & (READABLE | ENDS) != 0 {
-            return self.kernel_has_news();
+        if socket.kernel_events() & (READABLE | END_EVENTS) != 0 {
+            return self.on_kernel_event();
         }
-        if self.done == 0 && (self.is(libc::MSG_DONTWAIT) || socket.nonblocking()) {
+        if self.transferred == 0 && (self.has_flag(libc::MSG_DONTWAIT) || socket.nonblocking()) {
             let now = wait::now_ns();
-            if now.wrapping_sub(socket.looked_at.load(Ordering::Relaxed)) > LOOK_NS {
-                socket.looked_at.store(now, Ordering::Relaxed);
-                if socket.look(self.fd) & (READABLE | ENDS) != 0 {
-                    return self.kernel_has_news();
+            if now.wrapping_sub(socket.kernel_checked_at_ns.load(Ordering::Relaxed))
+                > KERNEL_CHECK_NS
+            {
+                socket.kernel_checked_at_ns.store(now, Ordering::Relaxed);
+                if socket.poll_kernel_events(self.fd) & (READABLE | END_EVENTS) != 0 {
+                    return self.on_kernel_event();
                 }
             }
         }
-        Step::Empty
+        Step::Wait
     }
 
     /// The peer has ended the pipe: once it is empty, the kernel goes on.
     #[cold]
     fn leave_pipe(&mut self) -> Step {
         let socket = self.socket;
-        let back = socket.incoming();
-        let _deferral = signals::defer();
-        if back.lock_receive(pid()) {
-            if back.readable() == 0 {
-                socket.stage_in.store(AFTER, Ordering::Release);
+        let incoming = socket.incoming();
+        let _deferral = signals::defer_handlers();
+        if incoming.lock_receive(pid()) {
+            if incoming.readable() == 0 {
+                socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
                 socket.record().incoming.fallbacks.add(1);
             }
-            back.unlock_receive();
+            incoming.unlock_receive();
         }
-        Step::Again
+        Step::Retry
     }
 
     /// The kernel socket says something while the pipe was empty: an end, an error, or bytes that
     /// were written to it past this library.
     #[cold]
-    fn kernel_has_news(&mut self) -> Step {
+    fn on_kernel_event(&mut self) -> Step {
         let socket = self.socket;
         if socket.incoming().readable() > 0 || socket.incoming().ends_at().is_some() {
-            return Step::Again;
+            return Step::Retry;
         }
         let mut byte = 0_u8;
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let (place, none) = ((&raw mut byte).cast(), ptr::null_mut());
+        let (target, none) = ((&raw mut byte).cast(), ptr::null_mut());
         // SAFETY: the byte is live.
-        let result = unsafe { kernel::recvfrom(self.fd, place, 1, flags, none, ptr::null_mut()) };
+        let result = unsafe { kernel::recvfrom(self.fd, target, 1, flags, none, ptr::null_mut()) };
         if socket.incoming().readable() > 0 || socket.incoming().ends_at().is_some() {
-            return Step::Again;
+            return Step::Retry;
         }
         match result {
             0 => self.end_of_stream(),
             1.. => {
-                let step = self.take_from_kernel(usize::MAX);
-                socket.look(self.fd);
+                let step = self.receive_from_kernel(usize::MAX);
+                socket.poll_kernel_events(self.fd);
                 step
             }
             _ if kernel::errno() == libc::EAGAIN => {
-                socket.look(self.fd);
-                if socket.known() & (READABLE | ENDS) == 0 { Step::Again } else { Step::Empty }
+                socket.poll_kernel_events(self.fd);
+                if socket.kernel_events() & (READABLE | END_EVENTS) == 0 {
+                    Step::Retry
+                } else {
+                    Step::Wait
+                }
             }
-            _ => Step::ConduitEnd(-1),
+            _ => Step::Return(-1),
         }
     }
 
@@ -365,188 +372,192 @@ impl Receiving<'_> {
     /// has died, and where it left bytes of ours unread the kernel would have reset the connection.
     fn end_of_stream(&self) -> Step {
         let socket = self.socket;
-        let said = socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0;
-        let own = socket.own().state.load(Ordering::Acquire) & nm_ring::conduit::READ_SHUT != 0;
-        if !said
-            && !own
+        let peer_has_shut =
+            socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0;
+        let own_read_shut =
+            socket.own().state.load(Ordering::Acquire) & nm_ring::conduit::READ_SHUT != 0;
+        if !peer_has_shut
+            && !own_read_shut
             && socket.outgoing().readable() > 0
             && socket.outgoing().resend_from().is_none()
-            && socket.reset_told.swap(1, Ordering::AcqRel) == 0
+            && socket.reset_reported.swap(1, Ordering::AcqRel) == 0
         {
             socket.record().set_reason(KernelReason::PeerDied, 0);
-            return Step::ConduitEnd(kernel::fail(libc::ECONNRESET));
+            return Step::Return(kernel::fail(libc::ECONNRESET));
         }
-        Step::ConduitEnd(0)
+        Step::Return(0)
     }
 
     /// Before the peer's pipe begins: bytes come through the kernel up to where it begins.
     #[cold]
-    fn before(&mut self) -> Step {
+    fn before_pipe(&mut self) -> Step {
         let socket = self.socket;
-        socket.withdraw();
-        let back = socket.incoming();
-        let _deferral = signals::defer();
-        if !back.lock_receive(pid()) {
-            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
+        socket.withdraw_stale_offer();
+        let incoming = socket.incoming();
+        let _deferral = signals::defer_handlers();
+        if !incoming.lock_receive(pid()) {
+            return Step::Return(kernel::fail(libc::EAGAIN));
         }
-        let step = self.before_locked();
-        back.unlock_receive();
+        let step = self.before_pipe_locked();
+        incoming.unlock_receive();
         step
     }
 
-    fn before_locked(&mut self) -> Step {
+    fn before_pipe_locked(&mut self) -> Step {
         let socket = self.socket;
-        let back = socket.incoming();
-        let Some((taken, unread)) = meet::taken_from_kernel(self.fd) else { return Step::Again };
+        let incoming = socket.incoming();
+        let Some((received, unread)) = rendezvous::received_through_kernel(self.fd) else {
+            return Step::Retry;
+        };
         // In this order: what lay in the kernel before this look belongs before the pipe.
-        let limit = match (back.starts_at(), back.ends_at()) {
-            (Some(begin), _) if begin <= taken => {
+        let limit = match (incoming.starts_at(), incoming.ends_at()) {
+            (Some(begin), _) if begin <= received => {
                 // What is remembered of the kernel socket are bytes that have been taken since:
                 // from now on nobody asks it again before it has news.
-                socket.look(self.fd);
-                socket.stage_in.store(PIPE, Ordering::Release);
-                return Step::Again;
+                socket.poll_kernel_events(self.fd);
+                socket.incoming_stage.store(IN_PIPE, Ordering::Release);
+                return Step::Retry;
             }
-            (Some(begin), _) => begin - taken,
+            (Some(begin), _) => begin - received,
             (None, Some(_)) => {
-                socket.stage_in.store(AFTER, Ordering::Release);
-                return Step::Again;
+                socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
+                return Step::Retry;
             }
             (None, None) if unread > 0 => unread,
             // Nothing there: what the kernel says beside bytes counts.
             (None, None) => {
                 return match self.peek_kernel() {
-                    1.. => Step::Again,
-                    0 => Step::ConduitEnd(0),
-                    _ if kernel::errno() == libc::EAGAIN => Step::Empty,
-                    _ => Step::ConduitEnd(-1),
+                    1.. => Step::Retry,
+                    0 => Step::Return(0),
+                    _ if kernel::errno() == libc::EAGAIN => Step::Wait,
+                    _ => Step::Return(-1),
                 };
             }
         };
-        self.take_from_kernel(limit as usize)
+        self.receive_from_kernel(limit as usize)
     }
 
     fn peek_kernel(&self) -> isize {
         let mut byte = 0_u8;
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let (place, none) = ((&raw mut byte).cast(), ptr::null_mut());
+        let (target, none) = ((&raw mut byte).cast(), ptr::null_mut());
         // SAFETY: the byte is live.
-        unsafe { kernel::recvfrom(self.fd, place, 1, flags, none, ptr::null_mut()) }
+        unsafe { kernel::recvfrom(self.fd, target, 1, flags, none, ptr::null_mut()) }
     }
 
     /// Receives at most `limit` bytes from the kernel, as far as they are there.
-    fn take_from_kernel(&mut self, limit: usize) -> Step {
+    fn receive_from_kernel(&mut self, limit: usize) -> Step {
         let flags = (self.flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
-        let mut taken = 0;
-        let mut skip = self.done;
+        let mut received = 0;
+        let mut skip = self.transferred;
         for part in self.parts {
             if skip >= part.iov_len && self.total > 0 {
                 skip -= part.iov_len;
                 continue;
             }
-            let bytes = (part.iov_len - skip).min(limit - taken);
-            let place = part.iov_base.cast::<u8>().wrapping_add(skip).cast::<c_void>();
+            let bytes = (part.iov_len - skip).min(limit - received);
+            let target = part.iov_base.cast::<u8>().wrapping_add(skip).cast::<c_void>();
             skip = 0;
             let none = ptr::null_mut();
             // SAFETY: the caller's vector names writable memory of this length.
             let result =
-                unsafe { kernel::recvfrom(self.fd, place, bytes, flags, none, ptr::null_mut()) };
+                unsafe { kernel::recvfrom(self.fd, target, bytes, flags, none, ptr::null_mut()) };
             if result <= 0 {
-                if self.done + taken > 0 {
+                if self.transferred + received > 0 {
                     break;
                 }
-                self.socket.forget(READABLE as c_int);
+                self.socket.clear_kernel_events(READABLE as c_int);
                 return match result {
-                    0 => Step::ConduitEnd(0),
-                    _ if kernel::errno() == libc::EAGAIN => Step::Empty,
-                    _ => Step::ConduitEnd(-1),
+                    0 => Step::Return(0),
+                    _ if kernel::errno() == libc::EAGAIN => Step::Wait,
+                    _ => Step::Return(-1),
                 };
             }
-            taken += result as usize;
-            if (result as usize) < bytes || taken >= limit || self.is(libc::MSG_PEEK) {
+            received += result as usize;
+            if (result as usize) < bytes || received >= limit || self.has_flag(libc::MSG_PEEK) {
                 break;
             }
         }
-        self.done += taken;
-        if taken > 0 {
-            let flow = &self.socket.record().incoming;
-            flow.kernel_bytes.add(taken as u64);
-            flow.kernel_calls.add(1);
+        self.transferred += received;
+        if received > 0 {
+            let counters = &self.socket.record().incoming;
+            counters.kernel_bytes.add(received as u64);
+            counters.kernel_calls.add(1);
         }
-        self.socket.settle();
-        if self.enough() || self.is(libc::MSG_PEEK) {
-            Step::ConduitEnd(0)
-        } else if taken == 0 {
+        self.socket.finish_return();
+        if self.is_complete() || self.has_flag(libc::MSG_PEEK) {
+            Step::Return(0)
+        } else if received == 0 {
             // The stream ended after what the call has.
-            Step::ConduitEnd(self.done as isize)
+            Step::Return(self.transferred as isize)
         } else {
-            Step::Again
+            Step::Retry
         }
     }
 }
 
 /// One call that sends.
-struct Sending<'a> {
+struct SendCall<'a> {
     socket: &'static Socket,
     fd: c_int,
     parts: &'a [iovec],
     total: usize,
     flags: c_int,
-    done: usize,
+    transferred: usize,
 }
 
 /// Sends `parts`: the count, or −1 and `errno`.
 #[inline]
 pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
-    let mut call = Sending { socket, fd, parts, total: total(parts), flags, done: 0 };
-    let mut patience = None;
-    let mut vain = Vain::default();
+    let mut call = SendCall { socket, fd, parts, total: total(parts), flags, transferred: 0 };
+    let mut limit = None;
+    let mut spurious = SpuriousWakeups::default();
     loop {
-        let step = match socket.stage_out.load(Ordering::Acquire) {
-            PIPE => call.give_to_pipe(),
-            BEFORE => call.before(),
-            _ => call.after(),
+        let step = match socket.outgoing_stage.load(Ordering::Acquire) {
+            IN_PIPE => call.send_to_pipe(),
+            BEFORE_PIPE => call.before_pipe(),
+            _ => call.after_pipe(),
         };
         match step {
-            Step::Again if vain.too_often(call.done) => {
+            Step::Retry if spurious.exceeds_limit(call.transferred) => {
                 let reset = kernel::fail(libc::ECONNRESET);
-                return if call.done > 0 { call.done as isize } else { reset };
+                return if call.transferred > 0 { call.transferred as isize } else { reset };
             }
-            Step::Again => continue,
-            Step::ConduitEnd(result) => {
-                return if call.done > 0 { call.done as isize } else { result };
+            Step::Retry => continue,
+            Step::Return(result) => {
+                return if call.transferred > 0 { call.transferred as isize } else { result };
             }
-            Step::Empty => vain.turns = 0,
+            Step::Wait => spurious.count = 0,
         }
-        let done = call.done;
-        let end = |error| if done > 0 { done as isize } else { kernel::fail(error) };
+        let transferred = call.transferred;
+        let end = |error| if transferred > 0 { transferred as isize } else { kernel::fail(error) };
         if flags & libc::MSG_DONTWAIT != 0 || socket.nonblocking() {
             return end(libc::EAGAIN);
         }
-        let patience = patience.get_or_insert_with(|| Patience::new(socket.send_timeout_ns()));
+        let limit = limit.get_or_insert_with(|| WaitLimit::new(socket.send_timeout_ns()));
         // What was there at each look, and never at the call, lasts no longer than the call may.
-        if patience.left_ns() == Some(0) {
+        if limit.left_ns() == Some(0) {
             return end(libc::EAGAIN);
         }
-        match wait::writable(socket, call.fd, patience) {
-            Woken::Look => {}
-            Woken::TimedOut => return end(libc::EAGAIN),
-            Woken::Interrupted => return end(libc::EINTR),
+        match wait::writable(socket, call.fd, limit) {
+            WaitOutcome::Retry => {}
+            WaitOutcome::TimedOut => return end(libc::EAGAIN),
+            WaitOutcome::Interrupted => return end(libc::EINTR),
         }
-        call.fd = socket.name_inside(call.fd);
+        call.fd = socket.current_descriptor(call.fd);
         if call.fd < 0 {
             return end(libc::EBADF);
         }
-        if socket.known() & ENDS != 0 {
-            socket.end_out();
+        if socket.kernel_events() & END_EVENTS != 0 {
+            socket.end_outgoing_pipe();
         }
     }
 }
 
-impl Sending<'_> {
+impl SendCall<'_> {
     /// The parts that are still to be sent.
-    fn rest(&self) -> impl Iterator<Item = &'static [u8]> {
-        let mut skip = self.done;
+    fn remaining_parts(&self) -> impl Iterator<Item = &'static [u8]> {
+        let mut skip = self.transferred;
         self.parts.iter().filter_map(move |part| {
             if skip >= part.iov_len {
                 skip -= part.iov_len;
@@ -562,109 +573,115 @@ impl Sending<'_> {
 
     /// Pushes what fits into the pipe.
     #[inline(always)]
-    fn give_to_pipe(&mut self) -> Step {
+    fn send_to_pipe(&mut self) -> Step {
         let socket = self.socket;
         if socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0 {
-            socket.end_out();
+            socket.end_outgoing_pipe();
             // Not ended only if somebody keeps the lock.
-            let ended = socket.stage_out.load(Ordering::Acquire) == AFTER;
-            return if ended { Step::Again } else { Step::ConduitEnd(kernel::fail(libc::EAGAIN)) };
+            let ended = socket.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE;
+            return if ended { Step::Retry } else { Step::Return(kernel::fail(libc::EAGAIN)) };
         }
         if self.total == 0 {
-            return Step::ConduitEnd(0);
+            return Step::Return(0);
         }
-        let out = socket.outgoing();
-        let _deferral = signals::defer();
-        if !out.lock_send(pid()) {
-            return Step::ConduitEnd(kernel::fail(libc::EAGAIN));
+        let outgoing = socket.outgoing();
+        let _deferral = signals::defer_handlers();
+        if !outgoing.lock_send(pid()) {
+            return Step::Return(kernel::fail(libc::EAGAIN));
         }
-        if out.ends_at().is_some() {
-            socket.stage_out.store(AFTER, Ordering::Release);
+        if outgoing.ends_at().is_some() {
+            socket.outgoing_stage.store(AFTER_PIPE, Ordering::Release);
             socket.record().outgoing.fallbacks.add(1);
-            out.unlock_send();
-            return Step::Again;
+            outgoing.unlock_send();
+            return Step::Retry;
         }
         let count = match self.parts {
-            [one] if self.done == 0 => {
+            [one] if self.transferred == 0 => {
                 // SAFETY: the caller's vector names readable memory of this length.
-                out.push(unsafe { slice::from_raw_parts(one.iov_base.cast(), one.iov_len) })
+                outgoing.push(unsafe { slice::from_raw_parts(one.iov_base.cast(), one.iov_len) })
             }
-            _ => out.push_parts(self.rest()),
+            _ => outgoing.push_parts(self.remaining_parts()),
         };
         if count > 0 {
-            let flow = &socket.record().outgoing;
-            flow.memory_bytes.add_exclusive(count as u64);
-            flow.memory_calls.add_exclusive(1);
+            let counters = &socket.record().outgoing;
+            counters.memory_bytes.add_exclusive(count as u64);
+            counters.memory_calls.add_exclusive(1);
         }
-        out.unlock_send();
-        socket.ring_reader();
-        self.done += count;
-        if self.done >= self.total {
-            if out.readable() > count {
-                self.look_now_and_then();
+        outgoing.unlock_send();
+        socket.wake_peer_reader();
+        self.transferred += count;
+        if self.transferred >= self.total {
+            if outgoing.readable() > count {
+                self.check_kernel_occasionally();
             }
-            return Step::ConduitEnd(0);
+            return Step::Return(0);
         }
-        if out.writable() >= WRITABLE_BYTES {
-            return Step::Again;
+        if outgoing.writable() >= WRITABLE_BYTES {
+            return Step::Retry;
         }
         socket.note_full();
-        self.look_now_and_then();
-        if socket.stage_out.load(Ordering::Relaxed) == AFTER { Step::Again } else { Step::Empty }
+        self.check_kernel_occasionally();
+        if socket.outgoing_stage.load(Ordering::Relaxed) == AFTER_PIPE {
+            Step::Retry
+        } else {
+            Step::Wait
+        }
     }
 
     /// Bytes of ours lie unread: the peer may have died.
-    fn look_now_and_then(&self) {
+    fn check_kernel_occasionally(&self) {
         let socket = self.socket;
         let now = wait::now_ns();
-        if now.wrapping_sub(socket.looked_at.load(Ordering::Relaxed)) > SENDER_LOOK_NS {
-            socket.looked_at.store(now, Ordering::Relaxed);
-            if socket.look(self.fd) & ENDS != 0 {
-                socket.end_out();
+        if now.wrapping_sub(socket.kernel_checked_at_ns.load(Ordering::Relaxed))
+            > SENDER_KERNEL_CHECK_NS
+        {
+            socket.kernel_checked_at_ns.store(now, Ordering::Relaxed);
+            if socket.poll_kernel_events(self.fd) & END_EVENTS != 0 {
+                socket.end_outgoing_pipe();
             }
         }
     }
 
     /// Before the pipe begins: begins it if that can be, else sends through the kernel.
     #[cold]
-    fn before(&mut self) -> Step {
+    fn before_pipe(&mut self) -> Step {
         let socket = self.socket;
-        socket.withdraw();
-        socket.start_out(self.fd);
-        if socket.stage_out.load(Ordering::Acquire) != BEFORE {
-            return Step::Again;
+        socket.withdraw_stale_offer();
+        socket.start_outgoing_pipe(self.fd);
+        if socket.outgoing_stage.load(Ordering::Acquire) != BEFORE_PIPE {
+            return Step::Retry;
         }
-        if !socket.kernel_send_begin() {
+        if !socket.begin_kernel_send() {
             std::hint::spin_loop();
-            return Step::Again;
+            return Step::Retry;
         }
-        let step = if socket.stage_out.load(Ordering::Acquire) == BEFORE {
-            self.give_to_kernel()
+        let step = if socket.outgoing_stage.load(Ordering::Acquire) == BEFORE_PIPE {
+            self.send_to_kernel()
         } else {
-            Step::Again
+            Step::Retry
         };
-        socket.kernel_send_end();
+        socket.end_kernel_send();
         step
     }
 
     /// After the pipe: what the peer gave back goes first.
     #[cold]
-    fn after(&mut self) -> Step {
+    fn after_pipe(&mut self) -> Step {
         let socket = self.socket;
-        if socket.owing() {
-            socket.pay(self.fd);
-            if socket.owing() {
-                return Step::Empty;
+        if socket.replay_pending() {
+            socket.replay(self.fd);
+            if socket.replay_pending() {
+                return Step::Wait;
             }
         }
-        let step = self.give_to_kernel();
-        socket.settle();
+        let step = self.send_to_kernel();
+        socket.finish_return();
         step
     }
 
     /// The kernel's own call for what is left, as blocking as the program wants it.
-    fn give_to_kernel(&mut self) -> Step {
-        let result = if self.done == 0 {
+    fn send_to_kernel(&mut self) -> Step {
+        let result = if self.transferred == 0 {
             // SAFETY: all zero is a valid message header.
             let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
             header.msg_iov = self.parts.as_ptr().cast_mut();
@@ -672,20 +689,21 @@ impl Sending<'_> {
             // SAFETY: the vector is the caller's.
             unsafe { kernel::sendmsg(self.fd, &raw const header, self.flags) }
         } else {
-            let Some(next) = self.rest().next() else { return Step::ConduitEnd(0) };
+            let Some(next) = self.remaining_parts().next() else { return Step::Return(0) };
             let start = next.as_ptr().cast();
             // SAFETY: the part is live and of this length.
             unsafe { kernel::sendto(self.fd, start, next.len(), self.flags, ptr::null(), 0) }
         };
         if result < 0 {
-            self.socket.forget(libc::EPOLLOUT | libc::EPOLLWRNORM);
-            return Step::ConduitEnd(-1);
+            self.socket.clear_kernel_events(libc::EPOLLOUT | libc::EPOLLWRNORM);
+            return Step::Return(-1);
         }
-        let flow = &self.socket.record().outgoing;
-        flow.kernel_bytes.add(result as u64);
-        flow.kernel_calls.add(1);
-        let whole = self.done > 0 && result > 0 && self.done + (result as usize) < self.total;
-        self.done += result as usize;
-        if whole { Step::Again } else { Step::ConduitEnd(0) }
+        let counters = &self.socket.record().outgoing;
+        counters.kernel_bytes.add(result as u64);
+        counters.kernel_calls.add(1);
+        let retry =
+            self.transferred > 0 && result > 0 && self.transferred + (result as usize) < self.total;
+        self.transferred += result as usize;
+        if retry { Step::Retry } else { Step::Return(0) }
     }
 }

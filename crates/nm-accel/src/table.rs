@@ -14,22 +14,22 @@ pub const DESCRIPTORS: usize = 1 << 20;
 
 /// Own descriptors begin here at the latest: higher ones would make the kernel's table of
 /// descriptors, which each fork copies, larger than it need be.
-const OWN_FROM_MAX: usize = 8192;
+const LIBRARY_FDS_FROM_MAX: usize = 8192;
 
 static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
 
 /// Marks a descriptor as the library's own.
-static OURS: Socket = Socket::new();
+static LIBRARY_OWNED: Socket = Socket::new();
 
 static OWNER_PID: AtomicI32 = AtomicI32::new(0);
-static HIGHEST_OWN: AtomicUsize = AtomicUsize::new(0);
+static HIGHEST_LIBRARY_FD: AtomicUsize = AtomicUsize::new(0);
 
 /// The socket behind a descriptor, if it is one that the library knows.
 #[inline(always)]
 pub fn get(fd: c_int) -> Option<&'static Socket> {
     let entry = TABLE.get(fd as usize)?.load(Ordering::Acquire);
-    if entry.is_null() || ptr::eq(entry, &raw const OURS) {
+    if entry.is_null() || ptr::eq(entry, &raw const LIBRARY_OWNED) {
         return None;
     }
     // SAFETY: entries point into the pool, whose memory is never given back.
@@ -42,56 +42,56 @@ pub fn bind(fd: c_int, socket: &'static Socket) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
     socket.descriptors.fetch_add(1, Ordering::AcqRel);
     let old = entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel);
-    if !old.is_null() && !ptr::eq(old, &raw const OURS) {
+    if !old.is_null() && !ptr::eq(old, &raw const LIBRARY_OWNED) {
         // SAFETY: entries point into the pool, whose memory is never given back.
         let old = unsafe { &*old };
-        if let Some(release) = forget(old) {
-            if release.last {
-                old.leave(-1);
+        if let Some(pending) = drop_descriptor(old) {
+            if pending.last {
+                old.begin_close(-1);
             }
-            release.finish();
+            pending.finish();
         }
     }
 }
 
 /// What is left to do once the kernel has closed a descriptor that was in the table.
 #[must_use = "call finish() after the kernel's close"]
-pub struct Release {
+pub struct PendingClose {
     socket: &'static Socket,
     last: bool,
 }
 
-impl Release {
+impl PendingClose {
     /// Lets go of the socket's memory if that was its last descriptor in this process.
     pub fn finish(self) {
         if self.last {
-            self.socket.close();
+            self.socket.finish_close();
         }
     }
 }
 
-fn forget(socket: &'static Socket) -> Option<Release> {
+fn drop_descriptor(socket: &'static Socket) -> Option<PendingClose> {
     let before = socket.descriptors.fetch_sub(1, Ordering::AcqRel);
-    Some(Release { socket, last: before == 1 })
+    Some(PendingClose { socket, last: before == 1 })
 }
 
 /// Takes a descriptor out of the table, before the kernel closes it. With the last one the peer is
 /// told in shared memory what the kernel's FIN or RST is about to say.
-pub fn unbind(fd: c_int) -> Option<Release> {
+pub fn unbind(fd: c_int) -> Option<PendingClose> {
     let socket = get(fd)?;
     let entry = TABLE.get(fd as usize)?;
     let taken = ptr::from_ref(socket).cast_mut();
     let null = ptr::null_mut();
     entry.compare_exchange(taken, null, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-    let release = forget(socket)?;
-    if release.last {
-        socket.leave(fd);
+    let pending = drop_descriptor(socket)?;
+    if pending.last {
+        socket.begin_close(fd);
     }
-    Some(release)
+    Some(pending)
 }
 
 /// Calls `visit` for each descriptor in the table.
-pub fn each(mut visit: impl FnMut(c_int, &'static Socket)) {
+pub fn for_each_descriptor(mut visit: impl FnMut(c_int, &'static Socket)) {
     for fd in 0..limit() {
         if let Some(socket) = get(fd as c_int) {
             visit(fd as c_int, socket);
@@ -100,7 +100,7 @@ pub fn each(mut visit: impl FnMut(c_int, &'static Socket)) {
 }
 
 /// Calls `visit` once for each live socket, however many descriptors it has.
-pub fn each_socket(mut visit: impl FnMut(&'static Socket)) {
+pub fn for_each_socket(mut visit: impl FnMut(&'static Socket)) {
     for chunk in &POOL {
         let chunk = chunk.load(Ordering::Acquire);
         if chunk.is_null() {
@@ -119,24 +119,24 @@ pub fn each_socket(mut visit: impl FnMut(&'static Socket)) {
 fn limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let soft = limit.current.unwrap_or(DESCRIPTORS as u64);
-    (soft as usize).clamp(64, DESCRIPTORS).max(HIGHEST_OWN.load(Ordering::Relaxed) + 1)
+    (soft as usize).clamp(64, DESCRIPTORS).max(HIGHEST_LIBRARY_FD.load(Ordering::Relaxed) + 1)
 }
 
 /// Whether this descriptor is the library's own, which the program must not touch.
 #[inline(always)]
-pub fn is_ours(fd: c_int) -> bool {
+pub fn is_library_descriptor(fd: c_int) -> bool {
     TABLE
         .get(fd as usize)
-        .is_some_and(|entry| ptr::eq(entry.load(Ordering::Relaxed), &raw const OURS))
+        .is_some_and(|entry| ptr::eq(entry.load(Ordering::Relaxed), &raw const LIBRARY_OWNED))
 }
 
 /// Moves an own descriptor out of the program's way, closes it at exec, and protects it. Gives the
 /// new number; where there is no room up there, the descriptor stays where it is.
-pub fn keep(fd: c_int) -> c_int {
+pub fn protect(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
-    let from = (limit() / 2).min(OWN_FROM_MAX);
+    let from = (limit() / 2).min(LIBRARY_FDS_FROM_MAX);
     // SAFETY: duplicating and closing a descriptor that we made ourselves.
     let high = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, from) };
     let kept = if high >= 0 && (high as usize) < DESCRIPTORS {
@@ -147,14 +147,14 @@ pub fn keep(fd: c_int) -> c_int {
         fd
     };
     if let Some(entry) = TABLE.get(kept as usize) {
-        entry.store((&raw const OURS).cast_mut(), Ordering::Release);
-        HIGHEST_OWN.fetch_max(kept as usize, Ordering::Relaxed);
+        entry.store((&raw const LIBRARY_OWNED).cast_mut(), Ordering::Release);
+        HIGHEST_LIBRARY_FD.fetch_max(kept as usize, Ordering::Relaxed);
     }
     kept
 }
 
 /// Closes an own descriptor.
-pub fn release_own(fd: c_int) {
+pub fn close_library_descriptor(fd: c_int) {
     if fd < 0 {
         return;
     }
@@ -166,9 +166,11 @@ pub fn release_own(fd: c_int) {
 }
 
 /// The first own descriptor from `from` on.
-pub fn next_own(from: c_int) -> Option<c_int> {
-    let highest = HIGHEST_OWN.load(Ordering::Relaxed);
-    (from.max(0) as usize..=highest).find(|&fd| is_ours(fd as c_int)).map(|fd| fd as c_int)
+pub fn next_library_descriptor(from: c_int) -> Option<c_int> {
+    let highest = HIGHEST_LIBRARY_FD.load(Ordering::Relaxed);
+    (from.max(0) as usize..=highest)
+        .find(|&fd| is_library_descriptor(fd as c_int))
+        .map(|fd| fd as c_int)
 }
 
 /// The process that the table belongs to (0 before the constructor ran).
@@ -178,15 +180,15 @@ pub fn owner_pid() -> i32 {
 }
 
 /// The table belongs to this process from now on.
-pub fn adopt() {
+pub fn take_ownership() {
     OWNER_PID.store(kernel::getpid(), Ordering::Relaxed);
 }
 
 /// In the child after a fork: the table is the child's own, and no other thread of it exists.
 pub fn forked_child() {
-    adopt();
-    each_socket(Socket::forget_threads);
-    crate::meet::forked_child();
+    take_ownership();
+    for_each_socket(Socket::reset_threads_after_fork);
+    crate::rendezvous::forked_child();
 }
 
 const CHUNK: usize = 64;
@@ -202,11 +204,11 @@ static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 
 /// The stack of free sockets: in the low half the number + 1 of the uppermost, in the high half a
 /// count of changes, so that a pop cannot mistake a stack that changed and changed back.
-static FREE: AtomicU64 = AtomicU64::new(0);
+static FREE_LIST: AtomicU64 = AtomicU64::new(0);
 
-const LOW: u64 = u32::MAX as u64;
+const INDEX_MASK: u64 = u32::MAX as u64;
 
-fn nth(index: u32) -> Option<&'static Socket> {
+fn socket_at(index: u32) -> Option<&'static Socket> {
     let chunk = POOL.get(index as usize / CHUNK)?.load(Ordering::Acquire);
     // SAFETY: a chunk, once in the pool, is mapped and initialised for good.
     (!chunk.is_null()).then(|| unsafe { &(&(*chunk).0)[index as usize % CHUNK] })
@@ -215,15 +217,15 @@ fn nth(index: u32) -> Option<&'static Socket> {
 /// A socket that nobody uses, or `None` when memory is short.
 pub fn claim() -> Option<&'static Socket> {
     loop {
-        let head = FREE.load(Ordering::Acquire);
-        let Some(index) = ((head & LOW) as u32).checked_sub(1) else {
+        let head = FREE_LIST.load(Ordering::Acquire);
+        let Some(index) = ((head & INDEX_MASK) as u32).checked_sub(1) else {
             grow()?;
             continue;
         };
-        let socket = nth(index)?;
+        let socket = socket_at(index)?;
         let below = u64::from(socket.next_free.load(Ordering::Relaxed));
         let next = ((head >> 32).wrapping_add(1) << 32) | below;
-        if FREE.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if FREE_LIST.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return Some(socket);
         }
     }
@@ -232,11 +234,11 @@ pub fn claim() -> Option<&'static Socket> {
 /// Gives a socket back.
 pub fn free(socket: &'static Socket) {
     loop {
-        let head = FREE.load(Ordering::Acquire);
+        let head = FREE_LIST.load(Ordering::Acquire);
         socket.next_free.store(head as u32, Ordering::Relaxed);
         let index = u64::from(socket.index.load(Ordering::Relaxed) + 1);
         let next = ((head >> 32).wrapping_add(1) << 32) | index;
-        if FREE.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if FREE_LIST.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
     }
@@ -261,7 +263,7 @@ fn grow() -> Option<()> {
     place.store(chunk, Ordering::Release);
     for index in 0..CHUNK {
         let number = (number * CHUNK + index) as u32;
-        if let Some(socket) = nth(number) {
+        if let Some(socket) = socket_at(number) {
             socket.index.store(number, Ordering::Relaxed);
             free(socket);
         }

@@ -8,27 +8,27 @@ use libc::pollfd;
 use nm_ring::ledger::DirectionCounters;
 
 use crate::settings::Settings;
-use crate::socket::{PIPE, Socket, WRITABLE_BYTES};
+use crate::socket::{IN_PIPE, Socket, WRITABLE_BYTES};
 use crate::{kernel, signals};
 
 /// Longest spin unless the settings say otherwise, µs.
 const SPIN_US: u32 = 200;
 
 /// Shortest spin that the budget shrinks to, ns: about a wake-up's worth of looking costs nothing.
-const SHORTEST_NS: u64 = 2_000;
+const SPIN_NS_MIN: u64 = 2_000;
 
 /// Between two looks at the kernel socket while spinning, ns.
-const LOOK_NS: u64 = 50_000;
+const KERNEL_CHECK_NS: u64 = 50_000;
 
 /// Of so many spins in vain the last is as long as the settings allow.
-const PROBE: u32 = 16;
+const PROBE_EVERY: u32 = 16;
 
 /// Looks at the pipe before the clock is read again.
-const LOOKS: u32 = 64;
+const SPINS_PER_CLOCK_READ: u32 = 64;
 
 static SPIN_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether this machine has one CPU only.
-static ALONE: AtomicBool = AtomicBool::new(false);
+static SINGLE_CPU: AtomicBool = AtomicBool::new(false);
 /// Where the kernel keeps a thread's CPU number, from the thread pointer on; 0 if it does not.
 static RSEQ_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,7 +39,7 @@ pub fn prepare() {
     // SAFETY: asks for a number. What this process is pinned to does not count: its peer may well
     // run elsewhere, and says where.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    ALONE.store(online == 1, Ordering::Relaxed);
+    SINGLE_CPU.store(online == 1, Ordering::Relaxed);
     // SAFETY: a look-up by name; glibc from 2.35 on exports the offset as a constant.
     let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
     // SAFETY: as above: it is the address of a `ptrdiff_t` that does not change.
@@ -93,23 +93,23 @@ fn thread_pointer() -> usize {
 
 /// What to do after a fruitless look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum SpinStep {
     /// Look again.
-    Again,
+    Retry,
     /// Look again, and at the kernel socket as well.
-    AgainAndKernel,
+    CheckKernel,
     /// The spin has lasted long enough: sleep.
-    GiveUp,
+    Sleep,
     /// A handler without `SA_RESTART` ran: end the call.
     Interrupted,
 }
 
 /// A spin. The caller looks, and asks after each fruitless look.
 pub struct Spin {
-    begun: u64,
-    budget: u64,
-    kernel_at: u64,
-    looks: u32,
+    begun_ns: u64,
+    budget_ns: u64,
+    kernel_checked_at_ns: u64,
+    spins: u32,
     signals: u32,
 }
 
@@ -118,38 +118,38 @@ impl Spin {
     /// of the call.
     #[inline(always)]
     pub fn begin(budget_ns: u64, signals: u32) -> Spin {
-        Spin { begun: 0, budget: budget_ns, kernel_at: 0, looks: 0, signals }
+        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, spins: 0, signals }
     }
 
     /// After a fruitless look.
     #[inline(always)]
-    pub fn turn(&mut self) -> Turn {
+    pub fn step(&mut self) -> SpinStep {
         std::hint::spin_loop();
-        self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS) && self.begun != 0 {
-            return Turn::Again;
+        self.spins += 1;
+        if !self.spins.is_multiple_of(SPINS_PER_CLOCK_READ) && self.begun_ns != 0 {
+            return SpinStep::Retry;
         }
         let now = now_ns();
-        if self.begun == 0 {
-            self.begun = now;
-            self.kernel_at = now;
+        if self.begun_ns == 0 {
+            self.begun_ns = now;
+            self.kernel_checked_at_ns = now;
         }
-        if signals::count() != self.signals {
-            return Turn::Interrupted;
+        if signals::interrupt_count() != self.signals {
+            return SpinStep::Interrupted;
         }
-        if now.wrapping_sub(self.begun) >= self.budget {
-            return Turn::GiveUp;
+        if now.wrapping_sub(self.begun_ns) >= self.budget_ns {
+            return SpinStep::Sleep;
         }
-        if now.wrapping_sub(self.kernel_at) >= LOOK_NS {
-            self.kernel_at = now;
-            return Turn::AgainAndKernel;
+        if now.wrapping_sub(self.kernel_checked_at_ns) >= KERNEL_CHECK_NS {
+            self.kernel_checked_at_ns = now;
+            return SpinStep::CheckKernel;
         }
-        Turn::Again
+        SpinStep::Retry
     }
 }
 
 /// Longest spin that the settings allow, in ns.
-pub fn longest_spin() -> u64 {
+pub fn spin_ns_max() -> u64 {
     SPIN_NS.load(Ordering::Relaxed)
 }
 
@@ -158,21 +158,21 @@ pub fn longest_spin() -> u64 {
 pub fn budget(socket: &Socket, writer: bool) -> u64 {
     let here = cpu();
     socket.own().set_cpu(here);
-    if ALONE.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here) {
+    if SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here) {
         return 0;
     }
-    socket.budgets[usize::from(writer)].load(Ordering::Relaxed).min(longest_spin())
+    socket.spin_budgets_ns[usize::from(writer)].load(Ordering::Relaxed).min(spin_ns_max())
 }
 
 /// Learns from a spin: one that was in vain halves the next, one that succeeded doubles it. Where
 /// both ends have come to sleep at once, no short spin would ever succeed again, so that now and
 /// then one is as long as the settings allow.
-pub fn learn(socket: &Socket, writer: bool, success: bool) {
-    let word = &socket.budgets[usize::from(writer)];
+pub fn adjust_budget(socket: &Socket, writer: bool, success: bool) {
+    let word = &socket.spin_budgets_ns[usize::from(writer)];
     let failed = &socket.failed_spins[usize::from(writer)];
-    let longest = longest_spin();
+    let longest = spin_ns_max();
     let old = word.load(Ordering::Relaxed).min(longest);
-    let shortest = SHORTEST_NS.min(longest);
+    let shortest = SPIN_NS_MIN.min(longest);
     let new = if success {
         if failed.load(Ordering::Relaxed) != 0 {
             failed.store(0, Ordering::Relaxed);
@@ -180,8 +180,8 @@ pub fn learn(socket: &Socket, writer: bool, success: bool) {
         old.saturating_mul(2).min(longest)
     } else {
         match failed.fetch_add(1, Ordering::Relaxed) + 1 {
-            count if count % PROBE == 0 => longest,
-            count if count > PROBE => shortest,
+            count if count % PROBE_EVERY == 0 => longest,
+            count if count > PROBE_EVERY => shortest,
             _ => (old / 2).max(shortest),
         }
     };
@@ -192,9 +192,9 @@ pub fn learn(socket: &Socket, writer: bool, success: bool) {
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum WaitOutcome {
     /// Look again.
-    Look,
+    Retry,
     /// The time limit passed.
     TimedOut,
     /// A handler ran, and the call must end.
@@ -202,7 +202,7 @@ pub enum Woken {
 }
 
 /// A call's time limit and what it has seen of signals.
-pub struct Patience {
+pub struct WaitLimit {
     deadline: Option<u64>,
     limited: bool,
     signals: u32,
@@ -217,15 +217,15 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-impl Patience {
+impl WaitLimit {
     /// For a call that begins now and may last `limit_ns`.
     #[inline(always)]
-    pub fn new(limit_ns: Option<u64>) -> Patience {
-        Patience {
+    pub fn new(limit_ns: Option<u64>) -> WaitLimit {
+        WaitLimit {
             deadline: limit_ns.map(|ns| now_ns().saturating_add(ns)),
             limited: limit_ns.is_some(),
-            signals: signals::count(),
-            all_signals: signals::count_all(),
+            signals: signals::interrupt_count(),
+            all_signals: signals::delivery_count(),
         }
     }
 
@@ -233,7 +233,8 @@ impl Patience {
     /// limit any.
     #[inline(always)]
     pub fn interrupted(&self) -> bool {
-        signals::count() != self.signals || self.limited && signals::count_all() != self.all_signals
+        signals::interrupt_count() != self.signals
+            || self.limited && signals::delivery_count() != self.all_signals
     }
 
     /// Time left in ns, if there is a limit.
@@ -244,39 +245,40 @@ impl Patience {
 
 /// Waits until the socket may have something to read.
 #[inline(always)]
-pub fn readable(socket: &'static Socket, fd: c_int, patience: &Patience) -> Woken {
-    let back = socket.incoming();
-    if socket.stage_in.load(Ordering::Relaxed) == PIPE {
-        let ready = || back.readable() > 0 || back.ends_at().is_some();
-        match spin(socket, fd, patience, false, ready) {
-            Woken::TimedOut => {}
-            woken => return woken,
+pub fn readable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOutcome {
+    let incoming = socket.incoming();
+    if socket.incoming_stage.load(Ordering::Relaxed) == IN_PIPE {
+        let ready = || incoming.readable() > 0 || incoming.ends_at().is_some();
+        match spin(socket, fd, limit, false, ready) {
+            WaitOutcome::TimedOut => {}
+            outcome => return outcome,
         }
     }
-    sleep(socket, fd, patience, false, || {
-        back.readable() > 0 && socket.pipe_is_next()
-            || back.ends_at().is_some() && socket.stage_in.load(Ordering::Relaxed) == PIPE
+    sleep(socket, fd, limit, false, || {
+        incoming.readable() > 0 && socket.pipe_is_next()
+            || incoming.ends_at().is_some()
+                && socket.incoming_stage.load(Ordering::Relaxed) == IN_PIPE
     })
 }
 
 /// Waits until the socket may take something.
-pub fn writable(socket: &'static Socket, fd: c_int, patience: &Patience) -> Woken {
-    let out = socket.outgoing();
-    if socket.stage_out.load(Ordering::Relaxed) == PIPE {
-        let ready = || out.writable() >= WRITABLE_BYTES || out.ends_at().is_some();
-        match spin(socket, fd, patience, true, ready) {
-            Woken::TimedOut => {}
-            woken => return woken,
+pub fn writable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOutcome {
+    let outgoing = socket.outgoing();
+    if socket.outgoing_stage.load(Ordering::Relaxed) == IN_PIPE {
+        let ready = || outgoing.writable() >= WRITABLE_BYTES || outgoing.ends_at().is_some();
+        match spin(socket, fd, limit, true, ready) {
+            WaitOutcome::TimedOut => {}
+            outcome => return outcome,
         }
     }
-    sleep(socket, fd, patience, true, || {
-        socket.stage_out.load(Ordering::Relaxed) == PIPE
-            && (out.writable() >= WRITABLE_BYTES || out.ends_at().is_some())
+    sleep(socket, fd, limit, true, || {
+        socket.outgoing_stage.load(Ordering::Relaxed) == IN_PIPE
+            && (outgoing.writable() >= WRITABLE_BYTES || outgoing.ends_at().is_some())
     })
 }
 
 /// The counts of the direction that is waited for.
-fn flow(socket: &Socket, writer: bool) -> &'static DirectionCounters {
+fn counters(socket: &Socket, writer: bool) -> &'static DirectionCounters {
     let record = socket.record();
     if writer { &record.outgoing } else { &record.incoming }
 }
@@ -286,47 +288,49 @@ fn flow(socket: &Socket, writer: bool) -> &'static DirectionCounters {
 fn spin(
     socket: &'static Socket,
     fd: c_int,
-    patience: &Patience,
+    limit: &WaitLimit,
     writer: bool,
     ready: impl Fn() -> bool,
-) -> Woken {
+) -> WaitOutcome {
     let budget = budget(socket, writer);
     if budget == 0 {
-        return Woken::TimedOut;
+        return WaitOutcome::TimedOut;
     }
-    let mut spin = Spin::begin(budget, signals::count());
+    let mut spin = Spin::begin(budget, signals::interrupt_count());
     loop {
         if ready() {
-            learn(socket, writer, true);
-            return Woken::Look;
+            adjust_budget(socket, writer, true);
+            return WaitOutcome::Retry;
         }
-        match spin.turn() {
-            Turn::Again => {}
-            Turn::AgainAndKernel => {
-                if patience.left_ns() == Some(0) {
-                    return Woken::TimedOut;
+        match spin.step() {
+            SpinStep::Retry => {}
+            SpinStep::CheckKernel => {
+                if limit.left_ns() == Some(0) {
+                    return WaitOutcome::TimedOut;
                 }
-                let news = socket.look(fd) & !(libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-                if news != 0 && !writer {
-                    return Woken::Look;
+                let kernel_events =
+                    socket.poll_kernel_events(fd) & !(libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+                if kernel_events != 0 && !writer {
+                    return WaitOutcome::Retry;
                 }
-                if news & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0 {
-                    return Woken::Look;
+                if kernel_events & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0
+                {
+                    return WaitOutcome::Retry;
                 }
             }
-            Turn::GiveUp => {
-                learn(socket, writer, false);
-                flow(socket, writer).failed_spins.add(1);
-                return Woken::TimedOut;
+            SpinStep::Sleep => {
+                adjust_budget(socket, writer, false);
+                counters(socket, writer).failed_spins.add(1);
+                return WaitOutcome::TimedOut;
             }
-            Turn::Interrupted => {
-                if patience.interrupted() {
-                    return Woken::Interrupted;
+            SpinStep::Interrupted => {
+                if limit.interrupted() {
+                    return WaitOutcome::Interrupted;
                 }
             }
         }
-        if socket.name_inside(fd) != fd {
-            return Woken::Look;
+        if socket.current_descriptor(fd) != fd {
+            return WaitOutcome::Retry;
         }
     }
 }
@@ -335,60 +339,60 @@ fn spin(
 fn sleep(
     socket: &'static Socket,
     fd: c_int,
-    patience: &Patience,
+    limit: &WaitLimit,
     writer: bool,
     ready: impl Fn() -> bool,
-) -> Woken {
+) -> WaitOutcome {
     let mut events = libc::POLLRDHUP;
-    let in_kernel = if writer { &socket.stage_out } else { &socket.stage_in };
+    let stage = if writer { &socket.outgoing_stage } else { &socket.incoming_stage };
     if !writer {
         events |= libc::POLLIN;
     } else {
-        if in_kernel.load(Ordering::Relaxed) != PIPE {
+        if stage.load(Ordering::Relaxed) != IN_PIPE {
             events |= libc::POLLOUT;
         }
         // What is known already would end each sleep at once.
-        if socket.known() & libc::EPOLLRDHUP as u32 != 0 {
+        if socket.kernel_events() & libc::EPOLLRDHUP as u32 != 0 {
             events &= !libc::POLLRDHUP;
         }
     }
-    socket.lie_down();
+    socket.begin_sleep();
     socket.arm(!writer, writer);
     let result = loop {
-        if ready() || socket.name_inside(fd) != fd {
-            break Woken::Look;
+        if ready() || socket.current_descriptor(fd) != fd {
+            break WaitOutcome::Retry;
         }
-        let left = patience.left_ns();
+        let left = limit.left_ns();
         if left == Some(0) {
-            break Woken::TimedOut;
+            break WaitOutcome::TimedOut;
         }
         let time = signals::sleep_timeout(left);
-        if patience.interrupted() {
-            break Woken::Interrupted;
+        if limit.interrupted() {
+            break WaitOutcome::Interrupted;
         }
-        let bell = pollfd { fd: socket.bell(), events: libc::POLLIN, revents: 0 };
-        let mut both = [pollfd { fd, events, revents: 0 }, bell];
-        flow(socket, writer).sleeps.add(1);
+        let doorbell = pollfd { fd: socket.doorbell(), events: libc::POLLIN, revents: 0 };
+        let mut entries = [pollfd { fd, events, revents: 0 }, doorbell];
+        counters(socket, writer).sleeps.add(1);
         // SAFETY: both arrays are live; the time is this thread's own place for it.
-        let count = unsafe { kernel::ppoll(both.as_mut_ptr(), 2, time, std::ptr::null(), 0) };
-        if both[1].revents != 0 {
-            socket.hush_asleep();
+        let count = unsafe { kernel::ppoll(entries.as_mut_ptr(), 2, time, std::ptr::null(), 0) };
+        if entries[1].revents != 0 {
+            socket.drain_as_sleeper();
         }
         if count > 0 {
-            if both[0].revents != 0 {
-                socket.look(fd);
+            if entries[0].revents != 0 {
+                socket.poll_kernel_events(fd);
             }
-            break Woken::Look;
+            break WaitOutcome::Retry;
         }
-        if patience.interrupted() {
-            break Woken::Interrupted;
+        if limit.interrupted() {
+            break WaitOutcome::Interrupted;
         }
         if count < 0 && kernel::errno() != libc::EINTR {
-            break Woken::Look;
+            break WaitOutcome::Retry;
         }
     };
     socket.disarm(!writer, writer);
-    socket.get_up();
+    socket.end_sleep();
     result
 }
 

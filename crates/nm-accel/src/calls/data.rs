@@ -13,7 +13,7 @@ use nm_ring::ledger::KernelReason;
 
 use super::handover;
 use crate::socket::{Phase, Socket};
-use crate::{kernel, meet, stream, table, wait};
+use crate::{kernel, rendezvous, stream, table, wait};
 
 /// Most parts that a vector may have.
 const PARTS_MAX: usize = 1024;
@@ -33,18 +33,18 @@ fn receive(
     flags: c_int,
     raw: impl Fn() -> isize,
 ) -> isize {
-    if socket.joined()
+    if socket.is_joined()
         && flags & KERNEL_RECEIVE == 0
-        && let Some(_inside) = socket.enter(fd)
-        && socket.joined()
+        && let Some(_guard) = socket.enter(fd)
+        && socket.is_joined()
     {
         return stream::receive(socket, fd, parts, flags);
     }
-    receive_slowly(socket, fd, parts, flags, raw)
+    receive_slow(socket, fd, parts, flags, raw)
 }
 
 #[cold]
-fn receive_slowly(
+fn receive_slow(
     socket: &'static Socket,
     fd: c_int,
     parts: &[iovec],
@@ -54,23 +54,23 @@ fn receive_slowly(
     if socket.phase() != Phase::Candidate || flags & KERNEL_RECEIVE != 0 {
         return count_received(socket, raw());
     }
-    if !socket.kernel_wait_begin() {
+    if !socket.begin_kernel_wait() {
         return receive(socket, fd, parts, flags, raw);
     }
     let result = raw();
-    socket.kernel_wait_end();
+    socket.end_kernel_wait();
     if result >= 0 && flags & libc::MSG_PEEK == 0 {
         count_received(socket, result);
-        meet::after_call(socket, fd);
+        rendezvous::after_data_call(socket, fd);
     }
     result
 }
 
 fn count_received(socket: &Socket, result: isize) -> isize {
     if result > 0 {
-        let flow = &socket.record().incoming;
-        flow.kernel_bytes.add(result as u64);
-        flow.kernel_calls.add(1);
+        let counters = &socket.record().incoming;
+        counters.kernel_bytes.add(result as u64);
+        counters.kernel_calls.add(1);
     }
     result
 }
@@ -84,18 +84,18 @@ fn transmit(
     flags: c_int,
     raw: impl Fn() -> isize,
 ) -> isize {
-    if socket.joined()
+    if socket.is_joined()
         && flags & KERNEL_SEND == 0
-        && let Some(_inside) = socket.enter(fd)
-        && socket.joined()
+        && let Some(_guard) = socket.enter(fd)
+        && socket.is_joined()
     {
         return stream::send(socket, fd, parts, flags);
     }
-    transmit_slowly(socket, fd, parts, flags, raw)
+    transmit_slow(socket, fd, parts, flags, raw)
 }
 
 #[cold]
-fn transmit_slowly(
+fn transmit_slow(
     socket: &'static Socket,
     fd: c_int,
     parts: &[iovec],
@@ -104,7 +104,7 @@ fn transmit_slowly(
 ) -> isize {
     if flags & KERNEL_SEND != 0 {
         let urgent = flags & libc::MSG_OOB != 0;
-        socket.to_kernel(if urgent {
+        socket.move_to_kernel(if urgent {
             KernelReason::UrgentData
         } else {
             KernelReason::UnsupportedCall
@@ -113,34 +113,34 @@ fn transmit_slowly(
     if socket.phase() != Phase::Candidate {
         return count_sent(socket, raw());
     }
-    while !socket.kernel_send_begin() {
+    while !socket.begin_kernel_send() {
         std::hint::spin_loop();
     }
-    if socket.joined() {
-        socket.kernel_send_end();
+    if socket.is_joined() {
+        socket.end_kernel_send();
         return transmit(socket, fd, parts, flags, raw);
     }
     let result = raw();
-    socket.kernel_send_end();
+    socket.end_kernel_send();
     if result >= 0 {
         count_sent(socket, result);
-        meet::after_call(socket, fd);
+        rendezvous::after_data_call(socket, fd);
     }
     result
 }
 
 fn count_sent(socket: &Socket, result: isize) -> isize {
     if result > 0 {
-        let flow = &socket.record().outgoing;
-        flow.kernel_bytes.add(result as u64);
-        flow.kernel_calls.add(1);
+        let counters = &socket.record().outgoing;
+        counters.kernel_bytes.add(result as u64);
+        counters.kernel_calls.add(1);
     }
     result
 }
 
 /// One buffer as a vector.
 #[inline(always)]
-fn one(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
+fn single_part(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: bytes }]
 }
 
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> i
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::read(fd, buffer, bytes) };
     match table::get(fd) {
-        Some(socket) if bytes > 0 => receive(socket, fd, &one(buffer, bytes), 0, raw),
+        Some(socket) if bytes > 0 => receive(socket, fd, &single_part(buffer, bytes), 0, raw),
         _ => raw(),
     }
 }
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::write(fd, buffer, bytes) };
     match table::get(fd) {
-        Some(socket) => transmit(socket, fd, &one(buffer, bytes), 0, raw),
+        Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), 0, raw),
         None => raw(),
     }
 }
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, bytes: usize, flag
         unsafe { kernel::recvfrom(fd, buffer, bytes, flags, ptr::null_mut(), ptr::null_mut()) }
     };
     match table::get(fd) {
-        Some(socket) => receive(socket, fd, &one(buffer, bytes), flags, raw),
+        Some(socket) => receive(socket, fd, &single_part(buffer, bytes), flags, raw),
         None => raw(),
     }
 }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn send(
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, ptr::null(), 0) };
     match table::get(fd) {
-        Some(socket) => transmit(socket, fd, &one(buffer, bytes), flags, raw),
+        Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), flags, raw),
         None => raw(),
     }
 }
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn recvfrom(
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::recvfrom(fd, buffer, bytes, flags, address, length) };
     let Some(socket) = table::get(fd) else { return raw() };
-    let result = receive(socket, fd, &one(buffer, bytes), flags, raw);
+    let result = receive(socket, fd, &single_part(buffer, bytes), flags, raw);
     if result >= 0 && !address.is_null() && !length.is_null() {
         // SAFETY: the program's own variable.
         unsafe { *length = 0 };
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn sendto(
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, address, length) };
     match table::get(fd) {
-        Some(socket) => transmit(socket, fd, &one(buffer, bytes), flags, raw),
+        Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), flags, raw),
         None => raw(),
     }
 }
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::recvmsg(fd, message, flags) };
     let Some(socket) = table::get(fd) else { return raw() };
-    if message.is_null() || !socket.joined() && socket.phase() == Phase::Kernel {
+    if message.is_null() || !socket.is_joined() && socket.phase() == Phase::Kernel {
         return raw();
     }
     // SAFETY: the program's own header and vector.
@@ -434,7 +434,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     }
     let Some(socket) = table::get(fd) else { return raw() };
     if control {
-        socket.to_kernel(KernelReason::UnsupportedCall);
+        socket.move_to_kernel(KernelReason::UnsupportedCall);
     }
     // SAFETY: the program's own vector.
     match unsafe { parts(header.msg_iov, header.msg_iovlen) } {
@@ -519,8 +519,8 @@ pub unsafe extern "C" fn sendmmsg(
         }
         message.msg_len = result as u32;
         // SAFETY: as above.
-        let whole = unsafe { parts(message.msg_hdr.msg_iov, wanted) };
-        if whole.is_some_and(|parts| stream::total(parts) > result as usize) {
+        let parts = unsafe { parts(message.msg_hdr.msg_iov, wanted) };
+        if parts.is_some_and(|parts| stream::total(parts) > result as usize) {
             return index as c_int + 1;
         }
     }
@@ -545,10 +545,10 @@ pub unsafe extern "C" fn sendfile(
     // SAFETY: the program's own call.
     let raw = || unsafe { kernel::sendfile(out, file, offset, bytes) };
     let Some(socket) = table::get(out) else { return raw() };
-    if !socket.joined() {
-        return transmit_slowly(socket, out, &[], 0, raw);
+    if !socket.is_joined() {
+        return transmit_slow(socket, out, &[], 0, raw);
     }
-    let Some(_inside) = socket.enter(out) else { return raw() };
+    let Some(_guard) = socket.enter(out) else { return raw() };
     // SAFETY: the program's own variable, if it gives one; else the file's own position is asked.
     let (mut at, own) = unsafe {
         match offset.as_ref() {
@@ -571,7 +571,7 @@ pub unsafe extern "C" fn sendfile(
         if read <= 0 {
             break read;
         }
-        let parts = one(buffer.as_ptr().cast(), read as usize);
+        let parts = single_part(buffer.as_ptr().cast(), read as usize);
         let now = stream::send(socket, out, &parts, 0);
         if now < 0 {
             break now;
@@ -627,9 +627,9 @@ pub unsafe extern "C" fn __read_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,
-    room: usize,
+    capacity: usize,
 ) -> isize {
-    if bytes > room {
+    if bytes > capacity {
         // SAFETY: ends the program, as libc would.
         unsafe { __chk_fail() };
     }
@@ -646,10 +646,10 @@ pub unsafe extern "C" fn __recv_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,
-    room: usize,
+    capacity: usize,
     flags: c_int,
 ) -> isize {
-    if bytes > room {
+    if bytes > capacity {
         // SAFETY: ends the program, as libc would.
         unsafe { __chk_fail() };
     }
@@ -666,12 +666,12 @@ pub unsafe extern "C" fn __recvfrom_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,
-    room: usize,
+    capacity: usize,
     flags: c_int,
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> isize {
-    if bytes > room {
+    if bytes > capacity {
         // SAFETY: ends the program, as libc would.
         unsafe { __chk_fail() };
     }

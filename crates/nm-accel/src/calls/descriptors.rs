@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use libc::{EBADF, F_DUPFD, F_DUPFD_CLOEXEC};
 use nm_ring::ledger::KernelReason;
 
-use crate::calls::processes::{Standing, standing};
+use crate::calls::processes::{MemoryOwnership, memory_ownership};
 use crate::calls::sockets::fcntl_other;
 use crate::socket::Socket;
-use crate::{kernel, ready, table};
+use crate::{kernel, multiplex, table};
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
@@ -22,18 +22,18 @@ fn bad_descriptor() -> c_int {
 /// Enters `copy`, a new descriptor of what `original` leads to.
 fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
     let Some(socket) = source else {
-        ready::descriptor_copied(original, copy);
+        multiplex::descriptor_copied(original, copy);
         return;
     };
-    if standing() == Standing::Borrower {
+    if memory_ownership() == MemoryOwnership::Borrower {
         // A vfork child makes copies in order to hand them to the program that it executes; this
         // table, its parent's, cannot know them, so the exec could not find the copy.
-        socket.to_kernel(KernelReason::Exec);
+        socket.move_to_kernel(KernelReason::Exec);
         return;
     }
     if (0..=2).contains(&copy) {
         // The C library reads and writes the standard streams itself.
-        socket.to_kernel(KernelReason::Stdio);
+        socket.move_to_kernel(KernelReason::Stdio);
     }
     table::bind(copy, socket);
 }
@@ -44,7 +44,7 @@ fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
 /// None beyond the C call's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    if table::is_ours(fd) {
+    if table::is_library_descriptor(fd) {
         return bad_descriptor();
     }
     let source = table::get(fd);
@@ -58,23 +58,23 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// dup2 and dup3 of two different descriptors.
 fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
-    if table::is_ours(original) || table::is_ours(copy) {
+    if table::is_library_descriptor(original) || table::is_library_descriptor(copy) {
         return bad_descriptor();
     }
     let source = table::get(original);
-    let Some(replaced) = table::get(copy) else {
+    if table::get(copy).is_none() {
         // SAFETY: plain numbers.
         let result = unsafe { kernel::dup3(original, copy, flags) };
         if result >= 0 {
-            ready::descriptor_closed(copy);
+            multiplex::descriptor_closed(copy);
             copied(original, source, copy);
         }
         return result;
-    };
+    }
     // The socket under `copy` is told of its end before the kernel closes it, so the call has to be
     // sure to succeed. SAFETY: plain numbers.
     let valid = unsafe { kernel::fcntl(original, libc::F_GETFD, 0) } >= 0;
-    if !valid || flags & !libc::O_CLOEXEC != 0 || standing() == Standing::Borrower {
+    if !valid || flags & !libc::O_CLOEXEC != 0 || memory_ownership() == MemoryOwnership::Borrower {
         // SAFETY: plain numbers.
         let result = unsafe { kernel::dup3(original, copy, flags) };
         if result >= 0 && source.is_some() {
@@ -82,7 +82,6 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
         }
         return result;
     }
-    ready::closing(copy, replaced);
     let release = table::unbind(copy);
     // SAFETY: plain numbers.
     let result = unsafe { kernel::dup3(original, copy, flags) };
@@ -102,7 +101,7 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup2(original: c_int, copy: c_int) -> c_int {
     if original == copy {
-        if table::is_ours(original) {
+        if table::is_library_descriptor(original) {
             return bad_descriptor();
         }
         // SAFETY: plain numbers; fails with EBADF as dup2 does.
@@ -140,7 +139,7 @@ pub unsafe extern "C" fn dup3(original: c_int, copy: c_int, flags: c_int) -> c_i
 /// As fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if table::is_ours(fd) {
+    if table::is_library_descriptor(fd) {
         return bad_descriptor();
     }
     if command != F_DUPFD && command != F_DUPFD_CLOEXEC {
@@ -184,15 +183,15 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> 
 /// As close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    let Some(socket) = table::get(fd) else {
-        if table::is_ours(fd) {
+    if table::get(fd).is_none() {
+        if table::is_library_descriptor(fd) {
             return bad_descriptor();
         }
-        ready::descriptor_closed(fd);
+        multiplex::descriptor_closed(fd);
         // SAFETY: the caller's promise; the descriptor is not one of ours.
         return unsafe { kernel::close(fd) };
-    };
-    close_known(fd, socket)
+    }
+    close_known(fd)
 }
 
 /// glibc's second name of [`close`].
@@ -207,10 +206,9 @@ pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
 
 /// Closes a descriptor that is in the table: the peer is told in shared memory first, if it is the
 /// last one, and memory goes when the last thread has left the socket.
-fn close_known(fd: c_int, socket: &'static Socket) -> c_int {
+fn close_known(fd: c_int) -> c_int {
     let mut release = None;
-    if standing() == Standing::Owner {
-        ready::closing(fd, socket);
+    if memory_ownership() == MemoryOwnership::Owner {
         release = table::unbind(fd);
     }
     // SAFETY: the program closes its own descriptor.
@@ -237,7 +235,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
         // SAFETY: plain numbers.
         return unsafe { kernel::close_range(first, last, flags) };
     }
-    if standing() == Standing::Owner {
+    if memory_ownership() == MemoryOwnership::Owner {
         close_known_in(first, last);
     }
     for_each_gap(first, last, |gap_first, gap_last| {
@@ -249,14 +247,14 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
 
 /// Closes what the table or an epoll set knows between `first` and `last`.
 fn close_known_in(first: u32, last: u32) {
-    table::each(|fd, socket| {
+    table::for_each_descriptor(|fd, _| {
         if (first..=last).contains(&fd.cast_unsigned()) {
-            close_known(fd, socket);
+            close_known(fd);
         }
     });
     let end = last.min(table::DESCRIPTORS as u32 - 1);
     for fd in first..=end {
-        ready::descriptor_closed(fd.cast_signed());
+        multiplex::descriptor_closed(fd.cast_signed());
     }
 }
 
@@ -264,7 +262,7 @@ fn close_known_in(first: u32, last: u32) {
 fn for_each_gap(first: u32, last: u32, mut visit: impl FnMut(u32, u32)) {
     let mut from = first;
     loop {
-        let own = c_int::try_from(from).ok().and_then(table::next_own);
+        let own = c_int::try_from(from).ok().and_then(table::next_library_descriptor);
         let own = own.map(c_int::cast_unsigned).filter(|own| *own <= last);
         let Some(own) = own else {
             visit(from, last);
@@ -310,13 +308,13 @@ mod tests {
     fn a_range_is_closed_around_the_descriptors_of_the_library() {
         // SAFETY: plain numbers.
         let made = unsafe { kernel::eventfd(0, 0) };
-        let own = table::keep(made);
-        assert!(own > 2 && table::is_ours(own));
+        let own = table::protect(made);
+        assert!(own > 2 && table::is_library_descriptor(own));
         let number = own.cast_unsigned();
         let mut gaps = Vec::new();
         for_each_gap(number - 2, number + 2, |first, last| gaps.push((first, last)));
         let inside = |fd: u32| gaps.iter().any(|(first, last)| (*first..=*last).contains(&fd));
-        assert!(!inside(number) && inside(number - 2) | table::is_ours(own - 2));
+        assert!(!inside(number) && inside(number - 2) | table::is_library_descriptor(own - 2));
         let mut none = 0;
         for_each_gap(number, number, |_, _| none += 1);
         assert_eq!(none, 0);
@@ -329,7 +327,7 @@ mod tests {
             assert_eq!(dup2(own, own), -1);
             assert_eq!(fcntl(own, libc::F_GETFD, 0), -1);
         }
-        table::release_own(own);
-        assert!(!table::is_ours(own));
+        table::close_library_descriptor(own);
+        assert!(!table::is_library_descriptor(own));
     }
 }

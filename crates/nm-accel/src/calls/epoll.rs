@@ -5,17 +5,17 @@ use std::ffi::c_void;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use super::poll::nanoseconds;
-use crate::ready::pause::{Pause, Turn};
-use crate::ready::set::{Events, Set};
-use crate::ready::{self, registry};
-use crate::wait::{self, Patience};
+use crate::multiplex::epoll_set::{EpollSet, Events};
+use crate::multiplex::spin::{SetSpin, SetSpinStep};
+use crate::multiplex::{self, registry};
+use crate::wait::{self, WaitLimit};
 use crate::{kernel, signals, table};
 
 /// Bytes of the kernel's signal set.
 const MASK_BYTES: usize = 8;
 
 /// Looks at the kernel in one call that bring nothing but bells.
-const BELLS_AT_ONCE: usize = 16;
+const DOORBELL_ROUNDS_MAX: usize = 16;
 
 /// `epoll_create(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -32,7 +32,7 @@ pub extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: no memory is handed over.
     let fd = unsafe { kernel::epoll_create1(flags) };
     if fd >= 0 && table::owner_pid() != 0 {
-        ready::created(fd);
+        multiplex::epoll_created(fd);
     }
     fd
 }
@@ -48,11 +48,11 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if table::is_ours(fd) {
+    if table::is_library_descriptor(fd) {
         return kernel::fail(libc::EBADF) as c_int;
     }
-    let known = registry::get(epoll).or_else(|| ready::adopted(epoll, op, fd));
-    let Some(set) = known.filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL) else {
+    let set = registry::get(epoll).or_else(|| multiplex::adopt_epoll(epoll, op, fd));
+    let Some(set) = set.filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL) else {
         // SAFETY: the caller's event.
         return unsafe { kernel::epoll_ctl(epoll, op, fd, event) };
     };
@@ -102,13 +102,13 @@ pub unsafe extern "C" fn epoll_pwait(
     let limit_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
     let mask: *const c_void = mask.cast();
     // SAFETY: the caller's array and mask.
-    let plain =
+    let kernel_wait =
         || unsafe { kernel::epoll_pwait(epoll, events, limit, timeout_ms, mask, MASK_BYTES) };
     // SAFETY: the caller's array and mask.
-    unsafe { wait(epoll, events, limit, limit_ns, mask, plain) }
+    unsafe { wait(epoll, events, limit, limit_ns, mask, kernel_wait) }
 }
 
-/// The wait, or the `plain` one if nothing in the set needs more.
+/// The wait, or the `kernel_wait` one if nothing in the set needs more.
 ///
 /// # Safety
 /// As [`Call::new`].
@@ -119,20 +119,20 @@ unsafe fn wait(
     limit: c_int,
     limit_ns: Option<u64>,
     mask: *const c_void,
-    plain: impl FnOnce() -> c_int,
+    kernel_wait: impl FnOnce() -> c_int,
 ) -> c_int {
     let set = registry::get(epoll).filter(|_| limit > 0 && !events.is_null());
-    let Some(set) = set else { return plain() };
-    if !set.is_plain() {
+    let Some(set) = set else { return kernel_wait() };
+    if !set.is_kernel_only() {
         // SAFETY: the caller's promise is handed on.
         return unsafe { Call::new(set, epoll, events, limit, mask).wait(limit_ns) };
     }
     if limit_ns == Some(0) {
-        return plain();
+        return kernel_wait();
     }
     let begun = limit_ns.map(|_| wait::now_ns());
-    let count = set.plain_wait(plain);
-    if count <= 0 || set.is_plain() {
+    let count = set.wait_in_kernel(kernel_wait);
+    if count <= 0 || set.is_kernel_only() {
         return count;
     }
     // Another thread has put a connection in while this one slept.
@@ -140,9 +140,9 @@ unsafe fn wait(
     let left_ns = limit_ns.map(|limit| limit.saturating_sub(passed));
     // SAFETY: the caller's promise is handed on.
     let mut call = unsafe { Call::new(set, epoll, events, limit, mask) };
-    call.heed(count);
+    call.handle_events(count);
     // SAFETY: the caller's promise is handed on.
-    call.done().unwrap_or_else(|| unsafe { call.wait(left_ns) })
+    call.result().unwrap_or_else(|| unsafe { call.wait(left_ns) })
 }
 
 /// `epoll_pwait2(2)`.
@@ -159,19 +159,20 @@ pub unsafe extern "C" fn epoll_pwait2(
 ) -> c_int {
     let mask: *const c_void = mask.cast();
     // SAFETY: the caller's array, time and mask.
-    let plain = || unsafe { kernel::epoll_pwait2(epoll, events, limit, timeout, mask, MASK_BYTES) };
+    let kernel_wait =
+        || unsafe { kernel::epoll_pwait2(epoll, events, limit, timeout, mask, MASK_BYTES) };
     // SAFETY: null, or the caller's time.
     match unsafe { timeout.as_ref() }.copied().map(nanoseconds) {
         // The kernel refuses the time.
-        Some(None) => plain(),
+        Some(None) => kernel_wait(),
         // SAFETY: the caller's array and mask.
-        limit_ns => unsafe { wait(epoll, events, limit, limit_ns.flatten(), mask, plain) },
+        limit_ns => unsafe { wait(epoll, events, limit, limit_ns.flatten(), mask, kernel_wait) },
     }
 }
 
 /// One wait for a set in which the accelerator follows something.
 struct Call {
-    set: &'static Set,
+    set: &'static EpollSet,
     epoll: c_int,
     events: Events,
     mask: *const c_void,
@@ -185,7 +186,7 @@ impl Call {
     /// # Safety
     /// `events` is good for `limit` events during the call; `mask` is null or points to a set.
     unsafe fn new(
-        set: &'static Set,
+        set: &'static EpollSet,
         epoll: c_int,
         events: *mut epoll_event,
         limit: c_int,
@@ -194,100 +195,101 @@ impl Call {
         let limit = usize::try_from(limit).unwrap_or(0);
         // SAFETY: the caller's promise is handed on.
         let events = unsafe { Events::new(events, limit) };
-        Call { set, epoll, events, mask, signals: signals::count_all() }
+        Call { set, epoll, events, mask, signals: signals::delivery_count() }
     }
 
     /// # Safety
     /// As [`Call::new`].
     unsafe fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        if let Some(result) = self.look_at_both() {
+        if let Some(result) = self.check_both() {
             return result;
         }
         if limit_ns == Some(0) {
             return 0;
         }
-        let patience = Patience::new(limit_ns);
+        let limit = WaitLimit::new(limit_ns);
         loop {
-            if let Some(result) = self.spin(&patience) {
+            if let Some(result) = self.spin(&limit) {
                 return result;
             }
-            if let Some(result) = self.sleep(&patience) {
+            if let Some(result) = self.sleep(&limit) {
                 return result;
             }
-            if patience.left_ns() == Some(0) {
-                return self.look_at_both().unwrap_or(0);
+            if limit.left_ns() == Some(0) {
+                return self.check_both().unwrap_or(0);
             }
         }
     }
 
     /// Memory first, as a rule, then the kernel.
-    fn look_at_both(&mut self) -> Found {
+    fn check_both(&mut self) -> Found {
         let mut kernel_first = false;
         if let Some(mut inner) = self.set.lock() {
-            inner.number(&mut self.events);
-            inner.since_kernel += 1;
-            kernel_first = inner.since_kernel >= inner.turn_of_the_kernel();
+            inner.begin_call(&mut self.events);
+            inner.calls_since_kernel += 1;
+            kernel_first = inner.calls_since_kernel >= inner.calls_before_kernel_check();
             if !kernel_first {
-                self.set.collect(&mut inner, &mut self.events);
+                self.set.collect_ready(&mut inner, &mut self.events);
             }
         }
-        let enough = self.events.full() || self.events.len() > 0 && !self.set.kernel_knows_more();
+        let enough = self.events.full() || self.events.len() > 0 && !self.set.needs_kernel_check();
         if !kernel_first && enough {
-            return self.done();
+            return self.result();
         }
-        self.look_at_kernel()
+        self.check_kernel()
     }
 
     /// Looks at memory alone.
     #[inline]
-    fn look_at_memory(&mut self) -> Found {
+    fn check_memory(&mut self) -> Found {
         if let Some(mut inner) = self.set.lock() {
-            self.set.collect(&mut inner, &mut self.events);
+            self.set.collect_ready(&mut inner, &mut self.events);
         }
-        self.done()
+        self.result()
     }
 
     /// Appends what the kernel has, and then what memory has, to what has been found.
-    fn look_at_kernel(&mut self) -> Found {
+    fn check_kernel(&mut self) -> Found {
         let saved = kernel::errno();
         if let Some(mut inner) = self.set.lock() {
-            inner.since_kernel = 0;
-            Set::expose_nested(&inner);
+            inner.calls_since_kernel = 0;
+            EpollSet::publish_nested(&inner);
         }
-        for _ in 0..BELLS_AT_ONCE {
-            let (first, room) = self.events.rest();
+        for _ in 0..DOORBELL_ROUNDS_MAX {
+            let (first, capacity) = self.events.rest();
             // SAFETY: the rest of the program's array; the mask is the program's.
-            let count =
-                unsafe { kernel::epoll_pwait(self.epoll, first, room, 0, self.mask, MASK_BYTES) };
+            let count = unsafe {
+                kernel::epoll_pwait(self.epoll, first, capacity, 0, self.mask, MASK_BYTES)
+            };
             if count < 0 && self.events.len() == 0 {
                 return Some(-1);
             }
-            self.heed(count);
+            self.handle_events(count);
             // Bells must not crowd out what they tell of. Once there is something to tell, another
             // look would bring what is level-triggered a second time.
-            if count < room || self.events.len() > 0 {
+            if count < capacity || self.events.len() > 0 {
                 break;
             }
         }
         kernel::set_errno(saved);
-        if let Some(interrupted) = self.let_signals_in() {
+        if let Some(interrupted) = self.deliver_pending_signals() {
             return Some(interrupted);
         }
-        self.done()
+        self.result()
     }
 
     /// Translates `count` events that the kernel has appended, and looks at memory again.
-    fn heed(&mut self, count: c_int) {
+    fn handle_events(&mut self, count: c_int) {
         if let Some(mut inner) = self.set.lock() {
             let count = usize::try_from(count).unwrap_or(0);
             self.set.translate(&mut inner, &mut self.events, count);
-            self.set.collect(&mut inner, &mut self.events);
+            self.set.collect_ready(&mut inner, &mut self.events);
         }
     }
 
     /// The kernel's wait without a time limit does not let signals in by itself: a pending one
     /// that only the call's mask allows is let in here, as a wait that sleeps would.
-    fn let_signals_in(&mut self) -> Found {
+    fn deliver_pending_signals(&mut self) -> Found {
         if self.mask.is_null() || self.events.len() > 0 {
             return None;
         }
@@ -299,7 +301,7 @@ impl Call {
     }
 
     /// The call's result if something has been found.
-    fn done(&mut self) -> Found {
+    fn result(&mut self) -> Found {
         let found = self.events.len();
         if found == 0 {
             return None;
@@ -307,72 +309,74 @@ impl Call {
         if self.set.has_sleepers()
             && let Some(mut inner) = self.set.lock()
         {
-            self.set.relay(&mut inner);
+            self.set.wake_other_sleepers(&mut inner);
         }
         c_int::try_from(found).ok()
     }
 
-    fn spin(&mut self, patience: &Patience) -> Found {
-        let mut pause = {
+    fn spin(&mut self, limit: &WaitLimit) -> Found {
+        let mut spin = {
             // The lock keeps the socket's memory.
             let mut inner = self.set.lock()?;
-            let latest = inner.worth_waiting_for()?;
-            let often = self.set.kernel_knows_more();
-            Pause::begin(latest.socket, &self.set.budget.0, often, self.signals)
+            let last_reported = inner.spin_target()?;
+            let often = self.set.needs_kernel_check();
+            SetSpin::begin(last_reported.socket, &self.set.budget.0, often, self.signals)
         };
         loop {
-            if let Some(result) = self.look_at_memory() {
-                pause.learn(&self.set.budget.0, true);
+            if let Some(result) = self.check_memory() {
+                spin.adjust_budget(&self.set.budget.0, true);
                 return Some(result);
             }
-            match pause.turn() {
-                Turn::Again => {}
-                Turn::Kernel => {
-                    if let Some(result) = self.look_at_kernel() {
+            match spin.step() {
+                SetSpinStep::Retry => {}
+                SetSpinStep::CheckKernel => {
+                    if let Some(result) = self.check_kernel() {
                         return Some(result);
                     }
-                    if patience.left_ns() == Some(0) {
+                    if limit.left_ns() == Some(0) {
                         return None;
                     }
                 }
-                Turn::Sleep => {
-                    pause.learn(&self.set.budget.0, false);
+                SetSpinStep::Sleep => {
+                    spin.adjust_budget(&self.set.budget.0, false);
                     return None;
                 }
-                Turn::Interrupted => return Some(kernel::fail(libc::EINTR) as c_int),
+                SetSpinStep::Interrupted => return Some(kernel::fail(libc::EINTR) as c_int),
             }
         }
     }
 
     /// Sleeps in the kernel's wait, armed for everything that memory may bring.
-    fn sleep(&mut self, patience: &Patience) -> Found {
+    fn sleep(&mut self, limit: &WaitLimit) -> Found {
         let asleep = self.set.lock().is_none_or(|mut inner| {
-            Set::expose_nested(&inner);
-            self.set.fall_asleep(&mut inner, self.epoll)
+            EpollSet::publish_nested(&inner);
+            self.set.begin_sleep(&mut inner, self.epoll)
         });
         if !asleep {
-            return self.look_at_memory();
+            return self.check_memory();
         }
-        let time = signals::sleep_timeout(patience.left_ns());
-        let count = if signals::count_all() == self.signals {
-            let (first, room) = self.events.rest();
+        let time = signals::sleep_timeout(limit.left_ns());
+        let count = if signals::delivery_count() == self.signals {
+            let (first, capacity) = self.events.rest();
             // SAFETY: the program's array and mask; the time is this thread's own place for it.
-            unsafe { kernel::epoll_pwait2(self.epoll, first, room, time, self.mask, MASK_BYTES) }
+            unsafe {
+                kernel::epoll_pwait2(self.epoll, first, capacity, time, self.mask, MASK_BYTES)
+            }
         } else {
             kernel::fail(libc::EINTR) as c_int
         };
         let errno = kernel::errno();
         if let Some(mut inner) = self.set.lock() {
-            self.set.wake_up(&mut inner);
+            self.set.end_sleep(&mut inner);
         }
         if count < 0 {
             kernel::set_errno(errno);
             return Some(-1);
         }
-        self.heed(count);
-        if count == 0 && self.events.len() == 0 && signals::count_all() != self.signals {
+        self.handle_events(count);
+        if count == 0 && self.events.len() == 0 && signals::delivery_count() != self.signals {
             return Some(kernel::fail(libc::EINTR) as c_int);
         }
-        self.done()
+        self.result()
     }
 }

@@ -12,12 +12,12 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::processes::{after_bare_fork, before_fork};
 use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
 use crate::next::Next;
-use crate::{kernel, stranded, table};
+use crate::{exec_substitutes, kernel, table};
 
 /// Gives the socket under `fd`, if it is known, back to the kernel.
-fn give_back(fd: c_int, reason: KernelReason) {
+fn return_to_kernel(fd: c_int, reason: KernelReason) {
     if let Some(socket) = table::get(fd) {
-        socket.to_kernel(reason);
+        socket.move_to_kernel(reason);
     }
 }
 
@@ -32,7 +32,7 @@ pub fn before_sendmsg(message: *const msghdr) -> bool {
     if start.is_null() {
         return true;
     }
-    let mut whole = true;
+    let mut is_complete = true;
     let header_bytes = size_of::<cmsghdr>();
     let mut at = 0;
     while bytes.saturating_sub(at) >= header_bytes {
@@ -40,21 +40,21 @@ pub fn before_sendmsg(message: *const msghdr) -> bool {
         let header = unsafe { start.add(at).cast::<cmsghdr>().read_unaligned() };
         let length = header.cmsg_len;
         if length < header_bytes || length > bytes - at {
-            return whole;
+            return is_complete;
         }
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             for place in (at + header_bytes..at + length).step_by(size_of::<c_int>()) {
                 if place + size_of::<c_int>() <= at + length {
                     // SAFETY: within the control bytes.
                     let fd = unsafe { start.add(place).cast::<c_int>().read_unaligned() };
-                    give_back(fd, KernelReason::Passed);
-                    whole &= !stranded::keeps(fd);
+                    return_to_kernel(fd, KernelReason::Passed);
+                    is_complete &= !exec_substitutes::must_not_be_passed(fd);
                 }
             }
         }
         at += length.next_multiple_of(size_of::<usize>());
     }
-    whole
+    is_complete
 }
 
 type FdopenFn = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
@@ -94,7 +94,7 @@ pub fn prepare() {
 /// As fdopen(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    give_back(fd, KernelReason::Stdio);
+    return_to_kernel(fd, KernelReason::Stdio);
     let Some(real) = FDOPEN.get() else {
         kernel::set_errno(libc::ENOSYS);
         return ptr::null_mut();
@@ -115,25 +115,25 @@ pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE
 }
 
 /// Gives `fd` back and answers the address of the C library's function.
-fn printed(fd: c_int, real: &Next<AnyFn>) -> *const c_void {
-    give_back(fd, KernelReason::Stdio);
+fn before_print(fd: c_int, real: &Next<AnyFn>) -> *const c_void {
+    return_to_kernel(fd, KernelReason::Stdio);
     real.get().map_or(ptr::null(), |function| function as *const c_void)
 }
 
 extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
-    printed(fd, &DPRINTF)
+    before_print(fd, &DPRINTF)
 }
 
 extern "C" fn before_vdprintf(fd: c_int) -> *const c_void {
-    printed(fd, &VDPRINTF)
+    before_print(fd, &VDPRINTF)
 }
 
 extern "C" fn before_dprintf_checked(fd: c_int) -> *const c_void {
-    printed(fd, &DPRINTF_CHECKED)
+    before_print(fd, &DPRINTF_CHECKED)
 }
 
 extern "C" fn before_vdprintf_checked(fd: c_int) -> *const c_void {
-    printed(fd, &VDPRINTF_CHECKED)
+    before_print(fd, &VDPRINTF_CHECKED)
 }
 
 /// Functions whose arguments (variadic, floating-point) are handed on untouched: all registers that
@@ -251,8 +251,8 @@ pub unsafe extern "C" fn splice(
     bytes: usize,
     flags: c_uint,
 ) -> isize {
-    give_back(source, KernelReason::Splice);
-    give_back(target, KernelReason::Splice);
+    return_to_kernel(source, KernelReason::Splice);
+    return_to_kernel(target, KernelReason::Splice);
     let Some(real) = SPLICE.get() else { return kernel::fail(libc::ENOSYS) };
     // SAFETY: the caller's promise.
     unsafe { real(source, source_offset, target, target_offset, bytes, flags) }
@@ -269,45 +269,45 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     copy: c_int,
 ) -> c_int {
-    give_back(fd, KernelReason::Exec);
+    return_to_kernel(fd, KernelReason::Exec);
     let Some(real) = ADD_DUP2.get() else { return libc::ENOSYS };
     // SAFETY: the caller's promise.
     unsafe { real(actions, fd, copy) }
 }
 
 /// 1 once the process has been seen to make an io_uring.
-static RING_SEEN: AtomicU32 = AtomicU32::new(0);
+static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
 /// How often [`ring_in_sight`] has been asked.
-static QUESTIONS: AtomicU32 = AtomicU32::new(0);
+static IO_URING_CHECKS: AtomicU32 = AtomicU32::new(0);
 
 /// Why new sockets of this process stay with the kernel, if they do.
-pub fn kernel_only() -> Option<KernelReason> {
-    (RING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
+pub fn process_kernel_reason() -> Option<KernelReason> {
+    (IO_URING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
 }
 
 /// The kernel works on descriptors without any call of the program: every socket goes back.
-fn ring_made() {
-    RING_SEEN.store(1, Ordering::Relaxed);
-    table::each_socket(|socket| socket.to_kernel(KernelReason::IoUring));
+fn io_uring_created() {
+    IO_URING_SEEN.store(1, Ordering::Relaxed);
+    table::for_each_socket(|socket| socket.move_to_kernel(KernelReason::IoUring));
 }
 
 /// Whether the process has an io_uring that was made by inlined instructions (liburing does so
 /// when it is linked statically): looks through the descriptors at the first, second, fourth …
 /// question.
-pub fn ring_in_sight() -> bool {
-    if RING_SEEN.load(Ordering::Relaxed) != 0 {
+pub fn has_io_uring() -> bool {
+    if IO_URING_SEEN.load(Ordering::Relaxed) != 0 {
         return true;
     }
-    let question = QUESTIONS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if question.is_power_of_two() && has_ring_descriptor() {
-        ring_made();
+    let check = IO_URING_CHECKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if check.is_power_of_two() && has_io_uring_descriptor() {
+        io_uring_created();
         return true;
     }
     false
 }
 
 /// Reads /proc/self/fd, without allocating.
-fn has_ring_descriptor() -> bool {
+fn has_io_uring_descriptor() -> bool {
     use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };
@@ -327,7 +327,7 @@ fn has_ring_descriptor() -> bool {
 
 /// liburing's own functions, which make the system call by an inlined instruction. They exist in
 /// the library only; where it is not loaded nobody calls these.
-macro_rules! ring_makers {
+macro_rules! io_uring_constructors {
     ($($name:ident = $text:literal ($($argument:ident),*);)*) => {$(
         /// liburing's function of this name; the process's sockets go to the kernel.
         ///
@@ -335,10 +335,10 @@ macro_rules! ring_makers {
         /// As liburing's.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: usize),*) -> c_int {
-            type Maker = unsafe extern "C" fn($(ring_makers!(@word $argument)),*) -> c_int;
+            type Maker = unsafe extern "C" fn($(io_uring_constructors!(@word $argument)),*) -> c_int;
             // SAFETY: all arguments are words or smaller, handed on as they came.
             static REAL: Next<Maker> = unsafe { Next::new($text) };
-            ring_made();
+            io_uring_created();
             let Some(real) = REAL.get() else { return -libc::ENOSYS };
             // SAFETY: the caller's promise.
             unsafe { real($($argument),*) }
@@ -347,7 +347,7 @@ macro_rules! ring_makers {
     (@word $argument:ident) => { usize };
 }
 
-ring_makers! {
+io_uring_constructors! {
     io_uring_queue_init = c"io_uring_queue_init" (entries, ring, flags);
     io_uring_queue_init_params = c"io_uring_queue_init_params" (entries, ring, parameters);
     io_uring_queue_init_mem = c"io_uring_queue_init_mem" (entries, ring, parameters, memory, bytes);
@@ -387,7 +387,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_sendfile => data::sendfile(int(a), int(b), c as _, d),
             libc::SYS_splice => splice(int(a), b as _, int(c), d as _, e, f as _),
             libc::SYS_io_uring_setup => {
-                ring_made();
+                io_uring_created();
                 kernel::call(number, a, b, c, d, e, f)
             }
             _ => return other_syscall(number, [a, b, c, d, e, f]),
@@ -420,11 +420,11 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             libc::SYS_epoll_ctl => epoll::epoll_ctl(int(a), int(b), int(c), d as _),
             libc::SYS_execve => processes::execve(a as _, b as _, c as _),
             libc::SYS_execveat => processes::execveat(int(a), b as _, c as _, d as _, int(e)),
-            libc::SYS_clone => return bare_fork(number, words, a),
+            libc::SYS_clone => return raw_fork(number, words, a),
             // SAFETY: the kernel's structure begins with the flags; the caller passes one.
             libc::SYS_clone3 => {
                 let flags = (a as *const u64).as_ref().map_or(0, |flags| *flags as usize);
-                return bare_fork(number, words, flags);
+                return raw_fork(number, words, flags);
             }
             libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
             libc::SYS_pselect6 => {
@@ -436,7 +436,7 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             libc::SYS_epoll_pwait => epoll::epoll_pwait(int(a), b as _, int(c), int(d), e as _),
             libc::SYS_epoll_pwait2 => epoll::epoll_pwait2(int(a), b as _, int(c), d as _, e as _),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => return bare_fork(number, words, 0),
+            libc::SYS_fork => return raw_fork(number, words, 0),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => descriptors::dup2(int(a), int(b)),
             #[cfg(target_arch = "x86_64")]
@@ -456,7 +456,7 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
 ///
 /// # Safety
 /// As clone(2); the child must not need a stack of its own.
-unsafe fn bare_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
+unsafe fn raw_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
     let [a, b, c, d, e, f] = words;
     let copies = flags & libc::CLONE_VM as usize == 0;
     if copies {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 
-use crate::ready::many;
+use crate::multiplex::array;
 use crate::table::DESCRIPTORS;
 use crate::{kernel, wait};
 
@@ -16,7 +16,7 @@ const MASK_BYTES: usize = 8;
 /// # Safety
 /// `fds` is null or points to `count` entries.
 #[inline]
-unsafe fn is_plain(fds: *const pollfd, count: nfds_t) -> bool {
+unsafe fn is_kernel_only(fds: *const pollfd, count: nfds_t) -> bool {
     // More entries than descriptors can exist: the kernel refuses that.
     if fds.is_null() || count as usize > DESCRIPTORS {
         return true;
@@ -24,7 +24,7 @@ unsafe fn is_plain(fds: *const pollfd, count: nfds_t) -> bool {
     for index in 0..count as usize {
         // SAFETY: within the caller's array.
         let fd = unsafe { (*fds.add(index)).fd };
-        if !many::is_plain(fd) {
+        if !array::is_kernel_only(fd) {
             return false;
         }
     }
@@ -48,9 +48,9 @@ unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     let limit_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
     // SAFETY: the caller's array.
-    if !unsafe { is_plain(fds, count) } {
+    if !unsafe { is_kernel_only(fds, count) } {
         // SAFETY: the caller's array; there is no mask.
-        return unsafe { many::wait(slice(fds, count), limit_ns, std::ptr::null()) };
+        return unsafe { array::wait(slice(fds, count), limit_ns, std::ptr::null()) };
     }
     let mut time = limit_ns.map(wait::timespec);
     let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
@@ -78,9 +78,9 @@ pub unsafe extern "C" fn ppoll(
     };
     let mask: *const c_void = mask.cast();
     // SAFETY: the caller's array.
-    if !unsafe { is_plain(fds, count) } {
+    if !unsafe { is_kernel_only(fds, count) } {
         // SAFETY: the caller's array and mask.
-        return unsafe { many::wait(slice(fds, count), limit_ns, mask) };
+        return unsafe { array::wait(slice(fds, count), limit_ns, mask) };
     }
     let mut time = time;
     let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);

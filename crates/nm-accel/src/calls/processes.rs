@@ -2,8 +2,8 @@
 //! the kernel before a program that knows nothing of shared memory gets the descriptor.
 //!
 //! vfork is not interposed: a wrapper cannot return twice. Its child runs on our memory, so every
-//! function that would change state of this process asks [`standing`] first. Neither is clone: a
-//! child that it copies is found out by [`standing`], one that shares our memory is a borrower.
+//! function that would change state of this process asks [`memory_ownership`] first. Neither is clone: a
+//! child that it copies is found out by [`memory_ownership`], one that shares our memory is a borrower.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -13,14 +13,14 @@ use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use nm_ring::ledger::KernelReason;
 
 use crate::calls::{handover, signals};
+use crate::exec_substitutes::Substitutes;
 use crate::next::Next;
 use crate::socket::Socket;
-use crate::stranded::StandIns;
-use crate::{kernel, meet, ready, table};
+use crate::{kernel, multiplex, rendezvous, table};
 
 /// What the calling process may do with the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum MemoryOwnership {
     /// The table is its own.
     Owner,
     /// It runs on the memory of the process that owns the table (vfork and the like): its
@@ -29,27 +29,31 @@ pub enum Standing {
 }
 
 /// A word that reads 1 in this process and 0 in a copy of it that nobody has seen yet.
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// Set when the process is ending and has let go of its sockets.
-static LEFT: AtomicBool = AtomicBool::new(false);
+static HAS_EXITED: AtomicBool = AtomicBool::new(false);
 
 /// Whose memory this is; costs one getpid. A copied process that came about without fork (a raw
 /// clone) is noticed here and made the owner of its copy.
-pub fn standing() -> Standing {
+pub fn memory_ownership() -> MemoryOwnership {
     let owner = table::owner_pid();
     if owner == 0 || kernel::getpid() == owner {
-        return if LEFT.load(Ordering::Relaxed) { Standing::Borrower } else { Standing::Owner };
+        return if HAS_EXITED.load(Ordering::Relaxed) {
+            MemoryOwnership::Borrower
+        } else {
+            MemoryOwnership::Owner
+        };
     }
-    let mark = MARK.load(Ordering::Relaxed);
+    let mark = FORK_MARK.load(Ordering::Relaxed);
     // SAFETY: null, or the page that `prepare` mapped for good.
-    let wiped = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);
-    if !wiped {
-        return Standing::Borrower;
+    let is_copy = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);
+    if !is_copy {
+        return MemoryOwnership::Borrower;
     }
-    hold();
-    became_child();
-    Standing::Owner
+    hold_sockets();
+    after_fork_in_child();
+    MemoryOwnership::Owner
 }
 
 /// Everything that has to be ready before the program's first call: handlers of fork, the mark,
@@ -67,7 +71,7 @@ pub fn prepare() {
         let mark = page.cast::<AtomicU32>();
         // SAFETY: at the beginning of a page of zeros that stays mapped.
         unsafe { &*mark }.store(1, Ordering::Relaxed);
-        MARK.store(mark, Ordering::Relaxed);
+        FORK_MARK.store(mark, Ordering::Relaxed);
     }
     // The C library runs them for fork, daemon and forkpty alike. It can fail only without memory.
     // SAFETY: three functions that take and give nothing, here as long as the process.
@@ -86,7 +90,7 @@ pub fn prepare() {
     POPEN.get();
     handover::prepare();
     signals::prepare();
-    crate::signals::adopt();
+    crate::signals::wrap_existing_handlers();
 }
 
 extern "C" fn before_handler() {
@@ -94,44 +98,44 @@ extern "C" fn before_handler() {
 }
 
 extern "C" fn parent_handler() {
-    meet::free();
+    rendezvous::unlock();
 }
 
 /// What must be done before the memory is copied: no two ends meet meanwhile, and each socket is
 /// held by a process more.
 pub fn before_fork() {
-    meet::hold();
-    table::each_socket(|socket| {
+    rendezvous::lock_for_fork();
+    table::for_each_socket(|socket| {
         socket.before_fork();
         socket.record().hold();
     });
 }
 
 extern "C" fn child_handler() {
-    became_child();
+    after_fork_in_child();
 }
 
 /// A process more holds each socket. Before the fork: the parent may try to meet right after it.
-pub fn hold() {
-    table::each_socket(|socket| socket.record().hold());
+pub fn hold_sockets() {
+    table::for_each_socket(|socket| socket.record().hold());
 }
 
 /// A process less holds each socket. The records stay open: an exec or a fork may fail.
-pub fn let_go() {
-    table::each_socket(|socket| {
+pub fn release_sockets() {
+    table::for_each_socket(|socket| {
         socket.record().holders.fetch_sub(1, Ordering::Relaxed);
     });
 }
 
 /// In the child of a fork: table, sets and locks are the child's own from now on.
-pub fn became_child() {
+pub fn after_fork_in_child() {
     // SAFETY: null, or the page that `prepare` mapped for good.
-    if let Some(mark) = unsafe { MARK.load(Ordering::Relaxed).as_ref() } {
+    if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Relaxed).as_ref() } {
         mark.store(1, Ordering::Relaxed);
     }
-    LEFT.store(false, Ordering::Relaxed);
+    HAS_EXITED.store(false, Ordering::Relaxed);
     table::forked_child();
-    ready::forked_child();
+    multiplex::forked_child();
     crate::signals::forked_child();
 }
 
@@ -139,13 +143,13 @@ pub fn became_child() {
 /// that failed holds nothing.
 pub fn after_bare_fork(pid: i64) {
     if pid == 0 {
-        became_child();
+        after_fork_in_child();
         return;
     }
     if pid < 0 {
-        let_go();
+        release_sockets();
     }
-    meet::free();
+    rendezvous::unlock();
 }
 
 type ForkFn = unsafe extern "C" fn() -> pid_t;
@@ -186,7 +190,7 @@ static SYSTEM: Next<SystemFn> = unsafe { Next::new(c"system") };
 static POPEN: Next<PopenFn> = unsafe { Next::new(c"popen") };
 
 /// The result of a function that the C library does not have.
-fn missing() -> c_int {
+fn not_supported() -> c_int {
     kernel::fail(libc::ENOSYS) as c_int
 }
 
@@ -196,11 +200,11 @@ fn missing() -> c_int {
 /// As fork(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
-    let Some(real) = FORK.get() else { return missing() };
+    let Some(real) = FORK.get() else { return not_supported() };
     // SAFETY: the caller's promise; the handlers of `prepare` do the counting.
     let pid = unsafe { real() };
-    if pid < 0 && !MARK.load(Ordering::Relaxed).is_null() {
-        let_go();
+    if pid < 0 && !FORK_MARK.load(Ordering::Relaxed).is_null() {
+        release_sockets();
     }
     pid
 }
@@ -222,7 +226,7 @@ pub unsafe extern "C" fn __fork() -> pid_t {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
-    let Some(real) = FORK_BARE.get() else { return missing() };
+    let Some(real) = FORK_BARE.get() else { return not_supported() };
     before_fork();
     // SAFETY: the caller's promise.
     let pid = unsafe { real() };
@@ -234,17 +238,17 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 ///
 /// In a vfork child the descriptors are asked of the kernel, which knows the child's own; a socket
 /// that it copied has gone back already (see `descriptors`).
-fn release_survivors(mut survives: impl FnMut(c_int, &'static Socket)) {
+fn return_surviving_sockets(mut survives: impl FnMut(c_int, &'static Socket)) {
     let mut known = false;
-    table::each_socket(|_| known = true);
+    table::for_each_socket(|_| known = true);
     if !known {
         return;
     }
-    table::each(|fd, socket| {
+    table::for_each_descriptor(|fd, socket| {
         // SAFETY: a query of plain numbers.
         let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            socket.to_kernel(KernelReason::Exec);
+            socket.move_to_kernel(KernelReason::Exec);
             survives(fd, socket);
         }
     });
@@ -252,19 +256,19 @@ fn release_survivors(mut survives: impl FnMut(c_int, &'static Socket)) {
 
 /// Runs an exec, which comes back only if it failed. The process lets go of its sockets before:
 /// those that it shares with its parent may then meet.
-pub fn replace_program(exec: impl FnOnce() -> c_int) -> c_int {
-    let mut stand_ins = StandIns::new();
-    release_survivors(|fd, socket| stand_ins.replace(fd, socket));
-    let owner = standing() == Standing::Owner;
+pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
+    let mut substitutes = Substitutes::new();
+    return_surviving_sockets(|fd, socket| substitutes.replace(fd, socket));
+    let owner = memory_ownership() == MemoryOwnership::Owner;
     if owner {
-        let_go();
+        release_sockets();
     }
     let result = exec();
     let errno = kernel::errno();
-    stand_ins.undo();
+    substitutes.undo();
     kernel::set_errno(errno);
     if owner {
-        hold();
+        hold_sockets();
     }
     result
 }
@@ -280,7 +284,7 @@ pub unsafe extern "C" fn execve(
     environment: Strings,
 ) -> c_int {
     let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
-    replace_program(|| {
+    run_exec(|| {
         // SAFETY: the caller's promise.
         unsafe { kernel::call(libc::SYS_execve, path, arguments, environment, 0, 0, 0) as c_int }
     })
@@ -300,7 +304,7 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
     let (folder, flags) = (folder as usize, flags as usize);
-    replace_program(|| {
+    run_exec(|| {
         let number = libc::SYS_execveat;
         // SAFETY: the caller's promise.
         unsafe { kernel::call(number, folder, path, arguments, environment, flags, 0) as c_int }
@@ -313,9 +317,9 @@ pub unsafe extern "C" fn execveat(
 /// As execv(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    let Some(real) = EXECV.get() else { return missing() };
+    let Some(real) = EXECV.get() else { return not_supported() };
     // SAFETY: the caller's promise.
-    replace_program(|| unsafe { real(path, arguments) })
+    run_exec(|| unsafe { real(path, arguments) })
 }
 
 /// `int execvp(const char *file, char *const arguments[])`
@@ -324,9 +328,9 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 /// As execvp(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    let Some(real) = EXECVP.get() else { return missing() };
+    let Some(real) = EXECVP.get() else { return not_supported() };
     // SAFETY: the caller's promise.
-    replace_program(|| unsafe { real(file, arguments) })
+    run_exec(|| unsafe { real(file, arguments) })
 }
 
 /// `int execvpe(const char *file, char *const arguments[], char *const environment[])`
@@ -339,9 +343,9 @@ pub unsafe extern "C" fn execvpe(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    let Some(real) = EXECVPE.get() else { return missing() };
+    let Some(real) = EXECVPE.get() else { return not_supported() };
     // SAFETY: the caller's promise.
-    replace_program(|| unsafe { real(file, arguments, environment) })
+    run_exec(|| unsafe { real(file, arguments, environment) })
 }
 
 /// `int fexecve(int fd, char *const arguments[], char *const environment[])`
@@ -350,9 +354,9 @@ pub unsafe extern "C" fn execvpe(
 /// As fexecve(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
-    let Some(real) = FEXECVE.get() else { return missing() };
+    let Some(real) = FEXECVE.get() else { return not_supported() };
     // SAFETY: the caller's promise.
-    replace_program(|| unsafe { real(fd, arguments, environment) })
+    run_exec(|| unsafe { real(fd, arguments, environment) })
 }
 
 /// The argument list of execl and execlp, as one array.
@@ -463,7 +467,7 @@ pub unsafe extern "C" fn posix_spawn(
     environment: Strings,
 ) -> c_int {
     let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
-    release_survivors(|_, _| ());
+    return_surviving_sockets(|_, _| ());
     // SAFETY: the caller's promise.
     unsafe { real(pid, path, actions, attributes, arguments, environment) }
 }
@@ -482,7 +486,7 @@ pub unsafe extern "C" fn posix_spawnp(
     environment: Strings,
 ) -> c_int {
     let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
-    release_survivors(|_, _| ());
+    return_surviving_sockets(|_, _| ());
     // SAFETY: the caller's promise.
     unsafe { real(pid, file, actions, attributes, arguments, environment) }
 }
@@ -493,9 +497,9 @@ pub unsafe extern "C" fn posix_spawnp(
 /// As system(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    let Some(real) = SYSTEM.get() else { return missing() };
+    let Some(real) = SYSTEM.get() else { return not_supported() };
     if !command.is_null() {
-        release_survivors(|_, _| ());
+        return_surviving_sockets(|_, _| ());
     }
     // SAFETY: the caller's promise.
     unsafe { real(command) }
@@ -508,10 +512,10 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     let Some(real) = POPEN.get() else {
-        missing();
+        not_supported();
         return ptr::null_mut();
     };
-    release_survivors(|_, _| ());
+    return_surviving_sockets(|_, _| ());
     // SAFETY: the caller's promise.
     unsafe { real(command, mode) }
 }
@@ -531,13 +535,13 @@ pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) 
 ///
 /// What still runs, exit handlers of other libraries, gets its descriptors closed by the kernel and
 /// changes nothing here any more: a socket must not be let go of twice.
-pub fn leaving() {
-    if table::owner_pid() != 0 && standing() == Standing::Owner {
-        LEFT.store(true, Ordering::Relaxed);
-        table::each_socket(|socket| {
+pub fn before_exit() {
+    if table::owner_pid() != 0 && memory_ownership() == MemoryOwnership::Owner {
+        HAS_EXITED.store(true, Ordering::Relaxed);
+        table::for_each_socket(|socket| {
             if socket.record().release() == 0 {
-                meet::stop(socket);
-                socket.leave_behind();
+                rendezvous::close_listener(socket);
+                socket.flush_before_exit();
             }
         });
     }
@@ -545,7 +549,7 @@ pub fn leaving() {
 
 /// At the end of exit(3), after the program's own exit handlers.
 extern "C" fn end() {
-    leaving();
+    before_exit();
 }
 
 #[used]
@@ -558,7 +562,7 @@ static END: extern "C" fn() = end;
 /// As _exit(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    leaving();
+    before_exit();
     loop {
         // SAFETY: ends the process.
         unsafe { kernel::raw(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };

@@ -6,8 +6,8 @@ use libc::{c_int, fd_set, pollfd, sigset_t, timespec, timeval};
 
 use super::poll::nanoseconds;
 use crate::kernel;
-use crate::ready::many::{self, SMALL};
-use crate::wait::{self, Patience};
+use crate::multiplex::array::{self, SMALL};
+use crate::wait::{self, WaitLimit};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -43,7 +43,7 @@ impl Sets {
     ///
     /// # Safety
     /// As [`Sets::events`].
-    unsafe fn each(&self, mut visit: impl FnMut(usize, i16) -> bool) -> bool {
+    unsafe fn for_each(&self, mut visit: impl FnMut(usize, i16) -> bool) -> bool {
         for first in (0..self.count).step_by(WORD_BITS) {
             let index = first / WORD_BITS;
             let mut any = 0;
@@ -71,7 +71,7 @@ impl Sets {
         let ends = libc::POLLHUP | libc::POLLERR;
         let meanings = [READABLE | ends, WRITABLE | libc::POLLERR, EXCEPTIONAL];
         let mut total = 0;
-        for ((words, asked), told) in
+        for ((words, asked), reported) in
             self.words.iter().zip([READABLE, WRITABLE, EXCEPTIONAL]).zip(meanings)
         {
             if words.is_null() {
@@ -82,7 +82,7 @@ impl Sets {
                 unsafe { words.add(word).write_unaligned(0) };
             }
             for entry in entries {
-                if entry.fd < 0 || entry.events & asked == 0 || entry.revents & told == 0 {
+                if entry.fd < 0 || entry.events & asked == 0 || entry.revents & reported == 0 {
                     continue;
                 }
                 let fd = entry.fd.cast_unsigned() as usize;
@@ -111,7 +111,7 @@ unsafe fn word_at(words: *const u64, index: usize) -> u64 {
 }
 
 /// Whether an entry reports something that its sets ask about.
-fn is_told(entry: &pollfd) -> bool {
+fn has_requested_event(entry: &pollfd) -> bool {
     let ends = libc::POLLHUP | libc::POLLERR;
     entry.events & READABLE != 0 && entry.revents & (READABLE | ends) != 0
         || entry.events & WRITABLE != 0 && entry.revents & (WRITABLE | libc::POLLERR) != 0
@@ -140,19 +140,19 @@ unsafe fn wait_for(sets: Sets, limit_ns: Option<u64>, mask: *const c_void) -> c_
         true
     };
     // SAFETY: as this function.
-    unsafe { sets.each(&mut add) };
+    unsafe { sets.for_each(&mut add) };
     let entries = if large.is_empty() { &mut small[..count] } else { &mut large[..] };
-    let patience = Patience::new(limit_ns);
+    let limit = WaitLimit::new(limit_ns);
     loop {
         // SAFETY: as this function.
-        let found = unsafe { many::wait(entries, patience.left_ns(), mask) };
+        let found = unsafe { array::wait(entries, limit.left_ns(), mask) };
         if found < 0 {
             return -1;
         }
         if entries.iter().any(|entry| entry.fd >= 0 && entry.revents & libc::POLLNVAL != 0) {
             return kernel::fail(libc::EBADF) as c_int;
         }
-        if found == 0 || entries.iter().any(|entry| entry.fd >= 0 && is_told(entry)) {
+        if found == 0 || entries.iter().any(|entry| entry.fd >= 0 && has_requested_event(entry)) {
             // SAFETY: as this function.
             return unsafe { sets.report(entries) };
         }
@@ -167,9 +167,13 @@ unsafe fn wait_for(sets: Sets, limit_ns: Option<u64>, mask: *const c_void) -> c_
 ///
 /// # Safety
 /// As [`wait_for`].
-unsafe fn wait_if_ours(sets: Sets, limit_ns: Option<u64>, mask: *const c_void) -> Option<c_int> {
+unsafe fn wait_if_accelerated(
+    sets: Sets,
+    limit_ns: Option<u64>,
+    mask: *const c_void,
+) -> Option<c_int> {
     // SAFETY: as this function.
-    let plain = unsafe { sets.each(|fd, _| many::is_plain(fd as c_int)) };
+    let plain = unsafe { sets.for_each(|fd, _| array::is_kernel_only(fd as c_int)) };
     // SAFETY: as this function.
     (!plain).then(|| unsafe { wait_for(sets, limit_ns, mask) })
 }
@@ -196,12 +200,12 @@ pub unsafe extern "C" fn select(
     let words = [readable.cast(), writable.cast(), exceptional.cast()];
     let sets = Sets { count: usize::try_from(count).unwrap_or(0), words };
     let mut time = limit_ns.map(wait::timespec);
-    let patience = Patience::new(limit_ns);
+    let limit = WaitLimit::new(limit_ns);
     // SAFETY: the caller's sets.
-    let ours = unsafe { wait_if_ours(sets, limit_ns, std::ptr::null()) };
-    let result = match ours {
+    let result = unsafe { wait_if_accelerated(sets, limit_ns, std::ptr::null()) };
+    let result = match result {
         Some(result) => {
-            time = patience.left_ns().map(wait::timespec);
+            time = limit.left_ns().map(wait::timespec);
             result
         }
         None => {
@@ -256,7 +260,7 @@ pub unsafe extern "C" fn pselect(
     let words = [readable.cast(), writable.cast(), exceptional.cast()];
     let sets = Sets { count: usize::try_from(count).unwrap_or(0), words };
     // SAFETY: the caller's sets and mask.
-    if let Some(result) = unsafe { wait_if_ours(sets, limit_ns, mask.cast()) } {
+    if let Some(result) = unsafe { wait_if_accelerated(sets, limit_ns, mask.cast()) } {
         return result;
     }
     let mut time = limit_ns.map(wait::timespec);
@@ -285,7 +289,7 @@ mod tests {
         let mut found = Vec::new();
         // SAFETY: the sets have room for 128 bits.
         let all = unsafe {
-            sets.each(|fd, events| {
+            sets.for_each(|fd, events| {
                 found.push((fd, events));
                 true
             })
@@ -293,14 +297,17 @@ mod tests {
         assert!(all);
         assert_eq!(found, [(3, READABLE | WRITABLE), (63, READABLE), (70, EXCEPTIONAL)]);
         let entry = |fd, events, revents| pollfd { fd, events, revents };
-        let told = [
+        let reported = [
             entry(3, READABLE | WRITABLE, libc::POLLERR),
             entry(63, READABLE, libc::POLLOUT),
             entry(70, EXCEPTIONAL, libc::POLLHUP),
         ];
-        assert_eq!(told.iter().map(is_told).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(
+            reported.iter().map(has_requested_event).collect::<Vec<_>>(),
+            [true, false, false]
+        );
         // SAFETY: as above.
-        assert_eq!(unsafe { sets.report(&told) }, 2);
+        assert_eq!(unsafe { sets.report(&reported) }, 2);
         assert_eq!(words, [[1 << 3, 0], [1 << 3, 0], [0, 0]]);
     }
 

@@ -7,7 +7,7 @@ use libc::{SIG_ERR, sighandler_t};
 
 use crate::kernel;
 use crate::next::Next;
-use crate::signals::{exchange, expect_flags};
+use crate::signals::{exchange_handler, expect_flags};
 
 type SigactionFn =
     unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn sigaction(
         expect_flags(signal, given.sa_flags);
     }
     let before_address = &raw mut before;
-    let (result, shown) = exchange(
+    let (result, shown) = exchange_handler(
         signal,
         handler,
         |address| {
@@ -97,7 +97,7 @@ fn install(real: &Next<SignalFn>, signal: c_int, handler: sighandler_t) -> sigha
         kernel::set_errno(libc::ENOSYS);
         return SIG_ERR;
     };
-    let (result, shown) = exchange(
+    let (result, shown) = exchange_handler(
         signal,
         Some(handler),
         // SAFETY: the trampoline, or a value that the caller may pass.
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: sighandler_t) -> sighand
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn siginterrupt(signal: c_int, flag: c_int) -> c_int {
     let Some(real) = SIGINTERRUPT.get() else { return kernel::fail(libc::ENOSYS) as c_int };
-    let (result, _) = exchange(
+    let (result, _) = exchange_handler(
         signal,
         None,
         // SAFETY: two numbers.

@@ -8,17 +8,18 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use nm_ring::conduit::{READ_SHUT, WRITE_SHUT};
 use nm_ring::ledger::{KernelReason, SocketRole};
 
-use super::processes::{self, Standing};
+use super::processes::{self, MemoryOwnership};
 use crate::socket::{Phase, Socket};
-use crate::{kernel, meet, table};
+use crate::{kernel, rendezvous, table};
 
 /// Takes note of a socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
-    if table::owner_pid() == 0 || matches!(processes::standing(), Standing::Borrower) {
+    if table::owner_pid() == 0 || matches!(processes::memory_ownership(), MemoryOwnership::Borrower)
+    {
         return;
     }
     let errno = kernel::errno();
-    meet::admit(fd, role, peer);
+    rendezvous::register_socket(fd, role, peer);
     kernel::set_errno(errno);
 }
 
@@ -54,13 +55,13 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: so
     // SAFETY: the kernel has just read the same bytes.
     let storage = unsafe { copy(address, length) };
     match c_int::from(storage.ss_family) {
-        libc::AF_INET | libc::AF_INET6 if table::get(fd).is_none_or(|it| !it.joined()) => {
-            admit(fd, SocketRole::Client, meet::address(&storage));
+        libc::AF_INET | libc::AF_INET6 if table::get(fd).is_none_or(|it| !it.is_joined()) => {
+            admit(fd, SocketRole::Client, rendezvous::parse_address(&storage));
         }
         libc::AF_UNSPEC => {
             // Dissolved: whatever it is next, it is the kernel's.
             if let Some(socket) = table::get(fd) {
-                socket.to_kernel(KernelReason::ConnectionNotSeen);
+                socket.move_to_kernel(KernelReason::ConnectionNotSeen);
             }
         }
         _ => {}
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn accept4(
 
 fn admit_accepted(fd: c_int, storage: &sockaddr_storage, _length: socklen_t) {
     if matches!(c_int::from(storage.ss_family), libc::AF_INET | libc::AF_INET6) {
-        admit(fd, SocketRole::Server, meet::address(storage));
+        admit(fd, SocketRole::Server, rendezvous::parse_address(storage));
     }
 }
 
@@ -130,16 +131,16 @@ fn admit_accepted(fd: c_int, storage: &sockaddr_storage, _length: socklen_t) {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Some(socket) = table::get(fd)
-        && socket.joined()
-        && let Some(_inside) = socket.enter(fd)
-        && socket.joined()
+        && socket.is_joined()
+        && let Some(_guard) = socket.enter(fd)
+        && socket.is_joined()
         && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
     {
         if how != libc::SHUT_RD {
-            socket.hand_back(fd);
-            socket.end_out();
-            if socket.owing() {
-                socket.pay(fd);
+            socket.flush_to_kernel(fd);
+            socket.end_outgoing_pipe();
+            if socket.replay_pending() {
+                socket.replay(fd);
             }
             socket.own().set_flags(WRITE_SHUT);
         }
@@ -149,9 +150,9 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: no pointers.
         let result = unsafe { kernel::shutdown(fd, how) };
         let errno = kernel::errno();
-        socket.look(fd);
-        socket.ring_reader();
-        socket.wake_own();
+        socket.poll_kernel_events(fd);
+        socket.wake_peer_reader();
+        socket.wake_own_sleepers();
         kernel::set_errno(errno);
         return result;
     }
@@ -179,11 +180,11 @@ pub unsafe extern "C" fn setsockopt(
             // SAFETY: the program's own value of this length.
             unsafe { value.cast::<c_int>().read_unaligned() }
         };
-        if meet::kept_by_kernel(level, name, number) {
+        if rendezvous::needs_kernel(level, name, number) {
             socket
                 .record()
-                .set_reason(KernelReason::SocketOption, meet::option_number(level, name));
-            socket.to_kernel(KernelReason::SocketOption);
+                .set_reason(KernelReason::SocketOption, rendezvous::option_number(level, name));
+            socket.move_to_kernel(KernelReason::SocketOption);
         }
     }
     // SAFETY: the program's own call.
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn setsockopt(
         && level == libc::SOL_SOCKET
         && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | 66 | 67)
     {
-        socket.learn_timeouts(fd);
+        socket.read_timeouts(fd);
     }
     result
 }
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             result
         }
         libc::FIOASYNC => {
-            socket.to_kernel(KernelReason::SignalDriven);
+            socket.move_to_kernel(KernelReason::SignalDriven);
             raw()
         }
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
@@ -245,10 +246,10 @@ const SIOCOUTQNSD: c_ulong = 0x894B;
 
 /// Bytes that the kernel does not know of.
 fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
-    if !socket.joined() {
+    if !socket.is_joined() {
         return 0;
     }
-    let Some(_inside) = socket.enter(fd).filter(|_| socket.joined()) else { return 0 };
+    let Some(_guard) = socket.enter(fd).filter(|_| socket.is_joined()) else { return 0 };
     let bytes = match request {
         libc::FIONREAD if socket.pipe_is_next() => socket.incoming().readable(),
         libc::TIOCOUTQ if socket.outgoing().resend_from().is_none() => socket.outgoing().readable(),
@@ -270,7 +271,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     match command {
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0 {
-                socket.to_kernel(KernelReason::SignalDriven);
+                socket.move_to_kernel(KernelReason::SignalDriven);
             }
             let result = raw();
             if result == 0 {
@@ -279,7 +280,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
             result
         }
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
-            socket.to_kernel(KernelReason::SignalDriven);
+            socket.move_to_kernel(KernelReason::SignalDriven);
             raw()
         }
         _ => raw(),

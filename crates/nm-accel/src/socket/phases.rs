@@ -9,9 +9,9 @@ use nm_ring::EndpointRole;
 use nm_ring::conduit::{CLOSED, ConduitMapping, WATCHES_DOORBELL, WRITE_SHUT};
 use nm_ring::ledger::{KernelReason, SocketPhase};
 
-use super::{AFTER, CANDIDATE, JOINED, KERNEL, PIPE, Phase, Socket, pid};
-use crate::meet::{OFFERED, WITHDRAWN};
-use crate::{kernel, ready, signals, table, wait};
+use super::{AFTER_PIPE, CANDIDATE, IN_PIPE, JOINED, KERNEL, Phase, Socket, pid};
+use crate::rendezvous::{OFFERED, WITHDRAWN};
+use crate::{kernel, multiplex, signals, table, wait};
 
 /// Calls for which memory that was brought waits to be taken.
 const OFFER_CALLS: u32 = 512;
@@ -22,73 +22,73 @@ const OFFER_NS: u64 = 2_000_000_000;
 /// To shared memory, and back.
 impl Socket {
     /// Takes the region and the bells that two ends have agreed on. Everything goes on through the
-    /// kernel until [`Socket::ready_to_listen`] has told the peer that this end looks at its pipe.
+    /// kernel until [`Socket::announce_doorbell_watched`] has told the peer that this end looks at its pipe.
     pub fn join(
         &'static self,
         mapped: ConduitMapping,
-        which: EndpointRole,
-        bell: c_int,
-        peer_bell: c_int,
+        role: EndpointRole,
+        doorbell: c_int,
+        peer_doorbell: c_int,
     ) {
         // SAFETY: the phase is not `Joined` yet, so nobody reads it; one thread meets at a time.
         unsafe { (*self.conduit.get()).write(mapped) };
-        self.role.store(u32::from(which == EndpointRole::Opener), Ordering::Relaxed);
-        self.bell.store(bell, Ordering::Relaxed);
-        self.peer_bell.store(peer_bell, Ordering::Relaxed);
+        self.role.store(u32::from(role == EndpointRole::Opener), Ordering::Relaxed);
+        self.doorbell.store(doorbell, Ordering::Relaxed);
+        self.peer_doorbell.store(peer_doorbell, Ordering::Relaxed);
         self.phase.store(JOINED, Ordering::SeqCst);
         self.record().set_phase(SocketPhase::SharedMemory);
-        ready::joined(self);
-        self.ready_to_listen();
+        multiplex::socket_joined(self);
+        self.announce_doorbell_watched();
     }
 
     /// Tells the peer that this end looks at its pipe, once no thread waits in the kernel alone.
-    pub(super) fn ready_to_listen(&self) {
+    pub(super) fn announce_doorbell_watched(&self) {
         fence(Ordering::SeqCst);
-        if self.joined() && self.kernel_waiters.load(Ordering::SeqCst) == 0 {
+        if self.is_joined() && self.kernel_waiters.load(Ordering::SeqCst) == 0 {
             self.own().state.fetch_or(WATCHES_DOORBELL, Ordering::Release);
         }
     }
 
     /// To be called before a wait in the kernel that does not look at the bell. False if the socket
     /// has just been joined: then wait otherwise.
-    pub fn kernel_wait_begin(&self) -> bool {
+    pub fn begin_kernel_wait(&self) -> bool {
         self.kernel_waiters.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.phase.load(Ordering::SeqCst) == JOINED {
-            self.kernel_wait_end();
+            self.end_kernel_wait();
             return false;
         }
         true
     }
 
     /// To be called after such a wait.
-    pub fn kernel_wait_end(&self) {
+    pub fn end_kernel_wait(&self) {
         if self.kernel_waiters.fetch_sub(1, Ordering::SeqCst) == 1
             && self.phase.load(Ordering::SeqCst) == JOINED
         {
-            self.ready_to_listen();
+            self.announce_doorbell_watched();
         }
     }
 
     /// To be called before bytes are sent through the kernel while the outgoing direction is still
     /// before its pipe. False if it is just being moved: then look again.
-    pub fn kernel_send_begin(&self) -> bool {
+    pub fn begin_kernel_send(&self) -> bool {
         self.kernel_senders.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.switching.load(Ordering::SeqCst) != 0 {
-            self.kernel_send_end();
+            self.end_kernel_send();
             return false;
         }
         true
     }
 
     /// To be called after such a send.
-    pub fn kernel_send_end(&self) {
+    pub fn end_kernel_send(&self) {
         self.kernel_senders.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Moves the outgoing direction into the pipe if that can be done now.
-    pub fn start_out(&self, fd: c_int) {
+    pub fn start_outgoing_pipe(&self, fd: c_int) {
         let wanted = self.peer().state.load(Ordering::Acquire);
         if wanted & WATCHES_DOORBELL == 0 || wanted & CLOSED != 0 {
             return;
@@ -98,16 +98,16 @@ impl Socket {
         }
         fence(Ordering::SeqCst);
         let out = self.outgoing();
-        let _deferral = signals::defer();
+        let _deferral = signals::defer_handlers();
         if self.kernel_senders.load(Ordering::SeqCst) == 0 && out.lock_send(pid()) {
             if out.starts_at().is_none() && out.ends_at().is_none() {
-                if let Some(sent) = crate::meet::sent_through_kernel(self, fd) {
+                if let Some(sent) = crate::rendezvous::sent_through_kernel(self, fd) {
                     out.set_starts_at(sent);
-                    self.stage_out.store(PIPE, Ordering::Release);
+                    self.outgoing_stage.store(IN_PIPE, Ordering::Release);
                 }
             } else {
-                let stage = if out.ends_at().is_some() { AFTER } else { PIPE };
-                self.stage_out.store(stage, Ordering::Release);
+                let stage = if out.ends_at().is_some() { AFTER_PIPE } else { IN_PIPE };
+                self.outgoing_stage.store(stage, Ordering::Release);
             }
             out.unlock_send();
         }
@@ -118,19 +118,19 @@ impl Socket {
     /// other end may be no program of ours, or one that does not call any more. Asked at each call
     /// that finds a direction before its pipe.
     #[cold]
-    pub fn withdraw(&'static self) {
+    pub fn withdraw_stale_offer(&'static self) {
         let offer = &self.conduit().opened;
         if self.role() != EndpointRole::Creator || offer.load(Ordering::Acquire) != OFFERED {
             return;
         }
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let now = wait::now_ns();
-        match self.offered_at.load(Ordering::Relaxed) {
-            0 => self.offered_at.store(now, Ordering::Relaxed),
+        match self.offered_at_ns.load(Ordering::Relaxed) {
+            0 => self.offered_at_ns.store(now, Ordering::Relaxed),
             since if calls >= OFFER_CALLS && now.saturating_sub(since) >= OFFER_NS => {
                 let order = (Ordering::AcqRel, Ordering::Relaxed);
                 if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_ok() {
-                    self.demote(KernelReason::PeerNotAccelerated);
+                    self.leave_shared_memory(KernelReason::PeerNotAccelerated);
                 }
             }
             _ => {}
@@ -138,30 +138,30 @@ impl Socket {
     }
 
     /// Ends the outgoing pipe: what is sent from now on goes through the kernel.
-    pub fn end_out(&self) {
-        if self.stage_out.load(Ordering::Acquire) == AFTER {
+    pub fn end_outgoing_pipe(&self) {
+        if self.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE {
             return;
         }
         let out = self.outgoing();
         {
-            let _deferral = signals::defer();
+            let _deferral = signals::defer_handlers();
             if out.lock_send(pid()) {
                 if out.ends_at().is_none() {
                     out.set_ends_at(out.written());
                 }
-                self.stage_out.store(AFTER, Ordering::Release);
+                self.outgoing_stage.store(AFTER_PIPE, Ordering::Release);
                 out.unlock_send();
             }
         }
-        self.ring_reader();
+        self.wake_peer_reader();
     }
 
     /// Ends the incoming pipe; what lies in it unread comes again through the kernel.
-    fn end_in(&self) {
+    fn end_incoming_pipe(&self) {
         let back = self.incoming();
         let gone = self.peer_is_gone();
         {
-            let _deferral = signals::defer();
+            let _deferral = signals::defer_handlers();
             if !back.lock_receive(pid()) {
                 return;
             }
@@ -174,19 +174,19 @@ impl Socket {
                     }
                 }
                 if !unread || back.resend_from().is_some() {
-                    self.stage_in.store(AFTER, Ordering::Release);
+                    self.incoming_stage.store(AFTER_PIPE, Ordering::Release);
                 }
                 back.unlock_send();
             }
             back.unlock_receive();
         }
-        self.ring_peer();
-        self.await_returned();
+        self.ring_peer_doorbell();
+        self.wait_for_replay();
     }
 
     /// Whether bytes lie in the incoming pipe that cannot come again through the kernel: it had
     /// ended before it was to be given back, or who would have to send them again is gone.
-    pub fn stranded(&self) -> bool {
+    pub fn has_unreturnable_bytes(&self) -> bool {
         let back = self.incoming();
         back.ends_at().is_some() && back.resend_from().is_none() && back.readable() > 0
     }
@@ -198,20 +198,23 @@ impl Socket {
             return true;
         }
         // A FIN without a word in shared memory: it has died.
-        said & WRITE_SHUT == 0 && self.refresh() & libc::EPOLLRDHUP as u32 != 0
+        said & WRITE_SHUT == 0 && self.refresh_kernel_events() & libc::EPOLLRDHUP as u32 != 0
     }
 
     /// Gives the peer a while to send again what was left in the pipe.
-    fn await_returned(&self) {
+    fn wait_for_replay(&self) {
         if self.incoming().resend_from().is_some() {
-            self.let_sibling_pay();
+            self.replay_at_local_peer();
         }
         for _ in 0..200 {
             match self.incoming().resend_from() {
                 Some(from) if from != self.incoming().written() => {}
                 _ => return,
             }
-            if self.refresh() & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0 {
+            if self.refresh_kernel_events()
+                & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32
+                != 0
+            {
                 return;
             }
             let _ = kernel::poll(&mut [], Some(5_000_000));
@@ -219,24 +222,24 @@ impl Socket {
     }
 
     /// Where both ends are in this process, nobody else can be waited for.
-    fn let_sibling_pay(&self) {
-        let token = self.token.load(Ordering::Relaxed);
-        table::each_socket(|other| {
-            let same = other.token.load(Ordering::Relaxed) == token && token != 0;
+    fn replay_at_local_peer(&self) {
+        let token = self.connection_token.load(Ordering::Relaxed);
+        table::for_each_socket(|other| {
+            let same = other.connection_token.load(Ordering::Relaxed) == token && token != 0;
             if same
                 && !ptr::eq(other, self)
                 && let Some(fd) = other.descriptor()
-                && let Some(_inside) = other.enter(fd)
-                && other.joined()
+                && let Some(_guard) = other.enter(fd)
+                && other.is_joined()
             {
-                other.pay(fd);
+                other.replay(fd);
             }
         });
     }
 
     /// Whether bytes of the outgoing pipe have to be sent again through the kernel.
     #[inline]
-    pub fn owing(&self) -> bool {
+    pub fn replay_pending(&self) -> bool {
         let out = self.outgoing();
         out.resend_from().is_some_and(|from| from != out.written())
     }
@@ -244,21 +247,21 @@ impl Socket {
     /// Before this end's FIN: what the peer has not read yet goes through the kernel in front of
     /// it, if the kernel has room for all of it. From then on it does not matter who reads it, a
     /// program without this library or one that comes after the peer, and this process may end.
-    pub fn hand_back(&self, fd: c_int) {
+    pub fn flush_to_kernel(&self, fd: c_int) {
         let out = self.outgoing();
-        if self.stage_out.load(Ordering::Acquire) != PIPE || out.readable() == 0 {
+        if self.outgoing_stage.load(Ordering::Acquire) != IN_PIPE || out.readable() == 0 {
             return;
         }
-        let _deferral = signals::defer();
+        let _deferral = signals::defer_handlers();
         if !out.lock_receive(pid()) {
             return;
         }
         if out.lock_send(pid()) {
             let unread = out.readable();
-            if out.ends_at().is_none() && unread > 0 && kernel_room(fd) >= unread {
+            if out.ends_at().is_none() && unread > 0 && kernel_send_space(fd) >= unread {
                 out.request_resend_from(out.consumed());
                 out.set_ends_at(out.written());
-                self.pay_locked(fd);
+                self.replay_locked(fd);
             }
             out.unlock_send();
         }
@@ -267,18 +270,18 @@ impl Socket {
 
     /// Sends through the kernel what the peer has given back of the outgoing pipe, as far as the
     /// kernel takes it at once.
-    pub fn pay(&self, fd: c_int) {
+    pub fn replay(&self, fd: c_int) {
         let out = self.outgoing();
-        let _deferral = signals::defer();
+        let _deferral = signals::defer_handlers();
         if out.lock_send(pid()) {
-            self.pay_locked(fd);
+            self.replay_locked(fd);
             out.unlock_send();
         }
     }
 
-    fn pay_locked(&self, fd: c_int) {
+    fn replay_locked(&self, fd: c_int) {
         let out = self.outgoing();
-        self.stage_out.store(AFTER, Ordering::Release);
+        self.outgoing_stage.store(AFTER_PIPE, Ordering::Release);
         let mut buffer = [0_u8; 4096];
         while let Some(from) = out.resend_from() {
             let offset = from.wrapping_sub(out.consumed());
@@ -303,36 +306,36 @@ impl Socket {
     }
 
     /// Does what the peer may have asked for since the last look.
-    pub fn attend(&self) {
+    pub fn handle_peer_requests(&self) {
         if self.outgoing().ends_at().is_some()
-            && self.owing()
+            && self.replay_pending()
             && let Some(fd) = self.descriptor()
         {
-            self.pay(fd);
+            self.replay(fd);
         }
     }
 
     /// Both directions go back to the kernel, and nothing is lost.
-    pub fn demote(&'static self, reason: KernelReason) {
+    pub fn leave_shared_memory(&'static self, reason: KernelReason) {
         self.record().set_reason(reason, 0);
-        if !self.joined() {
+        if !self.is_joined() {
             return;
         }
         let errno = kernel::errno();
-        self.end_out();
-        self.end_in();
-        self.settle();
-        self.wake_own();
+        self.end_outgoing_pipe();
+        self.end_incoming_pipe();
+        self.finish_return();
+        self.wake_own_sleepers();
         kernel::set_errno(errno);
     }
 
     /// The socket is the kernel's from now on, whatever it was.
-    pub fn to_kernel(&'static self, reason: KernelReason) {
+    pub fn move_to_kernel(&'static self, reason: KernelReason) {
         match self.phase() {
             Phase::Joined => {
                 let fd = self.descriptor();
-                if let Some(_inside) = fd.and_then(|fd| self.enter(fd)) {
-                    self.demote(reason);
+                if let Some(_guard) = fd.and_then(|fd| self.enter(fd)) {
+                    self.leave_shared_memory(reason);
                 }
             }
             Phase::Candidate => {
@@ -341,9 +344,9 @@ impl Socket {
                 if self.phase.compare_exchange(old.0, old.1, order, order).is_ok() {
                     self.record().set_reason(reason, 0);
                     self.record().set_phase(SocketPhase::Kernel);
-                    crate::meet::stop(self);
-                } else if self.joined() {
-                    self.to_kernel(reason);
+                    crate::rendezvous::close_listener(self);
+                } else if self.is_joined() {
+                    self.move_to_kernel(reason);
                 }
             }
             Phase::Kernel => {}
@@ -351,21 +354,21 @@ impl Socket {
     }
 
     /// Gives the socket to the kernel alone once both directions are back there.
-    pub fn settle(&'static self) {
-        let back = self.stage_in.load(Ordering::Acquire) == AFTER
-            && self.stage_out.load(Ordering::Acquire) == AFTER;
-        if back && !self.owing() {
+    pub fn finish_return(&'static self) {
+        let back = self.incoming_stage.load(Ordering::Acquire) == AFTER_PIPE
+            && self.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE;
+        if back && !self.replay_pending() {
             let order = Ordering::SeqCst;
             if self.phase.compare_exchange(JOINED, KERNEL, order, order).is_ok() {
                 self.record().set_phase(SocketPhase::Kernel);
-                ready::left(self);
+                multiplex::socket_returned(self);
             }
         }
     }
 }
 
 /// Bytes that the kernel takes at once, at least: its own book-keeping counts up to as much again.
-fn kernel_room(fd: c_int) -> usize {
+fn kernel_send_space(fd: c_int) -> usize {
     let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
     let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).unwrap_or(size);
     usize::try_from(size / 2 - queued).unwrap_or(0)

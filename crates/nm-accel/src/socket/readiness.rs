@@ -8,71 +8,71 @@ use std::sync::atomic::{Ordering, fence};
 use libc::pollfd;
 use nm_ring::conduit::CLOSED;
 
-use super::{BEFORE, PIPE, Socket, WRITABLE_BYTES};
-use crate::{kernel, ready};
+use super::{BEFORE_PIPE, IN_PIPE, Socket, WRITABLE_BYTES};
+use crate::{kernel, multiplex};
 
 std::thread_local! {
     /// The socket and the ring that this thread has counted last.
-    static LAST_SEEN: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+    static LAST_COUNTED: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
 /// Sleeping and waking.
 impl Socket {
     /// The eventfd that the peer writes to when this end has said that it sleeps.
     #[inline(always)]
-    pub fn bell(&self) -> c_int {
-        self.bell.load(Ordering::Relaxed)
+    pub fn doorbell(&self) -> c_int {
+        self.doorbell.load(Ordering::Relaxed)
     }
 
     /// Drains the own bell for an epoll set, and does what the peer asked for. While a thread
     /// sleeps on the bell itself, the draining is left to it.
-    pub fn hush(&'static self) {
+    pub fn drain(&'static self) {
         if self.sleepers.load(Ordering::SeqCst) == 0 {
-            self.drain();
+            self.drain_doorbell();
         }
-        self.attend();
+        self.handle_peer_requests();
     }
 
     /// A thread is about to sleep on the bell itself.
-    pub fn lie_down(&self) {
+    pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
     }
 
     /// It sleeps no more.
-    pub fn get_up(&self) {
+    pub fn end_sleep(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// As [`Socket::hush`], for a thread between [`Socket::lie_down`] and [`Socket::get_up`]. A
+    /// As [`Socket::hush`], for a thread between [`Socket::begin_sleep`] and [`Socket::end_sleep`]. A
     /// bell drained by the first would not wake the others, so the last who has seen it ring
     /// drains it.
-    pub fn hush_asleep(&'static self) {
+    pub fn drain_as_sleeper(&'static self) {
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers <= 1 {
-            self.seen.store(0, Ordering::SeqCst);
-            self.drain();
+            self.sleepers_notified.store(0, Ordering::SeqCst);
+            self.drain_doorbell();
         } else {
-            let ring = (ptr::from_ref(self).addr(), self.rings.load(Ordering::SeqCst));
-            if LAST_SEEN.replace(ring) != ring {
-                self.seen.fetch_add(1, Ordering::SeqCst);
+            let ring = (ptr::from_ref(self).addr(), self.doorbell_drains.load(Ordering::SeqCst));
+            if LAST_COUNTED.replace(ring) != ring {
+                self.sleepers_notified.fetch_add(1, Ordering::SeqCst);
             }
-            if self.seen.load(Ordering::SeqCst) >= sleepers {
-                self.seen.store(0, Ordering::SeqCst);
-                self.rings.fetch_add(1, Ordering::SeqCst);
-                self.drain();
+            if self.sleepers_notified.load(Ordering::SeqCst) >= sleepers {
+                self.sleepers_notified.store(0, Ordering::SeqCst);
+                self.doorbell_drains.fetch_add(1, Ordering::SeqCst);
+                self.drain_doorbell();
             } else {
                 rustix::thread::sched_yield();
             }
         }
-        self.attend();
+        self.handle_peer_requests();
     }
 
-    fn drain(&'static self) {
+    fn drain_doorbell(&'static self) {
         let mut count = 0_u64;
         // SAFETY: the bell is an eventfd, which gives 8 bytes.
-        unsafe { kernel::read(self.bell(), (&raw mut count).cast(), 8) };
-        if self.sets.load(Ordering::Relaxed) != 0 {
-            ready::heard(self);
+        unsafe { kernel::read(self.doorbell(), (&raw mut count).cast(), 8) };
+        if self.epoll_registrations.load(Ordering::Relaxed) != 0 {
+            multiplex::doorbell_drained(self);
         }
     }
 
@@ -110,29 +110,29 @@ impl Socket {
 
     /// Wakes the peer if it sleeps until this end has sent something.
     #[inline(always)]
-    pub fn ring_reader(&self) {
+    pub fn wake_peer_reader(&self) {
         if self.outgoing().take_reader_waiting() {
-            self.ring_peer();
+            self.ring_peer_doorbell();
         }
     }
 
     /// Wakes the peer if it sleeps until this end has taken something.
     #[inline(always)]
-    pub fn ring_writer(&self) {
+    pub fn wake_peer_writer(&self) {
         if self.incoming().take_writer_waiting() {
-            self.ring_peer();
+            self.ring_peer_doorbell();
         }
     }
 
     #[cold]
-    pub(super) fn ring_peer(&self) {
-        ring(self.peer_bell.load(Ordering::Relaxed));
+    pub(super) fn ring_peer_doorbell(&self) {
+        ring_doorbell(self.peer_doorbell.load(Ordering::Relaxed));
         self.record().outgoing.doorbells.add(1);
     }
 
     /// Wakes this process's own sleepers, so that they look again.
-    pub fn wake_own(&self) {
-        ring(self.bell());
+    pub fn wake_own_sleepers(&self) {
+        ring_doorbell(self.doorbell());
     }
 }
 
@@ -141,17 +141,17 @@ impl Socket {
     /// What the socket is ready for, as `EPOLL*` bits, from memory alone: the kernel's part is as
     /// of the last [`Socket::refresh`].
     pub fn readiness(&self) -> u32 {
-        let mut bits = self.known.load(Ordering::Acquire);
+        let mut bits = self.kernel_events.load(Ordering::Acquire);
         if self.incoming().readable() > 0 && self.pipe_is_next() {
             bits |= (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
         }
         let peer = self.peer().state.load(Ordering::Acquire);
-        if self.stage_out.load(Ordering::Acquire) == PIPE && peer & CLOSED == 0 {
+        if self.outgoing_stage.load(Ordering::Acquire) == IN_PIPE && peer & CLOSED == 0 {
             let writable = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
             let over = bits & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0;
             if self.outgoing().writable() >= WRITABLE_BYTES || over {
                 bits |= writable;
-                self.note_room();
+                self.note_space();
             } else {
                 bits &= !writable;
                 self.note_full();
@@ -164,37 +164,37 @@ impl Socket {
     /// on their way through the kernel.
     #[inline(always)]
     pub fn pipe_is_next(&self) -> bool {
-        match self.stage_in.load(Ordering::Acquire) {
+        match self.incoming_stage.load(Ordering::Acquire) {
             // What has been handed back is with the kernel already.
-            PIPE => self.incoming().resend_from().is_none(),
-            BEFORE => self.pipe_begins(),
+            IN_PIPE => self.incoming().resend_from().is_none(),
+            BEFORE_PIPE => self.kernel_bytes_are_consumed(),
             _ => false,
         }
     }
 
     #[cold]
-    fn pipe_begins(&self) -> bool {
+    fn kernel_bytes_are_consumed(&self) -> bool {
         let Some(begin) = self.incoming().starts_at() else { return false };
-        let taken = self.descriptor().and_then(crate::meet::taken_from_kernel);
+        let taken = self.descriptor().and_then(crate::rendezvous::received_through_kernel);
         taken.is_some_and(|(taken, _)| begin <= taken)
     }
 
     /// Whether both directions are in shared memory now.
-    pub fn whole(&self) -> bool {
-        self.stage_in.load(Ordering::Acquire) == PIPE
-            && self.stage_out.load(Ordering::Acquire) == PIPE
+    pub fn is_fully_in_memory(&self) -> bool {
+        self.incoming_stage.load(Ordering::Acquire) == IN_PIPE
+            && self.outgoing_stage.load(Ordering::Acquire) == IN_PIPE
             && self.incoming().ends_at().is_none()
             && self.outgoing().ends_at().is_none()
     }
 
     /// Looks at the kernel socket, remembers what it says, and gives that as `EPOLL*` bits.
-    pub fn refresh(&self) -> u32 {
+    pub fn refresh_kernel_events(&self) -> u32 {
         let Some(fd) = self.descriptor() else { return 0 };
-        self.look(fd)
+        self.poll_kernel_events(fd)
     }
 
     /// As [`Socket::refresh`], of a known descriptor.
-    pub fn look(&self, fd: c_int) -> u32 {
+    pub fn poll_kernel_events(&self, fd: c_int) -> u32 {
         let events = libc::POLLIN
             | libc::POLLOUT
             | libc::POLLRDHUP
@@ -206,56 +206,56 @@ impl Socket {
         kernel::poll(&mut one, Some(0));
         kernel::set_errno(errno);
         let bits = one[0].revents as u16 as u32 & !(libc::POLLNVAL as u32);
-        self.remember(bits);
+        self.store_kernel_events(bits);
         bits
     }
 
     /// Remembers what the kernel socket was just seen to be ready for.
-    pub fn remember(&self, bits: u32) {
-        let old = self.known.swap(bits, Ordering::AcqRel);
+    pub fn store_kernel_events(&self, bits: u32) {
+        let old = self.kernel_events.swap(bits, Ordering::AcqRel);
         if bits & !old != 0 {
-            self.news.fetch_add(1, Ordering::AcqRel);
+            self.kernel_event_count.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// What the kernel socket was last seen to be ready for.
-    pub fn known(&self) -> u32 {
-        self.known.load(Ordering::Acquire)
+    pub fn kernel_events(&self) -> u32 {
+        self.kernel_events.load(Ordering::Acquire)
     }
 
     /// Forgets that the kernel socket had something to read, or room.
-    pub fn forget(&self, bits: c_int) {
-        self.known.fetch_and(!(bits as u32), Ordering::AcqRel);
+    pub fn clear_kernel_events(&self, bits: c_int) {
+        self.kernel_events.fetch_and(!(bits as u32), Ordering::AcqRel);
     }
 
     /// Two counters that grow with each arrival of bytes or of an end, and with each gain of room
     /// after there was none: what edge-triggered waiting goes by.
-    pub fn edge(&self) -> (u64, u64) {
-        let news = self.news.load(Ordering::Acquire);
+    pub fn edge_counters(&self) -> (u64, u64) {
+        let news = self.kernel_event_count.load(Ordering::Acquire);
         (
             self.incoming().written().wrapping_add(news),
-            self.fulls.load(Ordering::Acquire).wrapping_add(news),
+            self.full_transitions.load(Ordering::Acquire).wrapping_add(news),
         )
     }
 
     /// Remembers that the outgoing pipe was found full.
     pub fn note_full(&self) {
-        self.fulls.fetch_or(1, Ordering::AcqRel);
+        self.full_transitions.fetch_or(1, Ordering::AcqRel);
     }
 
     /// Remembers that the outgoing pipe has room again.
-    fn note_room(&self) {
-        if self.fulls.load(Ordering::Relaxed) & 1 != 0 {
-            self.fulls.fetch_add(1, Ordering::AcqRel);
+    fn note_space(&self) {
+        if self.full_transitions.load(Ordering::Relaxed) & 1 != 0 {
+            self.full_transitions.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
 
 /// Wakes whoever waits for an eventfd.
-fn ring(bell: c_int) {
+fn ring_doorbell(doorbell: c_int) {
     let errno = kernel::errno();
     let one = 1_u64;
     // SAFETY: the value is live and 8 bytes long.
-    unsafe { kernel::write(bell, (&raw const one).cast(), 8) };
+    unsafe { kernel::write(doorbell, (&raw const one).cast(), 8) };
     kernel::set_errno(errno);
 }

@@ -5,29 +5,29 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use libc::c_int;
 
-use super::set::Set;
+use super::epoll_set::EpollSet;
 use crate::table::DESCRIPTORS;
 
-static REGISTRY: [AtomicPtr<Set>; DESCRIPTORS] =
+static REGISTRY: [AtomicPtr<EpollSet>; DESCRIPTORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
 
 /// One above the highest descriptor that was ever a set: how far [`find`] looks.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-fn slot(fd: c_int) -> Option<&'static AtomicPtr<Set>> {
+fn slot(fd: c_int) -> Option<&'static AtomicPtr<EpollSet>> {
     REGISTRY.get(usize::try_from(fd).ok()?)
 }
 
 /// The set behind `fd`.
 #[inline(always)]
-pub fn get(fd: c_int) -> Option<&'static Set> {
+pub fn get(fd: c_int) -> Option<&'static EpollSet> {
     // SAFETY: sets are leaked and reused, never freed.
     unsafe { slot(fd)?.load(Ordering::Acquire).as_ref() }
 }
 
 /// Makes `fd` lead to `set` or to nothing; the set that was there before. A descriptor beyond the
 /// table's range is not followed: its set stays a plain set of the kernel.
-pub fn replace(fd: c_int, set: Option<&'static Set>) -> Option<&'static Set> {
+pub fn replace(fd: c_int, set: Option<&'static EpollSet>) -> Option<&'static EpollSet> {
     let slot = slot(fd)?;
     if set.is_some() {
         LIMIT.fetch_max(usize::try_from(fd).unwrap_or(0) + 1, Ordering::AcqRel);
@@ -38,7 +38,7 @@ pub fn replace(fd: c_int, set: Option<&'static Set>) -> Option<&'static Set> {
 }
 
 /// The first descriptor that leads to a set of which `look` says `true`.
-pub fn find(mut look: impl FnMut(&'static Set) -> bool) -> Option<c_int> {
+pub fn find(mut look: impl FnMut(&'static EpollSet) -> bool) -> Option<c_int> {
     (0..LIMIT.load(Ordering::Acquire))
         .filter_map(|fd| c_int::try_from(fd).ok())
         .find(|&fd| get(fd).is_some_and(&mut look))
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn what_is_put_is_found_until_it_is_taken() {
-        let set: &'static Set = Box::leak(Box::new(Set::default()));
+        let set: &'static EpollSet = Box::leak(Box::new(EpollSet::default()));
         let fd = 700_123;
         assert!(get(fd).is_none() && get(-1).is_none() && get(c_int::MAX).is_none());
         assert!(replace(fd, Some(set)).is_none());

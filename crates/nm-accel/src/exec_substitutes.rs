@@ -1,5 +1,5 @@
 //! Bytes that lie in a pipe and cannot come again through the kernel: the peer was killed, or it
-//! sent its FIN when the kernel had no room for them (see [`Socket::hand_back`]). This library goes
+//! sent its FIN when the kernel had no room for them (see [`Socket::flush_to_kernel`]). This library goes
 //! on reading them; a program without it, which gets the kernel's descriptor through an exec or
 //! from another process, would take the kernel's end of the stream for the end of the data, and
 //! never know.
@@ -23,7 +23,7 @@ const REPLACED_MAX: usize = 16;
 
 /// Bytes that a local stream is asked to hold, at least as many as a pipe's with what the kernel
 /// counts besides.
-const ROOM_BYTES: usize = 1 << 20;
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// A descriptor that stands for another one.
 struct Replaced {
@@ -34,26 +34,26 @@ struct Replaced {
 }
 
 /// The descriptors that an exec is about to hand on, with their places taken.
-pub struct StandIns([Option<Replaced>; REPLACED_MAX]);
+pub struct Substitutes([Option<Replaced>; REPLACED_MAX]);
 
-impl StandIns {
+impl Substitutes {
     /// None so far.
-    pub fn new() -> StandIns {
-        StandIns([const { None }; REPLACED_MAX])
+    pub fn new() -> Substitutes {
+        Substitutes([const { None }; REPLACED_MAX])
     }
 
     /// Replaces `fd`, of this process alone, if bytes of `socket` would be lost.
     pub fn replace(&mut self, fd: c_int, socket: &'static Socket) {
-        let Some(_inside) = socket.enter(fd) else { return };
-        if !socket.joined() || !socket.stranded() {
+        let Some(_guard) = socket.enter(fd) else { return };
+        if !socket.is_joined() || !socket.has_unreturnable_bytes() {
             return;
         }
-        let place = self.0.iter().position(Option::is_none);
+        let free_entry = self.0.iter().position(Option::is_none);
         // SAFETY: copies a descriptor; the copy is ours.
         let original = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         let mut others = self.0.iter().flatten();
         let known = others.find(|other| ptr::eq(other.socket, socket)).map(|other| other.fd);
-        let fresh = if known.is_none() { stand_in(socket) } else { None };
+        let fresh = if known.is_none() { substitute_for(socket) } else { None };
         let source = known.or(fresh.as_ref().map(AsRawFd::as_raw_fd));
         // Where there is no descriptor left, none at all is better than one that lies.
         // SAFETY: the program is about to be replaced; should that fail, `undo` brings it back.
@@ -63,8 +63,8 @@ impl StandIns {
                 None => kernel::close(fd),
             };
         }
-        if let Some(place) = place {
-            self.0[place] = Some(Replaced { fd, original, socket });
+        if let Some(free_entry) = free_entry {
+            self.0[free_entry] = Some(Replaced { fd, original, socket });
         }
     }
 
@@ -83,10 +83,10 @@ impl StandIns {
 }
 
 /// A stream that holds what is left, or that fails.
-fn stand_in(socket: &'static Socket) -> Option<OwnedFd> {
+fn substitute_for(socket: &'static Socket) -> Option<OwnedFd> {
     if socket.peer_is_gone() {
         let (near, far) = local_stream()?;
-        if fill(socket, &far).is_some() {
+        if copy_remaining(socket, &far).is_some() {
             return Some(near);
         }
     }
@@ -102,18 +102,18 @@ fn local_stream() -> Option<(OwnedFd, OwnedFd)> {
 }
 
 /// Copies what is left of the pipe; None if it does not fit.
-fn fill(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
+fn copy_remaining(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
     // Where the limit is lower, it becomes as large as the limit.
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, ROOM_BYTES);
-    let back = socket.incoming();
-    let _deferral = signals::defer();
-    if !back.lock_receive(pid()) {
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, BUFFER_BYTES);
+    let incoming = socket.incoming();
+    let _deferral = signals::defer_handlers();
+    if !incoming.lock_receive(pid()) {
         return None;
     }
-    let (mut offset, whole) = (0, back.readable());
+    let (mut offset, readable) = (0, incoming.readable());
     let mut buffer = [0; 4096];
-    while offset < whole {
-        let count = back.peek(offset, &mut buffer);
+    while offset < readable {
+        let count = incoming.peek(offset, &mut buffer);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let start = buffer.as_ptr().cast();
         // SAFETY: the buffer is live and no shorter than `count`.
@@ -123,12 +123,12 @@ fn fill(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
         }
         offset += count;
     }
-    back.unlock_receive();
-    (offset >= whole).then_some(())
+    incoming.unlock_receive();
+    (offset >= readable).then_some(())
 }
 
 /// Whether `fd` must not be passed to another process, as bytes would be lost.
-pub fn keeps(fd: c_int) -> bool {
-    let Some(socket) = table::get(fd).filter(|socket| socket.joined()) else { return false };
-    socket.enter(fd).is_some_and(|_inside| socket.joined() && socket.stranded())
+pub fn must_not_be_passed(fd: c_int) -> bool {
+    let Some(socket) = table::get(fd).filter(|socket| socket.is_joined()) else { return false };
+    socket.enter(fd).is_some_and(|_guard| socket.is_joined() && socket.has_unreturnable_bytes())
 }

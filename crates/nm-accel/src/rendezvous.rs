@@ -31,29 +31,29 @@ const CALLS_MAX: u32 = 1 << 16;
 pub const OFFERED: u32 = 0;
 
 /// A region that the accepting end has taken.
-const TAKEN: u32 = 1;
+const ACCEPTED: u32 = 1;
 
 /// A region that the connecting end has taken back.
 pub const WITHDRAWN: u32 = 2;
 
 /// Time that a client which has connected gets to bring its memory.
-const PATIENCE_NS: u64 = 20_000_000;
+const OFFER_TIMEOUT_NS: u64 = 20_000_000;
 
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(ptr::null_mut());
 
 /// Held while sockets meet, and while the process forks.
-static HELD: AtomicU32 = AtomicU32::new(0);
+static RENDEZVOUS_LOCK: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the ledger. Once, in the constructor.
 pub fn prepare() {
     let mut name = [0_u8; 16];
     let length = program_name(&mut name);
     let program = std::str::from_utf8(&name[..length]).unwrap_or("");
-    let words = Settings::get().words();
+    let hashes = Settings::get().to_text();
     let pid = table::owner_pid() as u32;
-    let Ok((ledger, file)) = Ledger::create(pid, program, &words, boot_ns()) else { return };
-    report::hand_over(file.as_fd());
-    table::keep(file.into_raw_fd());
+    let Ok((ledger, file)) = Ledger::create(pid, program, &hashes, boot_ns()) else { return };
+    report::send_ledger(file.as_fd());
+    table::protect(file.into_raw_fd());
     LEDGER.store(Box::into_raw(Box::new(ledger)), Ordering::Release);
 }
 
@@ -75,9 +75,9 @@ fn boot_ns() -> u64 {
 }
 
 /// Keeps sockets from meeting, for a fork.
-pub fn hold() {
+pub fn lock_for_fork() {
     for _ in 0..1_000_000 {
-        let free = HELD.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        let free = RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
         if free.is_ok() {
             return;
         }
@@ -86,27 +86,27 @@ pub fn hold() {
 }
 
 /// Sockets may meet again.
-pub fn free() {
-    HELD.store(0, Ordering::Release);
+pub fn unlock() {
+    RENDEZVOUS_LOCK.store(0, Ordering::Release);
 }
 
 /// In the child of a fork.
 pub fn forked_child() {
-    free();
+    unlock();
 }
 
 /// An address of the internet as the kernel writes it; IPv4 in IPv6 counts as IPv4.
-pub fn address(storage: &sockaddr_storage) -> Option<SocketAddr> {
-    let place = ptr::from_ref(storage);
+pub fn parse_address(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    let target = ptr::from_ref(storage);
     let (ip, port): (IpAddr, u16) = match c_int::from(storage.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says which form the storage has.
-            let it = unsafe { &*place.cast::<libc::sockaddr_in>() };
+            let it = unsafe { &*target.cast::<libc::sockaddr_in>() };
             (Ipv4Addr::from(u32::from_be(it.sin_addr.s_addr)).into(), it.sin_port)
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
-            let it = unsafe { &*place.cast::<libc::sockaddr_in6>() };
+            let it = unsafe { &*target.cast::<libc::sockaddr_in6>() };
             (Ipv6Addr::from(it.sin6_addr.s6_addr).into(), it.sin6_port)
         }
         _ => return None,
@@ -114,24 +114,24 @@ pub fn address(storage: &sockaddr_storage) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip.to_canonical(), u16::from_be(port)))
 }
 
-fn name_of(fd: c_int, peer: bool) -> Option<SocketAddr> {
+fn socket_address(fd: c_int, peer: bool) -> Option<SocketAddr> {
     // SAFETY: all zero is a valid address storage.
     let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut length = size_of::<sockaddr_storage>() as socklen_t;
-    let place = (&raw mut storage).cast();
+    let target = (&raw mut storage).cast();
     // SAFETY: both are live and of the stated size.
     let result = unsafe {
         if peer {
-            kernel::getpeername(fd, place, &raw mut length)
+            kernel::getpeername(fd, target, &raw mut length)
         } else {
-            kernel::getsockname(fd, place, &raw mut length)
+            kernel::getsockname(fd, target, &raw mut length)
         }
     };
-    if result == 0 { address(&storage) } else { None }
+    if result == 0 { parse_address(&storage) } else { None }
 }
 
 /// Takes note of a TCP socket that has just been connected or accepted.
-pub fn admit(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
+pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     // SAFETY: set once, never freed.
     let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
     let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
@@ -141,14 +141,14 @@ pub fn admit(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     let Some(record) = ledger.claim(table::owner_pid() as u32, boot_ns()) else { return };
     let Some(socket) = table::claim() else { return };
     record.set_role(role);
-    let local = name_of(fd, false);
+    let local = socket_address(fd, false);
     if let (Some(local), Some(peer)) = (local, peer) {
         record.set_addresses(local, peer);
     }
     let reason = match fd {
         // The C library reads and writes its standard streams past us.
         0..=2 => KernelReason::Stdio,
-        _ => refusal(role, local, peer),
+        _ => initial_kernel_reason(role, local, peer),
     };
     let phase = if reason == KernelReason::None {
         record.set_phase(SocketPhase::Candidate);
@@ -160,16 +160,20 @@ pub fn admit(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     };
     socket.open(fd, record, phase);
     table::bind(fd, socket);
-    crate::ready::admitted(fd, socket);
+    crate::multiplex::socket_registered(fd, socket);
 }
 
 /// Why a socket cannot be accelerated, as far as that can be said at once.
-fn refusal(role: SocketRole, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> KernelReason {
+fn initial_kernel_reason(
+    role: SocketRole,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+) -> KernelReason {
     let settings = Settings::get();
     if !settings.enabled {
         return KernelReason::Disabled;
     }
-    if let Some(reason) = handover::kernel_only() {
+    if let Some(reason) = handover::process_kernel_reason() {
         return reason;
     }
     let (Some(local), Some(peer)) = (local, peer) else { return KernelReason::ConnectionNotSeen };
@@ -186,59 +190,59 @@ fn refusal(role: SocketRole, local: Option<SocketAddr>, peer: Option<SocketAddr>
 
 /// After each successful data call of a candidate: now and then, looks for the peer.
 #[inline]
-pub fn after_call(socket: &'static Socket, fd: c_int) {
+pub fn after_data_call(socket: &'static Socket, fd: c_int) {
     let calls = socket.calls.fetch_add(1, Ordering::Relaxed) + 1;
     let after = Settings::get().after_calls.max(1);
     let due = calls >= after
         && (calls == after || calls.is_power_of_two() || calls.is_multiple_of(64) && calls <= 4096);
     if due || calls >= CALLS_MAX {
-        look(socket, fd, calls);
+        try_rendezvous(socket, fd, calls);
     }
 }
 
 #[cold]
-fn look(socket: &'static Socket, fd: c_int, calls: u32) {
+fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     if socket.record().holders.load(Ordering::Acquire) != 1
-        || HELD.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        || RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
     {
         return;
     }
     let errno = kernel::errno();
     {
-        let _deferral = signals::defer();
+        let _deferral = signals::defer_handlers();
         if calls >= CALLS_MAX {
-            socket.to_kernel(KernelReason::PeerNotAccelerated);
-        } else if let Some(_inside) = socket.enter(fd)
+            socket.move_to_kernel(KernelReason::PeerNotAccelerated);
+        } else if let Some(_guard) = socket.enter(fd)
             && socket.phase() == Phase::Candidate
         {
-            match examine(socket, fd) {
+            match check_eligibility(socket, fd) {
                 Err((reason, detail)) => {
                     socket.record().set_reason(reason, detail);
-                    socket.to_kernel(reason);
+                    socket.move_to_kernel(reason);
                 }
-                Ok(Some(name)) => seek(socket, fd, &name),
+                Ok(Some(address)) => connect_ends(socket, fd, &address),
                 Ok(None) => {}
             }
         }
     }
-    free();
+    unlock();
     kernel::set_errno(errno);
 }
 
-fn seek(socket: &'static Socket, fd: c_int, name: &Name) {
-    socket.token.store(name.token, Ordering::Relaxed);
-    let met = match socket.record().role() {
-        SocketRole::Server => serve(socket, fd, name),
-        SocketRole::Client => bring(socket, name),
+fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress) {
+    socket.connection_token.store(address.token, Ordering::Relaxed);
+    let result = match socket.record().role() {
+        SocketRole::Server => accept_memory(socket, fd, address),
+        SocketRole::Client => offer_memory(socket, address),
         _ => Err(KernelReason::ConnectionNotSeen),
     };
-    if let Err(reason) = met {
-        socket.to_kernel(reason);
+    if let Err(reason) = result {
+        socket.move_to_kernel(reason);
     }
 }
 
 /// Options that only the kernel can keep: level, name, largest value that does no harm.
-const KEPT_BY_KERNEL: &[(c_int, c_int, c_int)] = &[
+const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
@@ -254,13 +258,13 @@ const TCP_INQ: c_int = 36;
 const TCP_ULP: c_int = 31;
 
 /// Whether setting this option to this value is something that only the kernel can keep.
-pub fn kept_by_kernel(level: c_int, name: c_int, value: c_int) -> bool {
+pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
     let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
         (its_level, its_name) == (level, name)
     };
     (level, name) == (libc::IPPROTO_TCP, TCP_ULP)
         || level == libc::SOL_SOCKET && matches!(name, 63..=65)
-        || KEPT_BY_KERNEL.iter().find(listed).is_some_and(|&(_, _, harmless)| value > harmless)
+        || KERNEL_ONLY_OPTIONS.iter().find(listed).is_some_and(|&(_, _, harmless)| value > harmless)
 }
 
 /// The number under which the ledger notes an option.
@@ -269,8 +273,11 @@ pub fn option_number(level: c_int, name: c_int) -> u32 {
 }
 
 /// Looks at all that may keep a socket on the kernel, and gives the meeting's name. None: not now.
-fn examine(socket: &Socket, fd: c_int) -> Result<Option<Name>, (KernelReason, u32)> {
-    let (Some(local), Some(peer)) = (name_of(fd, false), name_of(fd, true)) else {
+fn check_eligibility(
+    socket: &Socket,
+    fd: c_int,
+) -> Result<Option<RendezvousAddress>, (KernelReason, u32)> {
+    let (Some(local), Some(peer)) = (socket_address(fd, false), socket_address(fd, true)) else {
         return Ok(None);
     };
     socket.record().set_addresses(local, peer);
@@ -278,10 +285,10 @@ fn examine(socket: &Socket, fd: c_int) -> Result<Option<Name>, (KernelReason, u3
     if !here && Settings::get().share.is_none() {
         return Err((KernelReason::NotSameHost, 0));
     }
-    if handover::ring_in_sight() {
+    if handover::has_io_uring() {
         return Err((KernelReason::IoUring, 0));
     }
-    for &(level, name, harmless) in KEPT_BY_KERNEL {
+    for &(level, name, harmless) in KERNEL_ONLY_OPTIONS {
         if kernel::option(fd, level, name).is_some_and(|value| value > harmless) {
             return Err((KernelReason::SocketOption, option_number(level, name)));
         }
@@ -291,32 +298,32 @@ fn examine(socket: &Socket, fd: c_int) -> Result<Option<Name>, (KernelReason, u3
     if flags & libc::O_ASYNC != 0 {
         return Err((KernelReason::SignalDriven, 0));
     }
-    match Info::of(fd) {
+    match TcpInfo::read(fd) {
         Some(info) if info.state == ESTABLISHED => {}
         Some(_) => return Ok(None),
         None => return Err((KernelReason::UnsupportedCall, 0)),
     }
     socket.set_nonblocking(flags & libc::O_NONBLOCK != 0);
-    socket.learn_timeouts(fd);
+    socket.read_timeouts(fd);
     let (client, server) = match socket.record().role() {
         SocketRole::Server => (peer, local),
         _ => (local, peer),
     };
-    Ok(Some(Name::of(client, server)))
+    Ok(Some(RendezvousAddress::new(client, server)))
 }
 
 /// Address of a meeting.
-struct Name {
+struct RendezvousAddress {
     /// A part of the name: the same at both ends.
     token: u64,
     storage: libc::sockaddr_un,
     length: socklen_t,
 }
 
-impl Name {
-    fn of(client: SocketAddr, server: SocketAddr) -> Name {
-        let mut words = [0_u64; 2];
-        for (seed, word) in words.iter_mut().enumerate() {
+impl RendezvousAddress {
+    fn new(client: SocketAddr, server: SocketAddr) -> RendezvousAddress {
+        let mut hashes = [0_u64; 2];
+        for (seed, word) in hashes.iter_mut().enumerate() {
             let mut hasher = DefaultHasher::new();
             hasher.write_usize(seed);
             // Members of a group meet under a name that does not say whose it is.
@@ -334,26 +341,32 @@ impl Name {
         // SAFETY: all zero is a valid unix address.
         let mut storage: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
         storage.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        let room = storage.sun_path.len();
-        let place = (&raw mut storage.sun_path).cast::<u8>();
+        let capacity = storage.sun_path.len();
+        let target = (&raw mut storage.sun_path).cast::<u8>();
         // SAFETY: the path's bytes, seen as such.
-        let path = unsafe { std::slice::from_raw_parts_mut(place, room) };
+        let path = unsafe { std::slice::from_raw_parts_mut(target, capacity) };
         let mut rest = &mut path[..];
         // Two of one address are in one network namespace, and the kernel's own names are of one
         // namespace: the same addresses in another are another connection.
-        let one_place = client.ip() == server.ip() || client.ip().is_loopback();
-        let written = match Settings::get().share.filter(|_| !one_place) {
-            None => write!(rest, "\0nearmetal-accel/{VERSION}/{:016x}{:016x}", words[0], words[1]),
+        let same_namespace = client.ip() == server.ip() || client.ip().is_loopback();
+        let written = match Settings::get().share.filter(|_| !same_namespace) {
+            None => {
+                write!(rest, "\0nearmetal-accel/{VERSION}/{:016x}{:016x}", hashes[0], hashes[1])
+            }
             Some(folder) => rest
                 .write_all(folder.to_bytes())
-                .and_then(|()| write!(rest, "/{:016x}{:016x}", words[0], words[1])),
+                .and_then(|()| write!(rest, "/{:016x}{:016x}", hashes[0], hashes[1])),
         };
-        let left = if written.is_ok() { rest.len() } else { room };
+        let left = if written.is_ok() { rest.len() } else { capacity };
         let head = std::mem::offset_of!(libc::sockaddr_un, sun_path);
-        Name { token: words[0], storage, length: (head + room - left) as socklen_t }
+        RendezvousAddress {
+            token: hashes[0],
+            storage,
+            length: (head + capacity - left) as socklen_t,
+        }
     }
 
-    fn place(&self) -> *const libc::sockaddr {
+    fn as_sockaddr(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
 
@@ -377,17 +390,17 @@ fn unix_socket() -> c_int {
 fn is_trusted(fd: c_int) -> bool {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as socklen_t;
-    let place = (&raw mut who).cast();
+    let target = (&raw mut who).cast();
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: both are live and of the stated size.
-    let result = unsafe { kernel::getsockopt(fd, level, name, place, &raw mut length) };
+    let result = unsafe { kernel::getsockopt(fd, level, name, target, &raw mut length) };
     result == 0
         && (who.uid == rustix::process::geteuid().as_raw()
             || Settings::get().group == Some(who.gid))
 }
 
 /// The connecting end: if the other one listens, brings it the memory.
-fn bring(socket: &'static Socket, name: &Name) -> Result<(), KernelReason> {
+fn offer_memory(socket: &'static Socket, address: &RendezvousAddress) -> Result<(), KernelReason> {
     let fd = unix_socket();
     if fd < 0 {
         return Ok(());
@@ -395,7 +408,7 @@ fn bring(socket: &'static Socket, name: &Name) -> Result<(), KernelReason> {
     // SAFETY: a descriptor that was just made, and that nobody else knows.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the name is live and of the stated length.
-    if unsafe { kernel::connect(fd, name.place(), name.length) } != 0 {
+    if unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } != 0 {
         return Ok(());
     }
     if !is_trusted(fd) {
@@ -406,16 +419,17 @@ fn bring(socket: &'static Socket, name: &Name) -> Result<(), KernelReason> {
     };
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
     // SAFETY: no pointers.
-    let bells = unsafe { [kernel::eventfd(0, flags), kernel::eventfd(0, flags)] }.map(table::keep);
-    if bells.iter().any(|&bell| bell < 0) {
-        bells.into_iter().for_each(table::release_own);
+    let doorbells =
+        unsafe { [kernel::eventfd(0, flags), kernel::eventfd(0, flags)] }.map(table::protect);
+    if doorbells.iter().any(|&doorbell| doorbell < 0) {
+        doorbells.into_iter().for_each(table::close_library_descriptor);
         return Err(KernelReason::OutOfResources);
     }
-    let [own, other] = bells;
-    socket.join(mapped, EndpointRole::Creator, own, other);
+    let [own, peer] = doorbells;
+    socket.join(mapped, EndpointRole::Creator, own, peer);
     let message = [VERSION, CONDUIT_BYTES as u32];
-    if !send_descriptors(fd, &message, [memory.as_fd().as_raw(), own, other]) {
-        socket.demote(KernelReason::PeerNotAccelerated);
+    if !send_descriptors(fd, &message, [memory.as_fd().as_raw(), own, peer]) {
+        socket.leave_shared_memory(KernelReason::PeerNotAccelerated);
     }
     drop(connection);
     Ok(())
@@ -433,12 +447,12 @@ impl Raw for std::os::fd::BorrowedFd<'_> {
 
 /// Room for a control message with three descriptors.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
 const FDS_BYTES: u32 = 3 * size_of::<c_int>() as u32;
 
 fn send_descriptors(fd: c_int, message: &[u32; 2], descriptors: [c_int; 3]) -> bool {
-    let mut control = Control([0; 64]);
+    let mut control = ControlBuffer([0; 64]);
     let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: 8 };
     // SAFETY: all zero is a valid message header.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -459,7 +473,7 @@ fn send_descriptors(fd: c_int, message: &[u32; 2], descriptors: [c_int; 3]) -> b
 }
 
 fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]> {
-    let mut control = Control([0; 64]);
+    let mut control = ControlBuffer([0; 64]);
     let mut part = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: 8 };
     // SAFETY: all zero is a valid message header.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -472,7 +486,7 @@ fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]
     if count < 0 {
         return None;
     }
-    let mut taken: [Option<OwnedFd>; 12] = [const { None }; 12];
+    let mut received: [Option<OwnedFd>; 12] = [const { None }; 12];
     let mut total = 0;
     // SAFETY: the kernel filled the control buffer; its lengths are within it.
     unsafe {
@@ -481,41 +495,45 @@ fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]
             && ((*first).cmsg_level, (*first).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
         {
             let bytes = (*first).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-            for index in 0..(bytes / size_of::<c_int>()).min(taken.len()) {
+            for index in 0..(bytes / size_of::<c_int>()).min(received.len()) {
                 let descriptor = libc::CMSG_DATA(first).cast::<c_int>().add(index).read_unaligned();
-                taken[index] = Some(OwnedFd::from_raw_fd(descriptor));
+                received[index] = Some(OwnedFd::from_raw_fd(descriptor));
                 total += 1;
             }
         }
     }
-    let [first, second, third, ..] = taken;
-    let right = count == 8 && total == 3 && header.msg_flags & libc::MSG_CTRUNC == 0;
-    if right { Some([first?, second?, third?]) } else { None }
+    let [first, second, third, ..] = received;
+    let is_valid = count == 8 && total == 3 && header.msg_flags & libc::MSG_CTRUNC == 0;
+    if is_valid { Some([first?, second?, third?]) } else { None }
 }
 
 /// The accepting end: listens, and takes the memory if it has been brought.
-fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), KernelReason> {
-    let mut listener = socket.meeting.load(Ordering::Relaxed);
+fn accept_memory(
+    socket: &'static Socket,
+    fd: c_int,
+    address: &RendezvousAddress,
+) -> Result<(), KernelReason> {
+    let mut listener = socket.rendezvous_listener.load(Ordering::Relaxed);
     if listener < 0 {
-        listener = table::keep(unix_socket());
+        listener = table::protect(unix_socket());
         if listener < 0 {
             return Ok(());
         }
         // SAFETY: the name is live and of the stated length; the others take no pointers.
         let ready = unsafe {
-            name.remove();
-            kernel::bind(listener, name.place(), name.length) == 0
+            address.remove();
+            kernel::bind(listener, address.as_sockaddr(), address.length) == 0
                 && kernel::listen(listener, 4) == 0
         };
         if !ready {
-            table::release_own(listener);
+            table::close_library_descriptor(listener);
             return Ok(());
         }
-        socket.meeting.store(listener, Ordering::Relaxed);
+        socket.rendezvous_listener.store(listener, Ordering::Relaxed);
         return Ok(());
     }
     // SAFETY: no pointers.
-    let come = unsafe {
+    let accepted = unsafe {
         kernel::accept4(
             listener,
             ptr::null_mut(),
@@ -523,18 +541,18 @@ fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), KernelRe
             libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
         )
     };
-    if come < 0 {
+    if accepted < 0 {
         return Ok(());
     }
     // SAFETY: a descriptor that was just made, and that nobody else knows.
-    let _connection = unsafe { OwnedFd::from_raw_fd(come) };
-    if !is_trusted(come) {
+    let _connection = unsafe { OwnedFd::from_raw_fd(accepted) };
+    if !is_trusted(accepted) {
         return Ok(());
     }
-    let mut wait = [libc::pollfd { fd: come, events: libc::POLLIN, revents: 0 }];
-    kernel::poll(&mut wait, Some(PATIENCE_NS));
+    let mut wait = [libc::pollfd { fd: accepted, events: libc::POLLIN, revents: 0 }];
+    kernel::poll(&mut wait, Some(OFFER_TIMEOUT_NS));
     let mut message = [0_u32; 2];
-    let Some([memory, other, own]) = receive_descriptors(come, &mut message) else {
+    let Some([memory, peer, own]) = receive_descriptors(accepted, &mut message) else {
         return Ok(());
     };
     if message != [VERSION, CONDUIT_BYTES as u32] {
@@ -542,29 +560,29 @@ fn serve(socket: &'static Socket, fd: c_int, name: &Name) -> Result<(), KernelRe
     }
     let Ok(mapped) = ConduitMapping::open(memory) else { return Ok(()) };
     // The connection must be the one that the name stands for, and still be there.
-    if Info::of(fd).is_none_or(|info| info.state != ESTABLISHED) {
+    if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
         return Ok(());
     }
     let order = (Ordering::AcqRel, Ordering::Relaxed);
-    if mapped.opened.compare_exchange(OFFERED, TAKEN, order.0, order.1).is_err() {
+    if mapped.opened.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_err() {
         return Ok(());
     }
-    let [own, other] = [own, other].map(|bell| {
-        let bell = table::keep(bell.into_raw_fd());
+    let [own, peer] = [own, peer].map(|doorbell| {
+        let doorbell = table::protect(doorbell.into_raw_fd());
         // A bell that could block would let the peer stop us.
         // SAFETY: sets flags of a descriptor of ours.
-        unsafe { kernel::fcntl(bell, libc::F_SETFL, libc::O_NONBLOCK as usize) };
-        bell
+        unsafe { kernel::fcntl(doorbell, libc::F_SETFL, libc::O_NONBLOCK as usize) };
+        doorbell
     });
-    socket.join(mapped, EndpointRole::Opener, own, other);
-    name.remove();
-    stop(socket);
+    socket.join(mapped, EndpointRole::Opener, own, peer);
+    address.remove();
+    close_listener(socket);
     Ok(())
 }
 
 /// Ends the meeting of a socket, if it holds one.
-pub fn stop(socket: &Socket) {
-    let listener = socket.meeting.swap(-1, Ordering::AcqRel);
+pub fn close_listener(socket: &Socket) {
+    let listener = socket.rendezvous_listener.swap(-1, Ordering::AcqRel);
     if listener < 0 {
         return;
     }
@@ -572,12 +590,12 @@ pub fn stop(socket: &Socket) {
         // SAFETY: all zero is a valid unix address.
         let mut storage: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut length = size_of::<libc::sockaddr_un>() as socklen_t;
-        let place = (&raw mut storage).cast();
+        let target = (&raw mut storage).cast();
         // SAFETY: both are live and of the stated size.
-        unsafe { kernel::getsockname(listener, place, &raw mut length) };
-        Name { token: 0, storage, length }.remove();
+        unsafe { kernel::getsockname(listener, target, &raw mut length) };
+        RendezvousAddress { token: 0, storage, length }.remove();
     }
-    table::release_own(listener);
+    table::close_library_descriptor(listener);
 }
 
 const ESTABLISHED: u8 = 1;
@@ -586,25 +604,25 @@ const ESTABLISHED: u8 = 1;
 const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
 
 /// What the kernel knows of a TCP connection: the first 17 words of `struct tcp_info`.
-struct Info {
+struct TcpInfo {
     state: u8,
     bytes_acked: u64,
     bytes_received: u64,
 }
 
-impl Info {
-    fn of(fd: c_int) -> Option<Info> {
-        let mut words = [0_u64; 17];
-        let mut length = size_of_val(&words) as socklen_t;
-        let place = words.as_mut_ptr().cast();
+impl TcpInfo {
+    fn read(fd: c_int) -> Option<TcpInfo> {
+        let mut hashes = [0_u64; 17];
+        let mut length = size_of_val(&hashes) as socklen_t;
+        let target = hashes.as_mut_ptr().cast();
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
         // SAFETY: both are live and of the stated size.
-        let result = unsafe { kernel::getsockopt(fd, level, name, place, &raw mut length) };
-        let whole = result == 0 && length as usize == size_of_val(&words);
-        whole.then(|| Info {
-            state: words[0].to_ne_bytes()[0],
-            bytes_acked: words[15],
-            bytes_received: words[16],
+        let result = unsafe { kernel::getsockopt(fd, level, name, target, &raw mut length) };
+        let is_complete = result == 0 && length as usize == size_of_val(&hashes);
+        is_complete.then(|| TcpInfo {
+            state: hashes[0].to_ne_bytes()[0],
+            bytes_acked: hashes[15],
+            bytes_received: hashes[16],
         })
     }
 }
@@ -615,9 +633,9 @@ pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
     // The connecting end's SYN counts as acknowledged.
     let syn = u64::from(socket.record().role() == SocketRole::Client);
     for _ in 0..16 {
-        let before = Info::of(fd)?;
+        let before = TcpInfo::read(fd)?;
         let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize)?;
-        let after = Info::of(fd)?;
+        let after = TcpInfo::read(fd)?;
         if before.bytes_acked == after.bytes_acked {
             return (after.bytes_acked + queued as u64).checked_sub(syn);
         }
@@ -626,11 +644,11 @@ pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
 }
 
 /// Bytes that this end has taken from the kernel since the beginning, and those that lie there.
-pub fn taken_from_kernel(fd: c_int) -> Option<(u64, u64)> {
+pub fn received_through_kernel(fd: c_int) -> Option<(u64, u64)> {
     for _ in 0..16 {
-        let before = Info::of(fd)?;
+        let before = TcpInfo::read(fd)?;
         let unread = kernel::ioctl_int(fd, libc::FIONREAD as usize)?;
-        let after = Info::of(fd)?;
+        let after = TcpInfo::read(fd)?;
         if before.bytes_received == after.bytes_received && before.state == after.state {
             let fin = u64::from(FIN_RECEIVED.contains(&after.state));
             let received = after.bytes_received.saturating_sub(fin);
@@ -654,30 +672,31 @@ mod tests {
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(&[1; 1000]).unwrap();
         server.read_exact(&mut [0; 300]).unwrap();
-        assert_eq!(taken_from_kernel(server.as_raw_fd()), Some((300, 700)));
-        assert_eq!(taken_from_kernel(client.as_raw_fd()), Some((0, 0)));
+        assert_eq!(received_through_kernel(server.as_raw_fd()), Some((300, 700)));
+        assert_eq!(received_through_kernel(client.as_raw_fd()), Some((0, 0)));
         client.shutdown(std::net::Shutdown::Write).unwrap();
         // The peer's FIN is no byte of the program's.
         server.read_exact(&mut [0; 700]).unwrap();
         assert_eq!(server.read(&mut [0]).unwrap(), 0);
-        assert_eq!(taken_from_kernel(server.as_raw_fd()), Some((1000, 0)));
+        assert_eq!(received_through_kernel(server.as_raw_fd()), Some((1000, 0)));
     }
 
     #[test]
     fn both_ends_give_a_connection_one_name_and_others_another() {
         let [one, two] = ["127.0.0.1:5000", "127.0.0.1:80"].map(|it| it.parse().unwrap());
-        let bytes = |name: &Name| name.storage.sun_path.map(i8::cast_unsigned).to_vec();
-        let name = Name::of(one, two);
-        assert_eq!(bytes(&name), bytes(&Name::of(one, two)));
-        assert_ne!(bytes(&name), bytes(&Name::of(two, one)), "who connected counts");
+        let bytes =
+            |address: &RendezvousAddress| address.storage.sun_path.map(i8::cast_unsigned).to_vec();
+        let name = RendezvousAddress::new(one, two);
+        assert_eq!(bytes(&name), bytes(&RendezvousAddress::new(one, two)));
+        assert_ne!(bytes(&name), bytes(&RendezvousAddress::new(two, one)), "who connected counts");
         assert_eq!(bytes(&name)[0], 0, "no file");
     }
 
     #[test]
     fn options_that_only_the_kernel_keeps() {
-        assert!(kept_by_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
-        assert!(!kept_by_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));
-        assert!(!kept_by_kernel(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1));
-        assert!(kept_by_kernel(libc::IPPROTO_TCP, TCP_ULP, 0));
+        assert!(needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
+        assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));
+        assert!(!needs_kernel(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1));
+        assert!(needs_kernel(libc::IPPROTO_TCP, TCP_ULP, 0));
     }
 }

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::signals::{Deferral, defer};
+use crate::signals::{Deferral, defer_handlers};
 
 /// Looks before the processor is offered to somebody else.
 const LOOKS: u32 = 200;
@@ -40,7 +40,7 @@ impl<T> Lock<T> {
     /// Takes the lock; `None` if this very thread has it already.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let me = thread_name();
-        let deferral = defer();
+        let deferral = defer_handlers();
         let mut looks = 0_u32;
         loop {
             match self.owner.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {

@@ -6,31 +6,31 @@ use crate::socket::Socket;
 use crate::{signals, wait};
 
 /// Between two looks at the kernel's descriptors while spinning, ns.
-const KERNEL_LOOK_NS: u64 = 4_000;
+const KERNEL_CHECK_NS: u64 = 4_000;
 
 /// Between two looks at what the kernel says of joined sockets, ns: their ends and resets.
-const SOCKET_LOOK_NS: u64 = 30_000;
+const SOCKET_CHECK_NS: u64 = 30_000;
 
 /// Shortest spin, ns: a wake-up costs more.
-const SHORTEST_NS: u64 = 2_000;
+const SPIN_NS_MIN: u64 = 2_000;
 
 /// Looks at memory for one look at the clock.
-const LOOKS: u32 = 4;
+const SPINS_PER_CLOCK_READ: u32 = 4;
 
 /// Of so many spins one is as long as the settings allow, however short the others have become.
 /// Two ends that both sleep take longer to answer than either spins, and would never find out that
 /// spinning pays.
 const PROBE_EVERY: u32 = 16;
 
-static SPINS: AtomicU32 = AtomicU32::new(0);
+static SPIN_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// What to do after a fruitless look at memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum SetSpinStep {
     /// Look again.
-    Again,
+    Retry,
     /// Ask the kernel, then look again.
-    Kernel,
+    CheckKernel,
     /// Sleep.
     Sleep,
     /// A handler ran: the call ends.
@@ -39,71 +39,84 @@ pub enum Turn {
 
 /// A spin over many sockets.
 #[derive(Debug)]
-pub struct Pause {
+pub struct SetSpin {
     begun_ns: u64,
-    asked_ns: u64,
+    kernel_checked_at_ns: u64,
     budget_ns: u64,
-    between_ns: u64,
-    looks: u32,
-    probe: bool,
+    kernel_interval_ns: u64,
+    spins: u32,
+    is_probe: bool,
     signals: u32,
 }
 
-impl Pause {
+impl SetSpin {
     /// A spin as long as it pays for `socket`, with the kernel asked often if it knows of
     /// descriptors that memory does not show. `signals` is what [`signals::count_all`] said when
     /// the call began.
     ///
     /// `word` is what earlier spins of the same kind have taught: the longest that pays, ns.
-    pub fn begin(socket: &Socket, word: &AtomicU64, often: bool, signals: u32) -> Pause {
+    pub fn begin(
+        socket: &Socket,
+        word: &AtomicU64,
+        check_kernel_often: bool,
+        signals: u32,
+    ) -> SetSpin {
         let mut budget_ns = match wait::budget(socket, false) {
             0 => 0,
-            _ => word.load(Ordering::Relaxed).min(wait::longest_spin()),
+            _ => word.load(Ordering::Relaxed).min(wait::spin_ns_max()),
         };
-        let probe =
-            budget_ns > 0 && SPINS.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY);
-        if probe {
-            budget_ns = wait::longest_spin();
+        let is_probe =
+            budget_ns > 0 && SPIN_COUNT.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY);
+        if is_probe {
+            budget_ns = wait::spin_ns_max();
         }
         let begun_ns = if budget_ns == 0 { 0 } else { wait::now_ns() };
-        let between_ns = if often { KERNEL_LOOK_NS } else { SOCKET_LOOK_NS };
-        Pause { begun_ns, asked_ns: begun_ns, budget_ns, between_ns, looks: 0, probe, signals }
+        let kernel_interval_ns = if check_kernel_often { KERNEL_CHECK_NS } else { SOCKET_CHECK_NS };
+        SetSpin {
+            begun_ns,
+            kernel_checked_at_ns: begun_ns,
+            budget_ns,
+            kernel_interval_ns,
+            spins: 0,
+            is_probe,
+            signals,
+        }
     }
 
     /// After a fruitless look at memory.
     #[inline]
-    pub fn turn(&mut self) -> Turn {
+    pub fn step(&mut self) -> SetSpinStep {
         if self.budget_ns == 0 {
-            return Turn::Sleep;
+            return SetSpinStep::Sleep;
         }
         std::hint::spin_loop();
-        self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS) {
-            return Turn::Again;
+        self.spins += 1;
+        if !self.spins.is_multiple_of(SPINS_PER_CLOCK_READ) {
+            return SetSpinStep::Retry;
         }
         let now_ns = wait::now_ns();
-        if signals::count_all() != self.signals {
-            Turn::Interrupted
+        if signals::delivery_count() != self.signals {
+            SetSpinStep::Interrupted
         } else if now_ns.saturating_sub(self.begun_ns) >= self.budget_ns {
-            Turn::Sleep
-        } else if now_ns.saturating_sub(self.asked_ns) >= self.between_ns {
-            self.asked_ns = now_ns;
-            Turn::Kernel
+            SetSpinStep::Sleep
+        } else if now_ns.saturating_sub(self.kernel_checked_at_ns) >= self.kernel_interval_ns {
+            self.kernel_checked_at_ns = now_ns;
+            SetSpinStep::CheckKernel
         } else {
-            Turn::Again
+            SetSpinStep::Retry
         }
     }
 
     /// Remembers in `word` whether the spin paid: in vain, it halves the next; with success, it
     /// doubles it.
-    pub fn learn(&self, word: &AtomicU64, success: bool) {
-        let (old, longest) = (word.load(Ordering::Relaxed), wait::longest_spin());
-        let new = match (success, self.probe) {
+    pub fn adjust_budget(&self, word: &AtomicU64, success: bool) {
+        let (old, longest) = (word.load(Ordering::Relaxed), wait::spin_ns_max());
+        let new = match (success, self.is_probe) {
             // A shorter one would have failed as before: the next may last as long as this one.
             (true, true) => u64::MAX,
             (true, false) => old.saturating_mul(2),
             (false, true) => old,
-            (false, false) => (old.min(longest) / 2).max(SHORTEST_NS),
+            (false, false) => (old.min(longest) / 2).max(SPIN_NS_MIN),
         };
         if self.budget_ns > 0 && new != old {
             word.store(new, Ordering::Relaxed);

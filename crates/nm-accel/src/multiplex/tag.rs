@@ -9,48 +9,48 @@ pub const INDEX_LIMIT: usize = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 11;
-const BELL: u64 = 1 << 31;
+const DOORBELL: u64 = 1 << 31;
 
 /// The data of one registration: which member of the set, in which life of its slot, and whether
 /// it was the bell or the socket.
 ///
 /// The upper half is a number drawn for this process. A program whose own data happen to begin
 /// with it is no danger: such a registration becomes a member of the set as well (see
-/// [`Tag::resembles`]), so that no number means two things.
+/// [`EventTag::has_tag_prefix`]), so that no number means two things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
+pub struct EventTag {
     /// Slot in the set.
     pub index: usize,
-    /// Which use of the slot, of [`Tag::generation`]'s range.
+    /// Which use of the slot, of [`EventTag::generation`]'s range.
     pub generation: u32,
     /// The socket's bell, not the socket.
-    pub bell: bool,
+    pub is_doorbell: bool,
 }
 
-impl Tag {
+impl EventTag {
     /// The generation that a counter of uses stands for.
-    pub fn generation(uses: u32) -> u32 {
-        uses & ((1 << GENERATION_BITS) - 1)
+    pub fn generation(generation: u32) -> u32 {
+        generation & ((1 << GENERATION_BITS) - 1)
     }
 
     /// As 64 bits of an epoll event.
     pub fn data(self) -> u64 {
         let index = self.index as u64 & (INDEX_LIMIT as u64 - 1);
-        let generation = u64::from(Tag::generation(self.generation)) << INDEX_BITS;
-        secret() << 32 | if self.bell { BELL } else { 0 } | generation | index
+        let generation = u64::from(EventTag::generation(self.generation)) << INDEX_BITS;
+        secret() << 32 | if self.is_doorbell { DOORBELL } else { 0 } | generation | index
     }
 
     /// Whether `data` begin as a tag does.
-    pub fn resembles(data: u64) -> bool {
+    pub fn has_tag_prefix(data: u64) -> bool {
         data >> 32 == secret()
     }
 
     /// The tag in `data`, if they begin as a tag does.
-    pub fn parse(data: u64) -> Option<Tag> {
-        Tag::resembles(data).then(|| Tag {
+    pub fn parse(data: u64) -> Option<EventTag> {
+        EventTag::has_tag_prefix(data).then(|| EventTag {
             index: (data & (INDEX_LIMIT as u64 - 1)) as usize,
-            generation: Tag::generation((data >> INDEX_BITS) as u32),
-            bell: data & BELL != 0,
+            generation: EventTag::generation((data >> INDEX_BITS) as u32),
+            is_doorbell: data & DOORBELL != 0,
         })
     }
 }
@@ -81,14 +81,14 @@ mod tests {
     fn a_tag_comes_back_whole_and_other_data_are_none() {
         for index in [0, 1, 77, INDEX_LIMIT - 1] {
             for generation in [0, 1, 2047] {
-                for bell in [false, true] {
-                    let tag = Tag { index, generation, bell };
-                    assert_eq!(Tag::parse(tag.data()), Some(tag));
-                    assert!(Tag::resembles(tag.data()));
-                    assert_eq!(Tag::parse(tag.data() ^ 1 << 40), None);
+                for is_doorbell in [false, true] {
+                    let tag = EventTag { index, generation, is_doorbell };
+                    assert_eq!(EventTag::parse(tag.data()), Some(tag));
+                    assert!(EventTag::has_tag_prefix(tag.data()));
+                    assert_eq!(EventTag::parse(tag.data() ^ 1 << 40), None);
                 }
             }
         }
-        assert_eq!(Tag::generation(2048), 0);
+        assert_eq!(EventTag::generation(2048), 0);
     }
 }
