@@ -1,22 +1,23 @@
-//! The socket accelerator: a library that `nearmetal accel` puts in front of an unmodified program
-//! by `LD_PRELOAD`. It stands in for libc's socket calls. TCP connections between two such programs
-//! of one host move from the kernel's TCP to two pipes in shared memory; the kernel's connection is
-//! made first and stays: as the name, as the lifetime and as what everything falls back to.
+//! The socket accelerator: a library that `nearmetal accel` loads into an unmodified program by
+//! `LD_PRELOAD`. It replaces libc's socket calls. TCP connections between two such programs on one
+//! host move from the kernel's TCP to two pipes in shared memory. The kernel's connection is made
+//! first and stays open: it gives the connection its addresses and its lifetime, and everything can
+//! fall back to it.
 //!
-//! | module       | what lives there                                                   |
-//! | ------------ | ------------------------------------------------------------------ |
-//! | `calls`    | the functions of libc that are replaced                            |
-//! | `table`    | which descriptors are sockets that the library knows               |
-//! | `socket`   | one connection: its phase, its stages, its way back to the kernel  |
-//! | `meet`     | how two ends find each other and share memory                      |
-//! | `stream`   | receiving and sending                                              |
-//! | `stranded` | bytes that cannot go back to the kernel                            |
-//! | `wait`     | spinning and sleeping                                              |
-//! | `ready`    | readiness for poll, select and epoll                               |
-//! | `signals`  | deliveries of signal handlers, for `EINTR`                         |
-//! | `kernel`   | the system calls themselves                                        |
+//! | module             | what it contains                                                     |
+//! | ------------------ | -------------------------------------------------------------------- |
+//! | `calls`            | the functions of libc that are replaced                              |
+//! | `table`            | which descriptors are sockets that the library manages               |
+//! | `socket`           | one connection: its phase, its stages, its return to the kernel      |
+//! | `rendezvous`       | how the two ends find each other and share memory                    |
+//! | `stream`           | receiving and sending                                                |
+//! | `exec_substitutes` | replacing a descriptor whose bytes an exec'd program could not read  |
+//! | `wait`             | spinning and sleeping                                                |
+//! | `multiplex`        | readiness for poll, select and epoll                                 |
+//! | `signals`          | deliveries of signal handlers, for `EINTR`                           |
+//! | `kernel`           | raw system calls                                                     |
 
-// In the crate's own tests the functions are not exported, so nobody seems to call them.
+// In the crate's own tests the functions are not exported, so the compiler sees no callers.
 #![cfg_attr(test, allow(dead_code))]
 
 mod calls;
@@ -38,7 +39,7 @@ use std::ffi::c_int;
 
 use socket::Phase;
 
-/// Runs before the program's `main`, once its libraries are there.
+/// Runs before the program's `main`, after its libraries are loaded.
 extern "C" fn begin() {
     let errno = kernel::errno();
     table::take_ownership();
@@ -52,8 +53,8 @@ extern "C" fn begin() {
 #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
 static BEGIN: extern "C" fn() = begin;
 
-/// Where a descriptor's bytes go, for tests and tools: 0 unknown, 1 the kernel, 2 the kernel so
-/// far, 3 shared memory both ways, 4 shared memory in part.
+/// Which way a descriptor's bytes go, for tests and tools: 0 unknown, 1 the kernel, 2 the kernel so
+/// far, 3 shared memory in both directions, 4 shared memory in part.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn nearmetal_accel_state(fd: c_int) -> c_int {
     let Some(socket) = table::get(fd) else { return 0 };

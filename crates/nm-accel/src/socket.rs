@@ -1,10 +1,10 @@
-//! A TCP socket that the library knows: one open file description as this process sees it. Where
-//! its bytes go, what of it lies in shared memory, and how it goes back to the kernel.
+//! A TCP socket that the library manages: one open file description as this process sees it. Which
+//! way its bytes go, its shared memory, and how it returns to the kernel.
 //!
-//! Each direction is in one of three stages, and moves forwards only: `BEFORE_PIPE` (through the kernel,
-//! until the sender publishes where the pipe begins), `IN_PIPE`, and `AFTER_PIPE` (through the kernel for
-//! good). The truth of it lies in the marks of the pipe, shared with the peer; the stage kept here
-//! is a private memory of it that saves looking.
+//! Each direction is in one of three stages, and only moves forward: [`BEFORE_PIPE`] (through the
+//! kernel, until the sender publishes where the pipe begins), [`IN_PIPE`], and [`AFTER_PIPE`]
+//! (through the kernel for good). The authoritative state is in the switch points of the pipe,
+//! shared with the peer; the stage stored here is a private copy that saves reading them.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -23,14 +23,14 @@ mod phases;
 mod readiness;
 mod sharing;
 
-/// Where a socket's calls go.
+/// Which way a socket's calls go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// To the kernel, for ever.
+    /// To the kernel, permanently.
     Kernel,
-    /// To the kernel, until the two ends have met.
+    /// To the kernel, until the two ends share memory.
     Candidate,
-    /// To shared memory, or to the kernel, by the stage of each direction.
+    /// To shared memory or to the kernel, depending on the stage of each direction.
     Joined,
 }
 
@@ -38,32 +38,32 @@ const KERNEL: u32 = 0;
 const CANDIDATE: u32 = 1;
 const JOINED: u32 = 2;
 
-/// Stages of a direction.
+/// Stage of a direction that goes through the kernel and may still move to the pipe.
 pub const BEFORE_PIPE: u32 = 0;
-/// The direction is in shared memory.
+/// Stage of a direction that goes through shared memory.
 pub const IN_PIPE: u32 = 1;
-/// The direction has gone back to the kernel.
+/// Stage of a direction that has returned to the kernel.
 pub const AFTER_PIPE: u32 = 2;
 
-/// Flag in `inside`: the last descriptor is closed; who leaves last lets go of the memory.
+/// Flag in `active_calls`: the last descriptor is closed; the last active call releases the memory.
 const CLOSING: u32 = 1 << 31;
 
-/// Flag in `inside`: the closing thread is not done yet.
+/// Flag in `active_calls`: the closing thread has not finished yet.
 const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 
-/// Flag in `inside`: the memory has been let go of.
+/// Flag in `active_calls`: the memory has been released.
 const RELEASED: u32 = 1 << 29;
 
-/// Free bytes from which a full pipe counts as writable again: below it writers sleep.
+/// Free bytes at which a full pipe becomes writable again: below that writers sleep.
 pub const WRITABLE_BYTES: usize = QUARTER_BYTES;
 
 /// One open file description.
 #[repr(C, align(128))]
 pub struct Socket {
     phase: AtomicU32,
-    /// Stage of the direction towards us.
+    /// Stage of the incoming direction.
     pub incoming_stage: AtomicU32,
-    /// Stage of the direction away from us.
+    /// Stage of the outgoing direction.
     pub outgoing_stage: AtomicU32,
     active_calls: AtomicU32,
     role: AtomicU32,
@@ -71,62 +71,63 @@ pub struct Socket {
     peer_doorbell: AtomicI32,
     record: AtomicPtr<Record>,
     conduit: UnsafeCell<MaybeUninit<ConduitMapping>>,
-    /// Descriptors of this process that lead here.
+    /// Count of this process's descriptors of it.
     pub descriptors: AtomicU32,
     generation: AtomicU32,
-    /// Place in the pool, and the next free one + 1.
+    /// Index in the pool.
     pub index: AtomicU32,
-    /// Next free socket of the pool + 1.
+    /// Index of the next free socket in the pool, plus one.
     pub next_free: AtomicU32,
     receive_timeout_ns: AtomicU64,
     send_timeout_ns: AtomicU64,
-    /// What the kernel socket was last seen to be ready for, as `EPOLL*` bits.
+    /// Events of the kernel socket when it was last polled, as `EPOLL*` bits.
     kernel_events: AtomicU32,
-    /// Grows with each new bit in `known`.
+    /// Incremented with each new bit in `kernel_events`.
     kernel_event_count: AtomicU64,
-    /// Twice the number of times that the outgoing pipe was found full, plus one while it is.
+    /// Twice the number of times that the outgoing pipe was found full, plus one while it is full.
     full_transitions: AtomicU64,
     kernel_waiters: AtomicU32,
     kernel_senders: AtomicU32,
-    /// Set while the outgoing direction is being moved to the pipe.
+    /// Not zero while the outgoing direction is being moved to the pipe.
     switching: AtomicU32,
     readers: AtomicU32,
     writers: AtomicU32,
-    /// Threads that sleep on the bell themselves, those of them that have seen the last ring, and
-    /// the number of rings that have been seen by all.
+    /// Count of threads that sleep on the doorbell itself, count of those that have seen the last
+    /// ring, and count of the rings that all have seen.
     sleepers: AtomicU32,
     sleepers_notified: AtomicU32,
     doorbell_drains: AtomicU32,
-    /// The meeting's name: two sockets of one process with the same are the ends of a connection.
+    /// Hash of the connection's addresses: two sockets of one process with the same value are the
+    /// two ends of one connection.
     pub connection_token: AtomicU64,
-    /// Data calls so far: when to look for the peer.
+    /// Count of data calls so far, which decides when to look for the peer.
     pub calls: AtomicU32,
-    /// Socket that the server's end listens on for its peer, or −1.
+    /// Socket on which the server's end listens for its peer, or −1.
     pub rendezvous_listener: AtomicI32,
-    /// Copy of the last descriptor, made when it was closed under threads that are still inside:
-    /// for them the connection lives on, as it does in the kernel. −1 if there is none.
+    /// Duplicate of the last descriptor, made when that was closed while threads were in a call:
+    /// for them the connection stays open, as it does in the kernel. −1 if there is none.
     duplicate: AtomicI32,
-    /// The descriptor last bound.
+    /// The descriptor that was added last.
     descriptor: AtomicI32,
-    /// Registrations in epoll sets; written by `ready` only.
+    /// Count of registrations in epoll sets; written by `multiplex` only.
     pub epoll_registrations: AtomicU32,
-    /// Spin budget of readers and of writers, in ns: see `wait`.
+    /// Spin budget of readers and of writers, ns: see `wait`.
     pub spin_budgets_ns: [AtomicU64; 2],
-    /// Spins in vain, of readers and of writers, since the last that was not.
+    /// Spins without success since the last successful one, of readers and of writers.
     pub failed_spins: [AtomicU32; 2],
-    /// Time of the last look at the kernel socket, ns.
+    /// Time when the kernel socket was last polled, ns.
     pub kernel_checked_at_ns: AtomicU64,
-    /// Time of the first call after this end has brought the memory and nobody had taken it, ns.
+    /// Time of the first call after this end offered memory that was not accepted yet, ns.
     offered_at_ns: AtomicU64,
-    /// The peer's reset has been told to the program.
+    /// Not zero once the peer's reset was reported to the program.
     pub reset_reported: AtomicU32,
 }
 
-// SAFETY: the one field that is no atomic, `conduit`, is written before the phase says `Joined`
-// (with release) and dropped after the last thread has left.
+// SAFETY: the only field that is no atomic, `conduit`, is written before the phase becomes `Joined`
+// (with release ordering) and dropped after the last active call has ended.
 unsafe impl Sync for Socket {}
 
-/// While it lives, the socket's memory stays mapped.
+/// An active call: while it exists, the socket's memory stays mapped.
 pub struct CallGuard(&'static Socket);
 
 impl Drop for CallGuard {
@@ -140,7 +141,7 @@ impl Drop for CallGuard {
 }
 
 impl Socket {
-    /// A socket that nobody uses.
+    /// An unused socket.
     pub const fn new() -> Socket {
         Socket {
             phase: AtomicU32::new(KERNEL),
@@ -183,7 +184,7 @@ impl Socket {
         }
     }
 
-    /// Makes a fresh socket of one from the pool.
+    /// Initialises a socket from the pool.
     pub fn open(&self, fd: c_int, record: &'static Record, phase: Phase) {
         self.record.store(ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
         self.incoming_stage.store(BEFORE_PIPE, Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl Socket {
         self.phase.store(phase, Ordering::Release);
     }
 
-    /// Where the socket's calls go.
+    /// Which way the socket's calls go.
     #[inline(always)]
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
@@ -237,14 +238,14 @@ impl Socket {
         }
     }
 
-    /// Whether the socket is, or may be, in shared memory.
+    /// Whether the socket shares memory with its peer.
     #[inline(always)]
     pub fn is_joined(&self) -> bool {
         self.phase.load(Ordering::Acquire) == JOINED
     }
 
-    /// Enters the socket found under `fd`: its memory stays while the result lives. `None` if it
-    /// has been closed meanwhile.
+    /// Starts a call on the socket of `fd`: its memory stays mapped while the result exists. `None`
+    /// if it has been closed meanwhile.
     #[inline(always)]
     pub fn enter(&'static self, fd: c_int) -> Option<CallGuard> {
         let before = self.active_calls.fetch_add(1, Ordering::AcqRel);
@@ -254,25 +255,25 @@ impl Socket {
         here.then_some(inside)
     }
 
-    /// Whether the last descriptor has been closed while a thread is still inside.
+    /// Whether the last descriptor has been closed while a call is still active.
     #[inline(always)]
     pub fn is_closing(&self) -> bool {
         self.active_calls.load(Ordering::Acquire) & CLOSING != 0
     }
 
-    /// Changes when the object is used for another socket.
+    /// Changes when the object is reused for another socket.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What others see of the socket; there is one from [`Socket::open`] on.
+    /// The socket's record in the ledger; there is one from [`Socket::open`] on.
     #[inline(always)]
     pub fn record(&self) -> &'static Record {
-        // SAFETY: set in `open`, before the socket came into the table; records live for ever.
+        // SAFETY: set in `open`, before the socket was added to the table; records are never freed.
         unsafe { &*self.record.load(Ordering::Relaxed) }
     }
 
-    /// A descriptor of this process that leads here, if one is left.
+    /// A descriptor of the socket in this process, if one is left.
     pub fn descriptor(&self) -> Option<c_int> {
         if self.is_closing() {
             return Some(self.duplicate.load(Ordering::SeqCst)).filter(|&fd| fd >= 0);
@@ -295,12 +296,12 @@ impl Socket {
 
     /// The shared region.
     ///
-    /// Only for a socket that the caller is inside of and that has been joined: it stays mapped
-    /// when both directions have gone back to the kernel.
+    /// Only for a joined socket, during a call ([`Socket::enter`]): it stays mapped when both
+    /// directions have returned to the kernel.
     #[inline(always)]
     pub fn conduit(&self) -> &ConduitMapping {
         debug_assert!(self.doorbell() >= 0 || self.is_closing() || self.generation() > 0);
-        // SAFETY: written before the phase became `Joined`, and callers look at the phase first.
+        // SAFETY: written before the phase became `Joined`, and callers check the phase first.
         unsafe { (*self.conduit.get()).assume_init_ref() }
     }
 
@@ -314,25 +315,25 @@ impl Socket {
         }
     }
 
-    /// The pipe away from this end.
+    /// The pipe that this end sends by.
     #[inline(always)]
     pub fn outgoing(&self) -> &Pipe {
         self.conduit().outgoing(self.role())
     }
 
-    /// The pipe towards this end.
+    /// The pipe that this end receives from.
     #[inline(always)]
     pub fn incoming(&self) -> &Pipe {
         self.conduit().incoming(self.role())
     }
 
-    /// This end's shared words.
+    /// This end's shared state.
     #[inline(always)]
     pub fn own(&self) -> &ConduitEnd {
         self.conduit().own(self.role())
     }
 
-    /// The other end's shared words: claims.
+    /// The other end's shared state, which must not be trusted.
     #[inline(always)]
     pub fn peer(&self) -> &ConduitEnd {
         self.conduit().peer(self.role())
@@ -344,22 +345,22 @@ impl Socket {
         self.record().nonblocking.load(Ordering::Relaxed) != 0
     }
 
-    /// Remembers that the description is, or is not, non-blocking.
+    /// Stores whether the description is non-blocking.
     pub fn set_nonblocking(&self, on: bool) {
         self.record().nonblocking.store(u32::from(on), Ordering::Relaxed);
     }
 
-    /// `SO_RCVTIMEO` in ns.
+    /// `SO_RCVTIMEO`, ns; none if it is not set.
     pub fn receive_timeout_ns(&self) -> Option<u64> {
         Some(self.receive_timeout_ns.load(Ordering::Relaxed)).filter(|&ns| ns > 0)
     }
 
-    /// `SO_SNDTIMEO` in ns.
+    /// `SO_SNDTIMEO`, ns; none if it is not set.
     pub fn send_timeout_ns(&self) -> Option<u64> {
         Some(self.send_timeout_ns.load(Ordering::Relaxed)).filter(|&ns| ns > 0)
     }
 
-    /// Remembers both time limits as the kernel has them now.
+    /// Reads both time limits from the kernel socket.
     pub fn read_timeouts(&self, fd: c_int) {
         for (name, word) in [
             (libc::SO_RCVTIMEO, &self.receive_timeout_ns),
@@ -378,7 +379,7 @@ impl Socket {
     }
 }
 
-/// This process's id, as locks in shared memory are held by it.
+/// This process's id, which owns the locks in shared memory.
 #[inline(always)]
 pub fn pid() -> u32 {
     table::owner_pid() as u32

@@ -1,4 +1,4 @@
-//! Receiving and sending on a joined socket: bytes as TCP would carry them, whichever way each
+//! Receiving and sending on a joined socket: with the semantics of TCP, whichever way each
 //! direction goes at the moment.
 
 use std::ffi::{c_int, c_void};
@@ -14,27 +14,27 @@ use crate::socket::{AFTER_PIPE, BEFORE_PIPE, IN_PIPE, Socket, WRITABLE_BYTES, pi
 use crate::wait::{self, WaitLimit, WaitOutcome};
 use crate::{kernel, rendezvous, signals};
 
-/// Longest a non-blocking call on an empty pipe goes without a look at the kernel socket, ns.
+/// Longest time that non-blocking calls on an empty pipe do not poll the kernel socket, ns.
 const KERNEL_CHECK_NS: u64 = 50_000;
 
-/// Longest a sender whose bytes are not taken goes without a look at the kernel socket, ns.
+/// Longest time that a sender whose bytes are not read does not poll the kernel socket, ns.
 const SENDER_KERNEL_CHECK_NS: u64 = 20_000_000;
 
-/// Looks in vain at bytes that the peer announces and does not deliver.
+/// Attempts to read bytes that the peer has published but that are not there.
 const MISSING_BYTES_MAX: u32 = 1000;
 
-/// What bytes the kernel's and our own calls have in common: where the flags say nothing.
+/// Bits that report data.
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// Bits that tell of an end.
+/// Bits that report the end of the connection.
 const END_EVENTS: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
 
-/// Bytes in a vector.
+/// Total bytes of a vector.
 pub fn total(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
-/// One call that receives.
+/// One receiving call.
 struct ReceiveCall<'a> {
     socket: &'static Socket,
     fd: c_int,
@@ -45,30 +45,30 @@ struct ReceiveCall<'a> {
     missing_bytes: u32,
 }
 
-/// What a look at one of the two sources gave.
+/// Result of one attempt to transfer bytes.
 enum Step {
-    /// Look again.
+    /// Try again at once.
     Retry,
-    /// Nothing there: wait.
+    /// Nothing could be transferred: wait.
     Wait,
-    /// The call ends: with a count, or with −1 and `errno`.
+    /// The call returns: a count, or −1 with `errno` set.
     Return(isize),
 }
 
-/// Turns of a call that move nothing and wait for nothing. An honest peer causes a few; one that
-/// scribbles over the memory could keep a call turning for ever, since what it shows is never
-/// there.
+/// Counts attempts of a call that transfer nothing and do not wait. A correct peer causes a few;
+/// one that keeps changing the shared memory could make a call loop for ever, because the bytes it
+/// announces are never there.
 #[derive(Default)]
 struct SpuriousWakeups {
     transferred: usize,
     count: u32,
 }
 
-/// Turns in vain after which the connection counts as broken.
+/// Spurious wake-ups after which the connection is reset.
 const SPURIOUS_WAKEUPS_MAX: u32 = 1 << 20;
 
 impl SpuriousWakeups {
-    /// Counts a turn after `transferred` bytes; whether the peer cheats.
+    /// Counts an attempt after `transferred` bytes; true if the peer violates the protocol.
     fn exceeds_limit(&mut self, transferred: usize) -> bool {
         if transferred != self.transferred {
             (self.transferred, self.count) = (transferred, 0);
@@ -78,7 +78,7 @@ impl SpuriousWakeups {
     }
 }
 
-/// Receives into `parts`: the count, 0 at the end of the stream, −1 and `errno`.
+/// Receives into `parts`: returns the count, 0 at the end of the stream, or −1 with `errno` set.
 #[inline]
 pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
     let total = total(parts);
@@ -107,7 +107,8 @@ pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int
             return call.finish(kernel::fail(libc::EAGAIN));
         }
         let limit = limit.get_or_insert_with(|| WaitLimit::new(socket.receive_timeout_ns()));
-        // What was there at each look, and never at the call, lasts no longer than the call may.
+        // A hostile peer may announce bytes at each check that are never there: the time limit
+        // holds all the same.
         if limit.left_ns() == Some(0) {
             return call.finish(kernel::fail(libc::EAGAIN));
         }
@@ -124,7 +125,7 @@ pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int
 }
 
 impl ReceiveCall<'_> {
-    /// The call's result: bytes that were moved count more than an error after them.
+    /// The call's result: transferred bytes take precedence over a later error.
     #[inline(always)]
     fn finish(&self, result: isize) -> isize {
         if self.transferred > 0 { self.transferred as isize } else { result }
@@ -134,13 +135,13 @@ impl ReceiveCall<'_> {
         self.flags & flag != 0
     }
 
-    /// Whether the call is done with what it has.
+    /// Whether the call may return with what it has.
     #[inline(always)]
     fn is_complete(&self) -> bool {
         self.transferred >= self.total || !self.has_flag(libc::MSG_WAITALL)
     }
 
-    /// Looks at the pipe.
+    /// Receives from the pipe.
     #[inline(always)]
     fn receive_from_pipe(&mut self) -> Step {
         let socket = self.socket;
@@ -177,8 +178,8 @@ impl ReceiveCall<'_> {
         if self.is_complete() { Step::Return(0) } else { Step::Retry }
     }
 
-    /// Under the receive lock, which is given back then: whether what is left comes through the
-    /// kernel, because the peer or another process that shares this end wants it so.
+    /// Under the receive lock, which is released if true: whether the remaining bytes come through
+    /// the kernel, because the peer or another process that shares this end requested it.
     #[inline(always)]
     fn has_returned_to_kernel(&self) -> bool {
         let incoming = self.socket.incoming();
@@ -190,7 +191,7 @@ impl ReceiveCall<'_> {
         true
     }
 
-    /// Bytes were announced, but another thread took them, or they never came.
+    /// Bytes were announced, but another thread took them, or they were never there.
     #[cold]
     fn protocol_violation(&mut self) -> Step {
         self.missing_bytes += 1;
@@ -201,7 +202,7 @@ impl ReceiveCall<'_> {
         Step::Return(kernel::fail(libc::ECONNRESET))
     }
 
-    /// Takes what fits, part by part, under the receive lock.
+    /// Receives what fits, part by part, under the receive lock.
     #[inline(always)]
     fn pull(&self) -> usize {
         let incoming = self.socket.incoming();
@@ -225,7 +226,7 @@ impl ReceiveCall<'_> {
         count
     }
 
-    /// `MSG_PEEK` leaves the bytes there, `MSG_TRUNC` does not copy them.
+    /// `MSG_PEEK` leaves the bytes in the pipe, `MSG_TRUNC` does not copy them.
     #[cold]
     fn peek(&mut self, readable: usize) -> Step {
         let incoming = self.socket.incoming();
@@ -271,7 +272,8 @@ impl ReceiveCall<'_> {
         if count == 0 { self.protocol_violation() } else { Step::Return(0) }
     }
 
-    /// Waits until so much lies there: only a short sleep, as the bell rings for the first byte.
+    /// Waits until `wanted` bytes are in the pipe, by short sleeps, because the doorbell rings for
+    /// the first byte only.
     #[cold]
     fn wait_for_bytes(&mut self, wanted: usize) -> Step {
         let limit = WaitLimit::new(self.socket.receive_timeout_ns());
@@ -293,7 +295,7 @@ impl ReceiveCall<'_> {
         Step::Retry
     }
 
-    /// The pipe is empty: at its end, the kernel has the word; else it may know of an end.
+    /// The pipe is empty: it may have ended, or the kernel may report an end.
     #[inline(always)]
     fn on_empty_pipe(&mut self) -> Step {
         let socket = self.socket;
@@ -317,7 +319,7 @@ impl ReceiveCall<'_> {
         Step::Wait
     }
 
-    /// The peer has ended the pipe: once it is empty, the kernel goes on.
+    /// The peer has ended the pipe: once it is empty, bytes come through the kernel.
     #[cold]
     fn leave_pipe(&mut self) -> Step {
         let socket = self.socket;
@@ -333,8 +335,8 @@ impl ReceiveCall<'_> {
         Step::Retry
     }
 
-    /// The kernel socket says something while the pipe was empty: an end, an error, or bytes that
-    /// were written to it past this library.
+    /// The kernel socket has events while the pipe was empty: an end, an error, or bytes that were
+    /// written to it without this library.
     #[cold]
     fn on_kernel_event(&mut self) -> Step {
         let socket = self.socket;
@@ -368,8 +370,8 @@ impl ReceiveCall<'_> {
         }
     }
 
-    /// The kernel says that the stream has ended. A peer that said nothing of it in shared memory
-    /// has died, and where it left bytes of ours unread the kernel would have reset the connection.
+    /// The kernel reports the end of the stream. If the peer did not announce it in shared memory,
+    /// it has died; if it left bytes of ours unread, the kernel would have reset the connection.
     fn end_of_stream(&self) -> Step {
         let socket = self.socket;
         let peer_has_shut =
@@ -388,7 +390,7 @@ impl ReceiveCall<'_> {
         Step::Return(0)
     }
 
-    /// Before the peer's pipe begins: bytes come through the kernel up to where it begins.
+    /// Before the peer's pipe begins: bytes come through the kernel up to that position.
     #[cold]
     fn before_pipe(&mut self) -> Step {
         let socket = self.socket;
@@ -409,11 +411,11 @@ impl ReceiveCall<'_> {
         let Some((received, unread)) = rendezvous::received_through_kernel(self.fd) else {
             return Step::Retry;
         };
-        // In this order: what lay in the kernel before this look belongs before the pipe.
+        // In this order: what the kernel had before this check belongs before the pipe.
         let limit = match (incoming.starts_at(), incoming.ends_at()) {
             (Some(begin), _) if begin <= received => {
-                // What is remembered of the kernel socket are bytes that have been taken since:
-                // from now on nobody asks it again before it has news.
+                // The stored kernel events are of bytes that were received since. The kernel is not
+                // polled again before it reports new events, so they must be cleared now.
                 socket.poll_kernel_events(self.fd);
                 socket.incoming_stage.store(IN_PIPE, Ordering::Release);
                 return Step::Retry;
@@ -424,7 +426,7 @@ impl ReceiveCall<'_> {
                 return Step::Retry;
             }
             (None, None) if unread > 0 => unread,
-            // Nothing there: what the kernel says beside bytes counts.
+            // No bytes: the kernel may report an end or an error.
             (None, None) => {
                 return match self.peek_kernel() {
                     1.. => Step::Retry,
@@ -445,7 +447,7 @@ impl ReceiveCall<'_> {
         unsafe { kernel::recvfrom(self.fd, target, 1, flags, none, ptr::null_mut()) }
     }
 
-    /// Receives at most `limit` bytes from the kernel, as far as they are there.
+    /// Receives at most `limit` bytes from the kernel without blocking.
     fn receive_from_kernel(&mut self, limit: usize) -> Step {
         let flags = (self.flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
         let mut received = 0;
@@ -488,7 +490,7 @@ impl ReceiveCall<'_> {
         if self.is_complete() || self.has_flag(libc::MSG_PEEK) {
             Step::Return(0)
         } else if received == 0 {
-            // The stream ended after what the call has.
+            // The stream ended after the bytes that the call has received.
             Step::Return(self.transferred as isize)
         } else {
             Step::Retry
@@ -496,7 +498,7 @@ impl ReceiveCall<'_> {
     }
 }
 
-/// One call that sends.
+/// One sending call.
 struct SendCall<'a> {
     socket: &'static Socket,
     fd: c_int,
@@ -506,7 +508,7 @@ struct SendCall<'a> {
     transferred: usize,
 }
 
-/// Sends `parts`: the count, or −1 and `errno`.
+/// Sends `parts`: returns the count, or −1 with `errno` set.
 #[inline]
 pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
     let mut call = SendCall { socket, fd, parts, total: total(parts), flags, transferred: 0 };
@@ -535,7 +537,8 @@ pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -
             return end(libc::EAGAIN);
         }
         let limit = limit.get_or_insert_with(|| WaitLimit::new(socket.send_timeout_ns()));
-        // What was there at each look, and never at the call, lasts no longer than the call may.
+        // A hostile peer may show free space at each check that is never there: the time limit
+        // holds all the same.
         if limit.left_ns() == Some(0) {
             return end(libc::EAGAIN);
         }
@@ -577,7 +580,7 @@ impl SendCall<'_> {
         let socket = self.socket;
         if socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0 {
             socket.end_outgoing_pipe();
-            // Not ended only if somebody keeps the lock.
+            // It is not ended only if the lock could not be acquired.
             let ended = socket.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE;
             return if ended { Step::Retry } else { Step::Return(kernel::fail(libc::EAGAIN)) };
         }
@@ -628,7 +631,7 @@ impl SendCall<'_> {
         }
     }
 
-    /// Bytes of ours lie unread: the peer may have died.
+    /// The peer leaves bytes unread: it may have died.
     fn check_kernel_occasionally(&self) {
         let socket = self.socket;
         let now = wait::now_ns();
@@ -642,7 +645,7 @@ impl SendCall<'_> {
         }
     }
 
-    /// Before the pipe begins: begins it if that can be, else sends through the kernel.
+    /// Before the pipe begins: begins it if possible, else sends through the kernel.
     #[cold]
     fn before_pipe(&mut self) -> Step {
         let socket = self.socket;
@@ -664,7 +667,7 @@ impl SendCall<'_> {
         step
     }
 
-    /// After the pipe: what the peer gave back goes first.
+    /// After the pipe: bytes that the peer requested again are replayed first.
     #[cold]
     fn after_pipe(&mut self) -> Step {
         let socket = self.socket;
@@ -679,7 +682,7 @@ impl SendCall<'_> {
         step
     }
 
-    /// The kernel's own call for what is left, as blocking as the program wants it.
+    /// Sends the rest by the kernel's own call, blocking or not as the program set it.
     fn send_to_kernel(&mut self) -> Step {
         let result = if self.transferred == 0 {
             // SAFETY: all zero is a valid message header.

@@ -1,6 +1,6 @@
-//! Which of the process's descriptors are TCP sockets that this library knows, and which are its
-//! own. Looking up takes one load and no lock. Entries are pointers into a pool whose memory is
-//! never given back, so that a stale pointer is never a dangling one.
+//! Which of the process's descriptors are TCP sockets that this library manages, and which belong
+//! to the library itself. A look-up takes one load and no lock. Entries are pointers into a pool
+//! whose memory is never freed, so that an outdated pointer is still valid.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::kernel;
 use crate::socket::Socket;
 
-/// Descriptors beyond this are left to the kernel.
+/// Descriptors beyond this number are left to the kernel.
 pub const DESCRIPTORS: usize = 1 << 20;
 
-/// Own descriptors begin here at the latest: higher ones would make the kernel's table of
-/// descriptors, which each fork copies, larger than it need be.
+/// The library's own descriptors begin here at the latest: higher ones would enlarge the kernel's
+/// table of descriptors, which each fork copies.
 const LIBRARY_FDS_FROM_MAX: usize = 8192;
 
 static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
@@ -25,25 +25,25 @@ static LIBRARY_OWNED: Socket = Socket::new();
 static OWNER_PID: AtomicI32 = AtomicI32::new(0);
 static HIGHEST_LIBRARY_FD: AtomicUsize = AtomicUsize::new(0);
 
-/// The socket behind a descriptor, if it is one that the library knows.
+/// The socket of a descriptor, if the library manages it.
 #[inline(always)]
 pub fn get(fd: c_int) -> Option<&'static Socket> {
     let entry = TABLE.get(fd as usize)?.load(Ordering::Acquire);
     if entry.is_null() || ptr::eq(entry, &raw const LIBRARY_OWNED) {
         return None;
     }
-    // SAFETY: entries point into the pool, whose memory is never given back.
+    // SAFETY: entries point into the pool, whose memory is never freed.
     Some(unsafe { &*entry })
 }
 
-/// Adds a descriptor of `socket`. What stood there is forgotten: its descriptor must have been
-/// closed behind our back, since the kernel has just given its number away.
+/// Adds a descriptor of `socket`. A former entry is dropped: its descriptor must have been closed
+/// without this library, because the kernel has just assigned its number again.
 pub fn bind(fd: c_int, socket: &'static Socket) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
     socket.descriptors.fetch_add(1, Ordering::AcqRel);
     let old = entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel);
     if !old.is_null() && !ptr::eq(old, &raw const LIBRARY_OWNED) {
-        // SAFETY: entries point into the pool, whose memory is never given back.
+        // SAFETY: entries point into the pool, whose memory is never freed.
         let old = unsafe { &*old };
         if let Some(pending) = drop_descriptor(old) {
             if pending.last {
@@ -54,7 +54,7 @@ pub fn bind(fd: c_int, socket: &'static Socket) {
     }
 }
 
-/// What is left to do once the kernel has closed a descriptor that was in the table.
+/// What remains to be done once the kernel has closed a descriptor of the table.
 #[must_use = "call finish() after the kernel's close"]
 pub struct PendingClose {
     socket: &'static Socket,
@@ -62,7 +62,7 @@ pub struct PendingClose {
 }
 
 impl PendingClose {
-    /// Lets go of the socket's memory if that was its last descriptor in this process.
+    /// Releases the socket's memory if that was its last descriptor in this process.
     pub fn finish(self) {
         if self.last {
             self.socket.finish_close();
@@ -75,8 +75,8 @@ fn drop_descriptor(socket: &'static Socket) -> Option<PendingClose> {
     Some(PendingClose { socket, last: before == 1 })
 }
 
-/// Takes a descriptor out of the table, before the kernel closes it. With the last one the peer is
-/// told in shared memory what the kernel's FIN or RST is about to say.
+/// Removes a descriptor from the table, before the kernel closes it. With the last one, the end is
+/// published in shared memory before the kernel sends its FIN or RST.
 pub fn unbind(fd: c_int) -> Option<PendingClose> {
     let socket = get(fd)?;
     let entry = TABLE.get(fd as usize)?;
@@ -106,7 +106,7 @@ pub fn for_each_socket(mut visit: impl FnMut(&'static Socket)) {
         if chunk.is_null() {
             break;
         }
-        // SAFETY: a chunk, once in the pool, is mapped and initialised for good.
+        // SAFETY: a chunk in the pool stays mapped and initialised for ever.
         for socket in unsafe { &(*chunk).0 } {
             if socket.descriptors.load(Ordering::Acquire) > 0 {
                 visit(socket);
@@ -115,14 +115,14 @@ pub fn for_each_socket(mut visit: impl FnMut(&'static Socket)) {
     }
 }
 
-/// Descriptors that can be open: as the limit stands now, within the table.
+/// Limit of descriptor numbers at the moment, within the table.
 fn limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let soft = limit.current.unwrap_or(DESCRIPTORS as u64);
     (soft as usize).clamp(64, DESCRIPTORS).max(HIGHEST_LIBRARY_FD.load(Ordering::Relaxed) + 1)
 }
 
-/// Whether this descriptor is the library's own, which the program must not touch.
+/// Whether this descriptor is the library's own, which the program must not use.
 #[inline(always)]
 pub fn is_library_descriptor(fd: c_int) -> bool {
     TABLE
@@ -130,17 +130,18 @@ pub fn is_library_descriptor(fd: c_int) -> bool {
         .is_some_and(|entry| ptr::eq(entry.load(Ordering::Relaxed), &raw const LIBRARY_OWNED))
 }
 
-/// Moves an own descriptor out of the program's way, closes it at exec, and protects it. Gives the
-/// new number; where there is no room up there, the descriptor stays where it is.
+/// Moves one of the library's descriptors to high numbers, makes exec close it, and protects it
+/// from the program. Returns the new number; if none is free there, the descriptor keeps its
+/// number.
 pub fn protect(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
     let from = (limit() / 2).min(LIBRARY_FDS_FROM_MAX);
-    // SAFETY: duplicating and closing a descriptor that we made ourselves.
+    // SAFETY: duplicates a descriptor that this library made.
     let high = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, from) };
     let kept = if high >= 0 && (high as usize) < DESCRIPTORS {
-        // SAFETY: as above.
+        // SAFETY: closes a descriptor that this library made; its duplicate is used instead.
         unsafe { kernel::close(fd) };
         high
     } else {
@@ -153,7 +154,7 @@ pub fn protect(fd: c_int) -> c_int {
     kept
 }
 
-/// Closes an own descriptor.
+/// Closes one of the library's descriptors.
 pub fn close_library_descriptor(fd: c_int) {
     if fd < 0 {
         return;
@@ -161,11 +162,11 @@ pub fn close_library_descriptor(fd: c_int) {
     if let Some(entry) = TABLE.get(fd as usize) {
         entry.store(ptr::null_mut(), Ordering::Release);
     }
-    // SAFETY: the descriptor is ours and used by nobody any more.
+    // SAFETY: the descriptor is the library's, and nothing uses it any more.
     unsafe { kernel::close(fd) };
 }
 
-/// The first own descriptor from `from` on.
+/// The library's first descriptor from `from` on.
 pub fn next_library_descriptor(from: c_int) -> Option<c_int> {
     let highest = HIGHEST_LIBRARY_FD.load(Ordering::Relaxed);
     (from.max(0) as usize..=highest)
@@ -179,12 +180,12 @@ pub fn owner_pid() -> i32 {
     OWNER_PID.load(Ordering::Relaxed)
 }
 
-/// The table belongs to this process from now on.
+/// Makes this process the owner of the table.
 pub fn take_ownership() {
     OWNER_PID.store(kernel::getpid(), Ordering::Relaxed);
 }
 
-/// In the child after a fork: the table is the child's own, and no other thread of it exists.
+/// In the child after a fork: the child owns its copy of the table, and has no other threads.
 pub fn forked_child() {
     take_ownership();
     for_each_socket(Socket::reset_threads_after_fork);
@@ -193,28 +194,28 @@ pub fn forked_child() {
 
 const CHUNK: usize = 64;
 
-/// Sockets are made by the chunk.
+/// Sockets are allocated in chunks.
 struct Chunk([Socket; CHUNK]);
 
 static POOL: [AtomicPtr<Chunk>; DESCRIPTORS / CHUNK] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS / CHUNK];
 
-/// How many chunks there are.
+/// Count of allocated chunks.
 static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 
-/// The stack of free sockets: in the low half the number + 1 of the uppermost, in the high half a
-/// count of changes, so that a pop cannot mistake a stack that changed and changed back.
+/// The stack of free sockets: the low half is the index + 1 of the top, the high half a count of
+/// changes, so that a pop detects a stack that changed and changed back (ABA problem).
 static FREE_LIST: AtomicU64 = AtomicU64::new(0);
 
 const INDEX_MASK: u64 = u32::MAX as u64;
 
 fn socket_at(index: u32) -> Option<&'static Socket> {
     let chunk = POOL.get(index as usize / CHUNK)?.load(Ordering::Acquire);
-    // SAFETY: a chunk, once in the pool, is mapped and initialised for good.
+    // SAFETY: a chunk in the pool stays mapped and initialised for ever.
     (!chunk.is_null()).then(|| unsafe { &(&(*chunk).0)[index as usize % CHUNK] })
 }
 
-/// A socket that nobody uses, or `None` when memory is short.
+/// Takes an unused socket from the pool; `None` when memory is exhausted.
 pub fn claim() -> Option<&'static Socket> {
     loop {
         let head = FREE_LIST.load(Ordering::Acquire);
@@ -231,7 +232,7 @@ pub fn claim() -> Option<&'static Socket> {
     }
 }
 
-/// Gives a socket back.
+/// Returns a socket to the pool.
 pub fn free(socket: &'static Socket) {
     loop {
         let head = FREE_LIST.load(Ordering::Acquire);
@@ -244,7 +245,7 @@ pub fn free(socket: &'static Socket) {
     }
 }
 
-/// Maps a chunk of fresh sockets and adds it to the pool.
+/// Maps a chunk of new sockets and adds it to the pool.
 #[cold]
 fn grow() -> Option<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -252,12 +253,12 @@ fn grow() -> Option<()> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let number = CHUNKS.fetch_add(1, Ordering::AcqRel);
     let place = POOL.get(number)?;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
     let fresh =
         unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }.ok()?;
     let chunk = fresh.cast::<Chunk>();
     for index in 0..CHUNK {
-        // SAFETY: within the fresh mapping, which is aligned to a page.
+        // SAFETY: within the new mapping, which is page-aligned.
         unsafe { (&raw mut (*chunk).0[index]).write(Socket::new()) };
     }
     place.store(chunk, Ordering::Release);

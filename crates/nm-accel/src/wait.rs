@@ -1,5 +1,5 @@
-//! Waiting: a spin as long as it pays, then a sleep that ends with the peer's bell, with anything
-//! that the kernel socket says, with a signal, or with the time limit.
+//! Waiting: a spin for as long as it pays, then a sleep that ends with the peer's doorbell, with an
+//! event of the kernel socket, with a signal, or at the time limit.
 
 use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,35 +14,37 @@ use crate::{kernel, signals};
 /// Longest spin unless the settings say otherwise, µs.
 const SPIN_US: u32 = 200;
 
-/// Shortest spin that the budget shrinks to, ns: about a wake-up's worth of looking costs nothing.
+/// Shortest spin budget, ns: a spin this short costs less than a wake-up.
 const SPIN_NS_MIN: u64 = 2_000;
 
-/// Between two looks at the kernel socket while spinning, ns.
+/// Interval between two polls of the kernel socket while spinning, ns.
 const KERNEL_CHECK_NS: u64 = 50_000;
 
-/// Of so many spins in vain the last is as long as the settings allow.
+/// One of so many unsuccessful spins is as long as the settings allow, to find out whether spinning
+/// pays again.
 const PROBE_EVERY: u32 = 16;
 
-/// Looks at the pipe before the clock is read again.
+/// Checks of the pipe between two reads of the clock.
 const SPINS_PER_CLOCK_READ: u32 = 64;
 
 static SPIN_NS: AtomicU64 = AtomicU64::new(0);
-/// Whether this machine has one CPU only.
+/// Whether this machine has only one CPU.
 static SINGLE_CPU: AtomicBool = AtomicBool::new(false);
-/// Where the kernel keeps a thread's CPU number, from the thread pointer on; 0 if it does not.
+/// Offset from the thread pointer at which the kernel stores a thread's CPU number; 0 if it does
+/// not.
 static RSEQ_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// Reads what waiting goes by: settings, clock, CPUs. Once, in the constructor.
+/// Initialises what waiting depends on: settings, clock, CPUs. Called once, by the constructor.
 pub fn prepare() {
     let spin_us = Settings::get().spin_us.unwrap_or(SPIN_US);
     SPIN_NS.store(u64::from(spin_us) * 1000, Ordering::Relaxed);
-    // SAFETY: asks for a number. What this process is pinned to does not count: its peer may well
-    // run elsewhere, and says where.
+    // SAFETY: queries a number. The CPUs that this process is pinned to do not matter: its peer may
+    // run elsewhere, and publishes where.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     SINGLE_CPU.store(online == 1, Ordering::Relaxed);
-    // SAFETY: a look-up by name; glibc from 2.35 on exports the offset as a constant.
+    // SAFETY: looks up a symbol by name; glibc exports the offset as a constant from 2.35 on.
     let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
-    // SAFETY: as above: it is the address of a `ptrdiff_t` that does not change.
+    // SAFETY: looks up a symbol by name; glibc exports the size beside the offset.
     let size = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) };
     if !place.is_null() && !size.is_null() {
         // SAFETY: glibc documents both symbols: `const ptrdiff_t` and `const unsigned int`.
@@ -71,7 +73,7 @@ pub fn cpu() -> u32 {
 #[inline(always)]
 fn thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: the first word of the thread's control block is its own address.
+    // SAFETY: on x86-64 the first word of the thread's control block is its own address.
     unsafe {
         std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly,
             preserves_flags));
@@ -91,20 +93,20 @@ fn thread_pointer() -> usize {
     pointer
 }
 
-/// What to do after a fruitless look.
+/// What to do after an unsuccessful check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpinStep {
-    /// Look again.
+    /// Check again.
     Retry,
-    /// Look again, and at the kernel socket as well.
+    /// Check again, and poll the kernel socket as well.
     CheckKernel,
-    /// The spin has lasted long enough: sleep.
+    /// The budget is used up: sleep.
     Sleep,
-    /// A handler without `SA_RESTART` ran: end the call.
+    /// A handler without `SA_RESTART` ran: the call ends.
     Interrupted,
 }
 
-/// A spin. The caller looks, and asks after each fruitless look.
+/// A spin. The caller calls [`Spin::step`] after each unsuccessful check.
 pub struct Spin {
     begun_ns: u64,
     budget_ns: u64,
@@ -114,14 +116,14 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Begins a spin of at most `budget_ns`; `signals` is [`signals::count`] as of the beginning
-    /// of the call.
+    /// Begins a spin of at most `budget_ns`; `signals` is [`signals::interrupt_count`] at the
+    /// beginning of the call.
     #[inline(always)]
     pub fn begin(budget_ns: u64, signals: u32) -> Spin {
         Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, spins: 0, signals }
     }
 
-    /// After a fruitless look.
+    /// Decides how to go on after an unsuccessful check.
     #[inline(always)]
     pub fn step(&mut self) -> SpinStep {
         std::hint::spin_loop();
@@ -148,12 +150,12 @@ impl Spin {
     }
 }
 
-/// Longest spin that the settings allow, in ns.
+/// Longest spin that the settings allow, ns.
 pub fn spin_ns_max() -> u64 {
     SPIN_NS.load(Ordering::Relaxed)
 }
 
-/// How long to spin for this socket now, in ns: nothing where both ends share a CPU.
+/// Spin budget of this socket now, ns: zero if both ends share a CPU.
 #[inline(always)]
 pub fn budget(socket: &Socket, writer: bool) -> u64 {
     let here = cpu();
@@ -164,9 +166,9 @@ pub fn budget(socket: &Socket, writer: bool) -> u64 {
     socket.spin_budgets_ns[usize::from(writer)].load(Ordering::Relaxed).min(spin_ns_max())
 }
 
-/// Learns from a spin: one that was in vain halves the next, one that succeeded doubles it. Where
-/// both ends have come to sleep at once, no short spin would ever succeed again, so that now and
-/// then one is as long as the settings allow.
+/// Adjusts the spin budget: an unsuccessful spin halves it, a successful one doubles it. If both
+/// ends have begun to sleep at once, no short spin would ever succeed again, so one of
+/// [`PROBE_EVERY`] is as long as the settings allow.
 pub fn adjust_budget(socket: &Socket, writer: bool, success: bool) {
     let word = &socket.spin_budgets_ns[usize::from(writer)];
     let failed = &socket.failed_spins[usize::from(writer)];
@@ -190,18 +192,18 @@ pub fn adjust_budget(socket: &Socket, writer: bool, success: bool) {
     }
 }
 
-/// How a wait ended.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// Look again.
+    /// Try the transfer again.
     Retry,
-    /// The time limit passed.
+    /// The time limit has passed.
     TimedOut,
-    /// A handler ran, and the call must end.
+    /// A handler ran, and the call must return `EINTR`.
     Interrupted,
 }
 
-/// A call's time limit and what it has seen of signals.
+/// A call's time limit, and the counts of signals when it began.
 pub struct WaitLimit {
     deadline: Option<u64>,
     limited: bool,
@@ -209,7 +211,7 @@ pub struct WaitLimit {
     all_signals: u32,
 }
 
-/// Monotonic time in ns.
+/// Monotonic time, ns.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time is live; libc asks the vDSO.
@@ -229,21 +231,21 @@ impl WaitLimit {
         }
     }
 
-    /// Whether a handler has run that ends this call: each without `SA_RESTART`, and with a time
-    /// limit any.
+    /// Whether a handler has run that ends this call: each one without `SA_RESTART`, and any if
+    /// there is a time limit.
     #[inline(always)]
     pub fn interrupted(&self) -> bool {
         signals::interrupt_count() != self.signals
             || self.limited && signals::delivery_count() != self.all_signals
     }
 
-    /// Time left in ns, if there is a limit.
+    /// Remaining time, ns, if there is a limit.
     pub fn left_ns(&self) -> Option<u64> {
         self.deadline.map(|deadline| deadline.saturating_sub(now_ns()))
     }
 }
 
-/// Waits until the socket may have something to read.
+/// Waits until the socket may be readable.
 #[inline(always)]
 pub fn readable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOutcome {
     let incoming = socket.incoming();
@@ -261,7 +263,7 @@ pub fn readable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOu
     })
 }
 
-/// Waits until the socket may take something.
+/// Waits until the socket may be writable.
 pub fn writable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOutcome {
     let outgoing = socket.outgoing();
     if socket.outgoing_stage.load(Ordering::Relaxed) == IN_PIPE {
@@ -277,13 +279,13 @@ pub fn writable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOu
     })
 }
 
-/// The counts of the direction that is waited for.
+/// The counters of the direction that is waited for.
 fn counters(socket: &Socket, writer: bool) -> &'static DirectionCounters {
     let record = socket.record();
     if writer { &record.outgoing } else { &record.incoming }
 }
 
-/// Spins; `TimedOut` says that a sleep is due.
+/// Spins; `TimedOut` means that the caller should sleep.
 #[inline(always)]
 fn spin(
     socket: &'static Socket,
@@ -335,7 +337,7 @@ fn spin(
     }
 }
 
-/// Sleeps on the kernel socket and the own bell.
+/// Sleeps on the kernel socket and this end's doorbell.
 fn sleep(
     socket: &'static Socket,
     fd: c_int,
@@ -351,7 +353,7 @@ fn sleep(
         if stage.load(Ordering::Relaxed) != IN_PIPE {
             events |= libc::POLLOUT;
         }
-        // What is known already would end each sleep at once.
+        // Events that are known already would end each sleep at once.
         if socket.kernel_events() & libc::EPOLLRDHUP as u32 != 0 {
             events &= !libc::POLLRDHUP;
         }
@@ -373,7 +375,7 @@ fn sleep(
         let doorbell = pollfd { fd: socket.doorbell(), events: libc::POLLIN, revents: 0 };
         let mut entries = [pollfd { fd, events, revents: 0 }, doorbell];
         counters(socket, writer).sleeps.add(1);
-        // SAFETY: both arrays are live; the time is this thread's own place for it.
+        // SAFETY: the array is live; the time is in this thread's own memory.
         let count = unsafe { kernel::ppoll(entries.as_mut_ptr(), 2, time, std::ptr::null(), 0) };
         if entries[1].revents != 0 {
             socket.drain_as_sleeper();
@@ -396,7 +398,7 @@ fn sleep(
     result
 }
 
-/// The time in the form that the kernel takes.
+/// The time as the kernel's structure.
 pub fn timespec(ns: u64) -> libc::timespec {
     let nanoseconds = (ns % 1_000_000_000) as c_ulong;
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: nanoseconds as i64 }

@@ -1,5 +1,5 @@
-//! The way of a socket between the kernel and shared memory: joining, moving each direction into
-//! its pipe, and going back without losing a byte.
+//! Moving a socket between the kernel and shared memory: joining, switching each direction into its
+//! pipe, and returning without losing a byte.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -13,16 +13,17 @@ use super::{AFTER_PIPE, CANDIDATE, IN_PIPE, JOINED, KERNEL, Phase, Socket, pid};
 use crate::rendezvous::{OFFERED, WITHDRAWN};
 use crate::{kernel, multiplex, signals, table, wait};
 
-/// Calls for which memory that was brought waits to be taken.
+/// Calls after which memory that the peer has not accepted is withdrawn.
 const OFFER_CALLS: u32 = 512;
 
-/// Time for which it waits at least, ns.
+/// Least time before such memory is withdrawn, ns.
 const OFFER_NS: u64 = 2_000_000_000;
 
-/// To shared memory, and back.
+/// To shared memory and back.
 impl Socket {
-    /// Takes the region and the bells that two ends have agreed on. Everything goes on through the
-    /// kernel until [`Socket::announce_doorbell_watched`] has told the peer that this end looks at its pipe.
+    /// Stores the region and the doorbells that the two ends have agreed on. All bytes go through
+    /// the kernel until [`Socket::announce_doorbell_watched`] has told the peer that this end reads
+    /// its pipe.
     pub fn join(
         &'static self,
         mapped: ConduitMapping,
@@ -30,7 +31,8 @@ impl Socket {
         doorbell: c_int,
         peer_doorbell: c_int,
     ) {
-        // SAFETY: the phase is not `Joined` yet, so nobody reads it; one thread meets at a time.
+        // SAFETY: the phase is not `Joined` yet, so no thread reads it; the rendezvous lock admits
+        // one thread at a time.
         unsafe { (*self.conduit.get()).write(mapped) };
         self.role.store(u32::from(role == EndpointRole::Opener), Ordering::Relaxed);
         self.doorbell.store(doorbell, Ordering::Relaxed);
@@ -41,7 +43,7 @@ impl Socket {
         self.announce_doorbell_watched();
     }
 
-    /// Tells the peer that this end looks at its pipe, once no thread waits in the kernel alone.
+    /// Tells the peer that this end reads its pipe, once no thread waits in the kernel alone.
     pub(super) fn announce_doorbell_watched(&self) {
         fence(Ordering::SeqCst);
         if self.is_joined() && self.kernel_waiters.load(Ordering::SeqCst) == 0 {
@@ -49,8 +51,8 @@ impl Socket {
         }
     }
 
-    /// To be called before a wait in the kernel that does not look at the bell. False if the socket
-    /// has just been joined: then wait otherwise.
+    /// Must be called before a wait in the kernel that does not watch the doorbell. False if the
+    /// socket has just been joined: then the caller must wait another way.
     pub fn begin_kernel_wait(&self) -> bool {
         self.kernel_waiters.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -61,7 +63,7 @@ impl Socket {
         true
     }
 
-    /// To be called after such a wait.
+    /// Must be called after such a wait.
     pub fn end_kernel_wait(&self) {
         if self.kernel_waiters.fetch_sub(1, Ordering::SeqCst) == 1
             && self.phase.load(Ordering::SeqCst) == JOINED
@@ -70,8 +72,8 @@ impl Socket {
         }
     }
 
-    /// To be called before bytes are sent through the kernel while the outgoing direction is still
-    /// before its pipe. False if it is just being moved: then look again.
+    /// Must be called before bytes are sent through the kernel while the outgoing direction has not
+    /// switched to its pipe. False if it is just switching: then the caller must retry.
     pub fn begin_kernel_send(&self) -> bool {
         self.kernel_senders.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -82,12 +84,12 @@ impl Socket {
         true
     }
 
-    /// To be called after such a send.
+    /// Must be called after such a send.
     pub fn end_kernel_send(&self) {
         self.kernel_senders.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Moves the outgoing direction into the pipe if that can be done now.
+    /// Switches the outgoing direction to the pipe if that is possible now.
     pub fn start_outgoing_pipe(&self, fd: c_int) {
         let wanted = self.peer().state.load(Ordering::Acquire);
         if wanted & WATCHES_DOORBELL == 0 || wanted & CLOSED != 0 {
@@ -114,9 +116,9 @@ impl Socket {
         self.switching.store(0, Ordering::SeqCst);
     }
 
-    /// Takes back the memory that this end has brought, if nobody has taken it for a while: the
-    /// other end may be no program of ours, or one that does not call any more. Asked at each call
-    /// that finds a direction before its pipe.
+    /// Withdraws the memory that this end has offered, if the peer has not accepted it for a while:
+    /// the other end may not be accelerated, or makes no calls any more. Called by each call that
+    /// finds a direction before its pipe.
     #[cold]
     pub fn withdraw_stale_offer(&'static self) {
         let offer = &self.conduit().opened;
@@ -137,7 +139,7 @@ impl Socket {
         }
     }
 
-    /// Ends the outgoing pipe: what is sent from now on goes through the kernel.
+    /// Ends the outgoing pipe: later bytes go through the kernel.
     pub fn end_outgoing_pipe(&self) {
         if self.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE {
             return;
@@ -156,7 +158,7 @@ impl Socket {
         self.wake_peer_reader();
     }
 
-    /// Ends the incoming pipe; what lies in it unread comes again through the kernel.
+    /// Ends the incoming pipe; its unread bytes are sent again through the kernel.
     fn end_incoming_pipe(&self) {
         let back = self.incoming();
         let gone = self.peer_is_gone();
@@ -184,8 +186,8 @@ impl Socket {
         self.wait_for_replay();
     }
 
-    /// Whether bytes lie in the incoming pipe that cannot come again through the kernel: it had
-    /// ended before it was to be given back, or who would have to send them again is gone.
+    /// Whether the incoming pipe has bytes that cannot be sent again through the kernel: it had
+    /// ended before this end returned, or the peer that would have to send them is gone.
     pub fn has_unreturnable_bytes(&self) -> bool {
         let back = self.incoming();
         back.ends_at().is_some() && back.resend_from().is_none() && back.readable() > 0
@@ -197,11 +199,11 @@ impl Socket {
         if said & CLOSED != 0 {
             return true;
         }
-        // A FIN without a word in shared memory: it has died.
+        // A FIN that was not announced in shared memory: the peer has died.
         said & WRITE_SHUT == 0 && self.refresh_kernel_events() & libc::EPOLLRDHUP as u32 != 0
     }
 
-    /// Gives the peer a while to send again what was left in the pipe.
+    /// Gives the peer some time to replay what was left in the pipe.
     fn wait_for_replay(&self) {
         if self.incoming().resend_from().is_some() {
             self.replay_at_local_peer();
@@ -221,7 +223,8 @@ impl Socket {
         }
     }
 
-    /// Where both ends are in this process, nobody else can be waited for.
+    /// If both ends are in this process, no other process can replay, so the other end does it
+    /// here.
     fn replay_at_local_peer(&self) {
         let token = self.connection_token.load(Ordering::Relaxed);
         table::for_each_socket(|other| {
@@ -237,16 +240,16 @@ impl Socket {
         });
     }
 
-    /// Whether bytes of the outgoing pipe have to be sent again through the kernel.
+    /// Whether bytes of the outgoing pipe still have to be replayed through the kernel.
     #[inline]
     pub fn replay_pending(&self) -> bool {
         let out = self.outgoing();
         out.resend_from().is_some_and(|from| from != out.written())
     }
 
-    /// Before this end's FIN: what the peer has not read yet goes through the kernel in front of
-    /// it, if the kernel has room for all of it. From then on it does not matter who reads it, a
-    /// program without this library or one that comes after the peer, and this process may end.
+    /// Before this end's FIN: sends what the peer has not read yet through the kernel, if that has
+    /// space for all of it. After that any process can read the bytes, also one without this
+    /// library, and this process may end.
     pub fn flush_to_kernel(&self, fd: c_int) {
         let out = self.outgoing();
         if self.outgoing_stage.load(Ordering::Acquire) != IN_PIPE || out.readable() == 0 {
@@ -268,8 +271,8 @@ impl Socket {
         out.unlock_receive();
     }
 
-    /// Sends through the kernel what the peer has given back of the outgoing pipe, as far as the
-    /// kernel takes it at once.
+    /// Replays through the kernel what the peer has requested of the outgoing pipe, as far as the
+    /// kernel accepts it without blocking.
     pub fn replay(&self, fd: c_int) {
         let out = self.outgoing();
         let _deferral = signals::defer_handlers();
@@ -291,10 +294,10 @@ impl Socket {
             }
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             let start = buffer.as_ptr().cast();
-            // SAFETY: the buffer is live and `bytes` long at least.
+            // SAFETY: the buffer is live and at least `bytes` long.
             let sent = unsafe { kernel::sendto(fd, start, bytes, flags, ptr::null(), 0) };
             if sent <= 0 {
-                // In a vfork child the descriptor may be closed: the parent pays.
+                // In a vfork child the descriptor may be closed: the parent replays later.
                 let later = [libc::EAGAIN, libc::EINTR, libc::EBADF, libc::ENOBUFS];
                 if sent < 0 && !later.contains(&kernel::errno()) {
                     out.request_resend_from(out.written());
@@ -305,7 +308,7 @@ impl Socket {
         }
     }
 
-    /// Does what the peer may have asked for since the last look.
+    /// Handles what the peer may have requested in shared memory.
     pub fn handle_peer_requests(&self) {
         if self.outgoing().ends_at().is_some()
             && self.replay_pending()
@@ -315,7 +318,7 @@ impl Socket {
         }
     }
 
-    /// Both directions go back to the kernel, and nothing is lost.
+    /// Returns both directions to the kernel without losing bytes.
     pub fn leave_shared_memory(&'static self, reason: KernelReason) {
         self.record().set_reason(reason, 0);
         if !self.is_joined() {
@@ -329,7 +332,7 @@ impl Socket {
         kernel::set_errno(errno);
     }
 
-    /// The socket is the kernel's from now on, whatever it was.
+    /// Moves the socket to the kernel permanently, in any phase.
     pub fn move_to_kernel(&'static self, reason: KernelReason) {
         match self.phase() {
             Phase::Joined => {
@@ -353,7 +356,7 @@ impl Socket {
         }
     }
 
-    /// Gives the socket to the kernel alone once both directions are back there.
+    /// Ends the phase `Joined` once both directions are in the kernel again.
     pub fn finish_return(&'static self) {
         let back = self.incoming_stage.load(Ordering::Acquire) == AFTER_PIPE
             && self.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE;
@@ -367,7 +370,8 @@ impl Socket {
     }
 }
 
-/// Bytes that the kernel takes at once, at least: its own book-keeping counts up to as much again.
+/// Bytes that the kernel accepts without blocking, at least. Its own overhead counts in the buffer
+/// size, up to as much again.
 fn kernel_send_space(fd: c_int) -> usize {
     let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
     let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).unwrap_or(size);

@@ -1,4 +1,5 @@
-//! Sleeping until the peer rings, waking the peer, and what poll, select and epoll are told.
+//! Sleeping until the peer rings the doorbell, waking the peer, and what poll, select and epoll
+//! report.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -12,20 +13,20 @@ use super::{BEFORE_PIPE, IN_PIPE, Socket, WRITABLE_BYTES};
 use crate::{kernel, multiplex};
 
 std::thread_local! {
-    /// The socket and the ring that this thread has counted last.
+    /// The socket and the ring that this thread counted last.
     static LAST_COUNTED: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
 /// Sleeping and waking.
 impl Socket {
-    /// The eventfd that the peer writes to when this end has said that it sleeps.
+    /// The eventfd that the peer writes to when this end has announced that it sleeps.
     #[inline(always)]
     pub fn doorbell(&self) -> c_int {
         self.doorbell.load(Ordering::Relaxed)
     }
 
-    /// Drains the own bell for an epoll set, and does what the peer asked for. While a thread
-    /// sleeps on the bell itself, the draining is left to it.
+    /// Drains this end's doorbell for an epoll set, and handles what the peer requested. While a
+    /// thread sleeps on the doorbell itself, that thread drains it.
     pub fn drain(&'static self) {
         if self.sleepers.load(Ordering::SeqCst) == 0 {
             self.drain_doorbell();
@@ -33,19 +34,19 @@ impl Socket {
         self.handle_peer_requests();
     }
 
-    /// A thread is about to sleep on the bell itself.
+    /// A thread is about to sleep on the doorbell itself.
     pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It sleeps no more.
+    /// The thread sleeps no more.
     pub fn end_sleep(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// As [`Socket::hush`], for a thread between [`Socket::begin_sleep`] and [`Socket::end_sleep`]. A
-    /// bell drained by the first would not wake the others, so the last who has seen it ring
-    /// drains it.
+    /// As [`Socket::drain`], for a thread between [`Socket::begin_sleep`] and
+    /// [`Socket::end_sleep`]. If the first woken thread drained the doorbell, the others would not
+    /// wake up, so the last one that has seen the ring drains it.
     pub fn drain_as_sleeper(&'static self) {
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers <= 1 {
@@ -69,15 +70,16 @@ impl Socket {
 
     fn drain_doorbell(&'static self) {
         let mut count = 0_u64;
-        // SAFETY: the bell is an eventfd, which gives 8 bytes.
+        // SAFETY: the doorbell is an eventfd, which returns 8 bytes.
         unsafe { kernel::read(self.doorbell(), (&raw mut count).cast(), 8) };
         if self.epoll_registrations.load(Ordering::Relaxed) != 0 {
             multiplex::doorbell_drained(self);
         }
     }
 
-    /// Says that threads of this process are about to sleep until the socket is readable, or
-    /// writable. Counted: each call wants its [`Socket::disarm`]. Look again after it.
+    /// Announces that threads of this process are about to sleep until the socket is readable, or
+    /// writable. Counted: each call needs its [`Socket::disarm`]. The caller must check once more
+    /// after it.
     pub fn arm(&self, readable: bool, writable: bool) {
         if readable {
             self.readers.fetch_add(1, Ordering::AcqRel);
@@ -90,7 +92,7 @@ impl Socket {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes an [`Socket::arm`] with the same arguments back.
+    /// Reverts an [`Socket::arm`] with the same arguments.
     pub fn disarm(&self, readable: bool, writable: bool) {
         if readable {
             if self.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -116,7 +118,7 @@ impl Socket {
         }
     }
 
-    /// Wakes the peer if it sleeps until this end has taken something.
+    /// Wakes the peer if it sleeps until this end has received something.
     #[inline(always)]
     pub fn wake_peer_writer(&self) {
         if self.incoming().take_writer_waiting() {
@@ -130,7 +132,7 @@ impl Socket {
         self.record().outgoing.doorbells.add(1);
     }
 
-    /// Wakes this process's own sleepers, so that they look again.
+    /// Wakes this process's own sleepers, so that they check again.
     pub fn wake_own_sleepers(&self) {
         ring_doorbell(self.doorbell());
     }
@@ -138,8 +140,8 @@ impl Socket {
 
 /// Readiness, for poll, select and epoll.
 impl Socket {
-    /// What the socket is ready for, as `EPOLL*` bits, from memory alone: the kernel's part is as
-    /// of the last [`Socket::refresh`].
+    /// What the socket is ready for, as `EPOLL*` bits, without a system call: the kernel's part is
+    /// as of the last [`Socket::refresh_kernel_events`].
     pub fn readiness(&self) -> u32 {
         let mut bits = self.kernel_events.load(Ordering::Acquire);
         if self.incoming().readable() > 0 && self.pipe_is_next() {
@@ -160,12 +162,12 @@ impl Socket {
         bits
     }
 
-    /// Whether the next byte to receive is one of the pipe's: not while bytes before it are still
-    /// on their way through the kernel.
+    /// Whether the next byte to receive is in the pipe: not while earlier bytes are still in flight
+    /// through the kernel.
     #[inline(always)]
     pub fn pipe_is_next(&self) -> bool {
         match self.incoming_stage.load(Ordering::Acquire) {
-            // What has been handed back is with the kernel already.
+            // Bytes whose replay was requested come through the kernel.
             IN_PIPE => self.incoming().resend_from().is_none(),
             BEFORE_PIPE => self.kernel_bytes_are_consumed(),
             _ => false,
@@ -187,13 +189,13 @@ impl Socket {
             && self.outgoing().ends_at().is_none()
     }
 
-    /// Looks at the kernel socket, remembers what it says, and gives that as `EPOLL*` bits.
+    /// Polls the kernel socket, stores the result, and returns it as `EPOLL*` bits.
     pub fn refresh_kernel_events(&self) -> u32 {
         let Some(fd) = self.descriptor() else { return 0 };
         self.poll_kernel_events(fd)
     }
 
-    /// As [`Socket::refresh`], of a known descriptor.
+    /// As [`Socket::refresh_kernel_events`], with a known descriptor.
     pub fn poll_kernel_events(&self, fd: c_int) -> u32 {
         let events = libc::POLLIN
             | libc::POLLOUT
@@ -210,7 +212,7 @@ impl Socket {
         bits
     }
 
-    /// Remembers what the kernel socket was just seen to be ready for.
+    /// Stores the events of the kernel socket.
     pub fn store_kernel_events(&self, bits: u32) {
         let old = self.kernel_events.swap(bits, Ordering::AcqRel);
         if bits & !old != 0 {
@@ -218,18 +220,18 @@ impl Socket {
         }
     }
 
-    /// What the kernel socket was last seen to be ready for.
+    /// Events of the kernel socket when it was last polled.
     pub fn kernel_events(&self) -> u32 {
         self.kernel_events.load(Ordering::Acquire)
     }
 
-    /// Forgets that the kernel socket had something to read, or room.
+    /// Clears stored readable or writable events of the kernel socket.
     pub fn clear_kernel_events(&self, bits: c_int) {
         self.kernel_events.fetch_and(!(bits as u32), Ordering::AcqRel);
     }
 
-    /// Two counters that grow with each arrival of bytes or of an end, and with each gain of room
-    /// after there was none: what edge-triggered waiting goes by.
+    /// Two counters for edge-triggered waiting: one grows with each arrival of bytes or of an end,
+    /// the other each time that space becomes free after there was none.
     pub fn edge_counters(&self) -> (u64, u64) {
         let news = self.kernel_event_count.load(Ordering::Acquire);
         (
@@ -238,12 +240,12 @@ impl Socket {
         )
     }
 
-    /// Remembers that the outgoing pipe was found full.
+    /// Notes that the outgoing pipe was found full.
     pub fn note_full(&self) {
         self.full_transitions.fetch_or(1, Ordering::AcqRel);
     }
 
-    /// Remembers that the outgoing pipe has room again.
+    /// Notes that the outgoing pipe has space again.
     fn note_space(&self) {
         if self.full_transitions.load(Ordering::Relaxed) & 1 != 0 {
             self.full_transitions.fetch_add(1, Ordering::AcqRel);
@@ -251,7 +253,7 @@ impl Socket {
     }
 }
 
-/// Wakes whoever waits for an eventfd.
+/// Wakes the threads that wait for an eventfd.
 fn ring_doorbell(doorbell: c_int) {
     let errno = kernel::errno();
     let one = 1_u64;

@@ -1,5 +1,5 @@
-//! Who holds a socket: other processes after a fork, threads that are inside of a call, and what
-//! the last of them does when it lets go.
+//! Who uses a socket: other processes after a fork and threads with an active call; and what the
+//! last of them does when it closes the socket.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -10,10 +10,10 @@ use nm_ring::ledger::KernelReason;
 use super::{AFTER_PIPE, BEFORE_PIPE, CLOSE_IN_PROGRESS, CLOSING, KERNEL, RELEASED, Socket};
 use crate::{kernel, multiplex, table};
 
-/// Forks and the end.
+/// Fork and close.
 impl Socket {
-    /// Before a fork: a direction that is not yet in memory could be counted by two processes, so
-    /// such a socket goes back to the kernel.
+    /// Before a fork: two processes could both count the bytes of a direction that is not in memory
+    /// yet, so such a socket returns to the kernel.
     pub fn before_fork(&'static self) {
         if self.is_joined() {
             let fd = self.descriptor();
@@ -25,7 +25,7 @@ impl Socket {
         }
     }
 
-    /// In the child of a fork: no other thread is inside, sending or waiting.
+    /// In the child of a fork: no other thread is in a call, sending or waiting.
     pub fn reset_threads_after_fork(&self) {
         for word in
             [&self.active_calls, &self.kernel_waiters, &self.kernel_senders, &self.switching]
@@ -37,7 +37,7 @@ impl Socket {
         }
     }
 
-    /// Before the kernel closes what leads here last, `fd`: the peer is told in shared memory.
+    /// Before the kernel closes `fd`, the last descriptor: publishes the end in shared memory.
     fn close_shared_end(&'static self, fd: c_int) {
         let record = self.record();
         let last = record.release() == 0;
@@ -46,7 +46,8 @@ impl Socket {
             if self.replay_pending() {
                 self.replay(fd);
             }
-            // One that has gone back to the kernel, or to others, is the kernel's to reset.
+            // If the socket has returned to the kernel, the kernel resets the connection where
+            // needed.
             let unread = self.incoming_stage.load(Ordering::Acquire) != AFTER_PIPE
                 && self.incoming().resend_from().is_none()
                 && record.reason() == KernelReason::None
@@ -65,7 +66,7 @@ impl Socket {
         }
     }
 
-    /// Before the process ends without closing: its last bytes need nobody to send them again.
+    /// Before the process ends without closing: its last bytes must not need this process any more.
     pub fn flush_before_exit(&'static self) {
         if let Some(fd) = self.descriptor()
             && let Some(_guard) = self.enter(fd)
@@ -75,11 +76,11 @@ impl Socket {
         }
     }
 
-    /// Before the kernel closes the last descriptor, which is out of the table already. Threads
-    /// that are still inside keep a copy of it.
+    /// Before the kernel closes the last descriptor, which is no longer in the table. Threads with
+    /// an active call keep a duplicate of it.
     pub fn begin_close(&'static self, fd: c_int) {
         if self.is_joined() && self.active_calls.load(Ordering::SeqCst) > 0 {
-            // SAFETY: duplicates a descriptor; the copy is ours.
+            // SAFETY: duplicates a descriptor; the duplicate is ours.
             let duplicate = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
             self.duplicate.store(table::protect(duplicate), Ordering::SeqCst);
         }
@@ -89,7 +90,7 @@ impl Socket {
         }
     }
 
-    /// After the kernel has closed the last descriptor: the memory goes with the last thread.
+    /// After the kernel has closed the last descriptor: the last active call releases the memory.
     pub fn finish_close(&'static self) {
         let before = self.active_calls.fetch_and(!CLOSE_IN_PROGRESS, Ordering::AcqRel);
         if before == CLOSING | CLOSE_IN_PROGRESS {
@@ -97,7 +98,7 @@ impl Socket {
         }
     }
 
-    /// What a thread inside calls the socket by, once `fd` may have been closed under it.
+    /// The descriptor to use during a call, after `fd` may have been closed by another thread.
     #[inline(always)]
     pub fn current_descriptor(&self, fd: c_int) -> c_int {
         if self.is_closing() { self.duplicate.load(Ordering::SeqCst) } else { fd }
@@ -121,7 +122,7 @@ impl Socket {
         if doorbell >= 0 {
             multiplex::socket_closed(self);
             self.phase.store(KERNEL, Ordering::Release);
-            // SAFETY: a socket with a bell has been joined, and nobody is inside any more.
+            // SAFETY: a socket with a doorbell has been joined, and no call is active any more.
             unsafe { (*self.conduit.get()).assume_init_drop() };
             table::close_library_descriptor(doorbell);
             table::close_library_descriptor(self.peer_doorbell.swap(-1, Ordering::AcqRel));
