@@ -1,6 +1,6 @@
-//! The system calls themselves, past libc: one function each, raw, with libc's convention of −1
-//! and `errno`. Everything in this crate that wants the kernel comes here, because the libc names
-//! lead back into the crate.
+//! Raw system calls that bypass libc: one function each, with libc's convention of −1 and `errno`.
+//! Everything in this crate calls the kernel through this module, because libc's names lead back
+//! into the crate.
 
 use std::arch::asm;
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -26,7 +26,7 @@ pub unsafe fn raw(
     f: usize,
 ) -> isize {
     let result: isize;
-    // SAFETY: the registers are the kernel's calling convention; the caller answers for the rest.
+    // SAFETY: the kernel's calling convention; the caller guarantees number and arguments.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b,
             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _,
@@ -53,7 +53,7 @@ pub unsafe fn raw(
     f: usize,
 ) -> isize {
     let result: isize;
-    // SAFETY: the registers are the kernel's calling convention; the caller answers for the rest.
+    // SAFETY: the kernel's calling convention; the caller guarantees number and arguments.
     unsafe {
         asm!("svc 0", in("x8") number, inlateout("x0") a as isize => result, in("x1") b,
             in("x2") c, in("x3") d, in("x4") e, in("x5") f, options(nostack));
@@ -76,24 +76,24 @@ pub unsafe fn call(
     e: usize,
     f: usize,
 ) -> isize {
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees number and arguments.
     let result = unsafe { raw(number, a, b, c, d, e, f) };
     if (-4095..0).contains(&result) { fail(-result as c_int) } else { result }
 }
 
 /// This thread's `errno`.
 pub fn errno() -> c_int {
-    // SAFETY: libc's own place for it, valid as long as the thread lives.
+    // SAFETY: libc's own variable, valid as long as the thread lives.
     unsafe { *libc::__errno_location() }
 }
 
 /// Sets this thread's `errno`.
 pub fn set_errno(value: c_int) {
-    // SAFETY: as in `errno`.
+    // SAFETY: libc's own variable, valid as long as the thread lives.
     unsafe { *libc::__errno_location() = value };
 }
 
-/// Sets `errno` and gives −1, the way a failed call ends.
+/// Sets `errno` and returns −1, as a failed call does.
 #[cold]
 pub fn fail(value: c_int) -> isize {
     set_errno(value);
@@ -112,7 +112,7 @@ fn at<T>(pointer: *const T) -> usize {
     pointer.addr()
 }
 
-/// Declares system calls as functions: name, number, arguments with how each becomes a register.
+/// Declares system calls as functions: name, number, and how each argument becomes a register.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $number:ident
         ($($argument:ident: $type:ty => $how:expr),*) -> $result:ty;)*) => {$(
@@ -127,7 +127,7 @@ macro_rules! calls {
             $(registers[next] = $how; next += 1;)*
             let _ = next;
             let [a, b, c, d, e, f] = registers;
-            // SAFETY: the number and its arguments belong together; the caller answers for the
+            // SAFETY: the number and its arguments belong together; the caller guarantees the
             // pointers.
             unsafe { call(libc::$number, a, b, c, d, e, f) as $result }
         }
@@ -264,13 +264,13 @@ calls! {
         -> c_int;
 }
 
-/// This process's id, asked of the kernel: right in a vfork child too.
+/// This process's id, queried from the kernel: correct in a vfork child too.
 pub fn getpid() -> i32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { raw(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as i32 }
 }
 
-/// Looks at or waits for `fds` with no signal mask; `None` waits for ever.
+/// Polls `fds`, or waits for them, with no signal mask; `None` is no time limit.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
     let mut time = timeout_ns.map(|ns| timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
@@ -281,7 +281,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
     unsafe { ppoll(fds.as_mut_ptr(), fds.len(), time, ptr::null(), 0) }
 }
 
-/// An option of `int` size, if the socket has it.
+/// An option of `int` size, if the socket supports it.
 pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut length = size_of::<c_int>() as socklen_t;
@@ -290,7 +290,7 @@ pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
-/// What an `ioctl` that writes one `int` says.
+/// The result of an `ioctl` that writes one `int`.
 pub fn ioctl_int(fd: c_int, request: usize) -> Option<c_int> {
     let mut value: c_int = 0;
     // SAFETY: the requests used here (FIONREAD and its like) write one int.

@@ -1,5 +1,5 @@
-//! Readiness of sets that mix sockets in shared memory with descriptors of the kernel: what poll,
-//! select and epoll have in common, and the hooks by which the rest of the crate tells of changes.
+//! Readiness of sets that mix sockets in shared memory with descriptors of the kernel: the common
+//! part of poll, select and epoll, and the hooks by which the rest of the crate reports changes.
 
 pub mod array;
 pub mod epoll_set;
@@ -18,24 +18,24 @@ use crate::{kernel, table};
 use epoll_set::{EpollSet, UNCONNECTED};
 use lock::Lock;
 
-/// Reported whether asked for or not.
+/// Reported even if not requested.
 pub const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// Edge-triggered.
 pub const EDGE: u32 = libc::EPOLLET as u32;
-/// Reported once.
+/// Reported once, then disabled.
 pub const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Wakes one of several sets.
+/// Wakes only one of several sets.
 pub const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// Flags that the kernel lets stand beside [`EXCLUSIVE`].
+/// Flags that the kernel accepts beside [`EXCLUSIVE`].
 pub const EXCLUSIVE_ALLOWED: u32 =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLWAKEUP) as u32 | ALWAYS | EDGE | EXCLUSIVE;
-/// What arrives.
+/// Events of the incoming direction.
 pub const READ_EVENTS: u32 =
     (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32;
-/// What makes room.
+/// Events of the outgoing direction.
 pub const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
-/// Readiness with the names that the kernel's TCP adds.
+/// Adds the synonyms that the kernel's TCP also reports.
 #[inline]
 pub fn with_tcp_names(bits: u32) -> u32 {
     let mut wide = bits;
@@ -48,10 +48,10 @@ pub fn with_tcp_names(bits: u32) -> u32 {
     wide
 }
 
-/// Sets whose last descriptor is closed, for reuse: a thread may still be inside of one.
+/// Closed sets, kept for reuse: a thread may still be using one.
 static UNUSED: Lock<Vec<&'static EpollSet>> = Lock::new(Vec::new());
 
-/// A new epoll descriptor of the program.
+/// The program has created an epoll descriptor.
 pub fn epoll_created(fd: c_int) {
     let unused = UNUSED.lock().and_then(|mut unused| unused.pop());
     let set = unused.unwrap_or_else(|| Box::leak(Box::default()));
@@ -59,8 +59,8 @@ pub fn epoll_created(fd: c_int) {
     release_set(registry::replace(fd, Some(set)));
 }
 
-/// An epoll descriptor that this process did not see being made (it came through exec or from
-/// another process) and that a socket of ours is about to be put in: followed from now on.
+/// Starts to track an epoll descriptor that this process did not create (it came through exec or
+/// from another process), because the program is adding one of our sockets to it.
 #[cold]
 pub fn adopt_epoll(epoll: c_int, op: c_int, fd: c_int) -> Option<&'static EpollSet> {
     let socket = table::get(fd)?;
@@ -70,14 +70,14 @@ pub fn adopt_epoll(epoll: c_int, op: c_int, fd: c_int) -> Option<&'static EpollS
     if table::get(epoll).is_some() {
         return None;
     }
-    // If it is none, the kernel will say so, and nothing comes of it.
+    // If it is no epoll descriptor, the kernel refuses the call, and the entry has no effect.
     epoll_created(epoll);
     let set = registry::get(epoll)?;
     set.set_has_unknown_members();
     Some(set)
 }
 
-/// A descriptor led to `set` and does so no longer.
+/// One descriptor less refers to `set`.
 fn release_set(set: Option<&'static EpollSet>) {
     let Some(set) = set else { return };
     if set.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -88,12 +88,13 @@ fn release_set(set: Option<&'static EpollSet>) {
     }
 }
 
-/// A vfork child shares our memory, and what it does to its descriptors is no business of ours.
+/// Whether this is a vfork child: it shares our memory, but its descriptors are its own and must
+/// not be tracked.
 fn is_borrowed_memory() -> bool {
     table::owner_pid() != kernel::getpid()
 }
 
-/// A descriptor that is not in the table of sockets is closed: it may have been an epoll set.
+/// A descriptor without a socket was closed: it may have been an epoll set.
 #[inline]
 pub fn descriptor_closed(fd: c_int) {
     if UNCONNECTED.load(Ordering::Acquire) != 0 && !is_borrowed_memory() {
@@ -104,7 +105,7 @@ pub fn descriptor_closed(fd: c_int) {
     }
 }
 
-/// `new` is what `old` is, from now on; `old` is not in the table of sockets.
+/// `old`, a descriptor without a socket, was duplicated as `new`.
 #[inline]
 pub fn descriptor_copied(old: c_int, new: c_int) {
     let set = registry::get(old);
@@ -117,7 +118,7 @@ pub fn descriptor_copied(old: c_int, new: c_int) {
     release_set(registry::replace(new, set));
 }
 
-/// Calls `visit` with each set.
+/// Calls `visit` with each set that has members to track.
 fn for_each_set(mut visit: impl FnMut(&'static EpollSet)) {
     registry::find(|set| {
         if !set.is_kernel_only() {
@@ -127,40 +128,40 @@ fn for_each_set(mut visit: impl FnMut(&'static EpollSet)) {
     });
 }
 
-/// `fd` is in the table from now on: it may have been registered before it was connected.
+/// `fd` was added to the table: it may have been registered before it was connected.
 pub fn socket_registered(fd: c_int, socket: &'static Socket) {
     if UNCONNECTED.load(Ordering::SeqCst) != 0 {
         for_each_set(|set| set.socket_registered(fd, socket));
     }
 }
 
-/// `socket` is in shared memory from now on, and its peer does not know that yet.
+/// `socket` has joined shared memory; its peer has not been told yet.
 pub fn socket_joined(socket: &'static Socket) {
     if socket.epoll_registrations.load(Ordering::SeqCst) != 0 {
         for_each_set(|set| set.socket_joined(socket));
     }
 }
 
-/// `socket` has gone back to the kernel.
+/// `socket` has returned to the kernel.
 pub fn socket_returned(socket: &'static Socket) {
     if socket.epoll_registrations.load(Ordering::SeqCst) != 0 {
         for_each_set(|set| set.socket_returned(socket));
     }
 }
 
-/// The last descriptor of `socket` is closed, and its bell and memory are about to go.
+/// The last descriptor of `socket` is closed; its doorbell and memory are about to be released.
 pub fn socket_closed(socket: &'static Socket) {
     if socket.epoll_registrations.load(Ordering::SeqCst) != 0 {
         for_each_set(|set| set.socket_closed(socket));
     }
 }
 
-/// Somebody has drained the bell of `socket`, for which sets may be waiting too.
+/// A thread has drained the doorbell of `socket`; sets may be waiting for it too.
 pub fn doorbell_drained(socket: &'static Socket) {
     for_each_set(|set| set.doorbell_drained(socket));
 }
 
-/// This process is a forked child.
+/// Called in the child of a fork.
 pub fn forked_child() {
     UNUSED.reset();
     registry::find(|set| {

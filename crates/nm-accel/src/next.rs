@@ -1,10 +1,10 @@
-//! The next definition, in practice glibc's own, of a function that this library stands in for.
+//! The next definition, usually glibc's own, of a function that this library replaces.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A function of the C library, looked up once by its name; `F` is its type, an `extern "C" fn`.
+/// A function of the C library, looked up once by name; `F` is its type, an `extern "C" fn`.
 pub struct Next<F> {
     name: &'static CStr,
     address: AtomicUsize,
@@ -21,10 +21,10 @@ impl<F: Copy> Next<F> {
         Next { name, address: AtomicUsize::new(0), kind: PhantomData }
     }
 
-    /// The function, or none if the C library has none of this name.
+    /// The function, or none if the C library does not have it.
     ///
-    /// The first call takes the loader's lock, so every function that may be wanted in a signal
-    /// handler or a fresh child is asked for once by the constructor.
+    /// The first call takes the loader's lock, so the constructor looks up every function that may
+    /// be needed in a signal handler or in the child of a fork.
     pub fn get(&self) -> Option<F> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {
@@ -35,8 +35,8 @@ impl<F: Copy> Next<F> {
         if address == 0 {
             return None;
         }
-        // SAFETY: `F` is a function pointer type that fits this symbol (promise of `new`), has the
-        // size of an address (checked in `new`), and the address is not null.
+        // SAFETY: the caller of `new` guarantees that `F` is a function pointer type that fits this
+        // symbol; it has the size of an address (checked in `new`), and the address is not null.
         Some(unsafe { std::mem::transmute_copy::<usize, F>(&address) })
     }
 }
@@ -50,7 +50,7 @@ mod tests {
         // SAFETY: getpid takes nothing and gives an int.
         let known: Next<extern "C" fn() -> libc::pid_t> = unsafe { Next::new(c"getpid") };
         assert_eq!(known.get().map(|getpid| getpid()), i32::try_from(std::process::id()).ok());
-        // SAFETY: the function does not exist and so is never called.
+        // SAFETY: the function does not exist and is never called.
         let unknown: Next<extern "C" fn()> = unsafe { Next::new(c"no_such_function_in_libc") };
         assert!(unknown.get().is_none());
     }

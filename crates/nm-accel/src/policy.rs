@@ -1,8 +1,8 @@
 //! Which connections may leave the kernel, by port and by program: the compact form in which the
-//! binary hands a policy file over, and the questions that are put to it.
+//! binary passes a policy file, and its evaluation.
 //!
-//! The form (`NEARMETAL_ACCEL_POLICY`) is a list of rules, separated by `;`, the first that matches
-//! wins, and what none matches is allowed:
+//! The form (`NEARMETAL_ACCEL_POLICY`) is a list of rules, separated by `;`. The first rule that
+//! matches decides, and a connection that no rule matches is allowed:
 //!
 //! ```text
 //! rule     = ("+" | "-") [ports] ["@" programs]      allow or deny
@@ -11,10 +11,11 @@
 //! programs = name {"," name}                         `*` at the end stands for any rest
 //! ```
 //!
-//! `-22;-@sshd,curl;~0@redis*` denies port 22, denies the programs sshd and curl, and has redis
-//! sleep at once. A text that cannot be read denies everything: whoever wrote it meant to forbid.
+//! `-22;-@sshd,curl;~0@redis*` denies port 22, denies the programs sshd and curl, and lets redis
+//! sleep at once. An invalid text denies everything, because its author meant to restrict
+//! something.
 
-/// Rules by port that hold for this program.
+/// Rules by port that apply to this program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -36,8 +37,8 @@ impl Policy {
         Policy { rules: vec![Rule { allow: false, ports: vec![] }] }
     }
 
-    /// Reads the compact form for a program that is known under `names` (of its file, and the one
-    /// that the kernel shows). Also answers how long it may spin, if the policy says so.
+    /// Parses the compact form for a program that is known under `names` (of its file, and as the
+    /// kernel shows it). Also returns how long it may spin, if the policy says so.
     pub fn parse(text: &str, names: &[String]) -> (Policy, Option<u32>) {
         let mut policy = Policy::default();
         let mut spin_us = None;
@@ -65,8 +66,8 @@ impl Policy {
         (policy, spin_us)
     }
 
-    /// Whether a connection between these ports may go through shared memory. A rule speaks of both
-    /// ends alike, so both ends come to the same answer.
+    /// Whether a connection between these ports may go through shared memory. A rule applies to
+    /// both ports alike, so that both ends come to the same result.
     pub fn allows(&self, local_port: u16, peer_port: u16) -> bool {
         let is_in = |port: u16, (low, high): &(u16, u16)| (*low..=*high).contains(&port);
         let first = self.rules.iter().find(|rule| {
@@ -80,7 +81,7 @@ impl Policy {
     }
 }
 
-/// `22,5000-5999`; nothing at all is no range.
+/// Parses `22,5000-5999`; an empty text is an empty list.
 fn ranges(text: &str) -> Option<Vec<(u16, u16)>> {
     if text.is_empty() {
         return Some(vec![]);

@@ -1,6 +1,6 @@
-//! How the two ends of a connection find each other: the accepting end listens on a unix socket
-//! named after the connection's addresses, the connecting end brings the memory there. Also the
-//! ledger that each socket is noted in, and what the kernel knows of a socket.
+//! How the two ends of a connection find each other (rendezvous): the accepting end listens on a
+//! Unix socket named after the connection's addresses, and the connecting end sends it the memory.
+//! Also registers each socket in the ledger, and queries the kernel's state of a connection.
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hasher};
@@ -21,30 +21,30 @@ use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::{kernel, report, signals, table};
 
-/// Version of what is said at the meeting and of the region's layout.
+/// Version of the rendezvous protocol and of the region's layout.
 const VERSION: u32 = 1;
 
-/// Data calls after which a candidate whose peer never came is left to the kernel.
+/// Data calls after which a candidate without a peer moves to the kernel permanently.
 const CALLS_MAX: u32 = 1 << 16;
 
-/// A region that was brought and that nobody has taken.
+/// State of a region that was offered and not accepted yet.
 pub const OFFERED: u32 = 0;
 
-/// A region that the accepting end has taken.
+/// State of a region that the accepting end has accepted.
 const ACCEPTED: u32 = 1;
 
-/// A region that the connecting end has taken back.
+/// State of a region that the connecting end has withdrawn.
 pub const WITHDRAWN: u32 = 2;
 
-/// Time that a client which has connected gets to bring its memory.
+/// Time that a connected client has to send its memory.
 const OFFER_TIMEOUT_NS: u64 = 20_000_000;
 
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(ptr::null_mut());
 
-/// Held while sockets meet, and while the process forks.
+/// Locked during a rendezvous, and while the process forks.
 static RENDEZVOUS_LOCK: AtomicU32 = AtomicU32::new(0);
 
-/// Makes the ledger. Once, in the constructor.
+/// Creates the ledger. Called once, by the constructor.
 pub fn prepare() {
     let mut name = [0_u8; 16];
     let length = program_name(&mut name);
@@ -57,7 +57,7 @@ pub fn prepare() {
     LEDGER.store(Box::into_raw(Box::new(ledger)), Ordering::Release);
 }
 
-/// The program's name as the kernel has it.
+/// The program's name, as the kernel stores it.
 fn program_name(name: &mut [u8; 16]) -> usize {
     // SAFETY: the call writes at most 16 bytes.
     unsafe {
@@ -74,7 +74,7 @@ fn boot_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Keeps sockets from meeting, for a fork.
+/// Prevents a rendezvous during a fork.
 pub fn lock_for_fork() {
     for _ in 0..1_000_000 {
         let free = RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
@@ -85,7 +85,7 @@ pub fn lock_for_fork() {
     }
 }
 
-/// Sockets may meet again.
+/// Allows a rendezvous again.
 pub fn unlock() {
     RENDEZVOUS_LOCK.store(0, Ordering::Release);
 }
@@ -95,17 +95,17 @@ pub fn forked_child() {
     unlock();
 }
 
-/// An address of the internet as the kernel writes it; IPv4 in IPv6 counts as IPv4.
+/// Decodes an internet address; IPv4 mapped to IPv6 becomes IPv4.
 pub fn parse_address(storage: &sockaddr_storage) -> Option<SocketAddr> {
     let target = ptr::from_ref(storage);
     let (ip, port): (IpAddr, u16) = match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says which form the storage has.
+            // SAFETY: the family says that the storage holds an IPv4 address.
             let it = unsafe { &*target.cast::<libc::sockaddr_in>() };
             (Ipv4Addr::from(u32::from_be(it.sin_addr.s_addr)).into(), it.sin_port)
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the family says that the storage holds an IPv6 address.
             let it = unsafe { &*target.cast::<libc::sockaddr_in6>() };
             (Ipv6Addr::from(it.sin6_addr.s6_addr).into(), it.sin6_port)
         }
@@ -130,7 +130,7 @@ fn socket_address(fd: c_int, peer: bool) -> Option<SocketAddr> {
     if result == 0 { parse_address(&storage) } else { None }
 }
 
-/// Takes note of a TCP socket that has just been connected or accepted.
+/// Registers a TCP socket that has just been connected or accepted.
 pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     // SAFETY: set once, never freed.
     let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
@@ -146,7 +146,7 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         record.set_addresses(local, peer);
     }
     let reason = match fd {
-        // The C library reads and writes its standard streams past us.
+        // The C library reads and writes its standard streams without calling this library.
         0..=2 => KernelReason::Stdio,
         _ => initial_kernel_reason(role, local, peer),
     };
@@ -163,7 +163,7 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     crate::multiplex::socket_registered(fd, socket);
 }
 
-/// Why a socket cannot be accelerated, as far as that can be said at once.
+/// Why a new socket cannot be accelerated, as far as that is known at once.
 fn initial_kernel_reason(
     role: SocketRole,
     local: Option<SocketAddr>,
@@ -188,7 +188,7 @@ fn initial_kernel_reason(
     }
 }
 
-/// After each successful data call of a candidate: now and then, looks for the peer.
+/// After each successful data call of a candidate: looks for the peer at some of them.
 #[inline]
 pub fn after_data_call(socket: &'static Socket, fd: c_int) {
     let calls = socket.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -241,7 +241,7 @@ fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress)
     }
 }
 
-/// Options that only the kernel can keep: level, name, largest value that does no harm.
+/// Options that only the kernel supports: level, name, largest value without effect.
 const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
@@ -257,7 +257,7 @@ const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, c_int)] = &[
 const TCP_INQ: c_int = 36;
 const TCP_ULP: c_int = 31;
 
-/// Whether setting this option to this value is something that only the kernel can keep.
+/// Whether only the kernel supports this value of this option.
 pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
     let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
         (its_level, its_name) == (level, name)
@@ -267,12 +267,13 @@ pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
         || KERNEL_ONLY_OPTIONS.iter().find(listed).is_some_and(|&(_, _, harmless)| value > harmless)
 }
 
-/// The number under which the ledger notes an option.
+/// The number under which the ledger stores an option.
 pub fn option_number(level: c_int, name: c_int) -> u32 {
     (level as u32) << 16 | name as u32 & 0xffff
 }
 
-/// Looks at all that may keep a socket on the kernel, and gives the meeting's name. None: not now.
+/// Checks everything that may keep a socket on the kernel, and returns the address of the
+/// rendezvous. None: not possible at the moment.
 fn check_eligibility(
     socket: &Socket,
     fd: c_int,
@@ -312,9 +313,9 @@ fn check_eligibility(
     Ok(Some(RendezvousAddress::new(client, server)))
 }
 
-/// Address of a meeting.
+/// Address of a rendezvous.
 struct RendezvousAddress {
-    /// A part of the name: the same at both ends.
+    /// Part of the hash of the connection's addresses: the same at both ends.
     token: u64,
     storage: libc::sockaddr_un,
     length: socklen_t,
@@ -326,7 +327,7 @@ impl RendezvousAddress {
         for (seed, word) in hashes.iter_mut().enumerate() {
             let mut hasher = DefaultHasher::new();
             hasher.write_usize(seed);
-            // Members of a group meet under a name that does not say whose it is.
+            // Members of a group use one name whichever user they belong to.
             let user = rustix::process::geteuid().as_raw();
             hasher.write_u32(Settings::get().group.unwrap_or(user));
             for end in [client, server] {
@@ -343,11 +344,11 @@ impl RendezvousAddress {
         storage.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let capacity = storage.sun_path.len();
         let target = (&raw mut storage.sun_path).cast::<u8>();
-        // SAFETY: the path's bytes, seen as such.
+        // SAFETY: the path's bytes, borrowed from the address alone.
         let path = unsafe { std::slice::from_raw_parts_mut(target, capacity) };
         let mut rest = &mut path[..];
-        // Two of one address are in one network namespace, and the kernel's own names are of one
-        // namespace: the same addresses in another are another connection.
+        // Two ends with the same address are in one network namespace, and abstract names are
+        // private to a namespace: the same addresses in another namespace are another connection.
         let same_namespace = client.ip() == server.ip() || client.ip().is_loopback();
         let written = match Settings::get().share.filter(|_| !same_namespace) {
             None => {
@@ -370,11 +371,11 @@ impl RendezvousAddress {
         (&raw const self.storage).cast()
     }
 
-    /// Removes a meeting's name from the shared folder.
+    /// Removes a rendezvous socket from the shared folder.
     fn remove(&self) {
         if self.storage.sun_path[0] != 0 {
             let path = self.storage.sun_path.as_ptr();
-            // SAFETY: the path ends with a zero: it is shorter than the field.
+            // SAFETY: the path ends with a zero, because it is shorter than the field.
             unsafe { kernel::unlinkat(libc::AT_FDCWD, path, 0) };
         }
     }
@@ -399,15 +400,15 @@ fn is_trusted(fd: c_int) -> bool {
             || Settings::get().group == Some(who.gid))
 }
 
-/// The connecting end: if the other one listens, brings it the memory.
+/// The connecting end: if the other one listens, offers it the memory.
 fn offer_memory(socket: &'static Socket, address: &RendezvousAddress) -> Result<(), KernelReason> {
     let fd = unix_socket();
     if fd < 0 {
         return Ok(());
     }
-    // SAFETY: a descriptor that was just made, and that nobody else knows.
+    // SAFETY: a descriptor that was just created, and that nothing else uses.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the name is live and of the stated length.
+    // SAFETY: the address is live and of the stated length.
     if unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } != 0 {
         return Ok(());
     }
@@ -445,7 +446,7 @@ impl Raw for std::os::fd::BorrowedFd<'_> {
     }
 }
 
-/// Room for a control message with three descriptors.
+/// Space for a control message with three descriptors.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; 64]);
 
@@ -459,7 +460,7 @@ fn send_descriptors(fd: c_int, message: &[u32; 2], descriptors: [c_int; 3]) -> b
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: arithmetic alone.
+    // SAFETY: computes a size from a number.
     header.msg_controllen = unsafe { libc::CMSG_SPACE(FDS_BYTES) } as _;
     // SAFETY: the control buffer is large enough for one header and three descriptors, and live.
     unsafe {
@@ -507,7 +508,7 @@ fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]
     if is_valid { Some([first?, second?, third?]) } else { None }
 }
 
-/// The accepting end: listens, and takes the memory if it has been brought.
+/// The accepting end: listens, and accepts the memory if it was offered.
 fn accept_memory(
     socket: &'static Socket,
     fd: c_int,
@@ -519,7 +520,7 @@ fn accept_memory(
         if listener < 0 {
             return Ok(());
         }
-        // SAFETY: the name is live and of the stated length; the others take no pointers.
+        // SAFETY: the address is live and of the stated length; the others take no pointers.
         let ready = unsafe {
             address.remove();
             kernel::bind(listener, address.as_sockaddr(), address.length) == 0
@@ -544,7 +545,7 @@ fn accept_memory(
     if accepted < 0 {
         return Ok(());
     }
-    // SAFETY: a descriptor that was just made, and that nobody else knows.
+    // SAFETY: a descriptor that was just created, and that nothing else uses.
     let _connection = unsafe { OwnedFd::from_raw_fd(accepted) };
     if !is_trusted(accepted) {
         return Ok(());
@@ -559,7 +560,7 @@ fn accept_memory(
         return Err(KernelReason::OtherVersion);
     }
     let Ok(mapped) = ConduitMapping::open(memory) else { return Ok(()) };
-    // The connection must be the one that the name stands for, and still be there.
+    // The connection must still be established: its addresses may be reused after that.
     if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
         return Ok(());
     }
@@ -569,8 +570,8 @@ fn accept_memory(
     }
     let [own, peer] = [own, peer].map(|doorbell| {
         let doorbell = table::protect(doorbell.into_raw_fd());
-        // A bell that could block would let the peer stop us.
-        // SAFETY: sets flags of a descriptor of ours.
+        // A blocking doorbell would let the peer stop this process. SAFETY: sets flags of a
+        // descriptor of ours.
         unsafe { kernel::fcntl(doorbell, libc::F_SETFL, libc::O_NONBLOCK as usize) };
         doorbell
     });
@@ -580,7 +581,7 @@ fn accept_memory(
     Ok(())
 }
 
-/// Ends the meeting of a socket, if it holds one.
+/// Closes the socket's rendezvous listener, if it has one.
 pub fn close_listener(socket: &Socket) {
     let listener = socket.rendezvous_listener.swap(-1, Ordering::AcqRel);
     if listener < 0 {
@@ -600,10 +601,10 @@ pub fn close_listener(socket: &Socket) {
 
 const ESTABLISHED: u8 = 1;
 
-/// States after the peer's FIN, which the kernel counts as a byte received.
+/// States after the peer's FIN, which the kernel counts as a received byte.
 const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
 
-/// What the kernel knows of a TCP connection: the first 17 words of `struct tcp_info`.
+/// The kernel's state of a TCP connection: the first 17 words of `struct tcp_info`.
 struct TcpInfo {
     state: u8,
     bytes_acked: u64,
@@ -628,9 +629,9 @@ impl TcpInfo {
 }
 
 /// Bytes that this end has sent through the kernel since the beginning, by the kernel's own count,
-/// so that it includes those of calls that we do not see. None if it would not hold still.
+/// so that calls which bypass this library are included. None if the count kept changing.
 pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
-    // The connecting end's SYN counts as acknowledged.
+    // The connecting end's SYN counts as an acknowledged byte.
     let syn = u64::from(socket.record().role() == SocketRole::Client);
     for _ in 0..16 {
         let before = TcpInfo::read(fd)?;
@@ -643,7 +644,8 @@ pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
     None
 }
 
-/// Bytes that this end has taken from the kernel since the beginning, and those that lie there.
+/// Bytes that this end has received from the kernel since the beginning, and those that are unread
+/// there.
 pub fn received_through_kernel(fd: c_int) -> Option<(u64, u64)> {
     for _ in 0..16 {
         let before = TcpInfo::read(fd)?;
@@ -675,7 +677,7 @@ mod tests {
         assert_eq!(received_through_kernel(server.as_raw_fd()), Some((300, 700)));
         assert_eq!(received_through_kernel(client.as_raw_fd()), Some((0, 0)));
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        // The peer's FIN is no byte of the program's.
+        // The peer's FIN must not count as a byte.
         server.read_exact(&mut [0; 700]).unwrap();
         assert_eq!(server.read(&mut [0]).unwrap(), 0);
         assert_eq!(received_through_kernel(server.as_raw_fd()), Some((1000, 0)));

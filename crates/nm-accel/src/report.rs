@@ -1,10 +1,10 @@
-//! The ledger's way to `nearmetal accel --stats`: the parent that prints the exit report gets the
-//! ledger itself, as soon as it is made. So nothing has to be written at the end, and a program
+//! Sends the ledger to `nearmetal accel --stats`: the parent that prints the exit report gets the
+//! ledger itself as soon as it is created. So nothing must be written at the end, and a program
 //! that is killed is reported like any other.
 //!
-//! The parent listens on a datagram socket whose name is already removed; it is reached through
-//! the parent's own descriptor in `/proc`, from every network namespace, and nothing of it is left
-//! when the parent has ended.
+//! The parent listens on a datagram socket whose name is already removed; it is reached through the
+//! parent's own descriptor in `/proc`, from every network namespace, and nothing of it remains when
+//! the parent has ended.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::settings::Settings;
 
-/// How long a parent that does not take anything, as it is stopped, may hold this process up.
+/// How long a stopped parent, which receives nothing, may delay this process.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Gives the parent a copy of the ledger's descriptor, if a report is wanted. To be called once
-/// for each ledger. That the parent has gone is no error: then nobody wants the report.
+/// Sends the parent a copy of the ledger's descriptor, if a report is wanted. Called once for each
+/// ledger. If the parent has ended, no report is wanted, so errors are ignored.
 pub fn send_ledger(ledger: BorrowedFd<'_>) {
     if let Some(path) = Settings::get().report {
         let _: rustix::io::Result<()> = send(path.to_bytes(), ledger);

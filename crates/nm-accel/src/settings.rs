@@ -1,13 +1,13 @@
-//! What the user has set, as `nearmetal accel` hands it over in the environment; read once.
+//! The user's settings, which `nearmetal accel` passes in the environment; read once.
 //!
 //! | variable                   | value                                                           |
 //! | -------------------------- | --------------------------------------------------------------- |
 //! | `NEARMETAL_ACCEL_OFF`      | `1`: every socket stays on the kernel                           |
 //! | `NEARMETAL_ACCEL_SPIN_US`  | longest spin before a sleep, µs; 0 sleeps at once               |
 //! | `NEARMETAL_ACCEL_AFTER`    | data calls of a connection before the ends look for each other  |
-//! | `NEARMETAL_ACCEL_SHARE`    | folder through which ends in different namespaces meet          |
+//! | `NEARMETAL_ACCEL_SHARE`    | folder for the rendezvous of ends in different namespaces       |
 //! | `NEARMETAL_ACCEL_GROUP`    | number of a group whose members may share memory                |
-//! | `NEARMETAL_ACCEL_REPORT`   | where the ledger is handed to: see [`crate::report`]            |
+//! | `NEARMETAL_ACCEL_REPORT`   | socket that receives the ledger: see [`crate::report`]          |
 //! | `NEARMETAL_ACCEL_POLICY`   | rules: see [`crate::policy`]                                    |
 
 use std::ffi::{CStr, CString};
@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 
 use crate::policy::Policy;
 
-/// Data calls of a connection before its ends look for each other, unless set: connections that
-/// carry one request and end are not worth a meeting.
+/// Default for the data calls of a connection before its ends look for each other: for a connection
+/// that carries one request and ends, the rendezvous would cost more than it saves.
 const AFTER_CALLS: u32 = 4;
 
 /// The settings of this process.
@@ -25,17 +25,17 @@ const AFTER_CALLS: u32 = 4;
 pub struct Settings {
     /// Whether anything is accelerated at all.
     pub enabled: bool,
-    /// Longest spin before a sleep, µs; absent: as the waiting itself finds best.
+    /// Longest spin before a sleep, µs; absent: the default of `wait`.
     pub spin_us: Option<u32>,
     /// Successful data calls of a connection before its ends look for each other.
     pub after_calls: u32,
-    /// Folder through which ends in different network namespaces meet.
+    /// Folder for the rendezvous of ends in different network namespaces.
     pub share: Option<&'static CStr>,
     /// Group whose members may share memory with this user's processes.
     pub group: Option<u32>,
-    /// Socket that takes the ledger.
+    /// Socket that receives the ledger.
     pub report: Option<&'static CStr>,
-    /// Rules by port, those of other programs left out.
+    /// Rules by port that apply to this program.
     pub policy: Policy,
 }
 
@@ -47,8 +47,8 @@ impl Settings {
         SETTINGS.get_or_init(|| Settings::read(variable, &own_names()))
     }
 
-    /// Reads the settings of a program that is known under `names`. What is no number counts as not
-    /// set: this library has nobody to tell, and the binary checks what it is given.
+    /// Reads the settings of a program that is known under `names`. A value that is no number
+    /// counts as not set: this library cannot report errors, and the binary checks its options.
     fn read(variable: impl Fn(&CStr) -> Option<String>, names: &[String]) -> Settings {
         let number = |name: &CStr| variable(name).and_then(|text| text.parse::<u32>().ok());
         let path = |name: &CStr| {
@@ -71,7 +71,7 @@ impl Settings {
         }
     }
 
-    /// The settings in words, for the ledger's head; the defaults go without saying.
+    /// The settings that are not the defaults, as text for the ledger's header.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let mut add = |clause: std::fmt::Arguments<'_>| {
@@ -101,10 +101,10 @@ impl Settings {
     }
 }
 
-/// An environment variable, copied: programs that write a title for `ps` overwrite the original.
+/// An environment variable, copied: programs that set a title for `ps` overwrite the original.
 fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: `getenv` is given a string that ends; what it gives back ends too, and is copied
-    // before anything else of the program can run in the constructor.
+    // SAFETY: `getenv` gets a terminated string; its result is terminated too, and is copied before
+    // any other code of the program runs.
     let value = unsafe {
         let value = libc::getenv(name.as_ptr());
         if value.is_null() {
@@ -115,8 +115,8 @@ fn variable(name: &CStr) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
-/// What this program is called: by its file, and by the kernel (`ps`, `top`), which for a script is
-/// the script's name and for a link the link's.
+/// The program's names: of its file, and as the kernel shows it (`ps`, `top`), which for a script
+/// is the script's name and for a link the link's.
 fn own_names() -> Vec<String> {
     let file = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).ok();
     let file = file.and_then(|path| {

@@ -1,9 +1,10 @@
-//! Handlers of the program, called through a trampoline of ours that counts them.
+//! Counts deliveries of the program's signal handlers, by a trampoline that calls them.
 //!
-//! A call that spins in user space must come back with EINTR as the kernel's would, so it has to
-//! learn that a handler ran in its thread. Three things are kept per thread: how many handlers
-//! ran ([`count`], [`count_all`]), the time-out of a sleep that is about to begin
-//! ([`sleep_timeout`]), and the signals that were put off while locks were held ([`defer`]).
+//! A call that spins in user space must return EINTR as the kernel's would, so it must learn that a
+//! handler ran in its thread. Three things are stored per thread: how many handlers ran
+//! ([`interrupt_count`], [`delivery_count`]), the time-out of a sleep that is about to begin
+//! ([`sleep_timeout`]), and the signals that were deferred while locks were held
+//! ([`defer_handlers`]).
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -17,35 +18,35 @@ use crate::kernel;
 
 /// Signal numbers are 1..=64.
 const SIGNALS: usize = 65;
-/// Signals that one stretch under locks can put off; further ones run at once.
+/// Signals that can be deferred at once; further ones are handled immediately.
 const DEFERRED_MAX: usize = 8;
-/// Turns of the wait for the lock of [`ACTIONS`]; it is held for one system call.
+/// Attempts to acquire the lock of [`ACTIONS`]; it is held for one system call.
 const LOCK_ATTEMPTS_MAX: u32 = 1 << 20;
 
-/// What the program asked for, for one signal.
+/// What the program requested for one signal.
 struct Action {
-    /// The program's handler while the kernel calls the trampoline.
+    /// The program's handler; the kernel calls the trampoline.
     handler: AtomicUsize,
-    /// SA_* as the kernel has them.
+    /// SA_* flags as the kernel has them.
     flags: AtomicU32,
 }
 
 static ACTIONS: [Action; SIGNALS] =
     [const { Action { handler: AtomicUsize::new(0), flags: AtomicU32::new(0) } }; SIGNALS];
-/// 1 while a thread changes an entry of [`ACTIONS`].
+/// Lock of [`ACTIONS`]: 1 while a thread changes an entry.
 static ACTIONS_LOCK: AtomicU32 = AtomicU32::new(0);
 
-/// A signal put off, to be queued again.
+/// A deferred signal, to be queued again.
 #[derive(Clone, Copy)]
 struct DeferredSignal {
     signal: c_int,
-    /// 1 if `info` was filled in by the kernel.
+    /// Whether `info` was filled in by the kernel.
     has_info: bool,
     info: MaybeUninit<siginfo_t>,
 }
 
-/// What a thread's own handlers and calls tell each other. Only its thread touches it; the atomics
-/// are there because a handler may run between any two instructions.
+/// State shared by a thread's handlers and calls. Only its thread accesses it; the fields are
+/// atomic because a handler may run between any two instructions.
 struct ThreadSignals {
     interrupts: AtomicU32,
     deliveries: AtomicU32,
@@ -57,8 +58,8 @@ struct ThreadSignals {
 }
 
 thread_local! {
-    // Nothing in it needs a destructor and all is constant, so it lies in the static block that
-    // the loader gives to each thread: touching it in a handler allocates nothing.
+    // Constant and without a destructor, so it lies in the static block that the loader allocates
+    // for each thread: a handler's access allocates nothing.
     static THREAD_SIGNALS: ThreadSignals = const {
         ThreadSignals {
             interrupts: AtomicU32::new(0),
@@ -73,22 +74,24 @@ thread_local! {
     };
 }
 
-/// Handlers without SA_RESTART that ran in this thread: a change during a call means EINTR.
+/// Count of handlers without SA_RESTART that ran in this thread: a change during a call means
+/// EINTR.
 pub fn interrupt_count() -> u32 {
     THREAD_SIGNALS.with(|thread| thread.interrupts.load(Ordering::Relaxed))
 }
 
-/// All handlers that ran in this thread: a change means EINTR for poll, select, epoll_wait, and for
-/// recv and send with a time-out, which SA_RESTART does not restart.
+/// Count of all handlers that ran in this thread: a change means EINTR for poll, select,
+/// epoll_wait, and for recv and send with a time-out, which SA_RESTART does not restart.
 pub fn delivery_count() -> u32 {
     THREAD_SIGNALS.with(|thread| thread.deliveries.load(Ordering::Relaxed))
 }
 
 /// The time-out for a ppoll or pselect6 of this thread, in memory that a handler sets to zero.
 ///
-/// A handler that runs after the last look at [`count`] but before the system call would otherwise
-/// be slept over. So: take this, look at the count once more, then sleep with it. The sleep may end
-/// early; its result 0 says nothing about the clock. None means about 68 years.
+/// Otherwise a handler that runs after the last check of [`interrupt_count`] but before the system
+/// call would not end the sleep. So: call this, check the count once more, then sleep with the
+/// result. The sleep may end early; its result 0 does not mean that the time has passed. None means
+/// about 68 years.
 pub fn sleep_timeout(timeout_ns: Option<u64>) -> *mut timespec {
     const SECOND_NS: u64 = 1_000_000_000;
     const LONG_S: u64 = i32::MAX as u64;
@@ -100,20 +103,20 @@ pub fn sleep_timeout(timeout_ns: Option<u64>) -> *mut timespec {
             tv_nsec: (timeout_ns % SECOND_NS).cast_signed(),
         };
         // SAFETY: the memory is this thread's own and lives as long as the thread; volatile,
-        // because a handler may change it behind the compiler's back.
+        // because a handler may change it without the compiler's knowledge.
         unsafe { timeout.write_volatile(value) };
         compiler_fence(Ordering::SeqCst);
         timeout
     })
 }
 
-/// While it lives, handlers of this thread are put off; they run when the last one is dropped.
+/// Defers the handlers of this thread while it exists; they run when the last one is dropped.
 ///
-/// Held over every stretch that holds a lock of a pipe or of this process: a handler may send on
-/// the same socket, or leave by siglongjmp and never come back to unlock. Signals that an
-/// instruction caused (SIGSEGV and the like) and one-shot handlers are not put off.
+/// Needed while a lock of a pipe or of this process is held: a handler may send on the same socket,
+/// or leave by siglongjmp and never return to unlock. Signals that an instruction caused (such as
+/// SIGSEGV) and one-shot handlers are not deferred.
 pub struct Deferral {
-    // A deferral belongs to its thread.
+    // Not `Send`: a deferral belongs to its thread.
     thread: std::marker::PhantomData<*const ()>,
 }
 
@@ -137,7 +140,7 @@ impl Drop for Deferral {
             } else {
                 thread.deferrals.store(depth - 1, Ordering::Relaxed);
                 compiler_fence(Ordering::SeqCst);
-                // One that came between the look and the store.
+                // A signal that arrived between the check and the store.
                 if depth == 1 && thread.deferred_count.load(Ordering::Relaxed) != 0 {
                     thread.deferrals.store(1, Ordering::Relaxed);
                     requeue_deferred(thread);
@@ -147,15 +150,15 @@ impl Drop for Deferral {
     }
 }
 
-/// Ends the deferral and queues again what was put off; the kernel then delivers it properly, with
-/// the mask, stack and context that the program asked for.
+/// Ends the deferral and queues the deferred signals again; the kernel then delivers them with the
+/// mask, stack and context that the program requested.
 #[cold]
 fn requeue_deferred(thread: &ThreadSignals) {
     loop {
         let count = thread.deferred_count.load(Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // SAFETY: only this thread's handlers write it, and only beyond `count`, which the exchange
-        // below checks again; the copy has no invalid values (`info` is MaybeUninit).
+        // below checks again; any bytes are a valid copy (`info` is MaybeUninit).
         let list = unsafe { thread.deferred.get().read_volatile() };
         let unchanged =
             thread.deferred_count.compare_exchange(count, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -178,7 +181,7 @@ fn requeue_deferred(thread: &ThreadSignals) {
 fn requeue(deferred: &DeferredSignal) {
     let process = kernel::getpid() as usize;
     let signal = deferred.signal as usize;
-    // SAFETY: takes nothing, cannot fail.
+    // SAFETY: no arguments; cannot fail.
     let thread = unsafe { kernel::raw(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) } as usize;
     let mut queued = -1;
     if deferred.has_info {
@@ -194,9 +197,9 @@ fn requeue(deferred: &DeferredSignal) {
     }
 }
 
-/// What the kernel calls for every handler of the program.
+/// The function that the kernel calls for every handler of the program.
 ///
-/// "C-unwind": a handler may throw or be left by a cancellation. There is nothing here to drop.
+/// "C-unwind": a handler may throw or be left by a cancellation. No value here needs to be dropped.
 unsafe extern "C-unwind" fn trampoline(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(action) = ACTIONS.get(signal as usize) else { return };
     let flags = action.flags.load(Ordering::Relaxed);
@@ -217,13 +220,13 @@ unsafe extern "C-unwind" fn trampoline(signal: c_int, info: *mut siginfo_t, cont
         }
         cancel_sleep(thread);
     });
-    // SAFETY: the program gave this function for this signal; a handler of one argument leaves the
-    // two others alone, which the C calling conventions of Linux allow.
+    // SAFETY: the program set this function for this signal; a handler with one argument ignores
+    // the two others, which the C calling conventions of Linux allow.
     let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
         unsafe { transmute::<usize, _>(handler) };
     // SAFETY: the arguments are those of the kernel.
     unsafe { handler(signal, info, context) };
-    // The handler may have slept itself; the call that it interrupted must not now.
+    // The handler may have slept itself; the interrupted call must not sleep after it.
     THREAD_SIGNALS.with(cancel_sleep);
 }
 
@@ -233,7 +236,7 @@ fn cancel_sleep(thread: &ThreadSignals) {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Keeps the signal for the end of the deferral; false if it is to be handled now.
+/// Defers the signal; false if it must be handled now.
 ///
 /// # Safety
 /// `info` is the kernel's pointer, readable if `flags` say so.
@@ -252,13 +255,13 @@ unsafe fn defer_signal(signal: c_int, flags: u32, info: *const siginfo_t) -> boo
         let has_info = flags & SA_SIGINFO as u32 != 0 || cfg!(target_arch = "x86_64");
         let mut kept = DeferredSignal { signal, has_info, info: MaybeUninit::uninit() };
         if has_info {
-            // SAFETY: the kernel lays the information on the stack (on x86-64 always).
+            // SAFETY: the kernel writes the information to the stack (on x86-64 always).
             kept.info = MaybeUninit::new(unsafe { *info });
         }
-        // Taken before it is filled, so that a handler that interrupts this one takes the next.
+        // Reserved before it is written, so that a handler that interrupts this one takes the next.
         thread.deferred_count.store(place + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: place < PUT_OFF_MAX; this thread's own memory.
+        // SAFETY: index < DEFERRED_MAX; this thread's own memory.
         unsafe {
             thread.deferred.get().cast::<DeferredSignal>().add(place as usize).write_volatile(kept)
         };
@@ -267,26 +270,26 @@ unsafe fn defer_signal(signal: c_int, flags: u32, info: *const siginfo_t) -> boo
     })
 }
 
-/// Neither SIG_DFL, SIG_IGN, SIG_HOLD nor SIG_ERR.
+/// Whether it is neither SIG_DFL, SIG_IGN, SIG_HOLD nor SIG_ERR.
 fn is_function(handler: usize) -> bool {
     handler > 2 && handler != libc::SIG_ERR
 }
 
-/// The address that the kernel has for every handler of the program.
+/// The handler that the kernel has for every handler of the program.
 fn trampoline_address() -> usize {
     trampoline as *const () as usize
 }
 
-/// What the program sees where the kernel would show `handler`.
+/// What is shown to the program where the kernel has `handler`.
 fn visible_handler(handler: usize, known: usize) -> usize {
     if handler == trampoline_address() { known } else { handler }
 }
 
-/// Runs `apply`, which gives the kernel a handler for `signal`, with the trampoline in the place of
-/// the program's function; `read` says what the kernel had before, or None if `apply` failed.
+/// Runs `apply`, which sets the kernel's handler of `signal`, with the trampoline instead of the
+/// program's function. `read` returns what the kernel had before, or None if `apply` failed.
 ///
-/// `handler` is None if only flags may change. Answers what `apply` did, and the handler that was
-/// there before as the program knows it.
+/// `handler` is None if only flags may change. Returns the result of `apply`, and the former
+/// handler as the program knows it.
 pub fn exchange_handler<T>(
     signal: c_int,
     handler: Option<usize>,
@@ -301,7 +304,7 @@ pub fn exchange_handler<T>(
         return (result, before);
     };
     if memory_ownership() == MemoryOwnership::Borrower {
-        // A vfork child has handlers of its own, but its parent's memory: nothing is noted.
+        // A vfork child has handlers of its own, but its parent's memory: nothing is stored.
         let result = apply(wanted);
         let before = read(&result).unwrap_or(0);
         return (result, visible_handler(before, action.handler.load(Ordering::Relaxed)));
@@ -310,7 +313,7 @@ pub fn exchange_handler<T>(
     let locked = lock();
     let previous = action.handler.load(Ordering::Relaxed);
     let given = if is_function(wanted) {
-        // Noted first: the signal may come as soon as the kernel has the trampoline.
+        // Stored first: the signal may arrive as soon as the kernel has the trampoline.
         action.handler.store(wanted, Ordering::Relaxed);
         trampoline_address()
     } else {
@@ -329,7 +332,7 @@ pub fn exchange_handler<T>(
     (result, visible_handler(before.unwrap_or(0), previous))
 }
 
-/// Says beforehand which flags `sigaction` is about to give.
+/// Stores in advance the flags that `sigaction` is about to set.
 pub fn expect_flags(signal: c_int, flags: c_int) {
     if let Some(action) = usize::try_from(signal).ok().and_then(|number| ACTIONS.get(number))
         && memory_ownership() == MemoryOwnership::Owner
@@ -338,7 +341,7 @@ pub fn expect_flags(signal: c_int, flags: c_int) {
     }
 }
 
-/// The kernel's own form of a signal action, the same on the processors we know.
+/// The kernel's own form of a signal action, the same on all supported processors.
 #[repr(C)]
 #[derive(Default)]
 struct KernelAction {
@@ -354,7 +357,7 @@ struct KernelAction {
 /// `new` is null or an action that the program may have, `old` null or writable.
 unsafe fn kernel_action(signal: c_int, new: *const KernelAction, old: *mut KernelAction) -> isize {
     let (number, mask_bytes) = (libc::SYS_rt_sigaction, size_of::<u64>());
-    // SAFETY: the caller's promise; the structure is the kernel's.
+    // SAFETY: the caller guarantees the pointers; the structure is the kernel's.
     unsafe { kernel::raw(number, signal as usize, new.addr(), old.addr(), mask_bytes, 0, 0) }
 }
 
@@ -367,8 +370,9 @@ fn refresh_flags(signal: c_int, action: &Action) {
     }
 }
 
-/// True if the lock was free in time; else the caller goes on without it: whoever holds it is a
-/// thread that a signal which cannot be put off took away from it.
+/// Acquires the lock of [`ACTIONS`]. If it is not free in time, returns false and the caller
+/// continues without it: its holder is a thread that was interrupted by a signal which cannot be
+/// deferred.
 fn lock() -> bool {
     for _ in 0..LOCK_ATTEMPTS_MAX {
         if ACTIONS_LOCK.swap(1, Ordering::Acquire) == 0 {
@@ -379,12 +383,12 @@ fn lock() -> bool {
     false
 }
 
-/// In a forked child: the thread that held the lock is not there.
+/// In the child of a fork, where the thread that held the lock does not exist.
 pub fn forked_child() {
     ACTIONS_LOCK.store(0, Ordering::Relaxed);
 }
 
-/// Puts the trampoline in front of handlers that were installed behind our back before.
+/// Installs the trampoline for handlers that were set before this library was loaded.
 pub fn wrap_existing_handlers() {
     for (number, action) in ACTIONS.iter().enumerate().skip(1) {
         let Ok(signal) = c_int::try_from(number) else { continue };
@@ -394,14 +398,14 @@ pub fn wrap_existing_handlers() {
         if asked != 0 || !is_function(now.handler) || now.handler == trampoline_address() {
             continue;
         }
-        // glibc's own two (cancellation, setuid in all threads) stay as they are.
+        // glibc's own two (cancellation, setuid in all threads) are not changed.
         if signal == 32 || signal == 33 {
             continue;
         }
         action.handler.store(now.handler, Ordering::Relaxed);
         action.flags.store(now.flags as u32, Ordering::Relaxed);
         now.handler = trampoline_address();
-        // SAFETY: the same action as before but for the function.
+        // SAFETY: the same action as before except for the function.
         unsafe { kernel_action(signal, &raw const now, std::ptr::null_mut()) };
     }
 }
@@ -454,7 +458,7 @@ mod tests {
         assert_eq!((interrupt_count() - before, delivery_count() - all_before), (1, 2));
         let other = std::thread::spawn(|| (interrupt_count(), delivery_count())).join();
         assert_eq!(other.ok(), Some((0, 0)));
-        // SAFETY: the handler before is ours and fit to be called.
+        // SAFETY: the former handler is ours and may be called.
         assert_eq!(unsafe { signal(number, libc::SIG_IGN) }, handler);
     }
 
@@ -483,7 +487,7 @@ mod tests {
         // SAFETY: this thread's own memory.
         assert_eq!(unsafe { ((*timeout).tv_sec, (*timeout).tv_nsec) }, (1, 500_000_000));
         raise(number);
-        // SAFETY: as above.
+        // SAFETY: this thread's own memory.
         assert_eq!(unsafe { ((*timeout).tv_sec, (*timeout).tv_nsec) }, (0, 0));
     }
 
@@ -491,7 +495,7 @@ mod tests {
     fn what_the_kernel_refuses_changes_nothing() {
         let handler = count_run as *const () as usize;
         for number in [0, -1, 65, 1000, libc::SIGKILL] {
-            // SAFETY: the handler is fit to be called.
+            // SAFETY: the handler may be called.
             assert_eq!(unsafe { signal(number, handler) }, libc::SIG_ERR, "signal {number}");
             assert_eq!(kernel::errno(), libc::EINVAL);
         }

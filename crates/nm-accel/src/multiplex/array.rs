@@ -1,4 +1,4 @@
-//! Waiting for an array of descriptors: what poll and select have in common.
+//! Waiting for an array of descriptors: the common part of poll and select.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -12,32 +12,32 @@ use crate::socket::{CallGuard, IN_PIPE, Phase, Socket};
 use crate::wait::WaitLimit;
 use crate::{kernel, signals, table};
 
-/// Descriptors up to which a call needs no memory of its own.
+/// Largest count of descriptors for which a call allocates no memory.
 pub const SMALL: usize = 64;
 
-/// Calls of a thread that memory alone answers, before the kernel is asked too.
+/// Calls of a thread that are answered without the kernel, before the kernel is polled too.
 const MEMORY_ONLY_CALLS: u32 = 64;
 
 std::thread_local! {
-    /// How many there were of late.
+    /// Count of the latest calls that were answered without the kernel.
     static CALLS_WITHOUT_KERNEL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Who knows about a descriptor.
+/// Which source reports the readiness of a descriptor.
 #[derive(Default)]
 enum Source {
     /// The kernel.
     #[default]
     Kernel,
-    /// The kernel, until the two ends meet.
+    /// The kernel, until the two ends share memory.
     Candidate(&'static Socket),
-    /// Memory. Whether the bell was asked for, for reading and for writing.
+    /// Shared memory. `armed`: whether the thread waits for the doorbell to read and to write.
     SharedMemory { socket: &'static Socket, _guard: CallGuard, armed: Option<(bool, bool)> },
-    /// The kernel, after an epoll set has shown it what is ready in memory.
+    /// The kernel, after an epoll set has published what is ready in memory.
     EpollSet(&'static EpollSet),
 }
 
-/// Whether the kernel alone can answer for `fd`.
+/// Whether the kernel alone reports the readiness of `fd`.
 #[inline]
 pub fn is_kernel_only(fd: c_int) -> bool {
     match table::get(fd) {
@@ -46,7 +46,8 @@ pub fn is_kernel_only(fd: c_int) -> bool {
     }
 }
 
-/// Waits as `ppoll` does, `None` for ever. The result is the call's: errno is set for −1.
+/// Waits as `ppoll` does; `None` is no time limit. Returns the call's result, with errno set for
+/// −1.
 ///
 /// # Safety
 /// `mask` is null or points to a signal set.
@@ -55,23 +56,23 @@ pub unsafe fn wait(fds: &mut [pollfd], limit_ns: Option<u64>, mask: *const c_voi
     if count <= 8 {
         let mut sources = [const { Source::Kernel }; 8];
         let mut entries = [UNUSED_ENTRY; 16];
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller guarantees the mask.
         unsafe { wait_in(fds, limit_ns, mask, &mut sources[..count], &mut entries[..2 * count]) }
     } else if count <= SMALL {
         let mut sources = [const { Source::Kernel }; SMALL];
         let mut entries = [UNUSED_ENTRY; 2 * SMALL];
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller guarantees the mask.
         unsafe { wait_in(fds, limit_ns, mask, &mut sources[..count], &mut entries[..2 * count]) }
     } else {
         let mut sources = Vec::new();
         sources.resize_with(count, Source::default);
         let mut entries = vec![UNUSED_ENTRY; 2 * count];
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller guarantees the mask.
         unsafe { wait_in(fds, limit_ns, mask, &mut sources, &mut entries) }
     }
 }
 
-/// An entry that the kernel passes over.
+/// An entry that the kernel ignores.
 const UNUSED_ENTRY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 
 /// # Safety
@@ -120,7 +121,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Finds out who knows about each descriptor now.
+    /// Determines the source of each descriptor.
     fn resolve_sources(&mut self) {
         for (entry, source) in self.fds.iter().zip(self.sources.iter_mut()) {
             *source = match table::get(entry.fd) {
@@ -139,8 +140,8 @@ impl Call<'_> {
         }
     }
 
-    /// A descriptor is among them that only the kernel can answer for, or that has a direction
-    /// which is not in memory.
+    /// Whether one of the descriptors is reported by the kernel, or has a direction that is not in
+    /// memory.
     fn needs_kernel_check(&self) -> bool {
         let mut pairs = self.fds.iter().zip(self.sources.iter());
         pairs.any(|(entry, source)| match source {
@@ -149,8 +150,8 @@ impl Call<'_> {
         })
     }
 
-    /// Whether the kernel's turn has come although memory has something: a descriptor that is
-    /// always ready must not keep the end of another one from being heard.
+    /// Whether the kernel must be polled although memory has events: a socket that is always ready
+    /// must not hide the events of another descriptor.
     fn is_kernel_turn(&self, found: c_int) -> bool {
         if usize::try_from(found).is_ok_and(|found| found == self.fds.len()) {
             return false;
@@ -161,8 +162,8 @@ impl Call<'_> {
         })
     }
 
-    /// Looks at memory, and at the kernel unless memory has said all: descriptors that have
-    /// something to report, or −1.
+    /// Checks memory, and polls the kernel unless memory has reported everything. Returns the count
+    /// of descriptors with events, or −1.
     fn check(&mut self) -> c_int {
         let found = self.check_memory();
         if found > 0 && !self.needs_kernel_check() && !self.is_kernel_turn(found) {
@@ -175,7 +176,7 @@ impl Call<'_> {
         }
     }
 
-    /// Fills in what memory says of the joined sockets.
+    /// Fills in the events of the joined sockets.
     #[inline]
     fn check_memory(&mut self) -> c_int {
         let mut found = 0;
@@ -193,8 +194,8 @@ impl Call<'_> {
         found
     }
 
-    /// Fills in what the kernel says of its own, remembers what it says of the joined sockets, and
-    /// lets in the signals of the mask. Descriptors of the kernel that have something to report.
+    /// Fills in the events of the kernel's descriptors, stores those of the joined sockets, and
+    /// delivers signals that the mask allows. Returns the count of kernel descriptors with events.
     fn check_kernel(&mut self) -> c_int {
         for ((entry, source), polled) in
             self.fds.iter().zip(self.sources.iter()).zip(self.entries.iter_mut())
@@ -209,8 +210,8 @@ impl Call<'_> {
         }
         let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
         let (first, count) = (self.entries.as_mut_ptr(), self.fds.len());
-        // SAFETY: `entries` has more than `count` entries; the time is live; the mask is the
-        // caller's promise.
+        // SAFETY: `entries` has more than `count` entries; the time is live; the caller guarantees
+        // the mask.
         let result = unsafe { kernel::ppoll(first, count, &raw mut now, self.mask, MASK_BYTES) };
         if result < 0 {
             return result;
@@ -231,7 +232,7 @@ impl Call<'_> {
         found
     }
 
-    /// Looks for a while. `Again`: look at everything.
+    /// Spins over all sources. `Retry`: check everything again.
     fn spin(&mut self, limit: &WaitLimit) -> SetSpinStep {
         let joined = self.sources.iter().find_map(|source| match source {
             Source::SharedMemory { socket, .. } => Some(*socket),
@@ -264,7 +265,7 @@ impl Call<'_> {
         }
     }
 
-    /// A socket has joined, or has left memory or the process.
+    /// Whether a socket has joined, has returned to the kernel, or was closed.
     fn sources_changed(&self) -> bool {
         self.sources.iter().any(|source| match source {
             Source::Candidate(socket) => socket.is_joined(),
@@ -273,7 +274,7 @@ impl Call<'_> {
         })
     }
 
-    /// Remembers what the kernel says of the joined sockets; a closed one loses its seat.
+    /// Polls the kernel sockets of the joined sockets; one that was closed is left to the kernel.
     fn refresh_joined(&mut self) {
         for (entry, source) in self.fds.iter().zip(self.sources.iter_mut()) {
             if let Source::SharedMemory { socket, .. } = source {
@@ -286,7 +287,7 @@ impl Call<'_> {
         }
     }
 
-    /// Sleeps until something may have happened: 0, or −1 if the call has to end.
+    /// Sleeps until an event is possible: 0, or −1 if the call must return.
     fn sleep(&mut self, limit: &WaitLimit) -> c_int {
         self.refresh_joined();
         let begun_count = self.begin_kernel_waits();
@@ -306,7 +307,8 @@ impl Call<'_> {
         result
     }
 
-    /// Tells the candidates that a thread waits in the kernel; seats told, all unless one joined.
+    /// Counts this thread as a kernel waiter of the candidates; stops at one that has just joined.
+    /// Returns how many sources were processed.
     fn begin_kernel_waits(&self) -> usize {
         let is_refused =
             |source: &Source| matches!(source, Source::Candidate(s) if !s.begin_kernel_wait());
@@ -336,8 +338,8 @@ impl Call<'_> {
         }
     }
 
-    /// The sleep itself, with the joined sockets asked by what is not known of them yet, and by
-    /// their bells behind the program's own entries.
+    /// The sleep itself. For joined sockets it waits for the events that are not known yet, and for
+    /// their doorbells, whose entries follow the program's own.
     fn sleep_in_kernel(&mut self, limit: &WaitLimit) -> c_int {
         let mut count = self.fds.len();
         for (index, (entry, source)) in self.fds.iter().zip(self.sources.iter()).enumerate() {
@@ -360,8 +362,8 @@ impl Call<'_> {
             return kernel::fail(libc::EINTR) as c_int;
         }
         let first = self.entries.as_mut_ptr();
-        // SAFETY: `count` entries have been written; the time is this thread's own place for it;
-        // the mask is the caller's promise.
+        // SAFETY: `count` entries have been written; the time is in this thread's own memory; the
+        // caller guarantees the mask.
         let found = unsafe { kernel::ppoll(first, count, time, self.mask, MASK_BYTES) };
         if found > 0 {
             self.handle_wakeups();
@@ -371,7 +373,7 @@ impl Call<'_> {
         found.min(0)
     }
 
-    /// Hears the bells that have rung, and remembers what the kernel sockets have said.
+    /// Drains the doorbells that have rung, and polls the kernel sockets that have events.
     fn handle_wakeups(&mut self) {
         let mut doorbell = self.fds.len();
         for (index, source) in self.sources.iter().enumerate() {
@@ -390,14 +392,14 @@ impl Call<'_> {
 /// Bytes of the kernel's signal set.
 const MASK_BYTES: usize = 8;
 
-/// Whether what is remembered of the kernel socket may be old: a part of it is the kernel's, or its
-/// end has begun.
+/// Whether the stored kernel events may be outdated: one direction is in the kernel, or the
+/// connection has begun to end.
 fn may_be_stale(socket: &Socket) -> bool {
     !socket.is_fully_in_memory() || socket.kernel_events() & libc::EPOLLRDHUP as u32 != 0
 }
 
-/// What the kernel is asked of a joined socket: all that would be news. What is known already would
-/// end each sleep at once.
+/// The kernel events of a joined socket that would be new. Events that are known already would end
+/// each sleep at once.
 fn unreported_events(socket: &Socket, fd: c_int) -> pollfd {
     let known = socket.kernel_events();
     if known & ALWAYS != 0 {

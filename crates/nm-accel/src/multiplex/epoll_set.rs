@@ -1,13 +1,14 @@
-//! An epoll set in which sockets in shared memory and descriptors of the kernel are mixed.
+//! An epoll set that mixes sockets in shared memory with descriptors of the kernel.
 //!
-//! The program's own epoll descriptor is kept and does the sleeping. What the kernel knows well
-//! stays registered as the program asked. A joined socket is registered by its bell and by its
-//! real descriptor, both edge-triggered and under a [`EventTag`]; what the program asked for is here.
+//! The program's own epoll descriptor is kept and used for sleeping. Descriptors of the kernel stay
+//! registered as the program requested. A joined socket is registered by its doorbell and by its
+//! real descriptor, both edge-triggered and with an [`EventTag`]; the program's own events and data
+//! are stored here.
 //!
-//! At most about [`ACTIVE_MAX`] sockets are walked at each call ("hot"). The others are armed for good:
-//! a sender that finds the flag rings the bell, and so the kernel's own ready list names the
-//! socket, which becomes hot. A set of any size costs a walk of [`ACTIVE_MAX`] cache lines, and no word
-//! is shared between connections.
+//! About [`ACTIVE_MAX`] sockets at most are scanned at each call ("active"). The others stay armed:
+//! a sender that finds the flag rings the doorbell, so that the kernel's ready list names the
+//! socket, which becomes active. A set of any size costs a scan of [`ACTIVE_MAX`] cache lines, and
+//! no word is shared between connections.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -20,13 +21,13 @@ use super::{EDGE, EXCLUSIVE, EXCLUSIVE_ALLOWED, ONE_SHOT, registry};
 use crate::socket::{Phase, Socket};
 use crate::{kernel, table};
 
-/// Sockets that are walked however rarely they are ready.
+/// Sockets that are scanned even if they are rarely ready.
 pub const ACTIVE_MAX: usize = 64;
 
-/// Walks in vain after which a socket beyond the first [`ACTIVE_MAX`] is left to its bell.
+/// Scans without an event after which a socket beyond [`ACTIVE_MAX`] waits for its doorbell.
 const IDLE_SCANS_MAX: u32 = 32;
 
-/// What the kernel reports of the real descriptor of a joined socket.
+/// Events for which the real descriptor of a joined socket is registered.
 const KERNEL_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
 
 /// The slot number that stands for the set's own eventfd.
@@ -35,29 +36,30 @@ const WAKE_SLOT: usize = INDEX_LIMIT - 1;
 /// One epoll set of this process.
 #[derive(Default)]
 pub struct EpollSet {
-    /// Descriptors of the program that lead here.
+    /// Count of the program's descriptors of this set.
     pub descriptors: AtomicU32,
-    /// Registrations that are followed here.
+    /// Count of registrations that are tracked here.
     members: AtomicU32,
-    /// Of these: sockets in shared memory.
+    /// How many of these are sockets in shared memory.
     joined: AtomicU32,
-    /// Registrations that are the kernel's alone; those of closed descriptors are still counted.
+    /// Count of registrations that only the kernel has, including those of closed descriptors.
     kernel_only: AtomicU32,
-    /// How long a spin for the set pays, ns: see `pause`.
+    /// Spin budget of the set: see `spin`.
     pub budget: Budget,
-    /// Threads asleep in the kernel's wait.
+    /// Threads that sleep in the kernel's wait.
     sleepers: AtomicU32,
-    /// Waited for through poll, select or another set.
+    /// Whether it is waited for through poll, select or another set.
     is_watched_externally: AtomicBool,
-    /// Made by the process that this one was forked from.
+    /// Whether the process that this one was forked from created it.
     is_inherited: AtomicBool,
-    /// The set's own eventfd + 1; 0 if there is none. In the set, level-triggered: makes the real
-    /// epoll descriptor readable when something here is ready that the kernel does not know of.
+    /// The set's own eventfd + 1; 0 if there is none. It is registered in the set, level-triggered:
+    /// it makes the real epoll descriptor readable when a socket is ready of which the kernel does
+    /// not know.
     wake_fd: AtomicI32,
     inner: Lock<SetState>,
 }
 
-/// The spin that pays, ns; a new set begins with the longest.
+/// Spin budget, ns; a new set begins with the longest.
 pub struct Budget(pub AtomicU64);
 
 impl Default for Budget {
@@ -66,23 +68,23 @@ impl Default for Budget {
     }
 }
 
-/// What the lock of a set guards.
+/// State that the set's lock guards.
 #[derive(Default)]
 pub struct SetState {
     slots: Vec<Slot>,
     free: Vec<u32>,
     active: Vec<u32>,
-    /// Where the next walk begins, so that each ready socket has its turn.
+    /// Where the next scan begins, so that each ready socket is reported in turn.
     next: usize,
-    /// Slot + 1 by descriptor.
+    /// Slot + 1, by descriptor.
     by_fd: Vec<u32>,
-    /// A socket is in here under two descriptors, which share a bell.
+    /// Whether a socket is registered by two descriptors, which share a doorbell.
     has_duplicates: bool,
-    /// Calls that have looked here.
+    /// Count of calls.
     calls: u64,
-    /// Calls that returned something without a look at the kernel.
+    /// Calls that returned events without polling the kernel.
     pub calls_since_kernel: u32,
-    /// The socket reported last: the one that is most likely worth waiting for.
+    /// The socket reported last, for which a spin is most likely to succeed.
     pub last_reported: Option<SocketRef>,
 }
 
@@ -92,12 +94,12 @@ struct Slot {
     member: Option<Member>,
 }
 
-/// Room for events in the program's memory.
+/// Space for events in the program's memory.
 pub struct Events {
     first: *mut epoll_event,
     limit: usize,
     len: usize,
-    /// Which call's, counted by the set.
+    /// The number of the call in this set.
     call: u64,
 }
 
@@ -105,22 +107,22 @@ impl Events {
     /// The program's array.
     ///
     /// # Safety
-    /// `first` must be good for `limit` events as long as this lives.
+    /// `first` must be valid for `limit` events as long as this exists.
     pub unsafe fn new(first: *mut epoll_event, limit: usize) -> Events {
         Events { first, limit, len: 0, call: 0 }
     }
 
-    /// Events in it.
+    /// Count of events in it.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is room for no more.
+    /// Whether it is full.
     pub fn full(&self) -> bool {
         self.len >= self.limit
     }
 
-    /// Where the next event goes, and how many more fit.
+    /// Where the next event is written, and how many more fit.
     pub fn rest(&self) -> (*mut epoll_event, c_int) {
         let left = c_int::try_from(self.limit - self.len).unwrap_or(c_int::MAX);
         (self.first.wrapping_add(self.len), left)
@@ -129,8 +131,8 @@ impl Events {
     fn push(&mut self, events: u32, data: u64) {
         if !self.full() {
             let event = epoll_event { events, u64: data };
-            // SAFETY: `len < limit`, and the caller of `new` vouches for the array; the type may
-            // be packed, and programs may hand over any address.
+            // SAFETY: `len < limit`, and the caller of `new` guarantees the array; the type may be
+            // packed, and programs may pass any address.
             unsafe { self.first.add(self.len).write_unaligned(event) };
             self.len += 1;
         }
@@ -138,26 +140,26 @@ impl Events {
 }
 
 impl EpollSet {
-    /// Whether nothing here needs more than the kernel's own call.
+    /// Whether the kernel's own call is sufficient for this set.
     #[inline]
     pub fn is_kernel_only(&self) -> bool {
         self.members.load(Ordering::Acquire) == 0
     }
 
-    /// Whether memory does not show all that may be ready: each call asks the kernel too. In a set
-    /// of joined sockets only, the kernel has nothing but bells and ends to tell.
+    /// Whether memory does not show all events, so that each call polls the kernel too. In a set of
+    /// joined sockets only, the kernel reports doorbells and ends only.
     #[inline]
     pub fn needs_kernel_check(&self) -> bool {
         self.kernel_only.load(Ordering::Acquire) != 0
             || self.joined.load(Ordering::Acquire) != self.members.load(Ordering::Acquire)
     }
 
-    /// Registrations may be in the set that this process has not seen.
+    /// The set may have registrations that this process has not seen.
     pub fn set_has_unknown_members(&self) {
         self.kernel_only.store(1, Ordering::Release);
     }
 
-    /// A thread waits in the kernel for a set in which nothing needed more, as yet.
+    /// Waits in the kernel for a set that has no members to track yet.
     pub fn wait_in_kernel<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let result = wait();
@@ -171,7 +173,7 @@ impl EpollSet {
         self.sleepers.load(Ordering::SeqCst) != 0
     }
 
-    /// The lock; `None` in a signal handler that interrupted its own thread inside.
+    /// Locks the set; `None` in a signal handler that interrupted the thread that holds the lock.
     pub fn lock(&self) -> Option<Guard<'_, SetState>> {
         self.inner.lock()
     }
@@ -190,10 +192,11 @@ impl EpollSet {
     pub fn add(&'static self, epoll: c_int, fd: c_int, events: u32, data: u64) -> c_int {
         let nested = registry::get(fd).filter(|set| !std::ptr::eq(*set, self));
         let socket = table::get(fd);
-        // Dropped after the lock: who leaves last tells the set that the socket is gone.
+        // Dropped after the lock: the end of the last active call takes the lock to remove the
+        // socket.
         let _guard = socket.and_then(|socket| socket.enter(fd));
         let Some(mut inner) = self.lock() else { return kernel::fail(libc::EDEADLK) as c_int };
-        // Before the phase is read: a socket that joins from now on finds the set.
+        // Before the phase is read: a socket that joins after this finds the set.
         let kind = match (socket, nested) {
             (Some(socket), _) => {
                 socket.epoll_registrations.fetch_add(1, Ordering::SeqCst);
@@ -232,7 +235,7 @@ impl EpollSet {
         if result.is_err() { -1 } else { 0 }
     }
 
-    /// Registers a member with the kernel and takes it in; errno says why not.
+    /// Registers a member with the kernel and stores it; errno says why that failed.
     fn register(&self, inner: &mut SetState, epoll: c_int, member: Member) -> Result<(), ()> {
         let Member { fd, kind, events, .. } = member;
         let joined = matches!(kind, MemberKind::Joined(_));
@@ -261,7 +264,7 @@ impl EpollSet {
         Ok(())
     }
 
-    /// The member at `index` is in shared memory from now on: its bell goes into the set.
+    /// The member at `index` has joined shared memory: its doorbell is added to the set.
     fn enter_shared_memory(&self, inner: &mut SetState, epoll: c_int, index: usize) {
         let Some(socket) = inner.member(index).and_then(|member| member.joined_socket()) else {
             return;
@@ -271,7 +274,7 @@ impl EpollSet {
         if control(epoll, libc::EPOLL_CTL_ADD, socket.doorbell(), libc::EPOLLIN as u32 | EDGE, tag)
             < 0
         {
-            // The same socket under another descriptor brought it.
+            // The doorbell was added with another descriptor of the same socket.
             inner.has_duplicates = true;
         }
         self.create_wake_fd(epoll);
@@ -282,12 +285,12 @@ impl EpollSet {
         self.notify_sleepers(inner, index);
     }
 
-    /// Makes the set's own eventfd, once.
+    /// Creates the set's own eventfd, once.
     fn create_wake_fd(&self, epoll: c_int) {
         if self.wake_fd.load(Ordering::Acquire) != 0 {
             return;
         }
-        // SAFETY: no memory is handed over.
+        // SAFETY: no pointers.
         let fd = unsafe { kernel::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         let fd = table::protect(fd);
         if fd >= 0 {
@@ -309,7 +312,7 @@ impl EpollSet {
         }
     }
 
-    /// Takes back what [`EpollSet::wake`] did.
+    /// Undoes [`EpollSet::wake`].
     fn drain_wake_fd(&self) {
         let fd = self.wake_fd.load(Ordering::Acquire) - 1;
         if fd >= 0 {
@@ -321,7 +324,7 @@ impl EpollSet {
         }
     }
 
-    /// A member has changed: threads asleep must hear of it, and be armed for it.
+    /// A member has changed: wakes the sleeping threads, or arms it for them.
     fn notify_sleepers(&self, inner: &mut SetState, index: usize) {
         if self.sleepers.load(Ordering::SeqCst) == 0
             && !self.is_watched_externally.load(Ordering::Acquire)
@@ -356,8 +359,8 @@ impl EpollSet {
             return kernel::fail(libc::EINVAL) as c_int;
         }
         let asked = if joined { KERNEL_EVENTS } else { events };
-        // In shared memory nothing changes for the kernel, but it is asked whether the program's
-        // descriptor still is what it was when others share the set.
+        // In shared memory nothing changes for the kernel. But if another process shares the set,
+        // the kernel must confirm that the descriptor is still the registered one.
         if (!joined || self.is_inherited.load(Ordering::Acquire))
             && control(epoll, libc::EPOLL_CTL_MOD, fd, asked, tag) < 0
         {
@@ -373,7 +376,7 @@ impl EpollSet {
         0
     }
 
-    /// A plain registration gets data that look like a tag: it becomes a member.
+    /// A registration of the kernel gets data that look like a tag: it becomes a member.
     fn track(&self, inner: &mut SetState, epoll: c_int, member: Member) -> c_int {
         let Some(index) = inner.allocate_slot() else { return kernel::fail(libc::ENOMEM) as c_int };
         let tag = EpollSet::tag(inner, index, false);
@@ -403,7 +406,7 @@ impl EpollSet {
         result
     }
 
-    /// Forgets the member at `index`. With `epoll` its bell is taken out of the set.
+    /// Removes the member at `index`. With `epoll` its doorbell is removed from the set.
     fn remove(&self, inner: &mut SetState, epoll: Option<c_int>, index: usize) {
         let Some(mut member) = inner.slots[index].member.take() else { return };
         member.disarm();
@@ -431,7 +434,7 @@ impl EpollSet {
         self.members.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Appends what is ready in shared memory, fairly.
+    /// Appends the events of shared memory, in turn.
     pub fn collect_ready(&self, inner: &mut SetState, out: &mut Events) {
         let count = inner.active.len();
         let (first, mut has_idle) = (inner.next, false);
@@ -466,8 +469,8 @@ impl EpollSet {
         }
     }
 
-    /// Leaves to their bells what has long not been ready, until [`ACTIVE_MAX`] sockets are walked, and
-    /// drops what is no more.
+    /// Stops scanning sockets that have long had no events, until [`ACTIVE_MAX`] are left, and
+    /// removes members whose socket was closed.
     fn deactivate_idle(&self, inner: &mut SetState) {
         let mut active = std::mem::take(&mut inner.active);
         let mut over = active.len().saturating_sub(ACTIVE_MAX);
@@ -498,7 +501,7 @@ impl EpollSet {
         inner.active = active;
     }
 
-    /// A thread is about to sleep: arms what is walked. `false` if something is ready.
+    /// A thread is about to sleep: arms the active members. `false` if one is ready.
     pub fn begin_sleep(&self, inner: &mut SetState, epoll: c_int) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut ready = false;
@@ -523,7 +526,7 @@ impl EpollSet {
         !ready
     }
 
-    /// A thread has woken: disarms what is walked if no other thread sleeps.
+    /// A thread has woken: disarms the active members if no other thread sleeps.
     pub fn end_sleep(&self, inner: &mut SetState) {
         let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) > 1;
         for position in 0..inner.active.len() {
@@ -538,7 +541,7 @@ impl EpollSet {
         }
     }
 
-    /// What is ready after this thread has taken its share is for the threads that sleep.
+    /// Wakes the sleeping threads for events that this thread has not returned.
     pub fn wake_other_sleepers(&self, inner: &mut SetState) {
         for position in 0..inner.active.len() {
             let index = inner.active[position] as usize;
@@ -552,8 +555,8 @@ impl EpollSet {
         }
     }
 
-    /// Turns the `count` events that the kernel has appended into what the program is told, and
-    /// warms what has rung.
+    /// Replaces the `count` events that the kernel has appended by the program's own events, and
+    /// activates the members whose doorbell has rung.
     pub fn translate(&self, inner: &mut SetState, out: &mut Events, count: usize) {
         let (first, _) = out.rest();
         for step in 0..count {
@@ -574,7 +577,7 @@ impl EpollSet {
         }
     }
 
-    /// The kernel has told `events` of a member: what the program is told of it at once.
+    /// An event of the kernel for a member: what is reported to the program at once.
     fn translate_event(
         &self,
         inner: &mut SetState,
@@ -582,7 +585,7 @@ impl EpollSet {
         events: u32,
     ) -> Option<(u32, u64)> {
         if inner.has_duplicates && tag.is_doorbell {
-            // Whose bell it was cannot be told from the tag.
+            // The tag does not tell which descriptor of the socket is meant.
             inner.activate_all();
             return None;
         }
@@ -591,7 +594,8 @@ impl EpollSet {
             MemberKind::Joined(socket_ref) => {
                 if !tag.is_doorbell && socket_ref.is_current() {
                     socket_ref.socket.refresh_kernel_events();
-                    // Bytes of the kernel that come on top of others are no new bit.
+                    // More bytes in the kernel do not change its events, so they are reported as
+                    // new.
                     member.must_report |= !socket_ref.socket.is_fully_in_memory();
                 }
                 inner.activate(tag.index);
@@ -615,15 +619,16 @@ impl EpollSet {
         }
     }
 
-    /// Makes the real epoll descriptor readable exactly if something is ready: for a wait that
-    /// sees this set from outside. Everything is armed then, so it becomes readable by itself.
+    /// Makes the real epoll descriptor readable if and only if a member is ready, for a wait that
+    /// watches this set from outside. All members are armed, so that later events make it readable
+    /// too.
     pub fn publish_readiness(&self) {
         self.is_watched_externally.store(true, Ordering::Release);
         if self.is_kernel_only() {
             return;
         }
         for socket in self.sockets_to_drain() {
-            // Without the lock: hushing tells the other sets that hold the socket.
+            // Without the lock: draining notifies the other sets that contain the socket.
             socket.drain();
         }
         let Some(mut inner) = self.lock() else { return };
@@ -643,7 +648,7 @@ impl EpollSet {
         }
     }
 
-    /// The joined sockets whose bell has something to say.
+    /// The joined sockets whose doorbell has rung.
     fn sockets_to_drain(&self) -> Vec<&'static Socket> {
         let Some(inner) = self.lock() else { return Vec::new() };
         let members = inner.slots.iter().filter_map(|slot| slot.member.as_ref());
@@ -654,13 +659,13 @@ impl EpollSet {
             .collect()
     }
 
-    /// Whether `poll` finds the exposed set readable.
+    /// Whether poll finds the set readable, after its readiness was published.
     fn is_readable(&self, fd: c_int) -> bool {
         self.publish_readiness();
         kernel_readable(fd)
     }
 
-    /// Nested sets are made to show what is ready in them.
+    /// Publishes the readiness of nested sets.
     pub fn publish_nested(inner: &SetState) {
         for member in inner.slots.iter().filter_map(|slot| slot.member.as_ref()) {
             if let MemberKind::NestedSet(set) = member.kind
@@ -671,7 +676,7 @@ impl EpollSet {
         }
     }
 
-    /// `fd` has been connected: if it was registered before, `socket` is what was registered.
+    /// `fd` was connected: if it was registered before, it is now a member for `socket`.
     pub fn socket_registered(&self, fd: c_int, socket: &'static Socket) {
         let Some(mut inner) = self.lock() else { return };
         let Some(index) = inner.find_unconnected(fd) else { return };
@@ -686,7 +691,7 @@ impl EpollSet {
         }
     }
 
-    /// `fd` is closed before it was ever connected.
+    /// `fd` was closed before it was connected.
     pub fn unconnected_closed(&self, fd: c_int) {
         let Some(mut inner) = self.lock() else { return };
         if let Some(index) = inner.find_unconnected(fd) {
@@ -694,13 +699,13 @@ impl EpollSet {
         }
     }
 
-    /// A candidate will never join: the kernel gets the program's own data, and a set in which
-    /// there is nothing else costs no more than the kernel's.
+    /// A candidate will never join: the kernel gets the program's own data. A set without other
+    /// members then costs no more than the kernel's.
     fn hand_to_kernel(&self, inner: &mut SetState, index: usize) {
         let Some(epoll) = self.descriptor() else { return };
         let Some(member) = inner.member(index) else { return };
         let (fd, events, data) = (member.fd, member.events, member.data);
-        // What has been reported once cannot be told to the kernel in another way.
+        // A one-shot registration that was reported cannot be expressed to the kernel.
         if member.disabled || events & EXCLUSIVE != 0 || EventTag::has_tag_prefix(data) {
             return;
         }
@@ -712,7 +717,7 @@ impl EpollSet {
         kernel::set_errno(saved);
     }
 
-    /// A socket that may be in here has joined.
+    /// A socket that may be a member has joined.
     pub fn socket_joined(&self, socket: &'static Socket) {
         let Some(mut inner) = self.lock() else { return };
         for index in 0..inner.slots.len() {
@@ -723,7 +728,7 @@ impl EpollSet {
             else {
                 continue;
             };
-            // An exclusive registration cannot be changed, only made again.
+            // An exclusive registration cannot be modified, only replaced.
             if member.events & EXCLUSIVE != 0 {
                 control(epoll, libc::EPOLL_CTL_DEL, member.fd, 0, 0);
                 control(epoll, libc::EPOLL_CTL_ADD, member.fd, KERNEL_EVENTS, tag);
@@ -735,7 +740,7 @@ impl EpollSet {
         }
     }
 
-    /// A socket that may be in here has gone back to the kernel.
+    /// A socket that may be a member has returned to the kernel.
     pub fn socket_returned(&self, socket: &'static Socket) {
         let Some(mut inner) = self.lock() else { return };
         for index in 0..inner.slots.len() {
@@ -762,22 +767,22 @@ impl EpollSet {
         }
     }
 
-    /// The last descriptor of a socket that may be in here is being closed.
+    /// The last descriptor of a socket that may be a member is being closed.
     pub fn socket_closed(&self, socket: &'static Socket) {
         let Some(mut inner) = self.lock() else { return };
-        // A set that others hold too keeps the bell: it may be the other process's.
+        // A set that other processes share keeps the doorbell: it may be the other process's.
         let epoll = self.descriptor().filter(|_| !self.is_inherited.load(Ordering::Acquire));
         while let Some(index) = inner.find_socket(socket) {
             self.remove(&mut inner, epoll, index);
         }
     }
 
-    /// Somebody else has drained the bell of a socket that may be in here.
+    /// Another thread has drained the doorbell of a socket that may be a member.
     pub fn doorbell_drained(&self, socket: &'static Socket) {
         if self.sleepers.load(Ordering::SeqCst) == 0
             && !self.is_watched_externally.load(Ordering::Acquire)
         {
-            // Cold members still count on their bell.
+            // Members that are not active still rely on their doorbell.
             if self.joined.load(Ordering::Acquire) as usize <= ACTIVE_MAX {
                 return;
             }
@@ -789,7 +794,7 @@ impl EpollSet {
         }
     }
 
-    /// The last descriptor of the set is gone: everything is forgotten, the set may be reused.
+    /// The last descriptor of the set is closed: removes everything, so that the set can be reused.
     pub fn close(&self) {
         let Some(mut inner) = self.lock() else { return };
         for index in 0..inner.slots.len() {
@@ -806,7 +811,7 @@ impl EpollSet {
         self.is_inherited.store(false, Ordering::Release);
     }
 
-    /// This process is a forked child: nobody else is inside, and the set is shared.
+    /// In the child of a fork: no other thread uses the set, and the parent shares it.
     pub fn reset_after_fork(&self) {
         self.inner.reset();
         self.sleepers.store(0, Ordering::Release);
@@ -871,7 +876,7 @@ impl SetState {
         slot.is_some_and(|slot| EventTag::generation(slot.generation) == tag.generation)
     }
 
-    /// The member registered by `fd`, if the descriptor still leads to what was registered.
+    /// The member registered by `fd`, if the descriptor still refers to what was registered.
     fn find(&self, fd: c_int) -> Option<usize> {
         let now = table::get(fd);
         let fits = |member: &Member| {
@@ -907,7 +912,7 @@ impl SetState {
         })
     }
 
-    /// A member that is this socket.
+    /// A member for this socket.
     fn find_socket(&self, socket: &'static Socket) -> Option<usize> {
         self.slots.iter().position(|slot| {
             let socket_ref = slot.member.as_ref().and_then(Member::socket_ref);
@@ -915,7 +920,7 @@ impl SetState {
         })
     }
 
-    /// The member at `index` is walked from now on.
+    /// Scans the member at `index` from now on.
     fn activate(&mut self, index: usize) {
         if let Some(member) = self.member(index)
             && member.joined_socket().is_some()
@@ -935,19 +940,19 @@ impl SetState {
         }
     }
 
-    /// Calls with something from memory after which the kernel comes first, so that neither side of
-    /// a set that is always ready keeps the other from being heard.
+    /// Calls that may return events of memory only, before the kernel is polled first, so that
+    /// neither part of a set that is always ready hides the other.
     pub fn calls_before_kernel_check(&self) -> u32 {
         if self.slots.len() - self.free.len() > self.active.len() { 2 } else { 8 }
     }
 
-    /// A call begins: what it has reported is not reported to it again.
+    /// Begins a call: members that it has reported are not reported to it again.
     pub fn begin_call(&mut self, out: &mut Events) {
         self.calls += 1;
         out.call = self.calls;
     }
 
-    /// The socket to spin for: the one reported last, or any that is walked.
+    /// The socket to spin for: the one reported last, or any active one.
     pub fn spin_target(&mut self) -> Option<SocketRef> {
         let fits =
             |socket_ref: &SocketRef| socket_ref.is_current() && socket_ref.socket.is_joined();
@@ -964,17 +969,17 @@ impl SetState {
     }
 }
 
-/// `epoll_ctl` of the kernel.
+/// The kernel's `epoll_ctl`.
 pub fn control(epoll: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> c_int {
     let mut event = epoll_event { events, u64: data };
     // SAFETY: the kernel reads one event.
     unsafe { kernel::epoll_ctl(epoll, op, fd, &raw mut event) }
 }
 
-/// Sockets that were registered before they were connected.
+/// Count of sockets that were registered before they were connected.
 pub static UNCONNECTED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether `fd` is a TCP socket that does not listen: it may be connected later.
+/// Whether `fd` is a TCP socket that does not listen, so that it may be connected later.
 fn is_unconnected_tcp(fd: c_int) -> bool {
     let saved = kernel::errno();
     let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);

@@ -1,4 +1,4 @@
-//! The lock of one epoll set: short sections, no system call unless two threads meet.
+//! The lock of one epoll set: short critical sections, no system call unless two threads compete.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::signals::{Deferral, defer_handlers};
 
-/// Looks before the processor is offered to somebody else.
+/// Attempts before the thread yields its CPU.
 const LOOKS: u32 = 200;
 
 std::thread_local! {
-    /// Its address names the thread; nothing is ever stored, so there is no destructor.
+    /// Its address identifies the thread; nothing is ever stored, so there is no destructor.
     static NAME: u8 = const { 0 };
 }
 
@@ -20,8 +20,9 @@ fn thread_name() -> usize {
 
 /// Data that one thread at a time may use.
 ///
-/// Handlers of the thread are put off while it has the lock. The lock knows its owner all the same:
-/// a handler that cannot be put off must not wait for the thread it interrupted.
+/// Signal handlers of the thread are deferred while it holds the lock. The lock stores its owner
+/// all the same: a handler that cannot be deferred must not wait for the thread that it
+/// interrupted.
 #[derive(Default)]
 pub struct Lock<T> {
     owner: AtomicUsize,
@@ -32,12 +33,12 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// An open lock around `value`.
+    /// An unlocked lock around `value`.
     pub const fn new(value: T) -> Lock<T> {
         Lock { owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock; `None` if this very thread has it already.
+    /// Acquires the lock; `None` if this thread holds it already.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let me = thread_name();
         let deferral = defer_handlers();
@@ -57,16 +58,16 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Opens the lock whoever holds it: in a forked child, whose other threads are gone.
+    /// Unlocks it, whoever holds it: in the child of a fork, which has no other threads.
     pub fn reset(&self) {
         self.owner.store(0, Ordering::Release);
     }
 }
 
-/// Access to what a [`Lock`] guards, until it is dropped.
+/// Access to the data of a [`Lock`], until it is dropped.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// Dropped after the lock is open: then the handlers run that came meanwhile.
+    /// Dropped after the lock is released: then the handlers run that were deferred.
     _deferral: Deferral,
 }
 
@@ -81,7 +82,8 @@ impl<T> Deref for Guard<'_, T> {
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `&mut self` proves that this is the only access.
+        // SAFETY: the guard exists only while its thread owns the lock, and `&mut self` is
+        // exclusive.
         unsafe { &mut *self.lock.value.get() }
     }
 }

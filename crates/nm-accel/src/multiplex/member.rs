@@ -1,4 +1,4 @@
-//! One registration in an epoll set that the accelerator follows.
+//! One registration in an epoll set that the accelerator tracks.
 
 use std::sync::atomic::Ordering;
 
@@ -8,12 +8,12 @@ use super::epoll_set::EpollSet;
 use super::{ALWAYS, EDGE, READ_EVENTS, WRITE_EVENTS, with_tcp_names};
 use crate::socket::{IN_PIPE, Socket};
 
-/// A socket as it was when it was registered.
+/// A socket, and the generation that it had when it was registered.
 #[derive(Clone, Copy)]
 pub struct SocketRef {
     /// The socket; its memory is reused, never freed.
     pub socket: &'static Socket,
-    /// Tells a reuse.
+    /// Detects that the object was reused for another socket.
     generation: u32,
 }
 
@@ -23,21 +23,21 @@ impl SocketRef {
         SocketRef { socket, generation: socket.generation() }
     }
 
-    /// Whether it is still that socket.
+    /// Whether it is still the same socket.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.socket.generation() == self.generation
     }
 }
 
-/// What a registration is about.
+/// What was registered.
 #[derive(Clone, Copy)]
 pub enum MemberKind {
-    /// A descriptor of the kernel: the program's data happen to look like a tag.
+    /// A descriptor of the kernel, tracked because the program's data happen to look like a tag.
     KernelOnly,
-    /// A TCP connection that may join: the kernel reports it under a tag.
+    /// A TCP connection that may join: the kernel reports it with a tag.
     Candidate(SocketRef),
-    /// A connection in shared memory: the kernel reports its bell and its socket, edge-triggered.
+    /// A joined connection: the kernel reports its doorbell and its socket, edge-triggered.
     Joined(SocketRef),
     /// A TCP socket that is not connected yet.
     Unconnected,
@@ -45,31 +45,31 @@ pub enum MemberKind {
     NestedSet(&'static EpollSet),
 }
 
-/// One registration: what the program asked for and what it has been told.
+/// One registration: what the program requested and what was reported to it.
 pub struct Member {
     /// The descriptor by which it was registered.
     pub fd: c_int,
-    /// What is behind it.
+    /// What it refers to.
     pub kind: MemberKind,
-    /// The program's events, with its flags.
+    /// The program's events, including its flags.
     pub events: u32,
     /// The program's data.
     pub data: u64,
-    /// A one-shot that has been reported and waits for a new `EPOLL_CTL_MOD`.
+    /// A one-shot registration that was reported and waits for a new `EPOLL_CTL_MOD`.
     pub disabled: bool,
-    /// Edge-triggered: to be reported if it is ready, whatever was reported before.
+    /// Edge-triggered: must be reported if it is ready, whatever was reported before.
     pub must_report: bool,
-    /// It is walked; otherwise it is armed for good, and its bell is waited for.
+    /// It is scanned; otherwise it stays armed and waits for its doorbell.
     pub is_active: bool,
-    /// Walks since it was last ready.
+    /// Scans since it was last ready.
     pub idle_scans: u32,
-    /// The call in which it was last reported: once a call is enough.
+    /// The call that reported it last: a call reports it only once.
     pub reported_in_call: u64,
     reported_edges: (u64, u64),
     armed: Option<(bool, bool)>,
 }
 
-/// What a look at a member found: the events to report, and the edges up to which they reach.
+/// Result of checking a member: the events to report, and the edge counters that they cover.
 #[derive(Clone, Copy)]
 pub struct PendingReport {
     /// The events.
@@ -78,7 +78,7 @@ pub struct PendingReport {
 }
 
 impl Member {
-    /// A registration of `fd` that nothing has been reported of.
+    /// A new registration of `fd`.
     pub fn new(fd: c_int, kind: MemberKind, events: u32, data: u64) -> Member {
         Member {
             fd,
@@ -112,7 +112,7 @@ impl Member {
         }
     }
 
-    /// What is to be reported of a joined socket now, if anything.
+    /// The events to report of a joined socket now, if any.
     #[inline]
     pub fn pending_report(&self) -> Option<PendingReport> {
         let MemberKind::Joined(socket_ref) = self.kind else { return None };
@@ -121,21 +121,21 @@ impl Member {
         }
         let socket = socket_ref.socket;
         let wanted = self.events | ALWAYS;
-        // Before the readiness: what comes in between is an edge that has not been reported.
+        // Read before the readiness: what arrives in between is an edge that was not reported.
         let edges = if self.events & EDGE == 0 { (0, 0) } else { socket.edge_counters() };
         let mut events = with_tcp_names(socket.readiness()) & wanted;
         if events == 0 || !self.has_new_edge(edges) {
             return None;
         }
         if !socket.is_fully_in_memory() {
-            // A part comes from the kernel, and what is remembered of it may be old.
+            // One direction is in the kernel, and its stored events may be outdated.
             socket.refresh_kernel_events();
             events = with_tcp_names(socket.readiness()) & wanted;
         }
         (events != 0).then_some(PendingReport { events, edges })
     }
 
-    /// Whether something has happened that an edge-triggered member is told of.
+    /// Whether something happened that an edge-triggered member reports.
     fn has_new_edge(&self, edges: (u64, u64)) -> bool {
         self.events & EDGE == 0
             || self.must_report
@@ -143,7 +143,7 @@ impl Member {
             || edges.1 != self.reported_edges.1 && self.events & WRITE_EVENTS != 0
     }
 
-    /// `report` is being reported.
+    /// Notes that `report` is returned to the program.
     #[inline]
     pub fn reported(&mut self, report: PendingReport) {
         self.must_report = false;
@@ -152,7 +152,7 @@ impl Member {
         self.disabled = self.events & super::ONE_SHOT != 0;
     }
 
-    /// Asks for the bell. Look at [`Member::report`] afterwards.
+    /// Announces a wait for the doorbell. Check [`Member::pending_report`] afterwards.
     pub fn arm(&mut self) {
         let Some(socket) = self.joined_socket() else { return };
         if self.armed.is_none() && !self.disabled {
@@ -163,13 +163,13 @@ impl Member {
         }
     }
 
-    /// Asks for it again: the bell that was asked for may have rung.
+    /// Announces it again: the doorbell may have rung since.
     pub fn rearm(&mut self) {
         self.disarm();
         self.arm();
     }
 
-    /// Asks for it no longer.
+    /// Withdraws the announcement.
     pub fn disarm(&mut self) {
         if let (Some((readable, writable)), MemberKind::Joined(socket_ref)) =
             (self.armed.take(), self.kind)
@@ -179,8 +179,8 @@ impl Member {
         }
     }
 
-    /// Whether room in the kernel's own buffer is what it waits for: the direction away from us is
-    /// not, or not any more, in memory.
+    /// Whether it waits for space in the kernel's own buffer, because the outgoing direction is not
+    /// in memory.
     pub fn waits_for_kernel_space(&self) -> bool {
         let Some(socket) = self.joined_socket() else { return false };
         self.events & WRITE_EVENTS != 0
@@ -189,7 +189,7 @@ impl Member {
             && socket.readiness() & WRITE_EVENTS == 0
     }
 
-    /// In a forked child, whose sockets have forgotten who was armed.
+    /// In the child of a fork, where no socket is armed.
     pub fn reset_after_fork(&mut self) {
         self.armed = None;
     }

@@ -1,4 +1,4 @@
-//! Which descriptor is an epoll set of this process.
+//! Which descriptors are epoll sets of this process.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -11,33 +11,33 @@ use crate::table::DESCRIPTORS;
 static REGISTRY: [AtomicPtr<EpollSet>; DESCRIPTORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
 
-/// One above the highest descriptor that was ever a set: how far [`find`] looks.
+/// One more than the highest descriptor that was ever a set: the limit of [`find`].
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 fn slot(fd: c_int) -> Option<&'static AtomicPtr<EpollSet>> {
     REGISTRY.get(usize::try_from(fd).ok()?)
 }
 
-/// The set behind `fd`.
+/// The set of `fd`.
 #[inline(always)]
 pub fn get(fd: c_int) -> Option<&'static EpollSet> {
     // SAFETY: sets are leaked and reused, never freed.
     unsafe { slot(fd)?.load(Ordering::Acquire).as_ref() }
 }
 
-/// Makes `fd` lead to `set` or to nothing; the set that was there before. A descriptor beyond the
-/// table's range is not followed: its set stays a plain set of the kernel.
+/// Stores `set` or nothing for `fd`, and returns the set that was stored before. A descriptor
+/// beyond the table's range is not tracked: its set stays a plain set of the kernel.
 pub fn replace(fd: c_int, set: Option<&'static EpollSet>) -> Option<&'static EpollSet> {
     let slot = slot(fd)?;
     if set.is_some() {
         LIMIT.fetch_max(usize::try_from(fd).unwrap_or(0) + 1, Ordering::AcqRel);
     }
     let set = set.map_or(ptr::null_mut(), |set| ptr::from_ref(set).cast_mut());
-    // SAFETY: sets are leaked.
+    // SAFETY: sets are leaked and reused, never freed.
     unsafe { slot.swap(set, Ordering::AcqRel).as_ref() }
 }
 
-/// The first descriptor that leads to a set of which `look` says `true`.
+/// The first descriptor of a set for which `look` returns `true`.
 pub fn find(mut look: impl FnMut(&'static EpollSet) -> bool) -> Option<c_int> {
     (0..LIMIT.load(Ordering::Acquire))
         .filter_map(|fd| c_int::try_from(fd).ok())

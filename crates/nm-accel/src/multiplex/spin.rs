@@ -1,39 +1,39 @@
-//! How long a wait for many descriptors looks before it sleeps, and how often it asks the kernel.
+//! How long a wait for many descriptors spins before it sleeps, and how often it polls the kernel.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::socket::Socket;
 use crate::{signals, wait};
 
-/// Between two looks at the kernel's descriptors while spinning, ns.
+/// Interval between two polls of the kernel's descriptors while spinning, ns.
 const KERNEL_CHECK_NS: u64 = 4_000;
 
-/// Between two looks at what the kernel says of joined sockets, ns: their ends and resets.
+/// Interval between two polls of the kernel sockets of joined sockets, for ends and resets, ns.
 const SOCKET_CHECK_NS: u64 = 30_000;
 
-/// Shortest spin, ns: a wake-up costs more.
+/// Shortest spin, ns: it costs less than a wake-up.
 const SPIN_NS_MIN: u64 = 2_000;
 
-/// Looks at memory for one look at the clock.
+/// Checks of memory between two reads of the clock.
 const SPINS_PER_CLOCK_READ: u32 = 4;
 
-/// Of so many spins one is as long as the settings allow, however short the others have become.
-/// Two ends that both sleep take longer to answer than either spins, and would never find out that
-/// spinning pays.
+/// One of so many spins is as long as the settings allow, however short the budget is. Two ends
+/// that both sleep take longer to answer than either spins, and would never find out that spinning
+/// pays.
 const PROBE_EVERY: u32 = 16;
 
 static SPIN_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// What to do after a fruitless look at memory.
+/// What to do after an unsuccessful check of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetSpinStep {
-    /// Look again.
+    /// Check again.
     Retry,
-    /// Ask the kernel, then look again.
+    /// Poll the kernel, then check again.
     CheckKernel,
     /// Sleep.
     Sleep,
-    /// A handler ran: the call ends.
+    /// A handler ran: the call returns.
     Interrupted,
 }
 
@@ -50,11 +50,11 @@ pub struct SetSpin {
 }
 
 impl SetSpin {
-    /// A spin as long as it pays for `socket`, with the kernel asked often if it knows of
-    /// descriptors that memory does not show. `signals` is what [`signals::count_all`] said when
-    /// the call began.
+    /// Begins a spin within the budget of `socket`, with frequent polls of the kernel if that has
+    /// descriptors which memory does not show. `signals` is [`signals::delivery_count`] at the
+    /// beginning of the call.
     ///
-    /// `word` is what earlier spins of the same kind have taught: the longest that pays, ns.
+    /// `word` is the budget that earlier spins of the same kind have left, ns.
     pub fn begin(
         socket: &Socket,
         word: &AtomicU64,
@@ -83,7 +83,7 @@ impl SetSpin {
         }
     }
 
-    /// After a fruitless look at memory.
+    /// Decides how to go on after an unsuccessful check of memory.
     #[inline]
     pub fn step(&mut self) -> SetSpinStep {
         if self.budget_ns == 0 {
@@ -107,8 +107,7 @@ impl SetSpin {
         }
     }
 
-    /// Remembers in `word` whether the spin paid: in vain, it halves the next; with success, it
-    /// doubles it.
+    /// Adjusts the budget in `word`: an unsuccessful spin halves it, a successful one doubles it.
     pub fn adjust_budget(&self, word: &AtomicU64, success: bool) {
         let (old, longest) = (word.load(Ordering::Relaxed), wait::spin_ns_max());
         let new = match (success, self.is_probe) {

@@ -1,39 +1,39 @@
-//! The data of registrations that the accelerator makes in a program's epoll set.
+//! The user data of registrations that the accelerator makes in a program's epoll set.
 
 use std::sync::OnceLock;
 
 use crate::kernel;
 
-/// Members that a set can hold.
+/// Most members that a set can have.
 pub const INDEX_LIMIT: usize = 1 << INDEX_BITS;
 
 const INDEX_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 11;
 const DOORBELL: u64 = 1 << 31;
 
-/// The data of one registration: which member of the set, in which life of its slot, and whether
-/// it was the bell or the socket.
+/// The user data of one registration: which slot of the set, which use of the slot, and whether it
+/// is the doorbell or the socket.
 ///
-/// The upper half is a number drawn for this process. A program whose own data happen to begin
-/// with it is no danger: such a registration becomes a member of the set as well (see
-/// [`EventTag::has_tag_prefix`]), so that no number means two things.
+/// The upper half is a random number of this process. If a program's own data happen to begin with
+/// it, its registration becomes a member of the set as well (see [`EventTag::has_tag_prefix`]), so
+/// that no value is ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventTag {
-    /// Slot in the set.
+    /// Slot of the set.
     pub index: usize,
-    /// Which use of the slot, of [`EventTag::generation`]'s range.
+    /// Which use of the slot, in the range of [`EventTag::generation`].
     pub generation: u32,
-    /// The socket's bell, not the socket.
+    /// The socket's doorbell rather than the socket.
     pub is_doorbell: bool,
 }
 
 impl EventTag {
-    /// The generation that a counter of uses stands for.
+    /// The generation of a count of uses.
     pub fn generation(generation: u32) -> u32 {
         generation & ((1 << GENERATION_BITS) - 1)
     }
 
-    /// As 64 bits of an epoll event.
+    /// Encodes the tag as an epoll event's data.
     pub fn data(self) -> u64 {
         let index = self.index as u64 & (INDEX_LIMIT as u64 - 1);
         let generation = u64::from(EventTag::generation(self.generation)) << INDEX_BITS;
@@ -45,7 +45,7 @@ impl EventTag {
         data >> 32 == secret()
     }
 
-    /// The tag in `data`, if they begin as a tag does.
+    /// Decodes `data` if they begin as a tag does.
     pub fn parse(data: u64) -> Option<EventTag> {
         EventTag::has_tag_prefix(data).then(|| EventTag {
             index: (data & (INDEX_LIMIT as u64 - 1)) as usize,
@@ -55,7 +55,7 @@ impl EventTag {
     }
 }
 
-/// 32 bits that no other process is likely to have; inherited by fork, as the sets are.
+/// 32 random bits; a fork inherits them, as it does the sets.
 fn secret() -> u64 {
     static SECRET: OnceLock<u64> = OnceLock::new();
     *SECRET.get_or_init(|| {
@@ -66,7 +66,7 @@ fn secret() -> u64 {
             kernel::raw(libc::SYS_getrandom, bytes.as_mut_ptr().addr(), 4, nonblock, 0, 0, 0)
         };
         if filled != 4 {
-            // Exactness does not rest on the number, only the rarity of a detour does.
+            // Correctness does not depend on the number: a collision only costs time.
             bytes = [0x6e, 0x6d, 0xa1, 0x5e];
         }
         u64::from(u32::from_ne_bytes(bytes))
