@@ -54,7 +54,7 @@ fn messages(bytes: &[u8]) {
         assert_eq!(codec::read_event(&mut Fields(&again)), Ok(event));
         again.clear();
     }
-    if let Ok((_, frames)) = batch::open(bytes) {
+    if let Ok((_, frames)) = batch::decode(bytes) {
         for frame in frames.flatten() {
             let _ = Request::of(&frame);
         }
@@ -81,7 +81,7 @@ fn frame(bytes: &[u8]) {
     let mut batch_bytes = vec![];
     batch::begin(1, &mut batch_bytes);
     batch_bytes.extend_from_slice(&whole);
-    if let Ok((_, frames)) = batch::open(&batch_bytes) {
+    if let Ok((_, frames)) = batch::decode(&batch_bytes) {
         for frame in frames.flatten() {
             let _ = Request::of(&frame);
         }
@@ -140,6 +140,6 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
     book.save(&mut saved_book);
     let saved_cell = cell.save();
     let inner = saved_cell[8..saved_cell.len() - 4].to_vec();
-    let first_frame = frames[batch::HEAD_BYTES..].to_vec();
+    let first_frame = frames[batch::HEADER_BYTES..].to_vec();
     vec![messages, events, saved_book, inner, first_frame, frames]
 }

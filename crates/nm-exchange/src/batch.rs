@@ -13,7 +13,7 @@ use nm_codec::{Fields, Meaningless};
 use crate::wire::{self, Frame, FrameKind};
 
 /// Bytes before the first frame.
-pub const HEAD_BYTES: usize = 8;
+pub const HEADER_BYTES: usize = 8;
 
 /// The time of a batch that begins now, ns since 1970: leaders of one cell may be on several hosts,
 /// whose clocks have nothing else in common, and clients name such times. A cell's time does not go
@@ -33,7 +33,7 @@ pub fn begin(time_ns: u64, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// If there is not even a time.
-pub fn open(bytes: &[u8]) -> Result<(u64, Frames<'_>), Meaningless> {
+pub fn decode(bytes: &[u8]) -> Result<(u64, Frames<'_>), Meaningless> {
     let mut fields = Fields(bytes);
     Ok((fields.u64()?, Frames(fields.0)))
 }
@@ -78,18 +78,18 @@ mod tests {
             let header = Header { client_seq: seq, ..Header::new(FrameKind::Request) };
             wire::write(&header, &[seq as u8; 5], 100, &mut bytes);
         }
-        let (time_ns, frames) = open(&bytes).unwrap();
+        let (time_ns, frames) = decode(&bytes).unwrap();
         let seqs: Vec<u64> = frames.map(|frame| frame.unwrap().header.client_seq).collect();
         assert_eq!((time_ns, seqs), (77, vec![0, 1, 2]));
-        let (_, mut cut) = open(&bytes[..250]).unwrap();
+        let (_, mut cut) = decode(&bytes[..250]).unwrap();
         assert!(cut.nth(2).unwrap().is_err() && cut.next().is_none());
-        assert!(open(&bytes[..7]).is_err());
+        assert!(decode(&bytes[..7]).is_err());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_batch_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok((_, frames)) = open(&bytes) {
+            if let Ok((_, frames)) = decode(&bytes) {
                 prop_assert!(frames.count() <= bytes.len());
             }
         }

@@ -7,23 +7,23 @@
 //! before is not handled again; its sender is told the outcome once more.
 //!
 //! Where nothing is on a disk, a mediator that starts again, or replicas that all do, have lost the
-//! books. Such a cell *forgives*: it takes a session that it does not know up where it is, if the
-//! request says that the one before it was answered ([`wire::SETTLED`]). Only books that were lost
+//! books. Such a cell *accepts_unknown_sessions*: it takes a session that it does not know up where it is, if the
+//! request says that the one before it was answered ([`wire::PREVIOUS_ANSWERED`]). Only books that were lost
 //! can meet that, so it needs nobody's memory, whoever died with them.
 //!
 //! **What a session is told** on an instrument is one stream of events, numbered from 1 on: what
 //! came of its own requests, and what others did to its orders. The number is part of the state, so
 //! it is the same whoever tells. Events are kept until the session says that it has them, with its
 //! next request, and [told again](Cell::recall) to a session that misses some. Broadcasts are
-//! numbered as well, and not kept: old market data helps nobody, so a gap is seen and not filled.
+//! numbered as well, and not kept: old market data helps nobody, so a gap is acknowledged and not filled.
 //!
 //! **In one cell only.** An instrument that nothing was ever handled on can go to another cell
-//! ([`FrameKind::Release`], in the epoch that the map then has). From there on the cell handles no
+//! ([`FrameKind::Release`], in the map_version that the map then has). From there on the cell handles no
 //! request on it that was routed by an older map; one that was routed by that map or a newer one
 //! comes only if the instrument has come back.
 //!
 //! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, each of them
-//! is copied before its first change after that, and [`Cell::copy_one`] copies one of the others
+//! is copied before its first change after that, and [`Cell::copy_next`] copies one of the others
 //! whenever there is time.
 
 mod session;
@@ -37,7 +37,7 @@ use nm_codec::{Fields, Meaningless};
 use session::Session;
 
 use crate::wire::{self, Frame, FrameKind, Header};
-pub use session::{KEPT_MAX, OUTCOMES, Outcome, told_to};
+pub use session::{KEPT_MAX, OUTCOMES, Outcome, event_recipients};
 
 /// The session that may command the exchange itself: halts, auctions, bands, the end of the day.
 pub const OPERATOR: UserId = 0;
@@ -53,7 +53,7 @@ pub struct Request {
     /// Gateway that the session is connected to.
     pub gateway: u16,
     /// Instrument.
-    pub segment: Segment,
+    pub instrument: Segment,
     /// Number within the session, from 1 on, rising.
     pub client_seq: u64,
     /// Number of the session's request before it on this instrument; zero for the first.
@@ -61,11 +61,11 @@ pub struct Request {
     /// When it was meant to be sent, ns on the client's clock; carried along.
     pub intended_ns: u64,
     /// Number of the last of the session's events on this instrument that it has.
-    pub seen: u64,
+    pub acknowledged: u64,
     /// Whether everybody is told what happens.
     pub is_public: bool,
     /// Whether the request before it was answered.
-    pub is_settled: bool,
+    pub is_previous_answered: bool,
     /// What is asked.
     pub command: Command,
 }
@@ -92,13 +92,13 @@ impl Request {
         Ok(Request {
             session: header.session,
             gateway: header.gateway,
-            segment: header.segment,
+            instrument: header.instrument,
             client_seq: header.client_seq,
             previous_seq: header.previous_seq,
             intended_ns: header.intended_ns,
-            seen: header.output_seq,
+            acknowledged: header.output_seq,
             is_public: header.flags & wire::PUBLIC != 0,
-            is_settled: header.flags & wire::SETTLED != 0,
+            is_previous_answered: header.flags & wire::PREVIOUS_ANSWERED != 0,
             command,
         })
     }
@@ -111,7 +111,7 @@ pub enum Admitted {
     Request(Request),
     /// A request on an instrument that belongs to another cell: nothing is to be done, its gateway
     /// keeps it.
-    Elsewhere,
+    NotOwned,
     /// An instrument was to be given away; whether it was.
     Released(bool),
 }
@@ -120,16 +120,16 @@ pub enum Admitted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
     /// It was carried out; the events are what happened.
-    Done(Outcome),
+    Executed(Outcome),
     /// It was carried out before. Without an outcome if that is not kept any more.
-    Before(Option<Outcome>),
+    Duplicate(Option<Outcome>),
     /// Its predecessor has not come.
-    Gap,
+    SequenceGap,
 }
 
 /// One instrument.
 #[derive(Debug)]
-struct Instrument<M> {
+struct InstrumentState<M> {
     book: M,
     output_seq: u64,
     /// Number of the last event that was told to everybody. They begin at the time of the first
@@ -149,7 +149,7 @@ struct Copying {
 /// A group of instruments.
 #[derive(Debug)]
 pub struct Cell<M> {
-    instruments: BTreeMap<Segment, Instrument<M>>,
+    instruments: BTreeMap<Segment, InstrumentState<M>>,
     index: u64,
     now_ns: u64,
     copying: Option<Copying>,
@@ -157,18 +157,18 @@ pub struct Cell<M> {
     codes: Vec<u8>,
     /// Who is told which of them, by user and then in order.
     notes: Vec<(UserId, Event)>,
-    /// Instruments that were given away, and the map's epoch from which on that holds.
+    /// Instruments that were given away, and the map's map_version from which on that holds.
     given: BTreeMap<Segment, u32>,
     /// Whether a session that is not known on an instrument may begin anywhere: the books that knew
     /// it may be lost.
-    pub forgives: bool,
+    pub accepts_unknown_sessions: bool,
 }
 
 impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
         let (instruments, copying, codes, notes, given) = Default::default();
-        let (index, now_ns, forgives) = Default::default();
-        Cell { instruments, index, now_ns, copying, codes, notes, given, forgives }
+        let (index, now_ns, accepts_unknown_sessions) = Default::default();
+        Cell { instruments, index, now_ns, copying, codes, notes, given, accepts_unknown_sessions }
     }
 }
 
@@ -190,47 +190,49 @@ impl<M: Matching> Cell<M> {
     /// # Errors
     /// If it is neither.
     pub fn admit(&mut self, frame: &Frame<'_>) -> Result<Admitted, Meaningless> {
-        let Header { kind, segment, epoch, .. } = frame.header;
+        let Header { kind, instrument, map_version, .. } = frame.header;
         if kind == FrameKind::Release {
-            return Ok(Admitted::Released(self.give(segment, epoch)));
+            return Ok(Admitted::Released(self.give(instrument, map_version)));
         }
         let request = Request::of(frame)?;
-        let is_elsewhere = self.given.get(&segment).is_some_and(|since| epoch < *since);
-        Ok(if is_elsewhere { Admitted::Elsewhere } else { Admitted::Request(request) })
+        let is_elsewhere = self.given.get(&instrument).is_some_and(|since| map_version < *since);
+        Ok(if is_elsewhere { Admitted::NotOwned } else { Admitted::Request(request) })
     }
 
     /// Gives an instrument away unless anything was ever handled on it.
-    fn give(&mut self, segment: Segment, epoch: u32) -> bool {
-        if self.instruments.get(&segment).is_some_and(|known| known.output_seq > 0) {
+    fn give(&mut self, instrument: Segment, map_version: u32) -> bool {
+        if self.instruments.get(&instrument).is_some_and(|known| known.output_seq > 0) {
             return false;
         }
-        self.copy_before_change(segment);
-        self.instruments.remove(&segment);
-        let since = self.given.entry(segment).or_default();
-        *since = epoch.max(*since);
+        self.copy_before_change(instrument);
+        self.instruments.remove(&instrument);
+        let since = self.given.entry(instrument).or_default();
+        *since = map_version.max(*since);
         true
     }
 
     /// Handles one request of the batch at hand. The events go to `tell` in order.
     pub fn handle(&mut self, request: &Request, mut tell: impl FnMut(&Event)) -> Handled {
-        self.copy_before_change(request.segment);
-        let instrument = self.instruments.entry(request.segment).or_insert_with(|| Instrument {
-            book: M::new(),
-            output_seq: 0,
-            public_seq: self.now_ns,
-            sessions: BTreeMap::new(),
-        });
+        self.copy_before_change(request.instrument);
+        let instrument =
+            self.instruments.entry(request.instrument).or_insert_with(|| InstrumentState {
+                book: M::new(),
+                output_seq: 0,
+                public_seq: self.now_ns,
+                sessions: BTreeMap::new(),
+            });
         let session = instrument.sessions.entry(request.session).or_default();
         session.gateway = request.gateway;
-        session.has(request.seen);
+        session.has(request.acknowledged);
         if request.client_seq <= session.last {
-            return Handled::Before(session.outcome(request.client_seq));
+            return Handled::Duplicate(session.outcome(request.client_seq));
         }
         if request.previous_seq != session.last {
-            if !(self.forgives && session.last == 0 && request.is_settled) {
-                return Handled::Gap;
+            if !(self.accepts_unknown_sessions && session.last == 0 && request.is_previous_answered)
+            {
+                return Handled::SequenceGap;
             }
-            session.begins_anew(request.seen);
+            session.begins_anew(request.acknowledged);
         }
         let (codes, notes, mut events) = (&mut self.codes, &mut self.notes, 0);
         codes.clear();
@@ -238,7 +240,7 @@ impl<M: Matching> Cell<M> {
         let mut note = |event: Event| {
             codec::write_event(&event, codes);
             events += 1;
-            notes.extend(told_to(&event, request.session).map(|user| (user, event)));
+            notes.extend(event_recipients(&event, request.session).map(|user| (user, event)));
             tell(&event);
         };
         match owned(request) {
@@ -260,21 +262,21 @@ impl<M: Matching> Cell<M> {
             instrument.sessions.entry(*user).or_default().tell(*event);
         }
         instrument.sessions.entry(request.session).or_default().done(outcome);
-        Handled::Done(outcome)
+        Handled::Executed(outcome)
     }
 
-    fn session(&self, segment: Segment, session: UserId) -> Option<&Session> {
-        self.instruments.get(&segment)?.sessions.get(&session)
+    fn session(&self, instrument: Segment, session: UserId) -> Option<&Session> {
+        self.instruments.get(&instrument)?.sessions.get(&session)
     }
 
     /// The gateway through which a session last spoke to an instrument.
-    pub fn gateway_of(&self, segment: Segment, session: UserId) -> Option<u16> {
-        self.session(segment, session).map(|session| session.gateway)
+    pub fn gateway_of(&self, instrument: Segment, session: UserId) -> Option<u16> {
+        self.session(instrument, session).map(|session| session.gateway)
     }
 
     /// Number of the last request of a session that was handled on an instrument; zero for none.
-    pub fn last_of(&self, segment: Segment, session: UserId) -> u64 {
-        self.session(segment, session).map_or(0, |session| session.last)
+    pub fn last_request_seq(&self, instrument: Segment, session: UserId) -> u64 {
+        self.session(instrument, session).map_or(0, |session| session.last)
     }
 
     /// Who is told what of the request that was handled last: by user, each one's in order.
@@ -283,38 +285,38 @@ impl<M: Matching> Cell<M> {
     }
 
     /// Number of the last event that a session was told on an instrument; zero for none.
-    pub fn told(&self, segment: Segment, session: UserId) -> u64 {
-        self.session(segment, session).map_or(0, |session| session.told)
+    pub fn told(&self, instrument: Segment, session: UserId) -> u64 {
+        self.session(instrument, session).map_or(0, |session| session.told)
     }
 
     /// Number of the last event on an instrument that everybody was told; zero for none.
-    pub fn public_told(&self, segment: Segment) -> u64 {
-        self.instruments.get(&segment).map_or(0, |instrument| instrument.public_seq)
+    pub fn public_told(&self, instrument: Segment) -> u64 {
+        self.instruments.get(&instrument).map_or(0, |instrument| instrument.public_seq)
     }
 
-    /// A session's events on an instrument after number `seen`, and the number before the first of
-    /// them; that is higher than `seen` if some are not kept any more.
+    /// A session's events on an instrument after number `acknowledged`, and the number before the first of
+    /// them; that is higher than `acknowledged` if some are not kept any more.
     pub fn recall(
         &self,
-        segment: Segment,
+        instrument: Segment,
         session: UserId,
-        seen: u64,
+        acknowledged: u64,
     ) -> (u64, impl Iterator<Item = &Event>) {
-        let known = self.session(segment, session);
-        let before = known.map_or(0, |known| known.recalled(seen));
+        let known = self.session(instrument, session);
+        let before = known.map_or(0, |known| known.recalled(acknowledged));
         (before, known.into_iter().flat_map(move |known| known.after(before)))
     }
 
     /// The book of an instrument that has had requests.
-    pub fn book(&self, segment: Segment) -> Option<&M> {
-        self.instruments.get(&segment).map(|instrument| &instrument.book)
+    pub fn book(&self, instrument: Segment) -> Option<&M> {
+        self.instruments.get(&instrument).map(|instrument| &instrument.book)
     }
 
     /// The whole state.
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = self.head();
-        for (segment, instrument) in &self.instruments {
-            append(&mut bytes, *segment, &instrument.save());
+        for (instrument, state) in &self.instruments {
+            append(&mut bytes, *instrument, &state.save());
         }
         sealed(bytes)
     }
@@ -327,8 +329,8 @@ impl<M: Matching> Cell<M> {
     fn head(&self) -> Vec<u8> {
         let mut bytes = MARK.to_vec();
         codec::put(&mut bytes, &[self.index, self.now_ns, self.given.len() as u64]);
-        for (segment, since) in &self.given {
-            bytes.extend_from_slice(&segment.to_le_bytes());
+        for (instrument, since) in &self.given {
+            bytes.extend_from_slice(&instrument.to_le_bytes());
             bytes.extend_from_slice(&since.to_le_bytes());
         }
         codec::put(&mut bytes, &[self.instruments.len() as u64]);
@@ -345,30 +347,30 @@ impl<M: Matching> Cell<M> {
     }
 
     /// Copies one more instrument; the whole snapshot when it was the last.
-    pub fn copy_one(&mut self) -> Option<Vec<u8>> {
+    pub fn copy_next(&mut self) -> Option<Vec<u8>> {
         let copying = self.copying.as_mut()?;
-        if let Some(segment) = copying.left.pop_first()
-            && let Some(instrument) = self.instruments.get(&segment)
+        if let Some(instrument) = copying.left.pop_first()
+            && let Some(state) = self.instruments.get(&instrument)
         {
-            copying.copied.insert(segment, instrument.save());
+            copying.copied.insert(instrument, state.save());
         }
         if !copying.left.is_empty() {
             return None;
         }
         let done = self.copying.take()?;
         let mut bytes = done.head;
-        for (segment, saved) in &done.copied {
-            append(&mut bytes, *segment, saved);
+        for (instrument, saved) in &done.copied {
+            append(&mut bytes, *instrument, saved);
         }
         Some(sealed(bytes))
     }
 
-    fn copy_before_change(&mut self, segment: Segment) {
+    fn copy_before_change(&mut self, instrument: Segment) {
         if let Some(copying) = &mut self.copying
-            && copying.left.remove(&segment)
-            && let Some(instrument) = self.instruments.get(&segment)
+            && copying.left.remove(&instrument)
+            && let Some(state) = self.instruments.get(&instrument)
         {
-            copying.copied.insert(segment, instrument.save());
+            copying.copied.insert(instrument, state.save());
         }
     }
 
@@ -389,15 +391,15 @@ impl<M: Matching> Cell<M> {
         let (index, now_ns) = (fields.u64().map_err(cut)?, fields.u64().map_err(cut)?);
         let mut cell = Cell { index, now_ns, ..Cell::default() };
         for _ in 0..fields.u64().map_err(cut)? {
-            let segment = fields.u32().map_err(cut)?;
-            cell.given.insert(segment, fields.u32().map_err(cut)?);
+            let instrument = fields.u32().map_err(cut)?;
+            cell.given.insert(instrument, fields.u32().map_err(cut)?);
         }
         for _ in 0..fields.u64().map_err(cut)? {
-            let segment = fields.u32().map_err(cut)?;
+            let instrument = fields.u32().map_err(cut)?;
             let length = usize::try_from(fields.u64().map_err(cut)?).unwrap_or(usize::MAX);
             let saved = fields.bytes(length).map_err(cut)?;
-            let instrument = Instrument::load(saved).ok_or_else(|| cut(Meaningless))?;
-            cell.instruments.insert(segment, instrument);
+            let state = InstrumentState::load(saved).ok_or_else(|| cut(Meaningless))?;
+            cell.instruments.insert(instrument, state);
         }
         if fields.0.is_empty() { Ok(cell) } else { Err(cut(Meaningless)) }
     }
@@ -415,8 +417,8 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn append(bytes: &mut Vec<u8>, segment: Segment, saved: &[u8]) {
-    bytes.extend_from_slice(&segment.to_le_bytes());
+fn append(bytes: &mut Vec<u8>, instrument: Segment, saved: &[u8]) {
+    bytes.extend_from_slice(&instrument.to_le_bytes());
     codec::put(bytes, &[saved.len() as u64]);
     bytes.extend_from_slice(saved);
 }
@@ -441,7 +443,7 @@ fn owned(request: &Request) -> Result<Command, Event> {
     })
 }
 
-impl<M: Matching> Instrument<M> {
+impl<M: Matching> InstrumentState<M> {
     fn save(&self) -> Vec<u8> {
         let mut bytes = vec![];
         let sessions = self.sessions.len() as u64;
@@ -454,7 +456,7 @@ impl<M: Matching> Instrument<M> {
         bytes
     }
 
-    fn load(bytes: &[u8]) -> Option<Instrument<M>> {
+    fn load(bytes: &[u8]) -> Option<InstrumentState<M>> {
         let mut fields = Fields(bytes);
         let (output_seq, public_seq) = (fields.u64().ok()?, fields.u64().ok()?);
         let mut sessions = BTreeMap::new();
@@ -462,7 +464,7 @@ impl<M: Matching> Instrument<M> {
             let session = UserId::try_from(fields.u64().ok()?).ok()?;
             sessions.insert(session, Session::load(&mut fields)?);
         }
-        Some(Instrument { book: M::load(fields.0).ok()?, output_seq, public_seq, sessions })
+        Some(InstrumentState { book: M::load(fields.0).ok()?, output_seq, public_seq, sessions })
     }
 }
 
@@ -472,18 +474,18 @@ mod tests {
     use nm_book::naive::Book;
     use nm_book::order::{Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
 
-    fn order(session: UserId, segment: Segment, client_seq: u64, previous_seq: u64) -> Request {
+    fn order(session: UserId, instrument: Segment, client_seq: u64, previous_seq: u64) -> Request {
         let side = if session.is_multiple_of(2) { Side::Buy } else { Side::Sell };
         Request {
             session,
             gateway: session as u16 % 3,
-            segment,
+            instrument,
             client_seq,
             previous_seq,
             intended_ns: 0,
-            seen: 0,
+            acknowledged: 0,
             is_public: false,
-            is_settled: false,
+            is_previous_answered: false,
             command: Command::New(NewOrder {
                 id: u64::from(session) << 32 | client_seq,
                 user: 77,
@@ -506,33 +508,33 @@ mod tests {
         let mut cell = Cell::<Book>::default();
         cell.begin(1, 10);
         let mut events = 0;
-        let Handled::Done(first) = cell.handle(&order(2, 7, 1, 0), |_| events += 1) else {
+        let Handled::Executed(first) = cell.handle(&order(2, 7, 1, 0), |_| events += 1) else {
             panic!("the first request")
         };
         assert_eq!((first.output_seq, events), (1, 1));
         let before = cell.hash();
-        assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Before(Some(first)));
-        assert_eq!(cell.handle(&order(2, 7, 5, 3), |_| panic!()), Handled::Gap);
+        assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Duplicate(Some(first)));
+        assert_eq!(cell.handle(&order(2, 7, 5, 3), |_| panic!()), Handled::SequenceGap);
         assert_eq!(cell.hash(), before);
-        assert!(matches!(cell.handle(&order(2, 7, 5, 1), |_| {}), Handled::Done(_)));
-        assert_eq!((cell.last_of(7, 2), cell.gateway_of(7, 2)), (5, Some(2)));
+        assert!(matches!(cell.handle(&order(2, 7, 5, 1), |_| {}), Handled::Executed(_)));
+        assert_eq!((cell.last_request_seq(7, 2), cell.gateway_of(7, 2)), (5, Some(2)));
         // Outcomes are kept for a while only.
         for seq in 6..=100 {
             cell.handle(&order(2, 7, seq, seq - 1), |_| {});
         }
-        assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Before(None));
+        assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Duplicate(None));
     }
 
     #[test]
     fn an_instrument_is_given_away_only_before_its_first_request_and_for_good() {
-        let frame = |kind: FrameKind, segment, epoch| {
+        let frame = |kind: FrameKind, instrument, map_version| {
             let mut bytes = vec![];
-            let header = Header { segment, epoch, client_seq: 1, ..Header::new(kind) };
+            let header = Header { instrument, map_version, client_seq: 1, ..Header::new(kind) };
             codec::write_command(&Command::Tick, &mut bytes);
             (header, bytes)
         };
-        let admit = |cell: &mut Cell<Book>, kind, segment, epoch| {
-            let (header, body) = frame(kind, segment, epoch);
+        let admit = |cell: &mut Cell<Book>, kind, instrument, map_version| {
+            let (header, body) = frame(kind, instrument, map_version);
             let admitted = cell.admit(&Frame { header, body: &body, bytes: &[] }).unwrap();
             if let Admitted::Request(request) = &admitted {
                 cell.handle(request, |_| {});
@@ -551,11 +553,11 @@ mod tests {
         }
         let hash = cell.hash();
         cell = Cell::load(&cell.save()).unwrap();
-        assert_eq!(admit(&mut cell, Request, 5, 2), Admitted::Elsewhere);
+        assert_eq!(admit(&mut cell, Request, 5, 2), Admitted::NotOwned);
         assert_eq!((cell.hash(), cell.book(5).is_none()), (hash, true));
         assert!(matches!(admit(&mut cell, Request, 6, 2), Admitted::Request(_)));
         assert_eq!(admit(&mut cell, Release, 6, 4), Admitted::Released(false));
-        // By the map of epoch 5 it has come back.
+        // By the map of map_version 5 it has come back.
         assert!(matches!(admit(&mut cell, Request, 5, 5), Admitted::Request(_)));
         assert_eq!(admit(&mut cell, Release, 5, 6), Admitted::Released(false));
     }
@@ -576,14 +578,14 @@ mod tests {
 
     #[test]
     fn a_forgiving_cell_takes_sessions_up_where_they_are() {
-        let mut cell = Cell::<Book> { forgives: true, ..Cell::default() };
+        let mut cell = Cell::<Book> { accepts_unknown_sessions: true, ..Cell::default() };
         // A request that may have a predecessor on its way waits for it all the same.
-        assert_eq!(cell.handle(&order(2, 7, 9, 8), |_| {}), Handled::Gap);
-        let settled = Request { is_settled: true, seen: 30, ..order(2, 7, 9, 8) };
-        assert_eq!(Cell::<Book>::default().handle(&settled, |_| {}), Handled::Gap);
-        assert!(matches!(cell.handle(&settled, |_| {}), Handled::Done(_)));
-        assert_eq!(cell.handle(&order(2, 7, 12, 11), |_| {}), Handled::Gap);
-        assert!(matches!(cell.handle(&order(2, 7, 10, 9), |_| {}), Handled::Done(_)));
+        assert_eq!(cell.handle(&order(2, 7, 9, 8), |_| {}), Handled::SequenceGap);
+        let settled = Request { is_previous_answered: true, acknowledged: 30, ..order(2, 7, 9, 8) };
+        assert_eq!(Cell::<Book>::default().handle(&settled, |_| {}), Handled::SequenceGap);
+        assert!(matches!(cell.handle(&settled, |_| {}), Handled::Executed(_)));
+        assert_eq!(cell.handle(&order(2, 7, 12, 11), |_| {}), Handled::SequenceGap);
+        assert!(matches!(cell.handle(&order(2, 7, 10, 9), |_| {}), Handled::Executed(_)));
         // It knows that it misses something, and what is told from there on.
         let (before, events) = cell.recall(7, 2, 30);
         assert_eq!((before, events.count()), (30 + session::LOST_BOOKS, 2));
@@ -595,8 +597,8 @@ mod tests {
     fn a_session_s_events_are_kept_until_it_has_them() {
         let mut cell = Cell::<Book>::default();
         let mut streams = BTreeMap::<UserId, Vec<Event>>::new();
-        let recalled = |cell: &Cell<Book>, session, seen| {
-            let (before, events) = cell.recall(7, session, seen);
+        let recalled = |cell: &Cell<Book>, session, acknowledged| {
+            let (before, events) = cell.recall(7, session, acknowledged);
             (before, events.copied().collect::<Vec<Event>>())
         };
         for seq in 1..=40 {
@@ -604,7 +606,7 @@ mod tests {
                 let mut events = vec![];
                 cell.handle(&order(session, 7, seq, seq - 1), |event| events.push(*event));
                 for event in events {
-                    let users = told_to(&event, session);
+                    let users = event_recipients(&event, session);
                     users.for_each(|user| streams.entry(user).or_default().push(event));
                 }
             }
@@ -613,15 +615,15 @@ mod tests {
             let stream = &streams[&session];
             assert_eq!(cell.told(7, session), stream.len() as u64);
             assert!(stream.len() > 60, "what its orders traded is told to both");
-            for seen in 0..=stream.len() {
-                let expected = (seen as u64, stream[seen..].to_vec());
-                assert_eq!(recalled(&cell, session, seen as u64), expected);
+            for acknowledged in 0..=stream.len() {
+                let expected = (acknowledged as u64, stream[acknowledged..].to_vec());
+                assert_eq!(recalled(&cell, session, acknowledged as u64), expected);
             }
         }
         // What a session has is forgotten, and nothing else.
         let stream = &streams[&2];
-        let request = Request { seen: 50, ..order(2, 7, 40, 39) };
-        assert!(matches!(cell.handle(&request, |_| panic!()), Handled::Before(Some(_))));
+        let request = Request { acknowledged: 50, ..order(2, 7, 40, 39) };
+        assert!(matches!(cell.handle(&request, |_| panic!()), Handled::Duplicate(Some(_))));
         assert_eq!(recalled(&cell, 2, 10), (50, stream[50..].to_vec()));
         let loaded = Cell::<Book>::load(&cell.save()).unwrap();
         assert_eq!(recalled(&loaded, 2, 60), (60, stream[60..].to_vec()));
@@ -658,14 +660,14 @@ mod tests {
             let mut whole = Cell::<Book>::default();
             let mut done = BTreeMap::<(UserId, Segment), Vec<Outcome>>::new();
             let mut numbers = BTreeMap::<Segment, u64>::new();
-            for (at, (session, segment, ahead)) in arrivals.into_iter().enumerate() {
+            for (at, (session, instrument, ahead)) in arrivals.into_iter().enumerate() {
                 if cuts.contains(&at) {
                     cell = Cell::load(&cell.save()).unwrap();
                 }
-                let outcomes = done.entry((session, segment)).or_default();
+                let outcomes = done.entry((session, instrument)).or_default();
                 let due = outcomes.len() as i64 + 1;
                 let seq = (due + ahead).max(1) as u64;
-                let request = order(session, segment, seq, seq - 1);
+                let request = order(session, instrument, seq, seq - 1);
                 for cell in [&mut cell, &mut whole] {
                     cell.begin(at as u64 + 1, at as u64);
                 }
@@ -673,19 +675,19 @@ mod tests {
                 prop_assert_eq!(whole.handle(&request, |_| {}), handled);
                 match seq as i64 - due {
                     0 => {
-                        let number = numbers.entry(segment).or_default();
+                        let number = numbers.entry(instrument).or_default();
                         *number += 1;
-                        let Handled::Done(outcome) = handled else {
+                        let Handled::Executed(outcome) = handled else {
                             return Err(TestCaseError::fail(format!("{handled:?}")));
                         };
                         prop_assert_eq!((outcome.client_seq, outcome.output_seq), (seq, *number));
                         outcomes.push(outcome);
                     }
-                    1.. => prop_assert_eq!(handled, Handled::Gap),
+                    1.. => prop_assert_eq!(handled, Handled::SequenceGap),
                     _ => {
                         let kept = outcomes.len().saturating_sub(OUTCOMES) < seq as usize;
                         let known = kept.then(|| outcomes[seq as usize - 1]);
-                        prop_assert_eq!(handled, Handled::Before(known));
+                        prop_assert_eq!(handled, Handled::Duplicate(known));
                     }
                 }
             }
@@ -718,24 +720,24 @@ mod tests {
     #[test]
     fn a_snapshot_is_the_state_at_its_beginning_whatever_happens_meanwhile() {
         let mut cell = Cell::<Book>::default();
-        for segment in 0..20 {
+        for instrument in 0..20 {
             for session in 0..4 {
-                cell.begin(u64::from(segment), 5);
-                cell.handle(&order(session, segment, 1, 0), |_| {});
+                cell.begin(u64::from(instrument), 5);
+                cell.handle(&order(session, instrument, 1, 0), |_| {});
             }
         }
         let (saved, hash) = (cell.save(), cell.hash());
         cell.begin_snapshot();
         let mut snapshot = None;
-        for segment in (0..30).rev() {
+        for instrument in (0..30).rev() {
             cell.begin(100, 9);
-            cell.handle(&order(1, segment, 2, u64::from(segment < 20)), |_| {});
+            cell.handle(&order(1, instrument, 2, u64::from(instrument < 20)), |_| {});
             if snapshot.is_none() {
-                snapshot = cell.copy_one();
+                snapshot = cell.copy_next();
             }
         }
         while snapshot.is_none() {
-            snapshot = cell.copy_one();
+            snapshot = cell.copy_next();
         }
         assert_eq!(snapshot.as_ref(), Some(&saved));
         let loaded = Cell::<Book>::load(&saved).unwrap();

@@ -29,31 +29,31 @@ struct Line {
 
 /// Writes down the states of one replica.
 #[derive(Debug)]
-pub struct Hashes {
+pub struct StateHashes {
     path: PathBuf,
     file: Arc<File>,
     /// The hash of a snapshot, in the making.
     making: Option<JoinHandle<Result<(), Failure>>>,
 }
 
-impl Hashes {
+impl StateHashes {
     /// Goes on with the file in a replica's folder, which is made if it is missing.
     ///
     /// # Errors
     /// If the file cannot be made.
-    pub fn open(folder: &Path) -> Result<Hashes, Failure> {
+    pub fn open(folder: &Path) -> Result<StateHashes, Failure> {
         let path = folder.join(NAME);
         let opened = std::fs::create_dir_all(folder)
             .and_then(|()| OpenOptions::new().create(true).append(true).open(&path));
         let file = Arc::new(opened.map_err(|error| unwritten(&path, &error))?);
-        Ok(Hashes { path, file, making: None })
+        Ok(StateHashes { path, file, making: None })
     }
 
     /// Notes the state after a batch by its hash.
     ///
     /// # Errors
     /// If the disk does not take it.
-    pub fn note(&mut self, index: u64, hash: u64) -> Result<(), Failure> {
+    pub fn record(&mut self, index: u64, hash: u64) -> Result<(), Failure> {
         write(&self.file, &self.path, index, hash)
     }
 
@@ -61,7 +61,7 @@ impl Hashes {
     ///
     /// # Errors
     /// If the one before was not taken by the disk.
-    pub fn note_state(&mut self, index: u64, state: &[u8]) -> Result<(), Failure> {
+    pub fn record_snapshot(&mut self, index: u64, state: &[u8]) -> Result<(), Failure> {
         self.settle()?;
         let (file, path, state) = (Arc::clone(&self.file), self.path.clone(), state.to_vec());
         let make = move || write(&file, &path, index, fnv1a(&state));
@@ -127,12 +127,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("cell-0");
         assert_eq!(read(&own), Ok(vec![]));
-        let mut hashes = Hashes::open(&own).unwrap();
-        hashes.note(3, 0xff).unwrap();
-        hashes.note_state(5, b"a state").unwrap();
+        let mut hashes = StateHashes::open(&own).unwrap();
+        hashes.record(3, 0xff).unwrap();
+        hashes.record_snapshot(5, b"a state").unwrap();
         hashes.settle().unwrap();
-        let mut again = Hashes::open(&own).unwrap();
-        again.note(9, u64::MAX).unwrap();
+        let mut again = StateHashes::open(&own).unwrap();
+        again.record(9, u64::MAX).unwrap();
         assert_eq!(read(&own), Ok(vec![(3, 0xff), (5, fnv1a(b"a state")), (9, u64::MAX)]));
         std::fs::write(own.join(NAME), "{\"index\":1,\"hash\":\"x\"}\n").unwrap();
         assert!(read(&own).unwrap_err().message.contains("hashes.jsonl cannot be read"));

@@ -2,7 +2,7 @@
 //!
 //! Orders travel in a ring: client → gateway → router → mediator → transaction processor →
 //! gateway → client. A mediator matches the orders of its instruments, each of which is a
-//! *segment*: the unit of state, of order and of routing.
+//! *instrument*: the unit of state, of order and of routing.
 //!
 //! [`network`] is the file that all nodes share, [`link`] and [`wire`] carry frames between them,
 //! [`cell`] is the state of one group of instruments, [`control`] decides where each instrument is,

@@ -20,8 +20,8 @@ use nm_sys::socket;
 
 use crate::wire::{self, HEADER_BYTES, Header};
 
-pub use ring::{RING_BYTES, Ring};
-pub use watch::Watch;
+pub use ring::{SHM_RING_BYTES, ShmStream};
+pub use watch::LinkPoller;
 
 /// Room that the kernel is asked for in each direction, bytes.
 const SOCKET_BYTES: u32 = 4 << 20;
@@ -86,7 +86,7 @@ pub enum Stream {
     /// A Unix socket.
     Unix(UnixStream),
     /// Shared memory.
-    Shm(Ring),
+    Shm(ShmStream),
 }
 
 impl Stream {
@@ -100,7 +100,7 @@ impl Stream {
             Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
             Address::Shm(path) => {
                 let lifeline = UnixStream::connect(path)?;
-                Ring::take(lifeline, limit).map(Stream::Shm)
+                ShmStream::take(lifeline, limit).map(Stream::Shm)
             }
         }
     }
@@ -186,7 +186,7 @@ impl Listener {
             Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
             Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
             Listener::Shm(listener) => {
-                listener.accept().and_then(|(stream, _)| Ring::offer(stream)).map(Stream::Shm)
+                listener.accept().and_then(|(stream, _)| ShmStream::offer(stream)).map(Stream::Shm)
             }
         };
         match accepted {
@@ -225,9 +225,9 @@ fn is_passing(error: &io::Error) -> bool {
 
 /// Why a link is of no use any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct LinkError(pub String);
 
-impl fmt::Display for Broken {
+impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -235,7 +235,7 @@ impl fmt::Display for Broken {
 
 /// A frame as it came, to be changed and sent on.
 #[derive(Debug)]
-pub struct Arrived<'a> {
+pub struct ReceivedFrame<'a> {
     /// Its header.
     pub header: Header,
     body_bytes: usize,
@@ -243,7 +243,7 @@ pub struct Arrived<'a> {
     pub bytes: &'a mut [u8],
 }
 
-impl Arrived<'_> {
+impl ReceivedFrame<'_> {
     /// Its body, without padding.
     pub fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..HEADER_BYTES + self.body_bytes]
@@ -263,16 +263,16 @@ impl Input {
     ///
     /// # Errors
     /// If what comes next is no frame.
-    pub fn next_frame(&mut self) -> Result<Option<Arrived<'_>>, Broken> {
+    pub fn next_frame(&mut self) -> Result<Option<ReceivedFrame<'_>>, LinkError> {
         let start = self.start;
         let (header, body_bytes, length) = match wire::read(&self.bytes[start..self.end]) {
             Ok(None) => return Ok(None),
             Ok(Some(frame)) => (frame.header, frame.body.len(), frame.bytes.len()),
-            Err(error) => return Err(Broken(error.to_string())),
+            Err(error) => return Err(LinkError(error.to_string())),
         };
         self.start += length;
         let bytes = &mut self.bytes[start..start + length];
-        Ok(Some(Arrived { header, body_bytes, bytes }))
+        Ok(Some(ReceivedFrame { header, body_bytes, bytes }))
     }
 
     /// Room for at least `bytes` behind what is there.
@@ -315,10 +315,10 @@ impl Link {
     ///
     /// # Errors
     /// If the peer ended the stream, or it failed.
-    pub fn receive(&mut self) -> Result<(), Broken> {
+    pub fn receive(&mut self) -> Result<(), LinkError> {
         let room = self.input.room(READ_BYTES);
         match self.stream.read(room) {
-            Ok(0) => Err(Broken("the peer ended it".to_string())),
+            Ok(0) => Err(LinkError("the peer ended it".to_string())),
             Ok(count) => {
                 self.input.end += count;
                 Ok(())
@@ -328,7 +328,7 @@ impl Link {
             {
                 Ok(())
             }
-            Err(error) => Err(Broken(error.to_string())),
+            Err(error) => Err(LinkError(error.to_string())),
         }
     }
 
@@ -336,7 +336,7 @@ impl Link {
     ///
     /// # Errors
     /// If the stream failed, or too much waits.
-    pub fn flush(&mut self) -> Result<bool, Broken> {
+    pub fn flush(&mut self) -> Result<bool, LinkError> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {
                 Ok(count) => self.written += count,
@@ -344,7 +344,7 @@ impl Link {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return self.waits();
                 }
-                Err(error) => return Err(Broken(error.to_string())),
+                Err(error) => return Err(LinkError(error.to_string())),
             }
         }
         self.output.clear();
@@ -352,10 +352,10 @@ impl Link {
         Ok(true)
     }
 
-    fn waits(&mut self) -> Result<bool, Broken> {
+    fn waits(&mut self) -> Result<bool, LinkError> {
         let waiting = self.output.len() - self.written;
         if waiting > WAITING_BYTES_MAX {
-            return Err(Broken(format!("the peer does not read: {waiting} bytes wait for it")));
+            return Err(LinkError(format!("the peer does not read: {waiting} bytes wait for it")));
         }
         if self.written > waiting {
             self.output.drain(..self.written);

@@ -193,7 +193,7 @@ impl Network {
     ///
     /// # Errors
     /// A sentence, if a path is no UTF-8.
-    pub fn text(&self) -> Result<String, String> {
+    pub fn to_toml(&self) -> Result<String, String> {
         toml::to_string(self).map_err(|error| format!("the network cannot be written: {error}"))
     }
 
@@ -235,8 +235,8 @@ impl Network {
     }
 
     /// The cell of an instrument as long as the map makes no exception.
-    pub fn cell_of(&self, segment: Segment) -> u16 {
-        (segment as usize % self.mediator.len()) as u16
+    pub fn cell_of(&self, instrument: Segment) -> u16 {
+        (instrument as usize % self.mediator.len()) as u16
     }
 
     /// The processor that sends the replies of a cell.
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn a_network_comes_back_from_its_file() {
         let network = network("2-1-3-2");
-        let text = network.text().unwrap();
+        let text = network.to_toml().unwrap();
         assert_eq!(Network::parse(&text).unwrap(), network);
         let refused = |text: &str, why: &str| {
             let error = Network::parse(text).unwrap_err();

@@ -17,14 +17,14 @@ use nm_sys::clock::Deadline;
 
 use crate::link::{Address, Link, Stream};
 use crate::network::{Durability, Network, Node, Role};
-use crate::node::{self, Ended, Notice};
+use crate::node::{self, NodeEvent, NodeSummary};
 use crate::wire::{self, FrameKind, Header};
 
 /// Nothing here takes so long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A network of threads over Unix sockets, in a folder that goes with it.
-pub struct Ring {
+pub struct TestRing {
     /// The network that the nodes were given.
     pub network: Network,
     /// Holds the sockets and what the nodes write.
@@ -37,12 +37,12 @@ pub struct Ring {
 /// A node that runs.
 pub struct Running {
     stop: UnixStream,
-    thread: JoinHandle<Ended>,
+    thread: JoinHandle<NodeSummary>,
 }
 
-impl Ring {
+impl TestRing {
     /// A ring of so many nodes, not started.
-    pub fn new(counts: &str, durability: Durability) -> Ring {
+    pub fn new(counts: &str, durability: Durability) -> TestRing {
         let folder = tempfile::tempdir().unwrap();
         let mut network = Network::new(counts.parse().unwrap(), |role, index| {
             let path = folder.path().join(format!("{role}-{index}"));
@@ -52,7 +52,7 @@ impl Ring {
         });
         network.durability = durability;
         network.data = Some(folder.path().join("data"));
-        Ring { network, folder, troubles: Arc::default(), nodes: BTreeMap::new() }
+        TestRing { network, folder, troubles: Arc::default(), nodes: BTreeMap::new() }
     }
 
     /// Starts all nodes and waits until all links are up.
@@ -75,11 +75,11 @@ impl Ring {
         let (network, ready) = (seen.clone(), Arc::clone(ready));
         let troubles = Arc::clone(&self.troubles);
         let thread = std::thread::spawn(move || {
-            let mut say = |notice: &Notice| {
-                if matches!(notice, Notice::Ready { .. }) {
+            let mut say = |notice: &NodeEvent| {
+                if matches!(notice, NodeEvent::Ready { .. }) {
                     ready.fetch_add(1, Ordering::AcqRel);
                 }
-                if let Notice::Trouble { message, .. } = notice {
+                if let NodeEvent::Warning { message, .. } = notice {
                     troubles.lock().unwrap().push(message.clone());
                 }
             };
@@ -97,19 +97,19 @@ impl Ring {
     }
 
     /// Ends one node.
-    pub fn stop_one(&mut self, role: Role, index: usize) -> Ended {
+    pub fn stop_one(&mut self, role: Role, index: usize) -> NodeSummary {
         let running = self.nodes.remove(&(role, index)).unwrap();
         drop(running.stop);
         running.thread.join().unwrap()
     }
 
     /// Ends all nodes.
-    pub fn stop(mut self) -> Vec<Ended> {
+    pub fn stop(mut self) -> Vec<NodeSummary> {
         self.stop_all()
     }
 
     /// Ends all nodes; what they wrote stays as long as the ring.
-    pub fn stop_all(&mut self) -> Vec<Ended> {
+    pub fn stop_all(&mut self) -> Vec<NodeSummary> {
         let all: Vec<_> = self.nodes.keys().copied().collect();
         all.into_iter().map(|(role, index)| self.stop_one(role, index)).collect()
     }
@@ -147,7 +147,7 @@ pub struct Client {
 
 impl Client {
     /// A client of these sessions at a gateway.
-    pub fn new(ring: &Ring, gateway: usize, sessions: &[u32]) -> Client {
+    pub fn new(ring: &TestRing, gateway: usize, sessions: &[u32]) -> Client {
         Client {
             address: ring.network.gateway[gateway].address.clone(),
             link: None,
@@ -163,14 +163,14 @@ impl Client {
     }
 
     /// Sends a request.
-    pub fn request(&mut self, session: u32, segment: u32, flags: u16, command: &Command) {
+    pub fn request(&mut self, session: u32, instrument: u32, flags: u16, command: &Command) {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
-        let flow = self.flows.entry((session, segment)).or_default();
-        let settled = if flow.pending.is_empty() { wire::SETTLED } else { 0 };
+        let flow = self.flows.entry((session, instrument)).or_default();
+        let settled = if flow.pending.is_empty() { wire::PREVIOUS_ANSWERED } else { 0 };
         let header = Header {
             flags: flags | wire::STAMPED | settled,
-            segment,
+            instrument,
             session,
             client_seq: *seq,
             previous_seq: flow.last,
@@ -221,7 +221,7 @@ impl Client {
                 let stamps = wire::stamps(&whole).unwrap();
                 assert!(stamps[0] > 0 && stamps.is_sorted(), "{stamps:?}");
                 assert!(stamps[3] <= nm_sys::clock::monotonic_ns());
-                let flow = self.flows.get_mut(&(header.session, header.segment)).unwrap();
+                let flow = self.flows.get_mut(&(header.session, header.instrument)).unwrap();
                 let first = flow.pending.front().map(|(seq, _)| *seq);
                 // Whatever the gateway lost, a reply comes in order and once for each link.
                 if first != Some(header.client_seq) {
@@ -262,14 +262,14 @@ pub fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
 }
 
 /// Instruments that are traded.
-pub const SEGMENTS: u32 = 5;
+pub const INSTRUMENTS: u32 = 5;
 
 /// Orders that a session may have without reply on an instrument.
 const WINDOW: usize = 8;
 
 /// Lets a session send what its window has room for; `sent` of `count` are sent.
-fn send(client: &mut Client, session: u32, segment: u32, sent: &mut u64, count: u64) {
-    let pending = client.flows.get(&(session, segment)).map_or(0, |flow| flow.pending.len());
+fn send(client: &mut Client, session: u32, instrument: u32, sent: &mut u64, count: u64) {
+    let pending = client.flows.get(&(session, instrument)).map_or(0, |flow| flow.pending.len());
     let room = WINDOW.saturating_sub(pending).min((count - *sent) as usize);
     for _ in 0..room {
         *sent += 1;
@@ -277,7 +277,7 @@ fn send(client: &mut Client, session: u32, segment: u32, sent: &mut u64, count: 
         let side = if is_buy { Side::Buy } else { Side::Sell };
         let price = 100 + (*sent * 7 % 5) as i64;
         let flags = if sent.is_multiple_of(50) { wire::PUBLIC } else { 0 };
-        client.request(session, segment, flags, &order(session, *sent, side, price));
+        client.request(session, instrument, flags, &order(session, *sent, side, price));
     }
 }
 
@@ -290,18 +290,18 @@ pub fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize
         let mut is_done = true;
         for client in &mut *clients {
             for session in client.sessions.keys().copied().collect::<Vec<_>>() {
-                for segment in 0..SEGMENTS {
-                    let sent = sent.entry((session, segment)).or_default();
-                    send(client, session, segment, sent, count);
+                for instrument in 0..INSTRUMENTS {
+                    let sent = sent.entry((session, instrument)).or_default();
+                    send(client, session, instrument, sent, count);
                     is_done &= *sent == count;
                 }
             }
             client.turn();
             is_done &= client.waiting() == 0;
         }
-        let mut replies = [0; SEGMENTS as usize];
+        let mut replies = [0; INSTRUMENTS as usize];
         for told in clients.iter().flat_map(Client::replies) {
-            replies[told.header.segment as usize] += 1;
+            replies[told.header.instrument as usize] += 1;
         }
         meanwhile(replies.into_iter().min().unwrap_or(0) * replies.len());
         if is_done {
@@ -322,10 +322,10 @@ pub fn prove(clients: &[Client], count: u64) {
         sessions += client.sessions.len() as u64;
         for told in client.replies() {
             let header = &told.header;
-            assert_eq!(header.flags & wire::FORGOTTEN, 0);
-            assert!(numbers.entry(header.segment).or_default().insert(header.output_seq));
+            assert_eq!(header.flags & wire::EXPIRED, 0);
+            assert!(numbers.entry(header.instrument).or_default().insert(header.output_seq));
             let now = (header.client_seq, header.output_seq);
-            let before = last.insert((header.session, header.segment), now).unwrap_or_default();
+            let before = last.insert((header.session, header.instrument), now).unwrap_or_default();
             assert!(before.0 < now.0 && before.1 < now.1, "{before:?} {now:?}");
         }
     }
@@ -333,7 +333,7 @@ pub fn prove(clients: &[Client], count: u64) {
         assert_eq!(numbers.len() as u64, sessions * count);
         assert_eq!(numbers.last(), Some(&(sessions * count)), "carried out twice");
     }
-    assert_eq!(numbers.len(), SEGMENTS as usize);
+    assert_eq!(numbers.len(), INSTRUMENTS as usize);
 }
 
 /// Stands between a node and those that connect to it, and cuts each connection after a while.
@@ -404,7 +404,7 @@ fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &Atomi
 }
 
 /// Starts a ring each node of which is reached through a cutter; it listens where it always did.
-pub fn cut_again_and_again(ring: &mut Ring) -> Vec<Cutter> {
+pub fn start_with_cutters(ring: &mut TestRing) -> Vec<Cutter> {
     let mut cutters = vec![];
     let mut seen = ring.network.clone();
     for (role, nodes) in [

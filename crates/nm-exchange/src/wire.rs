@@ -4,9 +4,9 @@
 //! ```text
 //!  0 length u32      whole frame, padding included      24 client_seq u64
 //!  4 version u8      5 kind u8      6 flags u16         32 previous_seq u64
-//!  8 segment u32                                        40 intended_ns u64
+//!  8 instrument u32                                        40 intended_ns u64
 //! 12 gateway u16    14 cell u16                         48 output_seq u64
-//! 16 epoch u32                                          56 body_bytes u32
+//! 16 map_version u32                                          56 body_bytes u32
 //! 20 session u32                                        60 checksum u32 (CRC-32C of both)
 //! ```
 //!
@@ -28,20 +28,20 @@ pub const VERSION: u8 = 1;
 pub const PUBLIC: u16 = 1;
 
 /// Flag: the request was handled before, and this is its outcome once more.
-pub const REPEATED: u16 = 2;
+pub const RESENT: u16 = 2;
 
 /// Flag: the frame ends with [`STAMPS`] stamps.
 pub const STAMPED: u16 = 4;
 
 /// Flag of a [`FrameKind::Reply`]: the outcome is not kept any more; of a [`FrameKind::Private`]:
 /// the events before these are not, and what they were is not known.
-pub const FORGOTTEN: u16 = 8;
+pub const EXPIRED: u16 = 8;
 
 /// Flag of a [`FrameKind::Request`]: the one before it on the instrument was answered.
-pub const SETTLED: u16 = 16;
+pub const PREVIOUS_ANSWERED: u16 = 16;
 
 /// Flag of a [`FrameKind::Released`]: the instrument is given away.
-pub const GIVEN: u16 = 32;
+pub const GRANTED: u16 = 32;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,36 +58,36 @@ pub enum FrameKind {
     /// instrument in `previous_seq`.
     Reply = 3,
     /// What happened to a session's order by somebody else's request, or is told again
-    /// ([`REPEATED`]). Body: events, numbered as those of a reply.
+    /// ([`RESENT`]). Body: events, numbered as those of a reply.
     Private = 4,
     /// What happened, to everybody. Body: events, with the number of the instrument's last public
     /// event before them in `previous_seq`.
     Public = 5,
-    /// A mediator leads a cell from this epoch on; or what was sent to it may be lost.
-    Lead = 6,
+    /// A mediator leads a cell from this map_version on; or what was sent to it may be lost.
+    Leader = 6,
     /// A request came whose predecessor did not: the gateway sends again what has no reply.
-    Again = 7,
+    Nak = 7,
     /// A node of the network answers a hello: so it is known to be up. Number of the start of the
     /// one who answers in `client_seq`. An observer is answered the same.
     Welcome = 8,
-    /// What a node sees of others, for control. Body: [`crate::control::View`].
-    View = 9,
+    /// What a node sees of others, for control. Body: [`crate::control::MembershipReport`].
+    MembershipReport = 9,
     /// The map of instruments and the leaders, as control has them. Body:
-    /// [`crate::control::Routes`].
-    Routes = 10,
-    /// Control asks a cell to give an instrument away, in the map's `epoch`. Goes through the
+    /// [`crate::control::RoutingTable`].
+    RoutingTable = 10,
+    /// Control asks a cell to give an instrument away, in the map's `map_version`. Goes through the
     /// cell's log.
     Release = 11,
-    /// The cell's answer: [`GIVEN`], or it has traded the instrument and keeps it.
+    /// The cell's answer: [`GRANTED`], or it has traded the instrument and keeps it.
     Released = 12,
     /// An observer asks a node. Body: [`crate::control::Ask`].
-    Ask = 13,
+    AdminRequest = 13,
     /// The node's answer. Body: [`crate::control::Answer`].
-    Answer = 14,
+    AdminResponse = 14,
     /// From a session: it may miss events after the number in `output_seq` on an instrument; it is
     /// told them, or that there are none. To a client: events of this cell may have been lost on
     /// the way, so it shall ask for them.
-    Recall = 15,
+    ResendRequest = 15,
 }
 
 impl FrameKind {
@@ -98,16 +98,16 @@ impl FrameKind {
             FrameKind::Reply,
             FrameKind::Private,
             FrameKind::Public,
-            FrameKind::Lead,
-            FrameKind::Again,
+            FrameKind::Leader,
+            FrameKind::Nak,
             FrameKind::Welcome,
-            FrameKind::Recall,
-            FrameKind::View,
-            FrameKind::Routes,
+            FrameKind::ResendRequest,
+            FrameKind::MembershipReport,
+            FrameKind::RoutingTable,
             FrameKind::Release,
             FrameKind::Released,
-            FrameKind::Ask,
-            FrameKind::Answer,
+            FrameKind::AdminRequest,
+            FrameKind::AdminResponse,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code).ok_or(Meaningless)
     }
@@ -118,17 +118,17 @@ impl FrameKind {
 pub struct Header {
     /// What the frame is.
     pub kind: FrameKind,
-    /// [`PUBLIC`], [`REPEATED`], [`STAMPED`], [`FORGOTTEN`], [`SETTLED`].
+    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`].
     pub flags: u16,
     /// Instrument.
-    pub segment: u32,
+    pub instrument: u32,
     /// Gateway of the session.
     pub gateway: u16,
     /// Cell of the instrument.
     pub cell: u16,
     /// Of a request: of the map by which its cell was chosen. Of a lead: in which the cell's leader
     /// leads.
-    pub epoch: u32,
+    pub map_version: u32,
     /// User's session.
     pub session: u32,
     /// Number of the request within its session.
@@ -149,10 +149,10 @@ impl Header {
         Header {
             kind,
             flags: 0,
-            segment: 0,
+            instrument: 0,
             gateway: 0,
             cell: 0,
-            epoch: 0,
+            map_version: 0,
             session: 0,
             client_seq: 0,
             previous_seq: 0,
@@ -185,10 +185,10 @@ pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>)
     out.extend_from_slice(&(length as u32).to_le_bytes());
     out.extend_from_slice(&[VERSION, header.kind as u8]);
     out.extend_from_slice(&header.flags.to_le_bytes());
-    out.extend_from_slice(&header.segment.to_le_bytes());
+    out.extend_from_slice(&header.instrument.to_le_bytes());
     out.extend_from_slice(&header.gateway.to_le_bytes());
     out.extend_from_slice(&header.cell.to_le_bytes());
-    out.extend_from_slice(&header.epoch.to_le_bytes());
+    out.extend_from_slice(&header.map_version.to_le_bytes());
     out.extend_from_slice(&header.session.to_le_bytes());
     for number in [header.client_seq, header.previous_seq, header.intended_ns, header.output_seq] {
         out.extend_from_slice(&number.to_le_bytes());
@@ -201,11 +201,11 @@ pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>)
     out.resize(start + length, 0);
 }
 
-/// Writes gateway, cell and epoch of the map into a whole frame, and its checksum anew.
-pub fn route(frame: &mut [u8], gateway: u16, cell: u16, epoch: u32) {
+/// Writes gateway, cell and map_version of the map into a whole frame, and its checksum anew.
+pub fn route(frame: &mut [u8], gateway: u16, cell: u16, map_version: u32) {
     frame[12..14].copy_from_slice(&gateway.to_le_bytes());
     frame[14..16].copy_from_slice(&cell.to_le_bytes());
-    frame[16..20].copy_from_slice(&epoch.to_le_bytes());
+    frame[16..20].copy_from_slice(&map_version.to_le_bytes());
     let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
     frame[60..64].fill(0);
     let checksum = nm_codec::crc32c(&frame[..HEADER_BYTES + body_bytes]);
@@ -213,8 +213,8 @@ pub fn route(frame: &mut [u8], gateway: u16, cell: u16, epoch: u32) {
 }
 
 /// Says in a whole request that the one before it was answered, and writes its checksum anew.
-pub fn settle(frame: &mut [u8]) {
-    frame[6] |= SETTLED as u8;
+pub fn mark_previous_answered(frame: &mut [u8]) {
+    frame[6] |= PREVIOUS_ANSWERED as u8;
     frame[60..64].fill(0);
     let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
     let checksum = nm_codec::crc32c(&frame[..HEADER_BYTES + body_bytes]);
@@ -243,10 +243,10 @@ pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, Meaningless> {
     let header = Header {
         kind: FrameKind::of(head[5])?,
         flags,
-        segment: u32_at(8),
+        instrument: u32_at(8),
         gateway: u16_at(12),
         cell: u16_at(14),
-        epoch: u32_at(16),
+        map_version: u32_at(16),
         session: u32_at(20),
         client_seq: u64_at(24),
         previous_seq: u64_at(32),
@@ -296,10 +296,10 @@ mod tests {
     fn header() -> Header {
         Header {
             flags: PUBLIC | STAMPED,
-            segment: 1,
+            instrument: 1,
             gateway: 2,
             cell: 3,
-            epoch: 4,
+            map_version: 4,
             session: 5,
             client_seq: 6,
             previous_seq: 7,
@@ -317,10 +317,10 @@ mod tests {
         stamp(&mut bytes, 2, 1 << 60 | 7);
         route(&mut bytes, 700, 800, 900);
         let routed = read(&bytes).unwrap().unwrap();
-        let routed_header = Header { gateway: 700, cell: 800, epoch: 900, ..header() };
+        let routed_header = Header { gateway: 700, cell: 800, map_version: 900, ..header() };
         assert_eq!((routed.header, routed.body), (routed_header, &b"what is asked"[..]));
-        settle(&mut bytes);
-        let flags = header().flags | SETTLED;
+        mark_previous_answered(&mut bytes);
+        let flags = header().flags | PREVIOUS_ANSWERED;
         let settled = Header { flags, ..routed_header };
         assert_eq!(read(&bytes).unwrap().unwrap().header, settled);
         bytes[6] = header().flags as u8;

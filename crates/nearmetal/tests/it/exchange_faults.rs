@@ -306,7 +306,7 @@ impl Cut {
                 }
             }
             let file = folder.join(format!("network-{}-{}.toml", from.0, from.1));
-            fs::write(file, seen.text().unwrap()).unwrap();
+            fs::write(file, seen.to_toml().unwrap()).unwrap();
         }
         Cut { net, out, back, others }
     }

@@ -56,7 +56,7 @@ impl Net {
         network.data = Some(folder.path().join("data"));
         network.record = true;
         fs::create_dir(folder.path().join("nodes")).unwrap();
-        fs::write(folder.path().join("network.toml"), network.text().unwrap()).unwrap();
+        fs::write(folder.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
         Net { network, nodes: BTreeMap::new(), folder }
     }
 
@@ -150,9 +150,9 @@ pub struct Load(Generator);
 
 impl Load {
     /// Sessions on so many instruments, with messages of so many bytes.
-    pub fn new(net: &Net, segments: u32, bytes: u32) -> Load {
+    pub fn new(net: &Net, instruments: u32, bytes: u32) -> Load {
         let sizes = Sizes::new(bytes, bytes, bytes).unwrap();
-        let settings = Settings { sessions: 16, segments, sizes, ..Settings::default() };
+        let settings = Settings { sessions: 16, instruments, sizes, ..Settings::default() };
         let gateways: Vec<_> =
             net.network.gateway.iter().map(|node| node.address.clone()).collect();
         let log = net.path().join("client-0.log");

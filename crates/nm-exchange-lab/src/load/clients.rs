@@ -95,7 +95,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Clients {
     gateways: usize,
-    segments: usize,
+    instruments: usize,
     is_stamped: bool,
     /// Last number of each session; the first is not used.
     last_seqs: Vec<u64>,
@@ -111,16 +111,16 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Sessions 0 to `sessions` on instruments 0 to `segments` - 1, spread over gateways.
-    pub fn new(sessions: u32, segments: u32, gateways: usize, is_stamped: bool) -> Clients {
-        let (sessions, segments) = (sessions as usize + 1, segments as usize);
+    /// Sessions 0 to `sessions` on instruments 0 to `instruments` - 1, spread over gateways.
+    pub fn new(sessions: u32, instruments: u32, gateways: usize, is_stamped: bool) -> Clients {
+        let (sessions, instruments) = (sessions as usize + 1, instruments as usize);
         Clients {
             gateways: gateways.max(1),
-            segments,
+            instruments,
             is_stamped,
             last_seqs: vec![0; sessions],
-            pairs: vec![NEW; sessions * segments],
-            broadcast: vec![NOTHING; gateways.max(1) * segments],
+            pairs: vec![NEW; sessions * instruments],
+            broadcast: vec![NOTHING; gateways.max(1) * instruments],
             asked: 0,
             pending: 0,
             body: vec![],
@@ -143,17 +143,17 @@ impl Clients {
         session as usize % self.gateways
     }
 
-    fn pair(&self, session: UserId, segment: u32) -> Option<usize> {
-        let (session, segment) = (session as usize, segment as usize);
-        (session < self.last_seqs.len() && segment < self.segments)
-            .then(|| session * self.segments + segment)
+    fn pair(&self, session: UserId, instrument: u32) -> Option<usize> {
+        let (session, instrument) = (session as usize, instrument as usize);
+        (session < self.last_seqs.len() && instrument < self.instruments)
+            .then(|| session * self.instruments + instrument)
     }
 
     /// A session asks. The frame goes to the end of `out`, its gateway's output, unless too many
     /// are under way. The record is for the client log; none if there is no such session or
     /// instrument.
     pub fn ask(&mut self, ask: &Ask, intended_ns: u64, out: &mut Vec<u8>) -> Option<Record> {
-        let at = self.pair(ask.session, ask.segment)?;
+        let at = self.pair(ask.session, ask.instrument)?;
         let last_seq = &mut self.last_seqs[ask.session as usize];
         *last_seq += 1;
         let client_seq = *last_seq;
@@ -168,7 +168,7 @@ impl Clients {
         if under_way <= UNDER_WAY_MAX {
             self.write(&pending, under_way == 1, self.pairs[at].seen, out);
         }
-        let name = Name { segment: ask.segment, session: ask.session, client_seq };
+        let name = Name { instrument: ask.instrument, session: ask.session, client_seq };
         let command_hash = command_hash(&ask.command);
         Some(Record::Sent(Sent { name, intended_ns, command_hash }))
     }
@@ -179,8 +179,8 @@ impl Clients {
         let header = Header {
             flags: flag(wire::PUBLIC, ask.is_public)
                 | flag(wire::STAMPED, self.is_stamped)
-                | flag(wire::SETTLED, is_settled),
-            segment: ask.segment,
+                | flag(wire::PREVIOUS_ANSWERED, is_settled),
+            instrument: ask.instrument,
             session: ask.session,
             client_seq,
             previous_seq,
@@ -205,7 +205,7 @@ impl Clients {
     ) -> (Option<Reply>, Option<Record>) {
         match header.kind {
             FrameKind::Private => {
-                self.counts.private += u64::from(header.flags & wire::REPEATED == 0);
+                self.counts.private += u64::from(header.flags & wire::RESENT == 0);
                 self.told(header, body, out);
             }
             FrameKind::Public => self.broadcast(header, body),
@@ -213,7 +213,9 @@ impl Clients {
                 self.told(header, body.get(8..).unwrap_or_default(), out);
                 return self.reply(header, body, at_ns, out);
             }
-            FrameKind::Recall => self.recall(usize::from(header.gateway), Some(header.cell), out),
+            FrameKind::ResendRequest => {
+                self.recall(usize::from(header.gateway), Some(header.cell), out)
+            }
             _ => {}
         }
         (None, None)
@@ -221,12 +223,12 @@ impl Clients {
 
     /// Takes the events of a frame, those that are new, if none is missing before them.
     fn told(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
-        let Some(at) = self.pair(header.session, header.segment) else { return };
+        let Some(at) = self.pair(header.session, header.instrument) else { return };
         let pair = &mut self.pairs[at];
         pair.cell = header.cell;
-        let is_recalled = header.kind == FrameKind::Private && header.flags & wire::REPEATED != 0;
+        let is_recalled = header.kind == FrameKind::Private && header.flags & wire::RESENT != 0;
         let mut number = header.previous_seq;
-        if is_recalled && number > pair.seen && header.flags & wire::FORGOTTEN != 0 {
+        if is_recalled && number > pair.seen && header.flags & wire::EXPIRED != 0 {
             (pair.seen, pair.is_broken) = (number, true);
             self.counts.unknown += 1;
         }
@@ -257,10 +259,10 @@ impl Clients {
         let pair = &mut self.pairs[at];
         pair.is_recalling = true;
         let header = Header {
-            session: (at / self.segments) as u32,
-            segment: (at % self.segments) as u32,
+            session: (at / self.instruments) as u32,
+            instrument: (at % self.instruments) as u32,
             output_seq: pair.seen,
-            ..Header::new(FrameKind::Recall)
+            ..Header::new(FrameKind::ResendRequest)
         };
         wire::write(&header, &[], 0, out);
     }
@@ -269,7 +271,7 @@ impl Clients {
     /// of one cell.
     pub fn recall(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
-            let (session, pair) = (at / self.segments, &self.pairs[at]);
+            let (session, pair) = (at / self.instruments, &self.pairs[at]);
             let is_its = session % self.gateways == gateway && pair.last_seq > 0;
             if is_its && cell.is_none_or(|cell| cell == pair.cell) {
                 self.recall_one(at, out);
@@ -281,7 +283,7 @@ impl Clients {
     pub fn recall_again(&mut self, gateway: usize, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let Pair { is_recalling, is_unsure, .. } = self.pairs[at];
-            let is_its = at / self.segments % self.gateways == gateway;
+            let is_its = at / self.instruments % self.gateways == gateway;
             if is_its && (is_recalling || is_unsure) {
                 self.recall_one(at, out);
             }
@@ -297,16 +299,17 @@ impl Clients {
     pub fn all_told(&self) -> impl Iterator<Item = Record> {
         let asked = self.pairs.iter().enumerate().filter(|(_, pair)| pair.last_seq > 0);
         asked.map(|(at, pair)| {
-            let (session, segment) = ((at / self.segments) as u32, (at % self.segments) as u32);
+            let (session, instrument) =
+                ((at / self.instruments) as u32, (at % self.instruments) as u32);
             let (events, events_hash, is_broken) = (pair.seen, pair.hash, pair.is_broken);
-            Record::Told(Told { session, segment, events, events_hash, is_broken })
+            Record::Told(Told { session, instrument, events, events_hash, is_broken })
         })
     }
 
     fn broadcast(&mut self, header: &Header, body: &[u8]) {
-        let (gateway, segment) = (usize::from(header.gateway), header.segment as usize);
-        let last = self.broadcast.get_mut(gateway * self.segments + segment);
-        let Some(last) = last.filter(|_| segment < self.segments) else { return };
+        let (gateway, instrument) = (usize::from(header.gateway), header.instrument as usize);
+        let last = self.broadcast.get_mut(gateway * self.instruments + instrument);
+        let Some(last) = last.filter(|_| instrument < self.instruments) else { return };
         let (mut fields, mut number) = (Fields(body), header.previous_seq);
         while codec::read_event(&mut fields).is_ok() {
             number += 1;
@@ -326,16 +329,16 @@ impl Clients {
         at_ns: u64,
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
-        let Header { session, segment, client_seq, output_seq, flags, .. } = *header;
+        let Header { session, instrument, client_seq, output_seq, flags, .. } = *header;
         let record = Record::Answered(Answered {
-            name: Name { segment, session, client_seq },
+            name: Name { instrument, session, client_seq },
             at_ns,
             output_seq,
             events_hash: Fields(body).u64().unwrap_or_default(),
-            is_repeated: flags & wire::REPEATED != 0,
-            is_forgotten: flags & wire::FORGOTTEN != 0,
+            is_repeated: flags & wire::RESENT != 0,
+            is_forgotten: flags & wire::EXPIRED != 0,
         });
-        let Some(at) = self.pair(session, segment) else { return (None, Some(record)) };
+        let Some(at) = self.pair(session, instrument) else { return (None, Some(record)) };
         let pending = &mut self.pairs[at].pending;
         let mut under_way = pending.iter().take(UNDER_WAY_MAX);
         let Some(place) = under_way.position(|known| known.client_seq == client_seq) else {
@@ -360,7 +363,7 @@ impl Clients {
         for session in sessions.collect::<Vec<usize>>() {
             let header = Header { session: session as u32, ..Header::new(FrameKind::Hello) };
             wire::write(&header, HELLO, 0, out);
-            let pairs = session * self.segments..(session + 1) * self.segments;
+            let pairs = session * self.instruments..(session + 1) * self.instruments;
             for at in pairs {
                 for place in 0..self.pairs[at].pending.len().min(UNDER_WAY_MAX) {
                     let pending = self.pairs[at].pending[place];
@@ -389,8 +392,8 @@ mod tests {
         headers
     }
 
-    fn tick(session: u32, segment: u32) -> Ask {
-        Ask { session, segment, command: Command::Tick, size_bytes: 300, is_public: false }
+    fn tick(session: u32, instrument: u32) -> Ask {
+        Ask { session, instrument, command: Command::Tick, size_bytes: 300, is_public: false }
     }
 
     fn reply_to(header: &Header) -> Header {
@@ -420,16 +423,16 @@ mod tests {
 
     #[test]
     fn each_event_counts_once_and_in_order_whatever_comes_how_often() {
-        let (private, again) = (FrameKind::Private, wire::REPEATED);
+        let (private, again) = (FrameKind::Private, wire::RESENT);
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
         clients.ask(&tick(1, 0), 5, &mut out);
-        assert_eq!(frames(&out)[0].flags & wire::SETTLED, wire::SETTLED);
+        assert_eq!(frames(&out)[0].flags & wire::PREVIOUS_ANSWERED, wire::PREVIOUS_ANSWERED);
         let receive = |clients: &mut Clients, (header, body): (Header, Vec<u8>)| {
             let mut out = vec![];
             clients.receive(&header, &body, 1, &mut out);
             let asked = frames(&out);
-            assert!(asked.iter().all(|header| header.kind == FrameKind::Recall));
+            assert!(asked.iter().all(|header| header.kind == FrameKind::ResendRequest));
             asked.iter().map(|header| header.output_seq).collect::<Vec<u64>>()
         };
         assert_eq!(receive(&mut clients, events(private, 0, 0, 3)), NONE);
@@ -450,15 +453,16 @@ mod tests {
         let Told { events: count, events_hash, is_broken, .. } = told(&clients);
         assert_eq!((count, events_hash, is_broken), (9, fnv1a_on(FNV1A, &whole), false));
         // The gateway bids all of one cell, and a new connection all, to recall.
-        let bid = |cell| (Header { cell, ..Header::new(FrameKind::Recall) }, vec![]);
+        let bid = |cell| (Header { cell, ..Header::new(FrameKind::ResendRequest) }, vec![]);
         assert_eq!(receive(&mut clients, bid(4)), NONE);
         assert_eq!(receive(&mut clients, bid(3)), [9]);
         out.clear();
         clients.connected(0, &mut out);
-        let recalls = frames(&out).into_iter().filter(|header| header.kind == FrameKind::Recall);
+        let recalls =
+            frames(&out).into_iter().filter(|header| header.kind == FrameKind::ResendRequest);
         assert_eq!(recalls.map(|header| header.output_seq).collect::<Vec<u64>>(), [9]);
         // What nobody knows any more is told as a gap.
-        let forgotten = again | wire::FORGOTTEN;
+        let forgotten = again | wire::EXPIRED;
         assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
         assert_eq!((told(&clients).events, told(&clients).is_broken), (21, true));
         assert_eq!((clients.counts.unknown, clients.recalling()), (1, 0));
@@ -488,8 +492,8 @@ mod tests {
     fn requests_are_numbered_by_session_and_name_the_one_before_on_the_instrument() {
         let mut clients = Clients::new(2, 3, 2, false);
         let mut out = vec![];
-        for (session, segment) in [(1, 0), (1, 2), (2, 0), (1, 0), (1, 2)] {
-            assert!(clients.ask(&tick(session, segment), 5, &mut out).is_some());
+        for (session, instrument) in [(1, 0), (1, 2), (2, 0), (1, 0), (1, 2)] {
+            assert!(clients.ask(&tick(session, instrument), 5, &mut out).is_some());
         }
         let seqs: Vec<(u64, u64)> =
             frames(&out).iter().map(|header| (header.client_seq, header.previous_seq)).collect();
@@ -524,7 +528,7 @@ mod tests {
 
     #[test]
     fn what_has_no_reply_is_sent_again_in_order_after_the_hellos() {
-        let settings = Settings { sessions: 6, segments: 4, ..Settings::default() };
+        let settings = Settings { sessions: 6, instruments: 4, ..Settings::default() };
         let (mut clients, mut maker) = (Clients::new(6, 4, 2, true), Maker::new(&settings));
         let mut outs = [vec![], vec![]];
         for _ in 0..200 {
@@ -541,9 +545,9 @@ mod tests {
         let again = frames(&again);
         let hellos = again.iter().filter(|header| header.kind == FrameKind::Hello);
         assert_eq!(hellos.map(|header| header.session).collect::<Vec<_>>(), [1, 3, 5]);
-        let of = |headers: &[Header], session, segment| -> Vec<u64> {
+        let of = |headers: &[Header], session, instrument| -> Vec<u64> {
             let is_asked = |header: &&Header| {
-                (header.session, header.segment) == (session, segment)
+                (header.session, header.instrument) == (session, instrument)
                     && header.kind == FrameKind::Request
             };
             headers.iter().filter(is_asked).map(|header| header.client_seq).collect()
@@ -551,8 +555,8 @@ mod tests {
         let left: Vec<Header> =
             sent.iter().enumerate().filter(|(at, _)| at % 3 != 0).map(|(_, h)| *h).collect();
         for session in [1, 3, 5] {
-            for segment in 0..4 {
-                assert_eq!(of(&again, session, segment), of(&left, session, segment));
+            for instrument in 0..4 {
+                assert_eq!(of(&again, session, instrument), of(&left, session, instrument));
             }
         }
         assert_eq!(clients.counts.resent, left.len() as u64);
@@ -565,7 +569,7 @@ mod tests {
             (FrameKind::Private, 0),
             (FrameKind::Public, 0),
             (FrameKind::Public, 1),
-            (FrameKind::Lead, 0),
+            (FrameKind::Leader, 0),
         ] {
             let (header, body) = events(kind, 0, before, before + 1);
             let (reply, record) = clients.receive(&header, &body, 1, &mut vec![]);

@@ -3,7 +3,7 @@
 //! ```text
 //! "nmflow01", then records:
 //!  0 at_ns u64      since the beginning of the flow, rising
-//!  8 session u32   12 segment u32   16 size_bytes u32
+//!  8 session u32   12 instrument u32   16 size_bytes u32
 //! 20 flags u8 (1: public)           21 command_bytes u8   22 command
 //! ```
 
@@ -47,7 +47,7 @@ impl StreamHash {
 
 fn write_ask(ask: &Ask, out: &mut Vec<u8>) {
     out.extend_from_slice(&ask.session.to_le_bytes());
-    out.extend_from_slice(&ask.segment.to_le_bytes());
+    out.extend_from_slice(&ask.instrument.to_le_bytes());
     out.extend_from_slice(&ask.size_bytes.to_le_bytes());
     out.extend_from_slice(&[u8::from(ask.is_public), 0]);
     let start = out.len();
@@ -56,14 +56,14 @@ fn write_ask(ask: &Ask, out: &mut Vec<u8>) {
 }
 
 fn read_ask(fields: &mut Fields<'_>) -> Result<Ask, Meaningless> {
-    let (session, segment, size_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let (session, instrument, size_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let (flags, length) = (fields.u8()?, fields.u8()?);
     let mut body = Fields(fields.bytes(usize::from(length))?);
     let command = codec::read_command(&mut body)?;
     if !body.0.is_empty() || flags > 1 {
         return Err(Meaningless);
     }
-    Ok(Ask { session, segment, command, size_bytes, is_public: flags == 1 })
+    Ok(Ask { session, instrument, command, size_bytes, is_public: flags == 1 })
 }
 
 /// Writes a flow down.
@@ -156,8 +156,8 @@ impl Flow {
 
     /// Highest session and highest instrument.
     pub fn extent(&self) -> (u32, u32) {
-        let highest = |(session, segment): (u32, u32), (_, ask): &(u64, Ask)| {
-            (session.max(ask.session), segment.max(ask.segment))
+        let highest = |(session, instrument): (u32, u32), (_, ask): &(u64, Ask)| {
+            (session.max(ask.session), instrument.max(ask.instrument))
         };
         self.asks.iter().fold((0, 0), highest)
     }
@@ -186,8 +186,8 @@ mod tests {
         recorder.finish().unwrap();
         let flow = Flow::read(&path).unwrap();
         assert_eq!(flow.asks, asks);
-        let (session, segment) = flow.extent();
-        assert!(session <= 256 && segment < 64 && session > 200);
+        let (session, instrument) = flow.extent();
+        assert!(session <= 256 && instrument < 64 && session > 200);
         let bytes = std::fs::read(&path).unwrap();
         let error = Flow::parse(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(error.contains("is no request"), "{error}");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nm_exchange::link::{Address, Link, Stream, Watch};
+use nm_exchange::link::{Address, Link, LinkPoller, Stream};
 use nm_exchange::wire::{self, Frame};
 use nm_model::agent::{Failure, FailureKind};
 use nm_stats::random::Random;
@@ -98,7 +98,7 @@ pub struct Generator {
     times: Random,
     clients: Clients,
     gates: Vec<Gate>,
-    poller: Watch,
+    poller: LinkPoller,
     dialer: Dialer,
     ready: Vec<Readiness>,
     log: Option<Log>,
@@ -124,16 +124,16 @@ impl Generator {
     ) -> Result<Generator, Failure> {
         let mut settings = *settings;
         if let Some(flow) = &flow {
-            let (session, segment) = flow.extent();
-            (settings.sessions, settings.segments) = (session, segment.saturating_add(1));
+            let (session, instrument) = flow.extent();
+            (settings.sessions, settings.instruments) = (session, instrument.saturating_add(1));
         }
         settings.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
         let source = match flow {
             Some(flow) => Source::Recorded { flow, at: 0 },
             None => Source::Made(Box::new(Maker::new(&settings))),
         };
-        let Settings { sessions, segments, is_stamped, .. } = settings;
-        let poller = Watch::new().map_err(|error| system("waiting", &error))?;
+        let Settings { sessions, instruments, is_stamped, .. } = settings;
+        let poller = LinkPoller::new().map_err(|error| system("waiting", &error))?;
         let dialer = Dialer::new().map_err(|error| system("waiting", &error))?;
         poller.add(dialer.waker(), DIALER).map_err(|error| system("waiting", &error))?;
         let log = log.map(Log::create).transpose()?;
@@ -148,7 +148,7 @@ impl Generator {
             source,
             // Another stream than that of the orders, so that orders do not depend on times.
             times: Random::new(settings.seed ^ 0x74_69_6d_65_73),
-            clients: Clients::new(sessions, segments, gateways.len(), is_stamped),
+            clients: Clients::new(sessions, instruments, gateways.len(), is_stamped),
             gates: gateways.iter().map(gate).collect(),
             poller,
             dialer,

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! "nmclnt01", then records: kind u8, then
-//!  1 sent      session u32, segment u32, client_seq u64, intended_ns u64, command_hash u64
-//!  2 answered  session u32, segment u32, client_seq u64, at_ns u64, output_seq u64,
+//!  1 sent      session u32, instrument u32, client_seq u64, intended_ns u64, command_hash u64
+//!  2 answered  session u32, instrument u32, client_seq u64, at_ns u64, output_seq u64,
 //!              events_hash u64, flags u8 (1: repeated, 2: the outcome was forgotten)
-//!  3 told      session u32, segment u32, events u64, events_hash u64, flags u8 (1: some of them
+//!  3 told      session u32, instrument u32, events u64, events_hash u64, flags u8 (1: some of them
 //!              nobody knows)
 //! ```
 
@@ -30,7 +30,7 @@ const WRITE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Instrument.
-    pub segment: Segment,
+    pub instrument: Segment,
     /// Session.
     pub session: UserId,
     /// Number within the session.
@@ -71,7 +71,7 @@ pub struct Told {
     /// Session.
     pub session: UserId,
     /// Instrument.
-    pub segment: Segment,
+    pub instrument: Segment,
     /// Number of the last event.
     pub events: u64,
     /// Hash of all of them, in order.
@@ -101,14 +101,14 @@ pub fn command_hash(command: &Command) -> u64 {
 impl Record {
     /// Appends it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let (kind, session, segment) = match self {
-            Record::Sent(Sent { name, .. }) => (1, name.session, name.segment),
-            Record::Answered(Answered { name, .. }) => (2, name.session, name.segment),
-            Record::Told(told) => (3, told.session, told.segment),
+        let (kind, session, instrument) = match self {
+            Record::Sent(Sent { name, .. }) => (1, name.session, name.instrument),
+            Record::Answered(Answered { name, .. }) => (2, name.session, name.instrument),
+            Record::Told(told) => (3, told.session, told.instrument),
         };
         out.push(kind);
         out.extend_from_slice(&session.to_le_bytes());
-        out.extend_from_slice(&segment.to_le_bytes());
+        out.extend_from_slice(&instrument.to_le_bytes());
         match self {
             Record::Sent(sent) => {
                 codec::put(out, &[sent.name.client_seq, sent.intended_ns, sent.command_hash]);
@@ -131,16 +131,16 @@ impl Record {
     /// If the bytes are none.
     pub fn read(fields: &mut Fields<'_>) -> Result<Record, Meaningless> {
         let kind = fields.u8()?;
-        let (session, segment) = (fields.u32()?, fields.u32()?);
+        let (session, instrument) = (fields.u32()?, fields.u32()?);
         if kind == 3 {
             let (events, events_hash, flags) = (fields.u64()?, fields.u64()?, fields.u8()?);
             if flags > 1 {
                 return Err(Meaningless);
             }
             let is_broken = flags == 1;
-            return Ok(Record::Told(Told { session, segment, events, events_hash, is_broken }));
+            return Ok(Record::Told(Told { session, instrument, events, events_hash, is_broken }));
         }
-        let name = Name { segment, session, client_seq: fields.u64()? };
+        let name = Name { instrument, session, client_seq: fields.u64()? };
         match kind {
             1 => Ok(Record::Sent(Sent {
                 name,
@@ -234,7 +234,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("client-0.log");
         let mut log = Log::create(&path).unwrap();
-        let name = |client_seq| Name { segment: 7, session: 9, client_seq };
+        let name = |client_seq| Name { instrument: 7, session: 9, client_seq };
         let records: Vec<Record> = (1..=40_000)
             .flat_map(|seq| {
                 let sent = Sent { name: name(seq), intended_ns: seq * 3, command_hash: !seq };
@@ -246,9 +246,9 @@ mod tests {
                     is_repeated: seq % 2 == 0,
                     is_forgotten: seq % 3 == 0,
                 };
-                let (session, segment, events_hash) = (9, 7, seq << 20);
+                let (session, instrument, events_hash) = (9, 7, seq << 20);
                 let is_broken = seq % 5 == 0;
-                let told = Told { session, segment, events: seq, events_hash, is_broken };
+                let told = Told { session, instrument, events: seq, events_hash, is_broken };
                 [Record::Sent(sent), Record::Answered(answered), Record::Told(told)]
             })
             .collect();

@@ -48,7 +48,7 @@ pub struct Maker {
     random: Random,
     shares: Shares,
     instruments: Vec<Instrument>,
-    segments: Zipf,
+    popularity: Zipf,
     sizes: Sizes,
     sessions: u32,
     public_share: f64,
@@ -82,8 +82,8 @@ impl Maker {
         Maker {
             random: Random::new(settings.seed),
             shares: shares(settings.mix),
-            instruments: (0..settings.segments.max(1)).map(|_| instrument()).collect(),
-            segments: Zipf::new(settings.segments, settings.zipf),
+            instruments: (0..settings.instruments.max(1)).map(|_| instrument()).collect(),
+            popularity: Zipf::new(settings.instruments, settings.zipf),
             sizes: settings.sizes,
             sessions: settings.sessions.max(1),
             public_share: settings.public_share,
@@ -93,33 +93,33 @@ impl Maker {
 
     /// The next request.
     pub fn ask(&mut self) -> Ask {
-        let segment = self.segments.draw(&mut self.random);
-        let command = self.command(segment as usize);
-        self.instruments[segment as usize].follow(&command);
+        let instrument = self.popularity.draw(&mut self.random);
+        let command = self.command(instrument as usize);
+        self.instruments[instrument as usize].follow(&command);
         Ask {
             session: user_of(&command),
-            segment,
+            instrument,
             size_bytes: self.sizes.draw(&mut self.random),
             is_public: self.random.unit() < self.public_share,
             command,
         }
     }
 
-    fn command(&mut self, segment: usize) -> Command {
+    fn command(&mut self, instrument: usize) -> Command {
         let share = self.random.below(100);
         let Shares { add, take, cancel, depth, is_varied } = self.shares;
-        let living = self.instruments[segment].living.len();
+        let living = self.instruments[instrument].living.len();
         if share < add || living < LIVING_MIN {
-            let order = self.resting(segment);
+            let order = self.resting(instrument);
             return Command::New(if is_varied { self.varied(order) } else { order });
         }
         if share < add + take {
             // The fuller the book, the more is taken, so that it keeps about its size.
             let depth = depth * (living / LIVING).max(1) as u64;
-            return Command::New(self.taking(segment, depth, is_varied));
+            return Command::New(self.taking(instrument, depth, is_varied));
         }
         let pick = self.random.below(living);
-        let instrument = &self.instruments[segment];
+        let instrument = &self.instruments[instrument];
         let Some(known) = instrument.known.get(&instrument.living[pick]) else {
             return Command::Tick;
         };
@@ -135,11 +135,11 @@ impl Maker {
     }
 
     /// A limit order, at most a thousand ticks from the last price and mostly near it.
-    fn resting(&mut self, segment: usize) -> NewOrder {
+    fn resting(&mut self, instrument: usize) -> NewOrder {
         self.next_id += 1;
         let side = if self.random.below(2) == 0 { Side::Buy } else { Side::Sell };
         let away = 1 + (self.random.unit().powi(2) * 1000.0) as i64;
-        let last = self.instruments[segment].last;
+        let last = self.instruments[instrument].last;
         NewOrder {
             id: self.next_id,
             user: 1 + self.random.below(self.sessions as usize) as UserId,
@@ -173,9 +173,9 @@ impl Maker {
     }
 
     /// An order that trades at once.
-    fn taking(&mut self, segment: usize, depth: u64, is_varied: bool) -> NewOrder {
-        let order = self.resting(segment);
-        let last = self.instruments[segment].last;
+    fn taking(&mut self, instrument: usize, depth: u64, is_varied: bool) -> NewOrder {
+        let order = self.resting(instrument);
+        let last = self.instruments[instrument].last;
         let price = last + if order.side == Side::Buy { 100 } else { -100 };
         let quantity = order.quantity * depth;
         let life = Life::ImmediateOrCancel;
@@ -260,7 +260,7 @@ mod tests {
             (OrderMix::ExchangeCore, 9, 3, 6),
             (OrderMix::Monterey, 50, 50, 0),
         ] {
-            let settings = Settings { mix, segments: 4, ..Settings::default() };
+            let settings = Settings { mix, instruments: 4, ..Settings::default() };
             let mut maker = Maker::new(&settings);
             let mut counts = [0usize; 4];
             for _ in 0..40_000 {

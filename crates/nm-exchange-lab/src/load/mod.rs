@@ -31,7 +31,7 @@ pub struct Ask {
     /// The session.
     pub session: UserId,
     /// Instrument.
-    pub segment: Segment,
+    pub instrument: Segment,
     /// What is asked.
     pub command: Command,
     /// Size that the message is padded to, bytes.
@@ -48,7 +48,7 @@ pub struct Settings {
     /// Sessions, numbered from 1 on and spread evenly over the gateways.
     pub sessions: u32,
     /// Instruments, numbered from 0 on.
-    pub segments: u32,
+    pub instruments: u32,
     /// Exponent by which instruments are more or less in demand; zero for all alike.
     pub zipf: f64,
     /// What orders there are.
@@ -66,7 +66,7 @@ impl Default for Settings {
         Settings {
             seed: 1,
             sessions: 256,
-            segments: 64,
+            instruments: 64,
             zipf: 1.0,
             mix: OrderMix::Default,
             sizes: Sizes::study(),
@@ -85,12 +85,12 @@ impl Settings {
     /// # Errors
     /// A sentence.
     pub fn check(&self) -> Result<(), String> {
-        let pairs = u64::from(self.sessions) * u64::from(self.segments);
+        let pairs = u64::from(self.sessions) * u64::from(self.instruments);
         if !(1..=PAIRS_MAX).contains(&pairs) {
             return Err(format!(
                 "{} sessions on {} instruments are not possible: it must be one of each at least, \
                  and {PAIRS_MAX} pairs of them at most",
-                self.sessions, self.segments
+                self.sessions, self.instruments
             ));
         }
         if !(0.0..=10.0).contains(&self.zipf) {
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((settings.check(), Pace::default().check()), (Ok(()), Ok(())));
         let refused = |bad: Settings, why: &str| assert!(bad.check().unwrap_err().contains(why));
         refused(Settings { sessions: 0, ..settings }, "0 sessions");
-        refused(Settings { sessions: 1 << 20, segments: 1 << 20, ..settings }, "at most");
+        refused(Settings { sessions: 1 << 20, instruments: 1 << 20, ..settings }, "at most");
         refused(Settings { zipf: f64::NAN, ..settings }, "Zipf");
         refused(Settings { public_share: 1.5, ..settings }, "share");
         let refused = |bad: Pace, why: &str| assert!(bad.check().unwrap_err().contains(why));

@@ -39,7 +39,7 @@ pub struct Life {
     /// The first state, a saved cell; none for empty books.
     pub start: Option<Vec<u8>>,
     /// Whether sessions may begin anywhere.
-    pub forgives: bool,
+    pub accepts_unknown_sessions: bool,
     /// The batches.
     pub batches: Vec<Batch>,
 }
@@ -48,7 +48,7 @@ impl Life {
     /// The cell at its beginning.
     fn cell<M: Matching>(&self, saved: Option<&[u8]>) -> Result<Cell<M>, String> {
         let mut cell = saved.map_or_else(|| Ok(Cell::default()), Cell::load)?;
-        cell.forgives = self.forgives;
+        cell.accepts_unknown_sessions = self.accepts_unknown_sessions;
         Ok(cell)
     }
 
@@ -123,7 +123,7 @@ fn snapshot(cell: &mut Cell<book::Book>, next: &[Batch], random: &mut Random) ->
             meanwhile += 1;
         }
         for _ in 0..at_once {
-            if let Some(saved) = cell.copy_one() {
+            if let Some(saved) = cell.copy_next() {
                 return (saved, meanwhile);
             }
         }

@@ -52,8 +52,8 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
     for cell in 0..network.mediator.len() as u16 {
         let journals = journals(path, &network, cell)?;
         findings.journals += journals.len() as u64;
-        let of_cell = |segment| network.cell_of(segment) == cell;
-        let is_used = clients.segments().any(of_cell);
+        let of_cell = |instrument| network.cell_of(instrument) == cell;
+        let is_used = clients.instruments().any(of_cell);
         if journals.is_empty() && is_used {
             let message = format!("there is no journal of cell {cell} below {}", path.display());
             return Err(bad(message).hint("run the exchange with --record"));
@@ -68,7 +68,9 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
                 start.index
             ));
             replay.begin_with(start.state.clone()).map_err(bad)?;
-            clients.begin_with(of_cell, |segment, session| replay.last_of(segment, session));
+            clients.begin_with(of_cell, |instrument, session| {
+                replay.last_request_seq(instrument, session)
+            });
         }
         chain.replay(&journals, &mut replay, &mut findings)?;
         chain.copies(&replay, &clients, &mut findings);
@@ -85,7 +87,7 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
             cuts::check(cell, &life, cuts.count, &mut random, &mut findings).map_err(bad)?;
         }
     }
-    let excused = |segment| forgot.contains(&network.cell_of(segment));
+    let excused = |instrument| forgot.contains(&network.cell_of(instrument));
     judge(&executed, &clients, excused, &mut findings);
     told(&replayed, &clients, excused, &mut findings);
     Ok(findings)

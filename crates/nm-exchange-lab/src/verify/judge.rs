@@ -92,7 +92,7 @@ pub struct Findings {
     pub batches: u64,
     /// Journals that were read.
     pub journals: u64,
-    /// Hashes of whole states that were compared.
+    /// StateHashes of whole states that were compared.
     pub hashes: u64,
     /// Snapshots from which a replay was carried on to the end.
     pub cuts: u64,
@@ -146,8 +146,8 @@ impl Findings {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Name { segment, session, client_seq } = self;
-        write!(f, "request {client_seq} of session {session} on instrument {segment}")
+        let Name { instrument, session, client_seq } = self;
+        write!(f, "request {client_seq} of session {session} on instrument {instrument}")
     }
 }
 
@@ -169,8 +169,8 @@ impl Clients {
         for record in records {
             match record {
                 Record::Sent(sent) => {
-                    let Name { segment, session, client_seq } = sent.name;
-                    let pair = self.sent.entry((segment, session)).or_default();
+                    let Name { instrument, session, client_seq } = sent.name;
+                    let pair = self.sent.entry((instrument, session)).or_default();
                     pair.push((client_seq, sent.command_hash));
                     self.count += 1;
                 }
@@ -188,30 +188,32 @@ impl Clients {
     }
 
     /// Instruments that clients sent something to.
-    pub fn segments(&self) -> impl Iterator<Item = Segment> {
-        self.sent.keys().map(|(segment, _)| *segment)
+    pub fn instruments(&self) -> impl Iterator<Item = Segment> {
+        self.sent.keys().map(|(instrument, _)| *instrument)
     }
 
-    /// Instruments of a cell begin with a snapshot, in which `last_of` is the number of a session's
+    /// Instruments of a cell begin with a snapshot, in which `last_request_seq` is the number of a session's
     /// last request.
     pub fn begin_with(
         &mut self,
         is_of_cell: impl Fn(Segment) -> bool,
-        last_of: impl Fn(Segment, UserId) -> u64,
+        last_request_seq: impl Fn(Segment, UserId) -> u64,
     ) {
         // What was told before the snapshot cannot be replayed, nor the hash of all of it.
-        self.told.retain(|told| !is_of_cell(told.segment));
-        let pairs = self.sent.keys().filter(|(segment, _)| is_of_cell(*segment));
-        self.begun.extend(pairs.map(|pair| (*pair, last_of(pair.0, pair.1))));
+        self.told.retain(|told| !is_of_cell(told.instrument));
+        let pairs = self.sent.keys().filter(|(instrument, _)| is_of_cell(*instrument));
+        self.begun.extend(pairs.map(|pair| (*pair, last_request_seq(pair.0, pair.1))));
     }
 
     /// Whether a snapshot stands for a request.
     fn is_begun(&self, name: &Name) -> bool {
-        self.begun.get(&(name.segment, name.session)).is_some_and(|last| name.client_seq <= *last)
+        self.begun
+            .get(&(name.instrument, name.session))
+            .is_some_and(|last| name.client_seq <= *last)
     }
 
     fn command_of(&self, name: &Name) -> Option<u64> {
-        let pair = self.sent.get(&(name.segment, name.session))?;
+        let pair = self.sent.get(&(name.instrument, name.session))?;
         let at = pair.binary_search_by_key(&name.client_seq, |(seq, _)| *seq).ok()?;
         Some(pair[at].1)
     }
@@ -236,7 +238,7 @@ pub fn judge(
     order(executed, clients, &excused, findings);
     for (name, times) in &done {
         if times.len() > 1 {
-            findings.add_if(!excused(name.segment), Violation::Twice, || {
+            findings.add_if(!excused(name.instrument), Violation::Twice, || {
                 let places: Vec<String> =
                     times.iter().map(|one| format!("batch {}", one.index)).collect();
                 format!("{name} was carried out in {}", places.join(" and in "))
@@ -257,7 +259,7 @@ pub fn judge(
             findings.in_snapshots += 1;
             continue;
         }
-        replied(name, replies, times, !excused(name.segment), findings);
+        replied(name, replies, times, !excused(name.instrument), findings);
     }
 }
 
@@ -309,17 +311,17 @@ pub fn told(
     findings: &mut Findings,
 ) {
     for told in &clients.told {
-        let Told { session, segment, events, events_hash, is_broken } = *told;
-        let (there, hash) = replayed.get(&(segment, session)).copied().unwrap_or((0, FNV1A));
+        let Told { session, instrument, events, events_hash, is_broken } = *told;
+        let (there, hash) = replayed.get(&(instrument, session)).copied().unwrap_or((0, FNV1A));
         let violation = match events.cmp(&there) {
             _ if is_broken => Violation::Untold,
             Ordering::Less => Violation::Untold,
             Ordering::Equal if events_hash == hash => continue,
             _ => Violation::WrongResult,
         };
-        findings.add_if(!excused(segment), violation, || {
+        findings.add_if(!excused(instrument), violation, || {
             format!(
-                "session {session} was told {events} events on instrument {segment} with hash \
+                "session {session} was told {events} events on instrument {instrument} with hash \
                  {events_hash:016x}, and its replay has {there} with {hash:016x}"
             )
         });
@@ -331,17 +333,17 @@ pub fn told(
 fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     let mut last: HashMap<(Segment, u64), u64> = HashMap::new();
     let begun = clients.begun.iter().filter(|(_, last)| **last > 0);
-    let begun: HashSet<Segment> = begun.map(|((segment, _), _)| *segment).collect();
+    let begun: HashSet<Segment> = begun.map(|((instrument, _), _)| *instrument).collect();
     for one in executed {
         let Executed { name, output_seq, life, .. } = *one;
-        let is_begun = life == 1 && begun.contains(&name.segment);
+        let is_begun = life == 1 && begun.contains(&name.instrument);
         let before = if is_begun { output_seq.saturating_sub(1) } else { 0 };
-        let last = last.entry((name.segment, life)).or_insert(before);
+        let last = last.entry((name.instrument, life)).or_insert(before);
         if output_seq != *last + 1 {
             let after = *last;
             findings.add(Violation::Gap, || {
-                let segment = name.segment;
-                format!("instrument {segment} has number {output_seq} after number {after}")
+                let instrument = name.instrument;
+                format!("instrument {instrument} has number {output_seq} after number {after}")
             });
         }
         *last = output_seq;
@@ -359,9 +361,9 @@ fn order(
     let mut places: HashMap<(Segment, UserId), usize> = HashMap::new();
     for one in executed {
         let name = one.name;
-        let Some(sent) = clients.sent.get(&(name.segment, name.session)) else { continue };
-        let place = places.entry((name.segment, name.session)).or_insert_with(|| {
-            let begun = clients.begun.get(&(name.segment, name.session)).copied();
+        let Some(sent) = clients.sent.get(&(name.instrument, name.session)) else { continue };
+        let place = places.entry((name.instrument, name.session)).or_insert_with(|| {
+            let begun = clients.begun.get(&(name.instrument, name.session)).copied();
             sent.partition_point(|(seq, _)| *seq <= begun.unwrap_or(0))
         });
         let Ok(found) = sent.binary_search_by_key(&name.client_seq, |(seq, _)| *seq) else {
@@ -369,7 +371,7 @@ fn order(
         };
         if found != *place {
             let expected = sent.get(*place).map_or(0, |(seq, _)| *seq);
-            findings.add_if(!excused(name.segment), Violation::OutOfOrder, || {
+            findings.add_if(!excused(name.instrument), Violation::OutOfOrder, || {
                 format!("batch {} has {name} where request {expected} is due", one.index)
             });
         }
@@ -387,10 +389,10 @@ mod tests {
         let (mut executed, mut records) = (vec![], vec![]);
         let mut output_seqs = [0; 2];
         for number in 0..120u64 {
-            let (session, segment) = (1 + (number % 3) as u32, (number / 3 % 2) as u32);
-            let name = Name { segment, session, client_seq: number / 3 + 1 };
-            output_seqs[segment as usize] += 1;
-            let output_seq = output_seqs[segment as usize];
+            let (session, instrument) = (1 + (number % 3) as u32, (number / 3 % 2) as u32);
+            let name = Name { instrument, session, client_seq: number / 3 + 1 };
+            output_seqs[instrument as usize] += 1;
+            let output_seq = output_seqs[instrument as usize];
             let (events_hash, command_hash) = (number * 31, number * 17);
             let (index, life) = (number / 5, 1);
             executed.push(Executed { name, output_seq, events_hash, command_hash, index, life });
@@ -490,7 +492,7 @@ mod tests {
         // One is left out, and its client heard nothing.
         records.remove(1);
         let name = executed.remove(0).name;
-        executed.iter_mut().filter(|one| one.name.segment == name.segment).for_each(|one| {
+        executed.iter_mut().filter(|one| one.name.instrument == name.instrument).for_each(|one| {
             one.output_seq -= 1;
         });
         let findings = judged(&executed, &records);
@@ -514,7 +516,7 @@ mod tests {
         let findings = judged(&executed, &records);
         assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
         executed[50].command_hash ^= 1;
-        let name = Name { segment: 5, session: 5, client_seq: 1 };
+        let name = Name { instrument: 5, session: 5, client_seq: 1 };
         executed.push(Executed { name, output_seq: 1, ..executed[0] });
         let findings = judged(&executed, &records);
         assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
@@ -524,8 +526,8 @@ mod tests {
     fn a_session_that_was_not_told_is_found() {
         let (executed, mut records) = world();
         let replayed = HashMap::from([((0, 1), (5, 55)), ((1, 1), (7, 77))]);
-        let say = |segment, events, events_hash, is_broken| {
-            Record::Told(Told { session: 1, segment, events, events_hash, is_broken })
+        let say = |instrument, events, events_hash, is_broken| {
+            Record::Told(Told { session: 1, instrument, events, events_hash, is_broken })
         };
         let judged = |records: &[Record], is_excused: bool| {
             let (mut clients, mut findings) = (Clients::default(), Findings::default());
@@ -554,13 +556,13 @@ mod tests {
     #[test]
     fn what_was_not_promised_is_told_apart() {
         let (mut executed, records) = world();
-        executed.retain(|one| one.name.segment == 1 || one.name.client_seq > 20);
-        executed.iter_mut().filter(|one| one.name.segment == 0).for_each(|one| {
+        executed.retain(|one| one.name.instrument == 1 || one.name.client_seq > 20);
+        executed.iter_mut().filter(|one| one.name.instrument == 0).for_each(|one| {
             (one.output_seq, one.life) = (one.output_seq - 30, 2);
         });
         let (mut clients, mut findings) = (Clients::default(), Findings::default());
         clients.take(&records);
-        judge(&executed, &clients, |segment| segment == 0, &mut findings);
+        judge(&executed, &clients, |instrument| instrument == 0, &mut findings);
         assert!(findings.is_clean(), "{findings:?}");
         assert_eq!(findings.not_promised[&Violation::Lost], 30);
         assert!(!judged(&executed, &records).is_clean());

@@ -8,7 +8,7 @@ use nm_book::naive;
 use nm_book::order::{Segment, UserId};
 use nm_codec::{FNV1A, fnv1a, fnv1a_on};
 use nm_exchange::batch;
-use nm_exchange::cell::{Admitted, Cell, Handled, Request, told_to};
+use nm_exchange::cell::{Admitted, Cell, Handled, Request, event_recipients};
 use nm_exchange::network::Durability;
 
 use crate::load::log::Name;
@@ -39,10 +39,11 @@ impl Replay {
     /// A cell with empty books. `keeps_batches`: what it carries out shall be cut afterwards.
     pub fn new(cell: u16, durability: Durability, keeps_batches: bool) -> Replay {
         let is_kept = durability != Durability::None;
-        let forgives = durability != Durability::DiskQuorum;
+        let accepts_unknown_sessions = durability != Durability::DiskQuorum;
         let (mut plain, mut fast) = (Cell::default(), Cell::default());
-        (plain.forgives, fast.forgives) = (forgives, forgives);
-        let lives = vec![Life { forgives, ..Life::default() }];
+        (plain.accepts_unknown_sessions, fast.accepts_unknown_sessions) =
+            (accepts_unknown_sessions, accepts_unknown_sessions);
+        let lives = vec![Life { accepts_unknown_sessions, ..Life::default() }];
         let (term, executed, told, code) = Default::default();
         Replay { cell, is_kept, plain, fast, term, lives, keeps_batches, executed, told, code }
     }
@@ -52,10 +53,11 @@ impl Replay {
     /// # Errors
     /// A sentence, if it is none.
     pub fn begin_with(&mut self, saved: Vec<u8>) -> Result<(), String> {
-        let forgives = self.plain.forgives;
+        let accepts_unknown_sessions = self.plain.accepts_unknown_sessions;
         (self.plain, self.fast) = (Cell::load(&saved)?, Cell::load(&saved)?);
-        (self.plain.forgives, self.fast.forgives) = (forgives, forgives);
-        self.lives = vec![Life { start: Some(saved), forgives, ..Life::default() }];
+        (self.plain.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
+            (accepts_unknown_sessions, accepts_unknown_sessions);
+        self.lives = vec![Life { start: Some(saved), accepts_unknown_sessions, ..Life::default() }];
         Ok(())
     }
 
@@ -70,8 +72,8 @@ impl Replay {
     }
 
     /// Number of the last request of a session that was handled on an instrument; zero for none.
-    pub fn last_of(&self, segment: Segment, session: UserId) -> u64 {
-        self.fast.last_of(segment, session)
+    pub fn last_request_seq(&self, instrument: Segment, session: UserId) -> u64 {
+        self.fast.last_request_seq(instrument, session)
     }
 
     /// Whether books were lost on the way.
@@ -97,11 +99,12 @@ impl Replay {
         let unreadable = |_| format!("batch {index} of cell {} cannot be read", self.cell);
         if !self.is_kept && self.term.is_some_and(|last| last != term) {
             (self.plain, self.fast) = (Cell::default(), Cell::default());
-            (self.plain.forgives, self.fast.forgives) = (true, true);
-            self.lives.push(Life { forgives: true, ..Life::default() });
+            (self.plain.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
+                (true, true);
+            self.lives.push(Life { accepts_unknown_sessions: true, ..Life::default() });
         }
         self.term = Some(term);
-        let (time_ns, frames) = batch::open(bytes).map_err(unreadable)?;
+        let (time_ns, frames) = batch::decode(bytes).map_err(unreadable)?;
         self.plain.begin(index, time_ns);
         self.fast.begin(index, time_ns);
         findings.batches += 1;
@@ -116,8 +119,9 @@ impl Replay {
             let handled = self.plain.handle(&request, |event| {
                 code.clear();
                 codec::write_event(event, code);
-                for user in told_to(event, request.session) {
-                    let (events, hash) = told.entry((request.segment, user)).or_insert((0, FNV1A));
+                for user in event_recipients(event, request.session) {
+                    let (events, hash) =
+                        told.entry((request.instrument, user)).or_insert((0, FNV1A));
                     (*events, *hash) = (*events + 1, fnv1a_on(*hash, code));
                 }
             });
@@ -125,14 +129,14 @@ impl Replay {
             if self.keeps_batches {
                 requests.push(request);
             }
-            let Request { segment, session, client_seq, .. } = request;
-            let name = Name { segment, session, client_seq };
+            let Request { instrument, session, client_seq, .. } = request;
+            let name = Name { instrument, session, client_seq };
             if handled != fast {
                 findings.add(Violation::HashDiffers, || {
                     format!("{name} in batch {index}: plain book {handled:?}, fast book {fast:?}")
                 });
             }
-            if let Handled::Done(outcome) = handled {
+            if let Handled::Executed(outcome) = handled {
                 self.executed.push(Executed {
                     name,
                     output_seq: outcome.output_seq,

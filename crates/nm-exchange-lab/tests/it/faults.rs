@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nm_exchange::link::Address;
 use nm_exchange::network::{Durability, Role};
-use nm_exchange::testing::{Ring, cut_again_and_again};
+use nm_exchange::testing::{TestRing, start_with_cutters};
 use nm_exchange_lab::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
 use nm_exchange_lab::verify::{self, Findings};
 
@@ -22,20 +22,20 @@ struct Load {
 }
 
 impl Load {
-    fn new(ring: &Ring, gateways: &[Address]) -> Load {
+    fn new(ring: &TestRing, gateways: &[Address]) -> Load {
         let folder = ring.folder.path().to_path_buf();
-        std::fs::write(folder.join("network.toml"), ring.network.text().unwrap()).unwrap();
+        std::fs::write(folder.join("network.toml"), ring.network.to_toml().unwrap()).unwrap();
         let sizes = Sizes::new(300, 300, 300).unwrap();
         let public_share = 0.1;
         let settings =
-            Settings { sessions: 12, segments: 6, sizes, public_share, ..Settings::default() };
+            Settings { sessions: 12, instruments: 6, sizes, public_share, ..Settings::default() };
         let (log, limit) = (folder.join("client-0.log"), Duration::from_secs(30));
         let generator = Generator::connect(&settings, None, gateways, Some(&log), limit).unwrap();
         Load { generator, folder }
     }
 
     /// On the gateways of a ring.
-    fn on(ring: &Ring) -> Load {
+    fn on(ring: &TestRing) -> Load {
         let gateways: Vec<_> = ring.network.gateway.iter().map(|n| n.address.clone()).collect();
         Load::new(ring, &gateways)
     }
@@ -55,7 +55,7 @@ impl Load {
     }
 
     /// Ends everything: all was answered, and nothing is wrong.
-    fn prove(self, mut ring: Ring) -> Findings {
+    fn prove(self, mut ring: TestRing) -> Findings {
         assert_eq!(self.generator.end(Duration::from_secs_f64(DRAIN_S)).unwrap(), 0);
         ring.stop_all();
         let findings = verify::folder(Path::new(&self.folder)).unwrap();
@@ -65,14 +65,14 @@ impl Load {
     }
 }
 
-fn recorded(counts: &str, durability: Durability) -> Ring {
-    let mut ring = Ring::new(counts, durability);
+fn recorded(counts: &str, durability: Durability) -> TestRing {
+    let mut ring = TestRing::new(counts, durability);
     ring.network.record = true;
     ring
 }
 
 /// These nodes die at once while requests are under way, and come back.
-fn die_together(ring: &mut Ring, load: &mut Load, nodes: &[(Role, usize)]) {
+fn die_together(ring: &mut TestRing, load: &mut Load, nodes: &[(Role, usize)]) {
     load.all_answered(200);
     // Some of these are on their way when the nodes end, some come while there is nobody.
     load.send(40, 0.0);
@@ -108,7 +108,7 @@ fn a_mediator_that_keeps_nothing_may_die_with_any_other_node() {
 #[test]
 fn replicas_that_all_lose_their_memory_begin_anew() {
     use Role::{Mediator, Processor};
-    let mut ring = Ring::new("1-1-2-1", Durability::MemoryQuorum);
+    let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     ring.start();
     let mut load = Load::on(&ring);
     load.all_answered(200);
@@ -127,7 +127,7 @@ fn replicas_that_all_lose_their_memory_begin_anew() {
 #[test]
 fn nobody_misses_a_fill_when_links_break_again_and_again() {
     let mut ring = recorded("2-2-2-2", Durability::None);
-    let cutters = cut_again_and_again(&mut ring);
+    let cutters = start_with_cutters(&mut ring);
     let gateways: Vec<Address> = (0..2)
         .map(|index| {
             let path = ring.folder.path().join(format!("gateway-{index}-cut"));

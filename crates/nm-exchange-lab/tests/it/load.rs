@@ -44,7 +44,7 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
     let sizes = Sizes::new(200, 200, 200).unwrap();
     let settings = Settings { sizes, ..Settings::default() };
     let mut maker = Maker::new(&settings);
-    let mut clients = Clients::new(settings.sessions, settings.segments, 1, false);
+    let mut clients = Clients::new(settings.sessions, settings.instruments, 1, false);
     let mut taking = Taking::new(0, 0, 0);
     let mut replies: VecDeque<(u64, Header)> = VecDeque::new();
     let end_ns = (pace.seconds * 1e9) as u64;
@@ -134,9 +134,9 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                         continue;
                     }
                     let (header, size) = (frame.header, frame.bytes.len());
-                    if header.kind == FrameKind::Recall {
+                    if header.kind == FrameKind::ResendRequest {
                         // Nobody is told anything here.
-                        let (kind, flags) = (FrameKind::Private, wire::REPEATED);
+                        let (kind, flags) = (FrameKind::Private, wire::RESENT);
                         let answer = Header { kind, flags, ..header };
                         wire::write(&answer, &[], 0, &mut link.output);
                         continue;
@@ -145,7 +145,7 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                     journal.extend_from_slice(frame.bytes);
                     let reply = Header { kind: FrameKind::Reply, previous_seq: 0, ..header };
                     let outcome = match cell.handle(&request, |_| {}) {
-                        Handled::Done(outcome) | Handled::Before(Some(outcome)) => outcome,
+                        Handled::Executed(outcome) | Handled::Duplicate(Some(outcome)) => outcome,
                         other => panic!("{other:?} of {request:?}"),
                     };
                     handled += 1;

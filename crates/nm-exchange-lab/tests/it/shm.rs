@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nm_exchange::network::{Network, Role};
-use nm_exchange::node::{self, Notice};
+use nm_exchange::node::{self, NodeEvent};
 use nm_exchange_lab::load::{Generator, Pace, Settings};
 use nm_exchange_lab::place::{self, Transport};
 use nm_sys::clock::Deadline;
@@ -26,8 +26,8 @@ fn a_network_over_shared_memory_answers_everything() {
         for ((role, index), (_, stop)) in &stops {
             let (network, ready) = (&network, &ready);
             scope.spawn(move || {
-                let mut say = |notice: &Notice| {
-                    if matches!(notice, Notice::Ready { .. }) {
+                let mut say = |notice: &NodeEvent| {
+                    if matches!(notice, NodeEvent::Ready { .. }) {
                         ready.fetch_add(1, Ordering::Relaxed);
                     }
                 };

@@ -14,7 +14,7 @@ use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
 use nm_exchange::link::{Link, Stream};
 use nm_exchange::network::{Durability, Network, Role};
-use nm_exchange::testing::Ring;
+use nm_exchange::testing::TestRing;
 use nm_exchange_lab::load::Ask;
 use nm_exchange_lab::load::clients::Clients;
 use nm_exchange_lab::load::log::Record;
@@ -88,7 +88,7 @@ struct Two {
 }
 
 impl Two {
-    fn new(ring: &Ring) -> Two {
+    fn new(ring: &TestRing) -> Two {
         let clients = Clients::new(2, 1, 2, false);
         let mut two = Two { network: ring.network.clone(), clients, links: [None, None], asked: 0 };
         (0..2).for_each(|gateway| two.connect(gateway));
@@ -112,7 +112,7 @@ impl Two {
     fn ask(&mut self, session: u32, side: Side, quantity: u64) {
         self.asked += 1;
         let command = Command::New(limit(self.asked, session, side, 100, quantity));
-        let ask = Ask { session, segment: 0, command, size_bytes: 200, is_public: false };
+        let ask = Ask { session, instrument: 0, command, size_bytes: 200, is_public: false };
         let link = self.links[session as usize % 2].as_mut().unwrap();
         self.clients.ask(&ask, 1, &mut link.output).unwrap();
     }
@@ -159,7 +159,7 @@ impl Two {
 }
 
 fn told_whatever_is_cut(counts: &str, durability: Durability) {
-    let mut ring = Ring::new(counts, durability);
+    let mut ring = TestRing::new(counts, durability);
     let gate = Gate::new(ring.folder.path().join("gateway-1"));
     let mut seen = ring.network.clone();
     seen.gateway[1].address = format!("unix:{}", gate.address.display()).parse().unwrap();

@@ -9,7 +9,7 @@ use nm_book::book::Book;
 use nm_book::order::Matching;
 use nm_exchange::batch;
 use nm_exchange::cell::{Cell, Handled, Request};
-use nm_exchange::hashes::Hashes;
+use nm_exchange::hashes::StateHashes;
 use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_exchange_lab::load::clients::Clients;
@@ -47,7 +47,7 @@ impl Run {
     /// Some thousand requests, in batches of ten; some are sent twice, some twice in one batch.
     fn new(durability: Durability) -> Run {
         let sizes = Sizes::new(200, 200, 200).unwrap();
-        let settings = Settings { sessions: 20, segments: 8, sizes, ..Settings::default() };
+        let settings = Settings { sessions: 20, instruments: 8, sizes, ..Settings::default() };
         let (mut maker, mut clients) = (Maker::new(&settings), Clients::new(20, 8, 1, false));
         let mut cells = [Cell::<Book>::default(), Cell::default()];
         let (mut entries, mut records) = (vec![vec![], vec![]], vec![]);
@@ -56,7 +56,7 @@ impl Run {
             let ask = maker.ask();
             let mut bytes = vec![];
             records.extend(clients.ask(&ask, number, &mut bytes));
-            let cell = ask.segment as usize % CELLS;
+            let cell = ask.instrument as usize % CELLS;
             frames[cell].push(bytes.clone());
             if number % 50 == 7 {
                 frames[cell].push(bytes);
@@ -73,8 +73,8 @@ impl Run {
                 let frame = wire::read(&frame).unwrap().unwrap();
                 let request = Request::of(&frame).unwrap();
                 let (outcome, flags) = match cells[cell].handle(&request, |_| {}) {
-                    Handled::Done(outcome) => (outcome, 0),
-                    Handled::Before(Some(outcome)) => (outcome, wire::REPEATED),
+                    Handled::Executed(outcome) => (outcome, 0),
+                    Handled::Duplicate(Some(outcome)) => (outcome, wire::RESENT),
                     other => panic!("{other:?}"),
                 };
                 let output_seq = outcome.output_seq;
@@ -134,7 +134,7 @@ impl Run {
     /// Writes all of it and has it checked.
     fn check(&self) -> Findings {
         let network = self.network();
-        fs::write(self.path().join("network.toml"), network.text().unwrap()).unwrap();
+        fs::write(self.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
         for cell in 0..CELLS as u16 {
             for (role, index) in network.replicas(cell) {
                 let entries = &self.entries[usize::from(cell)];
@@ -168,7 +168,7 @@ impl Run {
                 self.entries[cell].iter().rfind(|entry| entry.kind == RecordKind::Batch).unwrap();
             let folder = self.folder_of(Role::Mediator, cell, cell);
             let _ = fs::remove_file(folder.join("hashes.jsonl"));
-            Hashes::open(&folder).unwrap().note(last.index, self.hashes[cell]).unwrap();
+            StateHashes::open(&folder).unwrap().record(last.index, self.hashes[cell]).unwrap();
         }
     }
 
@@ -184,7 +184,7 @@ impl Run {
 
 /// Swaps two requests within a batch: the bytes of its frames, all of one size.
 fn swap_frames(entry: &mut Entry, a: usize, b: usize) {
-    let frame = |at: usize| batch::HEAD_BYTES + at * 200..batch::HEAD_BYTES + (at + 1) * 200;
+    let frame = |at: usize| batch::HEADER_BYTES + at * 200..batch::HEADER_BYTES + (at + 1) * 200;
     let (first, second) = (entry.bytes[frame(a)].to_vec(), entry.bytes[frame(b)].to_vec());
     entry.bytes[frame(a)].copy_from_slice(&second);
     entry.bytes[frame(b)].copy_from_slice(&first);
@@ -244,12 +244,12 @@ fn what_no_client_sent_is_found() {
     let middle = run.middle();
     let bytes = &mut run.entries[0][middle].bytes;
     // Another price in the first request, with a checksum that fits.
-    let frame = wire::read(&bytes[batch::HEAD_BYTES..]).unwrap().unwrap();
+    let frame = wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
     let (header, mut body) = (frame.header, frame.body.to_vec());
     body[9] ^= 1;
     let mut other = vec![];
     wire::write(&header, &body, 200, &mut other);
-    bytes[batch::HEAD_BYTES..batch::HEAD_BYTES + 200].copy_from_slice(&other);
+    bytes[batch::HEADER_BYTES..batch::HEADER_BYTES + 200].copy_from_slice(&other);
     let findings = run.check();
     assert_eq!(findings.count(Violation::NotSent), 1, "{findings:?}");
 }
@@ -416,7 +416,7 @@ fn keep(folder: &Path, entries: &[Entry]) {
                 }
                 LogEvent::TakeSnapshot { number } => {
                     cell.begin_snapshot();
-                    let state = std::iter::repeat_with(|| cell.copy_one()).flatten().next();
+                    let state = std::iter::repeat_with(|| cell.copy_next()).flatten().next();
                     log.finish_snapshot(number, state.unwrap());
                     snapshots += 1;
                 }
@@ -429,12 +429,12 @@ fn keep(folder: &Path, entries: &[Entry]) {
             log.propose(next.bytes.clone()).unwrap();
         }
     }
-    Hashes::open(folder).unwrap().note(cell.index(), cell.hash()).unwrap();
+    StateHashes::open(folder).unwrap().record(cell.index(), cell.hash()).unwrap();
     drop(thread);
 }
 
 fn carry_out<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
-    let (time_ns, frames) = batch::open(batch).unwrap();
+    let (time_ns, frames) = batch::decode(batch).unwrap();
     cell.begin(index, time_ns);
     for frame in frames {
         cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
@@ -456,7 +456,7 @@ fn a_journal_whose_beginning_was_forgotten_goes_on_from_the_snapshot() {
     assert!(findings.notes[0].contains("from the snapshot of mediator 0 on"), "{findings:?}");
     // What clients were told of what came after it is held against the journal as ever.
     let answer = run.records.iter_mut().rfind(|record| {
-        matches!(record, Record::Answered(answered) if answered.name.segment.is_multiple_of(2))
+        matches!(record, Record::Answered(answered) if answered.name.instrument.is_multiple_of(2))
     });
     let Some(Record::Answered(answered)) = answer else { panic!("nothing was answered") };
     answered.events_hash ^= 1;
@@ -473,9 +473,9 @@ fn a_journal_whose_beginning_was_forgotten_goes_on_from_the_snapshot() {
 fn a_state_that_no_journal_leads_to_is_found() {
     let run = Run::new(Durability::MemoryQuorum);
     run.check();
-    let mut hashes = Hashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
-    hashes.note(1_000_000, 1).unwrap();
-    hashes.note(9, 1).unwrap();
+    let mut hashes = StateHashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
+    hashes.record(1_000_000, 1).unwrap();
+    hashes.record(9, 1).unwrap();
     let findings = folder(run.path()).unwrap();
     let found: Vec<_> = findings.violations.into_iter().collect();
     assert_eq!(found, [(Violation::Gap, 1), (Violation::HashDiffers, 1)]);

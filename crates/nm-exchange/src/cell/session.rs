@@ -49,8 +49,8 @@ impl Session {
     }
 
     /// It has its events up to a number.
-    pub fn has(&mut self, seen: u64) {
-        while self.dropped() < seen && self.kept.pop_front().is_some() {}
+    pub fn has(&mut self, acknowledged: u64) {
+        while self.dropped() < acknowledged && self.kept.pop_front().is_some() {}
     }
 
     /// It is told an event.
@@ -64,8 +64,8 @@ impl Session {
 
     /// It is taken up by books that do not know it; its numbers leave a gap, for nobody knows what
     /// it was told between what it has and the end of the books before.
-    pub fn begins_anew(&mut self, seen: u64) {
-        self.told = seen.min(u64::MAX / 2) + LOST_BOOKS;
+    pub fn begins_anew(&mut self, acknowledged: u64) {
+        self.told = acknowledged.min(u64::MAX / 2) + LOST_BOOKS;
     }
 
     /// A request of it was handled.
@@ -82,9 +82,9 @@ impl Session {
         self.outcomes.iter().find(|known| known.client_seq == client_seq).copied()
     }
 
-    /// Number before the first event that can be told after number `seen`.
-    pub fn recalled(&self, seen: u64) -> u64 {
-        seen.max(self.dropped()).min(self.told)
+    /// Number before the first event that can be told after number `acknowledged`.
+    pub fn recalled(&self, acknowledged: u64) -> u64 {
+        acknowledged.max(self.dropped()).min(self.told)
     }
 
     /// Its events after a number that [`Session::recalled`] gave.
@@ -125,7 +125,7 @@ impl Session {
 }
 
 /// Who is told of an event of a request: the users whose orders it is about, or who asked.
-pub fn told_to(event: &Event, asker: UserId) -> impl Iterator<Item = UserId> {
+pub fn event_recipients(event: &Event, asker: UserId) -> impl Iterator<Item = UserId> {
     let users = event.users();
     let users = if users == [None, None] { [Some(asker), None] } else { users };
     users.into_iter().flatten()

@@ -6,7 +6,7 @@ use nm_book::order::Segment;
 use nm_codec::{Fields, Meaningless};
 
 /// Instruments that may belong to another cell than the rule says.
-pub const EXCEPTIONS_MAX: usize = 10_000;
+pub const MAP_EXCEPTIONS_MAX: usize = 10_000;
 
 /// Which cell each instrument belongs to: by the rule `instrument % cells`, but for exceptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,21 +38,21 @@ impl Map {
     }
 
     /// The cell of an instrument.
-    pub fn cell_of(&self, segment: Segment) -> u16 {
-        self.exceptions.get(&segment).copied().unwrap_or_else(|| self.rule(segment))
+    pub fn cell_of(&self, instrument: Segment) -> u16 {
+        self.exceptions.get(&instrument).copied().unwrap_or_else(|| self.rule(instrument))
     }
 
-    fn rule(&self, segment: Segment) -> u16 {
-        (segment % u32::from(self.cells)) as u16
+    fn rule(&self, instrument: Segment) -> u16 {
+        (instrument % u32::from(self.cells)) as u16
     }
 
     /// Gives an instrument to a cell, in the next epoch.
-    pub fn assign(&mut self, segment: Segment, cell: u16) {
+    pub fn assign(&mut self, instrument: Segment, cell: u16) {
         self.epoch += 1;
-        if cell == self.rule(segment) {
-            self.exceptions.remove(&segment);
+        if cell == self.rule(instrument) {
+            self.exceptions.remove(&instrument);
         } else {
-            self.exceptions.insert(segment, cell);
+            self.exceptions.insert(instrument, cell);
         }
     }
 
@@ -70,8 +70,8 @@ impl Map {
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.cells.to_le_bytes());
         out.extend_from_slice(&(self.exceptions.len() as u32).to_le_bytes());
-        for (segment, cell) in &self.exceptions {
-            out.extend_from_slice(&segment.to_le_bytes());
+        for (instrument, cell) in &self.exceptions {
+            out.extend_from_slice(&instrument.to_le_bytes());
             out.extend_from_slice(&cell.to_le_bytes());
         }
     }
@@ -84,15 +84,15 @@ impl Map {
         let (epoch, cells) = (from.u32()?, from.u16()?);
         let mut map = Map { epoch, cells, exceptions: BTreeMap::new() };
         let count = from.u32()? as usize;
-        if cells == 0 || count > EXCEPTIONS_MAX {
+        if cells == 0 || count > MAP_EXCEPTIONS_MAX {
             return Err(Meaningless);
         }
         for _ in 0..count {
-            let (segment, cell) = (from.u32()?, from.u16()?);
-            if cell >= cells || cell == map.rule(segment) {
+            let (instrument, cell) = (from.u32()?, from.u16()?);
+            if cell >= cells || cell == map.rule(instrument) {
                 return Err(Meaningless);
             }
-            map.exceptions.insert(segment, cell);
+            map.exceptions.insert(instrument, cell);
         }
         Ok(map)
     }
@@ -100,7 +100,7 @@ impl Map {
 
 /// Who leads a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leading {
+pub struct CellLeader {
     /// Which mediator.
     pub mediator: u16,
     /// In which epoch.
@@ -109,27 +109,31 @@ pub struct Leading {
     pub start: u64,
 }
 
-impl Leading {
+impl CellLeader {
     /// Whether somebody who says that he leads is believed. Epochs rise, but for replicas that all
     /// lost their memory at once: then the one who led has ended.
-    pub fn yields_to(&self, other: &Leading, is_there: impl FnOnce(&Leading) -> bool) -> bool {
+    pub fn yields_to(
+        &self,
+        other: &CellLeader,
+        is_there: impl FnOnce(&CellLeader) -> bool,
+    ) -> bool {
         other.epoch > self.epoch || (other != self && !is_there(self))
     }
 }
 
 /// What control tells everybody: the map, and who leads each cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Routes {
+pub struct RoutingTable {
     /// The map.
     pub map: Map,
     /// By cell, and by [`crate::network::CONTROL`] for control itself.
-    pub leaders: BTreeMap<u16, Leading>,
+    pub leaders: BTreeMap<u16, CellLeader>,
 }
 
-impl Routes {
+impl RoutingTable {
     /// What a network begins with.
-    pub fn new(cells: usize) -> Routes {
-        Routes { map: Map::new(cells), leaders: BTreeMap::new() }
+    pub fn new(cells: usize) -> RoutingTable {
+        RoutingTable { map: Map::new(cells), leaders: BTreeMap::new() }
     }
 
     /// Appends its bytes.
@@ -148,24 +152,24 @@ impl Routes {
     ///
     /// # Errors
     /// If they mean nothing.
-    pub fn read(from: &mut Fields<'_>) -> Result<Routes, Meaningless> {
+    pub fn read(from: &mut Fields<'_>) -> Result<RoutingTable, Meaningless> {
         let map = Map::read(from)?;
         let mut leaders = BTreeMap::new();
         for _ in 0..from.u16()? {
             let cell = from.u16()?;
             let (mediator, epoch, start) = (from.u16()?, from.u32()?, from.u64()?);
-            leaders.insert(cell, Leading { mediator, epoch, start });
+            leaders.insert(cell, CellLeader { mediator, epoch, start });
         }
-        Ok(Routes { map, leaders })
+        Ok(RoutingTable { map, leaders })
     }
 
     /// The routes whose bytes are exactly these.
     ///
     /// # Errors
     /// If they mean nothing.
-    pub fn whole(bytes: &[u8]) -> Result<Routes, Meaningless> {
+    pub fn whole(bytes: &[u8]) -> Result<RoutingTable, Meaningless> {
         let mut fields = Fields(bytes);
-        let routes = Routes::read(&mut fields)?;
+        let routes = RoutingTable::read(&mut fields)?;
         if fields.0.is_empty() { Ok(routes) } else { Err(Meaningless) }
     }
 
@@ -196,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_leader_gives_way_to_a_later_one_or_when_it_has_ended() {
-        let leading = |mediator, epoch| Leading { mediator, epoch, start: 9 };
+        let leading = |mediator, epoch| CellLeader { mediator, epoch, start: 9 };
         let known = leading(1, 7);
         assert!(!known.yields_to(&leading(0, 5), |_| true), "an announcement that is too old");
         assert!(known.yields_to(&leading(0, 8), |_| true));

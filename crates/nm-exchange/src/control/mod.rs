@@ -19,12 +19,12 @@
 //!
 //! Without a log (`durability = "none"`) there is no control: the map is the network file's.
 
-pub mod ask;
+pub mod admin;
 mod map;
 mod state;
 mod view;
 
-pub use ask::{Answer, Ask};
-pub use map::{EXCEPTIONS_MAX, Leading, Map, Routes};
+pub use admin::{AdminRequest, AdminResponse};
+pub use map::{CellLeader, MAP_EXCEPTIONS_MAX, Map, RoutingTable};
 pub use state::{Change, Command, Member, State, batch, open};
-pub use view::{LEFT_NS, NodeName, View, Watch};
+pub use view::{LEFT_NS, MembershipMonitor, MembershipReport, NodeName};

@@ -8,7 +8,7 @@ use nm_codec::{Fields, Meaningless};
 
 use crate::network::Role;
 
-use super::map::{EXCEPTIONS_MAX, Leading, Map, Routes};
+use super::map::{CellLeader, MAP_EXCEPTIONS_MAX, Map, RoutingTable};
 use super::view::{NodeName, read_node, write_node};
 
 /// First bytes of a saved state, with the version.
@@ -56,19 +56,19 @@ pub enum Command {
         /// Which cell, or control itself.
         cell: u16,
         /// Who.
-        leading: Leading,
+        leading: CellLeader,
     },
     /// An instrument shall belong to another cell: its present one is asked for it from now on.
     Assign {
         /// Which.
-        segment: Segment,
+        instrument: Segment,
         /// Its new cell.
         cell: u16,
     },
     /// The present cell has answered.
     Released {
         /// Which instrument.
-        segment: Segment,
+        instrument: Segment,
         /// Epoch that the map then has.
         epoch: u32,
         /// Whether it gave the instrument away; it did not if it has traded it.
@@ -82,7 +82,7 @@ pub enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Which.
-    pub segment: Segment,
+    pub instrument: Segment,
     /// Where to.
     pub cell: u16,
 }
@@ -92,14 +92,14 @@ pub struct Change {
 pub struct State {
     index: u64,
     nodes: BTreeMap<NodeName, Member>,
-    routes: Routes,
+    routes: RoutingTable,
     change: Option<Change>,
 }
 
 impl State {
     /// The state of a group that begins, in a network of so many cells.
     pub fn new(cells: usize) -> State {
-        State { index: 0, nodes: BTreeMap::new(), routes: Routes::new(cells), change: None }
+        State { index: 0, nodes: BTreeMap::new(), routes: RoutingTable::new(cells), change: None }
     }
 
     /// Index of the last batch of commands that was applied.
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// The map, and who leads.
-    pub fn routes(&self) -> &Routes {
+    pub fn routes(&self) -> &RoutingTable {
         &self.routes
     }
 
@@ -128,13 +128,13 @@ impl State {
     }
 
     /// Whether a mediator that once said that it leads is still up since then.
-    pub fn is_there(&self, leading: &Leading) -> bool {
+    pub fn is_there(&self, leading: &CellLeader) -> bool {
         let node = self.nodes.get(&(Role::Mediator, leading.mediator));
         node.is_some_and(|node| node.is_up && node.start == leading.start)
     }
 
     /// Whether it is news that somebody leads a cell, and to be believed.
-    pub fn believes(&self, cell: u16, leading: &Leading) -> bool {
+    pub fn believes(&self, cell: u16, leading: &CellLeader) -> bool {
         let known = self.routes.leaders.get(&cell);
         known.is_none_or(|known| known.yields_to(leading, |known| self.is_there(known)))
     }
@@ -148,19 +148,19 @@ impl State {
     ///
     /// # Errors
     /// A sentence.
-    pub fn check(&self, segment: Segment, cell: u16) -> Result<Option<Change>, String> {
+    pub fn check(&self, instrument: Segment, cell: u16) -> Result<Option<Change>, String> {
         let map = &self.routes.map;
         if cell >= map.cells() {
             return Err(format!("there is no cell {cell}: the network has {}", map.cells()));
         }
-        let is_known = map.exceptions().contains_key(&segment);
-        if map.exceptions().len() >= EXCEPTIONS_MAX && !is_known {
+        let is_known = map.exceptions().contains_key(&instrument);
+        if map.exceptions().len() >= MAP_EXCEPTIONS_MAX && !is_known {
             return Err(format!(
-                "{EXCEPTIONS_MAX} instruments are in other cells than the rule says, which is all \
+                "{MAP_EXCEPTIONS_MAX} instruments are in other cells than the rule says, which is all \
                  that the map takes"
             ));
         }
-        Ok((map.cell_of(segment) != cell).then_some(Change { segment, cell }))
+        Ok((map.cell_of(instrument) != cell).then_some(Change { instrument, cell }))
     }
 
     /// Carries a command out at a time, ms since 1970; the change that ended by it, and whether the
@@ -192,18 +192,18 @@ impl State {
                     self.routes.leaders.insert(*cell, *leading);
                 }
             }
-            Command::Assign { segment, cell } => {
+            Command::Assign { instrument, cell } => {
                 if self.change.is_none() {
-                    self.change = self.check(*segment, *cell).ok().flatten();
+                    self.change = self.check(*instrument, *cell).ok().flatten();
                 }
             }
-            Command::Released { segment, epoch, is_given } => {
+            Command::Released { instrument, epoch, is_given } => {
                 let is_awaited = |change: &mut Change| {
-                    change.segment == *segment && *epoch == self.routes.map.epoch() + 1
+                    change.instrument == *instrument && *epoch == self.routes.map.epoch() + 1
                 };
                 let change = self.change.take_if(is_awaited)?;
                 if *is_given {
-                    self.routes.map.assign(change.segment, change.cell);
+                    self.routes.map.assign(change.instrument, change.cell);
                 }
                 return Some((change, *is_given));
             }
@@ -232,7 +232,7 @@ impl State {
         }
         out.push(u8::from(self.change.is_some()));
         if let Some(change) = self.change {
-            out.extend_from_slice(&change.segment.to_le_bytes());
+            out.extend_from_slice(&change.instrument.to_le_bytes());
             out.extend_from_slice(&change.cell.to_le_bytes());
         }
         out.extend_from_slice(&nm_codec::crc32c(&out).to_le_bytes());
@@ -261,7 +261,7 @@ impl State {
         if !is_marked || nm_codec::crc32c(content) != u32::from_le_bytes(*checksum) {
             return Err(Meaningless);
         }
-        let (index, routes) = (from.u64()?, Routes::read(&mut from)?);
+        let (index, routes) = (from.u64()?, RoutingTable::read(&mut from)?);
         let mut nodes = BTreeMap::new();
         for _ in 0..from.u32()? {
             let node = read_node(&mut from)?;
@@ -271,7 +271,7 @@ impl State {
         }
         let mut change = None;
         if flag(&mut from)? {
-            change = Some(Change { segment: from.u32()?, cell: from.u16()? });
+            change = Some(Change { instrument: from.u32()?, cell: from.u16()? });
         }
         if !from.0.is_empty() {
             return Err(Meaningless);
@@ -324,14 +324,14 @@ impl Command {
                 out.extend_from_slice(&leading.epoch.to_le_bytes());
                 out.extend_from_slice(&leading.start.to_le_bytes());
             }
-            Command::Assign { segment, cell } => {
+            Command::Assign { instrument, cell } => {
                 out.push(4);
-                out.extend_from_slice(&segment.to_le_bytes());
+                out.extend_from_slice(&instrument.to_le_bytes());
                 out.extend_from_slice(&cell.to_le_bytes());
             }
-            Command::Released { segment, epoch, is_given } => {
+            Command::Released { instrument, epoch, is_given } => {
                 out.push(5);
-                out.extend_from_slice(&segment.to_le_bytes());
+                out.extend_from_slice(&instrument.to_le_bytes());
                 out.extend_from_slice(&epoch.to_le_bytes());
                 out.push(u8::from(*is_given));
             }
@@ -356,12 +356,12 @@ impl Command {
             3 => {
                 let cell = from.u16()?;
                 let (mediator, epoch, start) = (from.u16()?, from.u32()?, from.u64()?);
-                Command::Leads { cell, leading: Leading { mediator, epoch, start } }
+                Command::Leads { cell, leading: CellLeader { mediator, epoch, start } }
             }
-            4 => Command::Assign { segment: from.u32()?, cell: from.u16()? },
+            4 => Command::Assign { instrument: from.u32()?, cell: from.u16()? },
             5 => {
-                let (segment, epoch) = (from.u32()?, from.u32()?);
-                Command::Released { segment, epoch, is_given: flag(from)? }
+                let (instrument, epoch) = (from.u32()?, from.u32()?);
+                Command::Released { instrument, epoch, is_given: flag(from)? }
             }
             6 => Command::Restore(Map::read(from)?),
             _ => return Err(Meaningless),
@@ -398,8 +398,8 @@ mod tests {
         (prop::sample::select(&Role::ALL[..]), 0..3u16)
     }
 
-    fn leading() -> impl Strategy<Value = Leading> {
-        let made = |(mediator, epoch, start)| Leading { mediator, epoch, start };
+    fn leading() -> impl Strategy<Value = CellLeader> {
+        let made = |(mediator, epoch, start)| CellLeader { mediator, epoch, start };
         (0..3u16, 1..5u32, 0..3u64).prop_map(made)
     }
 
@@ -411,13 +411,13 @@ mod tests {
             2 => (0..4u16, leading())
                 .prop_map(|(cell, leading)| Command::Leads { cell, leading }),
             3 => (0..4u32, 0..5u16)
-                .prop_map(|(segment, cell)| Command::Assign { segment, cell }),
-            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(segment, epoch, is_given)| {
-                Command::Released { segment, epoch, is_given }
+                .prop_map(|(instrument, cell)| Command::Assign { instrument, cell }),
+            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(instrument, epoch, is_given)| {
+                Command::Released { instrument, epoch, is_given }
             }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = Map::new(3);
-                assigned.into_iter().for_each(|(segment, cell)| map.assign(segment, cell));
+                assigned.into_iter().for_each(|(instrument, cell)| map.assign(instrument, cell));
                 Command::Restore(map)
             }),
         ]
@@ -453,7 +453,7 @@ mod tests {
                     if is_given {
                         let change = before.change.unwrap();
                         prop_assert_eq!(new.epoch(), old.epoch() + 1);
-                        prop_assert_eq!(new.cell_of(change.segment), change.cell);
+                        prop_assert_eq!(new.cell_of(change.instrument), change.cell);
                     }
                     for (node, member) in &whole.nodes {
                         let starts = before.nodes.get(node).map_or(0, |member| member.starts);
@@ -493,13 +493,14 @@ mod tests {
     #[test]
     fn one_instrument_moves_at_a_time_and_only_when_it_is_given() {
         let mut state = State::new(2);
-        let assign = |segment, cell| Command::Assign { segment, cell };
-        let released = |segment, epoch, is_given| Command::Released { segment, epoch, is_given };
+        let assign = |instrument, cell| Command::Assign { instrument, cell };
+        let released =
+            |instrument, epoch, is_given| Command::Released { instrument, epoch, is_given };
         assert!(state.check(0, 2).unwrap_err().contains("no cell 2"));
         assert_eq!(state.check(0, 0), Ok(None));
         state.apply(&assign(0, 1), 1);
         state.apply(&assign(2, 1), 1);
-        let change = Change { segment: 0, cell: 1 };
+        let change = Change { instrument: 0, cell: 1 };
         assert_eq!(state.change(), Some(change));
         for late in [released(0, 2, true), released(2, 1, true)] {
             assert_eq!(state.apply(&late, 1), None);

@@ -10,7 +10,7 @@ use nm_codec::{Fields, Meaningless};
 
 use crate::network::{Network, Role};
 
-use super::map::{Leading, Map, Routes};
+use super::map::{CellLeader, Map, RoutingTable};
 use super::state::{Command, State};
 
 /// A node by class and index.
@@ -21,17 +21,17 @@ pub const LEFT_NS: u64 = 500_000_000;
 
 /// What a node sees of others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct View {
+pub struct MembershipReport {
     /// Nodes that it is linked to, or that others told it of, with the numbers of their starts.
     pub nodes: BTreeMap<NodeName, u64>,
     /// Who leads, and the newest map that it knows.
-    pub routes: Routes,
+    pub routes: RoutingTable,
 }
 
-impl View {
+impl MembershipReport {
     /// A view of nobody.
-    pub fn new(cells: usize) -> View {
-        View { nodes: BTreeMap::new(), routes: Routes::new(cells) }
+    pub fn new(cells: usize) -> MembershipReport {
+        MembershipReport { nodes: BTreeMap::new(), routes: RoutingTable::new(cells) }
     }
 
     /// Its bytes.
@@ -49,15 +49,15 @@ impl View {
     ///
     /// # Errors
     /// If they mean nothing.
-    pub fn whole(bytes: &[u8]) -> Result<View, Meaningless> {
+    pub fn whole(bytes: &[u8]) -> Result<MembershipReport, Meaningless> {
         let mut fields = Fields(bytes);
         let mut nodes = BTreeMap::new();
         for _ in 0..fields.u16()? {
             let node = read_node(&mut fields)?;
             nodes.insert(node, fields.u64()?);
         }
-        let routes = Routes::read(&mut fields)?;
-        if fields.0.is_empty() { Ok(View { nodes, routes }) } else { Err(Meaningless) }
+        let routes = RoutingTable::read(&mut fields)?;
+        if fields.0.is_empty() { Ok(MembershipReport { nodes, routes }) } else { Err(Meaningless) }
     }
 }
 
@@ -78,24 +78,29 @@ pub fn read_node(from: &mut Fields<'_>) -> Result<NodeName, Meaningless> {
 
 /// All that a replica of control sees.
 #[derive(Debug)]
-pub struct Watch {
+pub struct MembershipMonitor {
     network: Network,
     /// What it is itself, and is linked to.
-    pub near: View,
+    pub near: MembershipReport,
     /// By router.
-    pub views: BTreeMap<usize, View>,
+    pub views: BTreeMap<usize, MembershipReport>,
     /// Nodes that are not seen though control has them as up, and since when, ns.
     missing: BTreeMap<NodeName, u64>,
 }
 
-impl Watch {
+impl MembershipMonitor {
     /// Sees nobody yet.
-    pub fn new(network: &Network) -> Watch {
+    pub fn new(network: &Network) -> MembershipMonitor {
         let (views, missing) = Default::default();
-        Watch { network: network.clone(), near: View::new(network.mediator.len()), views, missing }
+        MembershipMonitor {
+            network: network.clone(),
+            near: MembershipReport::new(network.mediator.len()),
+            views,
+            missing,
+        }
     }
 
-    fn all(&self) -> impl Iterator<Item = &View> {
+    fn all(&self) -> impl Iterator<Item = &MembershipReport> {
         std::iter::once(&self.near).chain(self.views.values())
     }
 
@@ -142,7 +147,7 @@ impl Watch {
     /// Leaders that are to be written down: of those that are claimed, the one with the highest
     /// epoch, unless control knows better.
     fn leaders(&self, state: &State) -> Vec<Command> {
-        let mut claims: BTreeMap<u16, Leading> = BTreeMap::new();
+        let mut claims: BTreeMap<u16, CellLeader> = BTreeMap::new();
         for (cell, leading) in self.all().flat_map(|view| &view.routes.leaders) {
             let claim = claims.entry(*cell).or_insert(*leading);
             if leading.epoch > claim.epoch {
@@ -164,9 +169,9 @@ mod tests {
     use super::*;
     use crate::network::Node;
 
-    fn watch() -> Watch {
+    fn watch() -> MembershipMonitor {
         let mut port = 5000;
-        Watch::new(&Network::new("1-2-2-1".parse().unwrap(), |_, _| {
+        MembershipMonitor::new(&Network::new("1-2-2-1".parse().unwrap(), |_, _| {
             port += 1;
             let address = format!("127.0.0.1:{port}").parse().unwrap();
             Node { address, replication: None }
@@ -174,7 +179,7 @@ mod tests {
     }
 
     /// Writes down what is wished until nothing is; how much that was.
-    fn settle(watch: &mut Watch, state: &mut State, now_ns: u64) -> usize {
+    fn settle(watch: &mut MembershipMonitor, state: &mut State, now_ns: u64) -> usize {
         let mut count = 0;
         for _ in 0..5 {
             let wishes = watch.wishes(state, now_ns);
@@ -194,15 +199,15 @@ mod tests {
         let (mut watch, mut state) = (watch(), State::new(2));
         let (m0, p0, g0) = ((Role::Mediator, 0), (Role::Processor, 0), (Role::Gateway, 0));
         watch.near.nodes = BTreeMap::from([(m0, 1), ((Role::Router, 0), 2), (p0, 3)]);
-        let mut view = View::new(2);
+        let mut view = MembershipReport::new(2);
         view.nodes = BTreeMap::from([(m0, 1), (p0, 3), (g0, 4)]);
-        view.routes.leaders.insert(0, Leading { mediator: 0, epoch: 17, start: 1 });
-        assert_eq!(View::whole(&view.bytes()), Ok(view.clone()));
+        view.routes.leaders.insert(0, CellLeader { mediator: 0, epoch: 17, start: 1 });
+        assert_eq!(MembershipReport::whole(&view.bytes()), Ok(view.clone()));
         watch.views.insert(0, view.clone());
         assert_eq!(settle(&mut watch, &mut state, 0), 5);
         assert_eq!(state.nodes()[&g0].starts, 1);
         // A router that is behind says what control knows better.
-        view.routes.leaders.insert(0, Leading { mediator: 0, epoch: 9, start: 1 });
+        view.routes.leaders.insert(0, CellLeader { mediator: 0, epoch: 9, start: 1 });
         watch.views.insert(1, view.clone());
         assert_eq!(settle(&mut watch, &mut state, 0), 0);
         // Its end is noticed by one before the other: nothing is written down meanwhile.
@@ -225,7 +230,7 @@ mod tests {
         let (mut watch, mut state) = (watch(), State::new(2));
         let mut map = Map::new(2);
         map.assign(5, 0);
-        let mut view = View::new(2);
+        let mut view = MembershipReport::new(2);
         view.routes.map = map.clone();
         watch.views.insert(1, view);
         assert!(watch.knows_newer(&state.routes().map));

@@ -3,7 +3,7 @@
 //! The end that accepts a Unix socket makes the memory, a pipe of bytes in each direction, and a
 //! bell (eventfd) for each end, and hands them over. The socket stays as the lifeline: its end says
 //! that the peer has gone, however it went. Who sleeps says so in the memory, and only then is its
-//! bell rung: see [`super::Watch`]. A full pipe is as a full socket; its writer's bell rings when
+//! bell rung: see [`super::LinkPoller`]. A full pipe is as a full socket; its writer's bell rings when
 //! there is room.
 
 use std::io::{self, ErrorKind, Read};
@@ -21,30 +21,30 @@ use nm_sys::unix;
 
 /// Bytes that may be on their way in one direction: a dozen of the longest messages. A page of it
 /// takes memory when it is first used, so a direction that carries little takes little.
-pub const RING_BYTES: usize = 1 << 20;
+pub const SHM_RING_BYTES: usize = 1 << 20;
 
 /// What comes with the memory and the bells: a mark with the version of what is said, and the size.
 fn greeting() -> [u8; 16] {
     let mut greeting = *b"nmrings1________";
-    greeting[8..].copy_from_slice(&(size_of::<Conduit<RING_BYTES>>() as u64).to_le_bytes());
+    greeting[8..].copy_from_slice(&(size_of::<Conduit<SHM_RING_BYTES>>() as u64).to_le_bytes());
     greeting
 }
 
 /// What an end and whoever watches it look at.
 #[derive(Debug)]
 pub(super) struct Core {
-    memory: ConduitMapping<RING_BYTES>,
+    memory: ConduitMapping<SHM_RING_BYTES>,
     role: EndpointRole,
     /// Rung by the peer.
     pub(super) bell: Waker,
 }
 
 impl Core {
-    fn incoming(&self) -> &Pipe<RING_BYTES> {
+    fn incoming(&self) -> &Pipe<SHM_RING_BYTES> {
         self.memory.incoming(self.role)
     }
 
-    fn outgoing(&self) -> &Pipe<RING_BYTES> {
+    fn outgoing(&self) -> &Pipe<SHM_RING_BYTES> {
         self.memory.outgoing(self.role)
     }
 
@@ -67,18 +67,18 @@ impl Core {
 
 /// One end.
 #[derive(Debug)]
-pub struct Ring {
+pub struct ShmStream {
     core: Arc<Core>,
     peer_bell: Waker,
     lifeline: UnixStream,
 }
 
-impl Ring {
+impl ShmStream {
     /// The end that has accepted a connection: makes the memory and hands it over.
     ///
     /// # Errors
     /// What the system says; [`ErrorKind::PermissionDenied`] for another user's process.
-    pub fn offer(lifeline: UnixStream) -> io::Result<Ring> {
+    pub fn offer(lifeline: UnixStream) -> io::Result<ShmStream> {
         check_user(&lifeline)?;
         let (memory, file) = ConduitMapping::sparse()?;
         let (bell, peer_bell) = (Waker::new()?, Waker::new()?);
@@ -86,14 +86,14 @@ impl Ring {
         unix::send_descriptors(lifeline.as_fd(), &greeting(), &handed)?;
         lifeline.set_nonblocking(true)?;
         let core = Arc::new(Core { memory, role: EndpointRole::Creator, bell });
-        Ok(Ring { core, peer_bell, lifeline })
+        Ok(ShmStream { core, peer_bell, lifeline })
     }
 
     /// The end that has connected: waits `limit` at most for what the other one hands over.
     ///
     /// # Errors
     /// What the system says; [`ErrorKind::InvalidData`] if the peer is no node of this version.
-    pub fn take(lifeline: UnixStream, limit: Duration) -> io::Result<Ring> {
+    pub fn take(lifeline: UnixStream, limit: Duration) -> io::Result<ShmStream> {
         check_user(&lifeline)?;
         lifeline.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
         let mut said = [0; 16];
@@ -108,7 +108,7 @@ impl Ring {
         lifeline.set_nonblocking(true)?;
         let memory = ConduitMapping::open_sparse(file)?;
         let core = Arc::new(Core { memory, role: EndpointRole::Opener, bell: bell.into() });
-        Ok(Ring { core, peer_bell: peer_bell.into(), lifeline })
+        Ok(ShmStream { core, peer_bell: peer_bell.into(), lifeline })
     }
 
     /// What is watched.
@@ -149,7 +149,7 @@ impl Ring {
         let mut count = out.push(bytes);
         if count == 0 {
             out.arm_writer();
-            if out.writable() < Pipe::<RING_BYTES>::QUARTER_BYTES {
+            if out.writable() < Pipe::<SHM_RING_BYTES>::QUARTER_BYTES {
                 return Err(ErrorKind::WouldBlock.into());
             }
             out.disarm_writer();
@@ -162,7 +162,7 @@ impl Ring {
     }
 }
 
-impl AsFd for Ring {
+impl AsFd for ShmStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lifeline.as_fd()
     }

@@ -37,20 +37,20 @@ struct Watched {
 
 /// Waits for links and other descriptors.
 #[derive(Debug)]
-pub struct Watch {
+pub struct LinkPoller {
     poller: Poller,
     rings: Vec<Option<Watched>>,
     /// Places of the rings that are looked at.
     looked_at: Vec<usize>,
 }
 
-impl Watch {
+impl LinkPoller {
     /// Watches nothing.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new() -> io::Result<Watch> {
-        Ok(Watch { poller: Poller::new()?, rings: vec![], looked_at: vec![] })
+    pub fn new() -> io::Result<LinkPoller> {
+        Ok(LinkPoller { poller: Poller::new()?, rings: vec![], looked_at: vec![] })
     }
 
     /// Watches a descriptor that is no link, for reading.
@@ -61,7 +61,7 @@ impl Watch {
         self.poller.add(fd, token, Interest::Readable)
     }
 
-    /// Watches a link for reading. A link must be [removed](Watch::remove) before it is dropped.
+    /// Watches a link for reading. A link must be [removed](LinkPoller::remove) before it is dropped.
     ///
     /// # Errors
     /// What the system says.
@@ -148,7 +148,7 @@ impl Watch {
 
     /// Whether a ring has something to read. If none has, all are left to their bells.
     fn is_busy(&mut self) -> bool {
-        let Watch { rings, looked_at, .. } = self;
+        let LinkPoller { rings, looked_at, .. } = self;
         let is_readable =
             |place: &usize| rings[*place].as_ref().is_some_and(|ring| ring.core.is_readable());
         if looked_at.iter().any(is_readable) {

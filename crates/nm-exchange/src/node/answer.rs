@@ -66,18 +66,18 @@ impl Answers {
             }
         }
         match handled {
-            Handled::Done(outcome) => self.tell(cell, &outcome, &mut to),
-            Handled::Before(outcome) => {
-                let forgotten = if outcome.is_none() { wire::FORGOTTEN } else { 0 };
-                let mut header = to.header(FrameKind::Reply, wire::REPEATED | forgotten);
+            Handled::Executed(outcome) => self.tell(cell, &outcome, &mut to),
+            Handled::Duplicate(outcome) => {
+                let forgotten = if outcome.is_none() { wire::EXPIRED } else { 0 };
+                let mut header = to.header(FrameKind::Reply, wire::RESENT | forgotten);
                 header.output_seq = outcome.map_or(0, |outcome| outcome.output_seq);
                 // Its events are not here: the session sees by the number whether it misses some.
-                header.previous_seq = cell.told(header.segment, header.session);
+                header.previous_seq = cell.told(header.instrument, header.session);
                 let events_hash = outcome.map_or(0, |outcome| outcome.events_hash);
                 to.send(header, &events_hash.to_le_bytes());
             }
-            Handled::Gap => {
-                let header = to.header(FrameKind::Again, 0);
+            Handled::SequenceGap => {
+                let header = to.header(FrameKind::Nak, 0);
                 to.send(header, &[]);
             }
         }
@@ -91,7 +91,7 @@ impl Answers {
         outcome: &Outcome,
         to: &mut Sending<'_, impl FnMut(&Outgoing<'_>)>,
     ) {
-        let Header { segment, session: asker, .. } = to.frame.header;
+        let Header { instrument, session: asker, .. } = to.frame.header;
         let of = |session| {
             let notes = cell.notes();
             let from = notes.partition_point(|(user, _)| *user < session);
@@ -100,7 +100,7 @@ impl Answers {
         let reply = Header { output_seq: outcome.output_seq, ..to.header(FrameKind::Reply, 0) };
         let private = Header { kind: FrameKind::Private, client_seq: 0, ..reply };
         let own = of(asker);
-        let mut told = cell.told(segment, asker) - own.len() as u64;
+        let mut told = cell.told(instrument, asker) - own.len() as u64;
         let whole = own.len().saturating_sub(1) / EVENTS_MAX * EVENTS_MAX;
         let (before, last) = own.split_at(whole);
         for part in before.chunks(EVENTS_MAX) {
@@ -119,7 +119,7 @@ impl Answers {
         let public = std::mem::take(&mut self.public);
         let header = Header { flags: private.flags | wire::PUBLIC, ..private };
         let header = Header { kind: FrameKind::Public, ..header };
-        let mut told = cell.public_told(segment) - public.len() as u64;
+        let mut told = cell.public_told(instrument) - public.len() as u64;
         for part in public.chunks(EVENTS_MAX) {
             self.events(&[], part);
             to.send(Header { previous_seq: told, ..header }, &self.body);
@@ -136,9 +136,9 @@ impl Answers {
         private: Header,
         to: &mut Sending<'_, impl FnMut(&Outgoing<'_>)>,
     ) {
-        let (segment, session) = (private.segment, events[0].0);
-        let Some(gateway) = cell.gateway_of(segment, session) else { return };
-        let mut told = cell.told(segment, session) - events.len() as u64;
+        let (instrument, session) = (private.instrument, events[0].0);
+        let Some(gateway) = cell.gateway_of(instrument, session) else { return };
+        let mut told = cell.told(instrument, session) - events.len() as u64;
         for part in events.chunks(EVENTS_MAX) {
             self.events(&[], part.iter().map(|(_, event)| event));
             to.send(Header { gateway, session, previous_seq: told, ..private }, &self.body);
@@ -153,14 +153,14 @@ impl Answers {
         events.into_iter().for_each(|event| codec::write_event(event, &mut self.body));
     }
 
-    /// Answers a [`FrameKind::Recall`] with all that the session does not have, in one frame.
+    /// Answers a [`FrameKind::ResendRequest`] with all that the session does not have, in one frame.
     pub fn recall<M: Matching>(&mut self, cell: &Cell<M>, recall: &Header, out: &mut Vec<u8>) {
         let seen = recall.output_seq;
-        let (told, events) = cell.recall(recall.segment, recall.session, seen);
-        let forgotten = if told > seen { wire::FORGOTTEN } else { 0 };
+        let (told, events) = cell.recall(recall.instrument, recall.session, seen);
+        let forgotten = if told > seen { wire::EXPIRED } else { 0 };
         let header = Header {
             kind: FrameKind::Private,
-            flags: wire::REPEATED | forgotten,
+            flags: wire::RESENT | forgotten,
             previous_seq: told,
             output_seq: 0,
             ..*recall
@@ -215,7 +215,7 @@ mod tests {
         codec::write_command(&command, &mut body);
         let header = Header {
             flags: wire::STAMPED | wire::PUBLIC,
-            segment: 1,
+            instrument: 1,
             gateway: session as u16,
             session,
             client_seq: seq,
@@ -261,10 +261,10 @@ mod tests {
 
         let again = handle(&mut cell, &request(9, 1, Side::Sell, 3));
         assert_eq!(again.len(), 1);
-        assert_eq!(again[0].0.flags & wire::REPEATED, wire::REPEATED);
+        assert_eq!(again[0].0.flags & wire::RESENT, wire::RESENT);
         assert_eq!((&again[0].1[..], again[0].0.output_seq), (&sent[0].1[..8], 2));
         let gap = handle(&mut cell, &request(9, 5, Side::Sell, 3));
-        assert_eq!((gap.len(), gap[0].0.kind), (1, FrameKind::Again));
+        assert_eq!((gap.len(), gap[0].0.kind), (1, FrameKind::Nak));
 
         // Each is numbered by whom it is told, and told again from any number on.
         let before: Vec<u64> = sent.iter().map(|(header, _)| header.previous_seq).collect();
@@ -272,17 +272,17 @@ mod tests {
         assert_eq!(again[0].0.previous_seq, 2);
         let recall = |session, seen| {
             let header = Header {
-                segment: 1,
+                instrument: 1,
                 gateway: 4,
                 session,
                 output_seq: seen,
-                ..Header::new(FrameKind::Recall)
+                ..Header::new(FrameKind::ResendRequest)
             };
             let mut told = vec![];
             Answers::default().recall(&cell, &header, &mut told);
             let frame = wire::read(&told).unwrap().unwrap();
             let Header { kind, flags, gateway, previous_seq, .. } = frame.header;
-            assert_eq!((kind, flags, gateway), (Private, wire::REPEATED, 4));
+            assert_eq!((kind, flags, gateway), (Private, wire::RESENT, 4));
             assert_eq!(frame.bytes.len(), told.len());
             (previous_seq, frame.body.to_vec())
         };
@@ -344,7 +344,7 @@ mod tests {
         let mut body = vec![];
         codec::write_command(&Command::MassCancel { user: 7 }, &mut body);
         let header = Header {
-            segment: 1,
+            instrument: 1,
             session: 7,
             client_seq: 20_001,
             previous_seq: 20_000,

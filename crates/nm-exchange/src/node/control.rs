@@ -5,8 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nm_replica::{Log, LogEvent};
 
-use crate::control::{self, Answer, Ask, Change, Command, Leading, Routes, State, View, Watch};
-use crate::link::Broken;
+use crate::control::{
+    self, AdminRequest, AdminResponse, CellLeader, Change, Command, MembershipMonitor,
+    MembershipReport, RoutingTable, State,
+};
+use crate::link::LinkError;
 use crate::network::{CONTROL, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -29,9 +32,9 @@ const ASKERS_MAX: usize = 1_024;
 pub struct Control<L> {
     log: L,
     state: State,
-    watch: Watch,
+    watch: MembershipMonitor,
     /// What routers were told last.
-    told: Option<Routes>,
+    told: Option<RoutingTable>,
     /// Observers that wait for a change.
     askers: Vec<(LinkId, Change)>,
     /// What a cell answered on the change that is on its way.
@@ -56,7 +59,7 @@ impl<L: Log> Control<L> {
         Control {
             log,
             state: State::new(network.mediator.len()),
-            watch: Watch::new(network),
+            watch: MembershipMonitor::new(network),
             told: None,
             askers: vec![],
             released: None,
@@ -76,7 +79,7 @@ impl<L: Log> Control<L> {
     }
 
     /// The map, and who leads, as this replica has it.
-    pub fn routes(&self) -> &Routes {
+    pub fn routes(&self) -> &RoutingTable {
         self.state.routes()
     }
 
@@ -119,7 +122,7 @@ impl<L: Log> Control<L> {
     fn follow(&mut self, links: &mut Links) {
         (self.told, self.released) = (None, None);
         for (asker, _) in std::mem::take(&mut self.askers) {
-            answer(links, asker, &Answer::NotLeading);
+            answer(links, asker, &AdminResponse::NotLeading);
         }
     }
 
@@ -136,12 +139,12 @@ impl<L: Log> Control<L> {
             }
             let Some((change, is_given)) = self.state.apply(command, now_ms) else { continue };
             self.released = None;
-            let Change { segment, .. } = change;
+            let Change { instrument, .. } = change;
             let told = if is_given {
-                Answer::Assigned(self.state.routes().map.epoch())
+                AdminResponse::Assigned(self.state.routes().map.epoch())
             } else {
-                Answer::Refused(format!(
-                    "instrument {segment} has had requests in its cell, and stays there: an \
+                AdminResponse::Refused(format!(
+                    "instrument {instrument} has had requests in its cell, and stays there: an \
                      instrument moves only as long as it never has"
                 ))
             };
@@ -153,7 +156,7 @@ impl<L: Log> Control<L> {
     }
 
     /// A router tells what it sees; or it is gone.
-    pub fn view(&mut self, router: usize, view: Option<View>) {
+    pub fn view(&mut self, router: usize, view: Option<MembershipReport>) {
         match view {
             Some(view) => drop(self.watch.views.insert(router, view)),
             None => drop(self.watch.views.remove(&router)),
@@ -163,11 +166,11 @@ impl<L: Log> Control<L> {
 
     /// A cell's leader has answered.
     pub fn released(&mut self, header: &Header) {
-        let Header { segment, epoch, flags, .. } = *header;
-        let is_awaited = self.state.change().is_some_and(|change| change.segment == segment);
+        let Header { instrument, map_version: epoch, flags, .. } = *header;
+        let is_awaited = self.state.change().is_some_and(|change| change.instrument == instrument);
         if is_awaited && epoch == self.state.routes().map.epoch() + 1 {
-            let is_given = flags & wire::GIVEN != 0;
-            self.released = Some(Command::Released { segment, epoch, is_given });
+            let is_given = flags & wire::GRANTED != 0;
+            self.released = Some(Command::Released { instrument, epoch, is_given });
             (self.is_news, self.proposed_ns) = (true, 0);
         }
     }
@@ -176,21 +179,23 @@ impl<L: Log> Control<L> {
     ///
     /// # Errors
     /// If what it asks means nothing.
-    pub fn ask(&mut self, links: &mut Links, from: LinkId, body: &[u8]) -> Result<(), Broken> {
-        let ask = Ask::whole(body).map_err(|error| Broken(error.to_string()))?;
+    pub fn ask(&mut self, links: &mut Links, from: LinkId, body: &[u8]) -> Result<(), LinkError> {
+        let ask = AdminRequest::whole(body).map_err(|error| LinkError(error.to_string()))?;
         let told = match ask {
-            Ask::Status => Answer::Status {
+            AdminRequest::Status => AdminResponse::Status {
                 lead: self.log.leading_term(),
                 stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
                 state: Box::new(self.state.clone()),
             },
-            Ask::Assign { .. } if self.log.leading_term().is_none() => Answer::NotLeading,
-            Ask::Assign { segment, cell } => match self.state.check(segment, cell) {
-                Err(why) => Answer::Refused(why),
-                Ok(None) => Answer::Assigned(self.state.routes().map.epoch()),
-                Ok(Some(_)) if self.askers.len() == ASKERS_MAX => {
-                    Answer::Refused(format!("{ASKERS_MAX} others wait for a change of the map"))
-                }
+            AdminRequest::Assign { .. } if self.log.leading_term().is_none() => {
+                AdminResponse::NotLeading
+            }
+            AdminRequest::Assign { instrument, cell } => match self.state.check(instrument, cell) {
+                Err(why) => AdminResponse::Refused(why),
+                Ok(None) => AdminResponse::Assigned(self.state.routes().map.epoch()),
+                Ok(Some(_)) if self.askers.len() == ASKERS_MAX => AdminResponse::Refused(format!(
+                    "{ASKERS_MAX} others wait for a change of the map"
+                )),
                 Ok(Some(change)) => {
                     self.askers.push((from, change));
                     (self.is_news, self.proposed_ns) = (true, 0);
@@ -227,7 +232,7 @@ impl<L: Log> Control<L> {
         self.watch.near.nodes = links.seen().chain([(own, start)]).collect();
         let lead = self.log.leading_term();
         let leads = leads.chain(lead.map(|epoch| (CONTROL, epoch)));
-        let leading = |epoch| Leading { mediator: own.1, epoch, start };
+        let leading = |epoch| CellLeader { mediator: own.1, epoch, start };
         self.watch.near.routes.leaders =
             leads.map(|(cell, epoch)| (cell, leading(epoch))).collect();
         self.watch.near.routes.map.take(&self.state.routes().map);
@@ -249,8 +254,8 @@ impl<L: Log> Control<L> {
             return self.released.clone();
         }
         let map = &self.state.routes().map;
-        let (_, Change { segment, cell }) = *self.askers.first()?;
-        (!self.watch.knows_newer(map)).then_some(Command::Assign { segment, cell })
+        let (_, Change { instrument, cell }) = *self.askers.first()?;
+        (!self.watch.knows_newer(map)).then_some(Command::Assign { instrument, cell })
     }
 
     fn propose(&mut self, now_ns: u64, wishes: &[Command]) {
@@ -275,9 +280,9 @@ impl<L: Log> Control<L> {
         }
         (self.asked_ns, self.asked_count) = (now_ns, self.asked_count + 1);
         let map = &self.state.routes().map;
-        let (cell, epoch) = (map.cell_of(change.segment), map.epoch() + 1);
+        let (cell, epoch) = (map.cell_of(change.instrument), map.epoch() + 1);
         let kind = Header::new(FrameKind::Release);
-        let header = Header { segment: change.segment, cell, epoch, ..kind };
+        let header = Header { instrument: change.instrument, cell, map_version: epoch, ..kind };
         links.send(routers[self.asked_count % routers.len()], &header, &[], 0);
     }
 
@@ -322,11 +327,11 @@ impl<L: Log> Control<L> {
     }
 }
 
-fn answer(links: &mut Links, to: LinkId, answer: &Answer) {
-    links.send(to, &Header::new(FrameKind::Answer), &answer.bytes(), 0);
+fn answer(links: &mut Links, to: LinkId, answer: &AdminResponse) {
+    links.send(to, &Header::new(FrameKind::AdminResponse), &answer.bytes(), 0);
 }
 
 /// Sends the map and the leaders over a link.
-pub fn tell_routes(links: &mut Links, to: LinkId, routes: &Routes) {
-    links.send(to, &Header::new(FrameKind::Routes), &routes.bytes(), 0);
+pub fn tell_routes(links: &mut Links, to: LinkId, routes: &RoutingTable) {
+    links.send(to, &Header::new(FrameKind::RoutingTable), &routes.bytes(), 0);
 }

@@ -9,15 +9,15 @@
 //! ever longer, and longer than replies take lately.
 //!
 //! What sessions are told besides is numbered, and theirs to keep count of: where some of it may be
-//! lost on a link, the gateway bids them [recall](FrameKind::Recall) it.
+//! lost on a link, the gateway bids them [recall](FrameKind::ResendRequest) it.
 
 use std::collections::{HashMap, VecDeque};
 
 use nm_book::order::{Segment, UserId};
 
 use crate::cell::Request;
-use crate::control::{Map, Routes, View};
-use crate::link::{Arrived, Broken};
+use crate::control::{Map, MembershipReport, RoutingTable};
+use crate::link::{LinkError, ReceivedFrame};
 use crate::network::{Durability, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -72,7 +72,7 @@ impl Flow {
         self.sent_again_ns = links.now_ns;
         if let Some(first) = self.pending.front_mut().filter(|it| it.previous_seq == self.answered)
         {
-            wire::settle(&mut first.bytes);
+            wire::mark_previous_answered(&mut first.bytes);
         }
         for pending in &mut self.pending {
             pending.sent_ns = links.now_ns;
@@ -141,22 +141,22 @@ impl Gateway {
         &mut self,
         links: &mut Links,
         from: LinkId,
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
         // What no mediator could read would never have a reply.
         if Request::from_parts(&frame.header, frame.body()).is_err() {
-            return Err(Broken("a client sent a request that means nothing".to_string()));
+            return Err(LinkError("a client sent a request that means nothing".to_string()));
         }
         if self.pending_bytes > PENDING_BYTES_MAX {
-            return Err(Broken("too many requests have no reply yet".to_string()));
+            return Err(LinkError("too many requests have no reply yet".to_string()));
         }
         self.requests += 1;
-        let (segment, session) = (frame.header.segment, frame.header.session);
+        let (instrument, session) = (frame.header.instrument, frame.header.session);
         self.sessions.insert(session, from);
-        let cell = self.map.cell_of(segment);
+        let cell = self.map.cell_of(instrument);
         wire::route(frame.bytes, self.index as u16, cell, self.map.epoch());
         wire::stamp(frame.bytes, 0, links.now_ns);
-        self.keep(cell, (segment, session), frame, links.now_ns);
+        self.keep(cell, (instrument, session), frame, links.now_ns);
         if let Some(router) = self.router(links) {
             links.forward(router, frame.bytes);
         }
@@ -164,7 +164,7 @@ impl Gateway {
     }
 
     /// Keeps a request until it is answered; one that came again is kept already.
-    fn keep(&mut self, cell: u16, key: (Segment, UserId), frame: &Arrived<'_>, sent_ns: u64) {
+    fn keep(&mut self, cell: u16, key: (Segment, UserId), frame: &ReceivedFrame<'_>, sent_ns: u64) {
         let flow = self.flows.entry(key).or_insert_with(|| Flow {
             cell,
             pending: VecDeque::new(),
@@ -200,10 +200,10 @@ impl Gateway {
     }
 
     /// A reply goes to its client if it was waited for and none before it still is.
-    fn reply(&mut self, links: &mut Links, frame: &Arrived<'_>) {
+    fn reply(&mut self, links: &mut Links, frame: &ReceivedFrame<'_>) {
         let header = &frame.header;
         let router = self.router(links);
-        let Some(flow) = self.flows.get_mut(&(header.segment, header.session)) else { return };
+        let Some(flow) = self.flows.get_mut(&(header.instrument, header.session)) else { return };
         let place = flow.pending.binary_search_by_key(&header.client_seq, |known| known.client_seq);
         let Some(done) = place.ok().and_then(|place| flow.pending.get_mut(place)) else { return };
         flow.patience_ns = PATIENCE_NS;
@@ -244,14 +244,14 @@ impl Gateway {
     /// Bids all sessions recall what they miss of a cell.
     fn bid_recall(&self, links: &mut Links, cell: u16) {
         let gateway = self.index as u16;
-        let header = Header { cell, gateway, ..Header::new(FrameKind::Recall) };
+        let header = Header { cell, gateway, ..Header::new(FrameKind::ResendRequest) };
         self.clients.iter().for_each(|client| links.send(*client, &header, &[], 0));
     }
 
     /// A session misses something: who has it is asked. Without a link it is bid ask again when
     /// there is one.
-    fn recall(&self, links: &mut Links, frame: &mut Arrived<'_>) {
-        let cell = self.map.cell_of(frame.header.segment);
+    fn recall(&self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
+        let cell = self.map.cell_of(frame.header.instrument);
         wire::route(frame.bytes, self.index as u16, cell, self.map.epoch());
         let processor = self.network.processor_of(cell);
         if let Some(processor) = links.to(Role::Processor, processor) {
@@ -289,8 +289,8 @@ impl Gateway {
             return;
         }
         let (index, router) = (self.index as u16, self.router(links));
-        for ((segment, _), flow) in &mut self.flows {
-            let cell = self.map.cell_of(*segment);
+        for ((instrument, _), flow) in &mut self.flows {
+            let cell = self.map.cell_of(*instrument);
             let is_moved = std::mem::replace(&mut flow.cell, cell) != cell;
             for pending in &mut flow.pending {
                 wire::route(&mut pending.bytes, index, cell, self.map.epoch());
@@ -307,11 +307,11 @@ impl Gateway {
         if let Some(router) = self.router(links)
             && self.network.durability != Durability::None
         {
-            let mut view = View::new(self.network.mediator.len());
+            let mut view = MembershipReport::new(self.network.mediator.len());
             view.routes.map.clone_from(&self.map);
             let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
             view.nodes = links.seen().filter(is_processor).collect();
-            links.send(router, &Header::new(FrameKind::View), &view.bytes(), 0);
+            links.send(router, &Header::new(FrameKind::MembershipReport), &view.bytes(), 0);
         }
     }
 
@@ -325,36 +325,36 @@ impl Gateway {
     /// it had applied since the last snapshot. Without replicas nothing is applied twice, and what
     /// was recalled is wanted.
     fn is_repeated(&mut self, header: &Header) -> bool {
-        let is_recalled = header.flags & wire::REPEATED != 0;
+        let is_recalled = header.flags & wire::RESENT != 0;
         if self.network.durability == Durability::None || is_recalled {
             return false;
         }
-        let (last, floor) = self.told.entry(header.segment).or_default();
+        let (last, floor) = self.told.entry(header.instrument).or_default();
         *last = header.output_seq.max(*last);
         header.output_seq <= *floor
     }
 
-    fn pass_on(&mut self, links: &mut Links, frame: &mut Arrived<'_>) -> bool {
+    fn pass_on(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
         let header = &frame.header;
-        let key = (header.segment, header.session);
+        let key = (header.instrument, header.session);
         match header.kind {
             FrameKind::Reply => self.reply(links, frame),
             FrameKind::Private | FrameKind::Public if self.is_repeated(header) => {}
             FrameKind::Private => self.tell_session(links, header.session, frame.bytes),
             FrameKind::Public => {
                 // Through whom it came: a client counts what is missing of each gateway's.
-                wire::route(frame.bytes, self.index as u16, header.cell, header.epoch);
+                wire::route(frame.bytes, self.index as u16, header.cell, header.map_version);
                 for client in &self.clients {
                     links.forward(*client, frame.bytes);
                 }
             }
-            FrameKind::Again => {
+            FrameKind::Nak => {
                 let router = self.router(links);
                 if let Some(flow) = self.flows.get_mut(&key) {
                     self.resent += flow.again_soon(links, router);
                 }
             }
-            FrameKind::Recall => self.bid_recall(links, header.cell),
+            FrameKind::ResendRequest => self.bid_recall(links, header.cell),
             _ => return false,
         }
         true
@@ -368,7 +368,8 @@ impl Behaviour for Gateway {
             Peer::Node(Role::Processor, index) => {
                 let processors = self.network.processor.len();
                 let (network, map) = (&self.network, &self.map);
-                let of_it = |segment: Segment| network.processor_of(map.cell_of(segment)) == index;
+                let of_it =
+                    |instrument: Segment| network.processor_of(map.cell_of(instrument)) == index;
                 for (_, (last, floor)) in self.told.iter_mut().filter(|(seg, _)| of_it(**seg)) {
                     *floor = *last;
                 }
@@ -397,8 +398,8 @@ impl Behaviour for Gateway {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
         match (from.1, frame.header.kind) {
             (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
             (Peer::Client, FrameKind::Hello) => {
@@ -408,11 +409,11 @@ impl Behaviour for Gateway {
                 }
                 Ok(())
             }
-            (Peer::Client, FrameKind::Recall) => {
+            (Peer::Client, FrameKind::ResendRequest) => {
                 self.recall(links, frame);
                 Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::Lead) => {
+            (Peer::Node(Role::Router, _), FrameKind::Leader) => {
                 let cell = frame.header.cell;
                 self.again(links, |flow| flow.cell == cell);
                 // Where the processor tells, a leader's end loses nothing of what is told.
@@ -421,14 +422,14 @@ impl Behaviour for Gateway {
                 }
                 Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::Routes) => {
-                let routes = Routes::whole(frame.body());
-                let routes = routes.map_err(|error| Broken(error.to_string()))?;
+            (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
+                let routes = RoutingTable::whole(frame.body());
+                let routes = routes.map_err(|error| LinkError(error.to_string()))?;
                 self.remap(links, &routes.map);
                 Ok(())
             }
             (Peer::Node(Role::Processor, _), _) if self.pass_on(links, frame) => Ok(()),
-            (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a gateway"))),
+            (peer, kind) => Err(LinkError(format!("{peer} sent a {kind:?} to a gateway"))),
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nm_sys::poll::Waker;
 
-use crate::control::ask;
-use crate::link::{Address, Arrived, Broken, Link, Stream, Watch};
+use crate::control::admin;
+use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -78,7 +78,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Links {
     /// What wakes the node.
-    pub poller: Watch,
+    pub poller: LinkPoller,
     /// When what is at hand was read, ns on the machine's clock.
     pub now_ns: u64,
     /// Frames written to links so far.
@@ -112,7 +112,7 @@ impl Links {
             .name("dialer".to_string())
             .spawn(move || dial(&wishes, &made, &waker))?;
         let links = Links {
-            poller: Watch::new()?,
+            poller: LinkPoller::new()?,
             now_ns: 0,
             frames_out: 0,
             troubles: vec![],
@@ -259,7 +259,7 @@ impl Links {
     }
 
     /// Writes what was given to links in this turn; those that broke.
-    pub fn flush(&mut self, broken: &mut Vec<(LinkId, Broken)>) {
+    pub fn flush(&mut self, broken: &mut Vec<(LinkId, LinkError)>) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
             if let Err(why) = self.flush_one(id) {
@@ -270,7 +270,7 @@ impl Links {
     }
 
     /// Writes what waits for a link.
-    pub fn flush_one(&mut self, id: LinkId) -> Result<(), Broken> {
+    pub fn flush_one(&mut self, id: LinkId) -> Result<(), LinkError> {
         let Some(entry) = self.entries.get_mut(id.slot()).and_then(Option::as_mut) else {
             return Ok(());
         };
@@ -282,7 +282,7 @@ impl Links {
         if waits != entry.waits_to_write {
             entry.waits_to_write = waits;
             let changed = self.poller.change(&entry.link, id.0, waits);
-            changed.map_err(|error| Broken(error.to_string()))?;
+            changed.map_err(|error| LinkError(error.to_string()))?;
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl Links {
 
     /// Handles a hello or its answer: who is up by it. An older link of the same node is to be
     /// ended by the caller.
-    pub fn greet(&mut self, id: LinkId, frame: &Arrived<'_>) -> Result<Greeted, Broken> {
+    pub fn greet(&mut self, id: LinkId, frame: &ReceivedFrame<'_>) -> Result<Greeted, LinkError> {
         let peer = self.peer(id);
         let own = self.own;
         match (frame.header.kind, peer) {
@@ -328,14 +328,17 @@ impl Links {
                     Peer::Unknown => false,
                 });
                 let Some(peer) = peer else {
-                    return Err(Broken(format!("it is not to be linked to {} {}", own.0, own.1)));
+                    return Err(LinkError(format!(
+                        "it is not to be linked to {} {}",
+                        own.0, own.1
+                    )));
                 };
                 if let Some(entry) = self.entry(id) {
                     entry.peer = peer;
                 }
                 Ok(self.welcome(id, peer, frame.header.client_seq))
             }
-            _ => Err(Broken("it greets out of turn".to_string())),
+            _ => Err(LinkError("it greets out of turn".to_string())),
         }
     }
 
@@ -369,7 +372,7 @@ fn said(body: &[u8], network: &Network) -> Option<Peer> {
     if text == "client" {
         return Some(Peer::Client);
     }
-    if text == ask::OBSERVER {
+    if text == admin::OBSERVER {
         return Some(Peer::Observer);
     }
     let (role, index) = text.split_once(' ')?;

@@ -8,8 +8,8 @@ use nm_replica::journal::{self, Recorder};
 
 use crate::batch;
 use crate::cell::{Cell, Request};
-use crate::hashes::Hashes;
-use crate::link::{Arrived, Broken};
+use crate::hashes::StateHashes;
+use crate::link::{LinkError, ReceivedFrame};
 use crate::network::{Network, Role};
 use crate::wire::{Frame, FrameKind, Header};
 
@@ -31,7 +31,7 @@ pub struct Mediator {
     /// What is written down of each batch, if anything is, and the batch.
     recorder: Option<Recorder>,
     recorded: Vec<u8>,
-    hashes: Option<Hashes>,
+    hashes: Option<StateHashes>,
     answers: Answers,
     requests: u64,
 }
@@ -42,12 +42,12 @@ impl Mediator {
         let folder = network.folder(Role::Mediator, index).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
         let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
-        let hashes = folder.as_deref().map(Hashes::open).transpose()?;
+        let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
         let recorder = folder.map(open).transpose()?;
         // A mediator that starts again goes on counting where the record ends, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
         let mut cell = Cell::default();
-        cell.forgives = true;
+        cell.accepts_unknown_sessions = true;
         cell.begin(first - 1, 0);
         Ok(Mediator {
             index: index as u16,
@@ -65,7 +65,7 @@ impl Mediator {
 
     /// Tells routers that requests find their way from now on, and that those before may be lost.
     fn lead(&self, links: &mut Links, routers: &[LinkId]) {
-        let header = Header { cell: self.index, ..Header::new(FrameKind::Lead) };
+        let header = Header { cell: self.index, ..Header::new(FrameKind::Leader) };
         for router in routers {
             links.send(*router, &header, &[], 0);
         }
@@ -80,7 +80,7 @@ impl Mediator {
         Ok(())
     }
 
-    fn request(&mut self, links: &mut Links, frame: &Arrived<'_>) {
+    fn request(&mut self, links: &mut Links, frame: &ReceivedFrame<'_>) {
         // Without a processor nobody would get the reply: it is sent again when there is one.
         let Some(processor) = links.to(Role::Processor, self.processor) else { return };
         let Ok(request) = Request::from_parts(&frame.header, frame.body()) else { return };
@@ -129,8 +129,8 @@ impl Behaviour for Mediator {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
         match (from.1, frame.header.kind) {
             (Peer::Node(Role::Router, _), FrameKind::Request)
                 if frame.header.cell == self.index =>
@@ -138,13 +138,13 @@ impl Behaviour for Mediator {
                 self.request(links, frame);
                 Ok(())
             }
-            (Peer::Node(Role::Processor, _), FrameKind::Recall) => {
+            (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {
                     self.answers.recall(&self.cell, &frame.header, output);
                 }
                 Ok(())
             }
-            (peer, kind) => Err(Broken(format!("{peer} sent a {kind:?} to a mediator"))),
+            (peer, kind) => Err(LinkError(format!("{peer} sent a {kind:?} to a mediator"))),
         }
     }
 
@@ -157,7 +157,7 @@ impl Behaviour for Mediator {
         match &mut self.hashes {
             // Not the state of another term, after whose last batch this one began.
             Some(hashes) if self.cell.index() >= self.term => {
-                hashes.note(self.cell.index(), self.cell.hash())
+                hashes.record(self.cell.index(), self.cell.hash())
             }
             _ => Ok(()),
         }

@@ -20,14 +20,14 @@ use nm_sys::clock;
 use nm_sys::poll::{Readiness, Waker};
 use serde::Serialize;
 
-use crate::link::{Arrived, Broken, Listener};
+use crate::link::{LinkError, Listener, ReceivedFrame};
 use crate::network::{Durability, Network, Role};
 use crate::wire::FrameKind;
 
 /// What a node tells whoever started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Notice {
+pub enum NodeEvent {
     /// Its address can be connected to.
     Listening {
         /// Class.
@@ -45,7 +45,8 @@ pub enum Notice {
         index: usize,
     },
     /// A link is gone, or something was refused.
-    Trouble {
+    #[serde(rename = "trouble")]
+    Warning {
         /// Class.
         role: Role,
         /// Index.
@@ -54,12 +55,13 @@ pub enum Notice {
         message: String,
     },
     /// It ended as it was asked to.
-    End(Ended),
+    #[serde(rename = "end")]
+    Stopped(NodeSummary),
 }
 
 /// What a node did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Ended {
+pub struct NodeSummary {
     /// Class.
     pub role: Role,
     /// Index.
@@ -94,8 +96,8 @@ trait Behaviour {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken>;
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError>;
 
     /// All that was there is handled; links are written after this.
     fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
@@ -151,8 +153,8 @@ pub fn run(
     role: Role,
     index: usize,
     stop: BorrowedFd<'_>,
-    say: &mut dyn FnMut(&Notice),
-) -> Result<Ended, Failure> {
+    say: &mut dyn FnMut(&NodeEvent),
+) -> Result<NodeSummary, Failure> {
     let Some(own) = network.nodes(role).get(index) else {
         let count = network.nodes(role).len();
         let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
@@ -176,7 +178,7 @@ pub fn run(
     if let Some(waker) = behaviour.waker() {
         links.poller.add(waker, WAKER).map_err(system)?;
     }
-    say(&Notice::Listening { role, index, address: own.address.to_string() });
+    say(&NodeEvent::Listening { role, index, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
     Turning { own: (role, index), listener, links, behaviour, frames_in, turns, say }.run()
 }
@@ -201,11 +203,11 @@ struct Turning<'a> {
     behaviour: Box<dyn Behaviour>,
     frames_in: u64,
     turns: u64,
-    say: &'a mut dyn FnMut(&Notice),
+    say: &'a mut dyn FnMut(&NodeEvent),
 }
 
 impl Turning<'_> {
-    fn run(mut self) -> Result<Ended, Failure> {
+    fn run(mut self) -> Result<NodeSummary, Failure> {
         let (mut ready, mut broken, mut was_ready) = (vec![], vec![], false);
         loop {
             let limit = self
@@ -244,7 +246,7 @@ impl Turning<'_> {
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
                 let (role, index) = self.own;
-                (self.say)(&Notice::Ready { role, index });
+                (self.say)(&NodeEvent::Ready { role, index });
             }
             was_ready = is_ready;
         }
@@ -295,12 +297,12 @@ impl Turning<'_> {
         }
     }
 
-    fn handle(&mut self, id: LinkId, frame: &mut Arrived<'_>) -> Result<(), Broken> {
+    fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), LinkError> {
         self.frames_in += 1;
         if matches!(frame.header.kind, FrameKind::Hello | FrameKind::Welcome) {
             let greeted = self.links.greet(id, frame)?;
             if let Some(older) = greeted.older {
-                self.close(older, &Broken("the peer has made a new link".to_string()));
+                self.close(older, &LinkError("the peer has made a new link".to_string()));
             }
             self.behaviour.up(&mut self.links, greeted.peer);
             if greeted.peer != Peer::Client {
@@ -311,7 +313,7 @@ impl Turning<'_> {
         self.behaviour.frame(&mut self.links, (id, peer), frame)
     }
 
-    fn close(&mut self, id: LinkId, why: &Broken) {
+    fn close(&mut self, id: LinkId, why: &LinkError) {
         let Some((peer, was_up)) = self.links.close(id) else { return };
         if was_up {
             self.behaviour.down(&mut self.links, peer, id);
@@ -325,12 +327,12 @@ impl Turning<'_> {
 
     fn trouble(&mut self, message: String) {
         let (role, index) = self.own;
-        (self.say)(&Notice::Trouble { role, index, message });
+        (self.say)(&NodeEvent::Warning { role, index, message });
     }
 
-    fn end(self) -> Ended {
+    fn end(self) -> NodeSummary {
         let (requests, resent) = self.behaviour.counts();
-        Ended {
+        NodeSummary {
             role: self.own.0,
             index: self.own.1,
             requests,

@@ -1,7 +1,7 @@
 //! Transaction processor: sends replies and broadcasts out, and asks mediators for what sessions
 //! miss of it.
 
-use crate::link::{Arrived, Broken};
+use crate::link::{LinkError, ReceivedFrame};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind};
 
@@ -27,22 +27,24 @@ impl Behaviour for Processor {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
         match (from.1, frame.header.kind) {
             (Peer::Node(Role::Mediator, _), _) => {}
-            (Peer::Node(Role::Gateway, _), FrameKind::Recall) => {
+            (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) => {
                 let mediator = usize::from(frame.header.cell);
                 if let Some(link) = links.to(Role::Mediator, mediator) {
                     links.forward(link, frame.bytes);
                 }
                 return Ok(());
             }
-            (peer, kind) => return Err(Broken(format!("{peer} sent a {kind:?} to a processor"))),
+            (peer, kind) => {
+                return Err(LinkError(format!("{peer} sent a {kind:?} to a processor")));
+            }
         }
         wire::stamp(frame.bytes, 3, links.now_ns);
         match frame.header.kind {
-            FrameKind::Reply | FrameKind::Private | FrameKind::Again => {
+            FrameKind::Reply | FrameKind::Private | FrameKind::Nak => {
                 self.replies += u64::from(frame.header.kind == FrameKind::Reply);
                 let gateway = usize::from(frame.header.gateway);
                 if let Some(link) = links.to(Role::Gateway, gateway) {
@@ -58,7 +60,7 @@ impl Behaviour for Processor {
                 }
                 Ok(())
             }
-            kind => Err(Broken(format!("a mediator sent a {kind:?} to a processor"))),
+            kind => Err(LinkError(format!("a mediator sent a {kind:?} to a processor"))),
         }
     }
 

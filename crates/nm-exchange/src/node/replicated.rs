@@ -14,9 +14,9 @@ use nm_sys::poll::Waker;
 
 use crate::batch;
 use crate::cell::{self, Admitted, Cell, Request};
-use crate::control::{Map, Routes, View};
-use crate::hashes::Hashes;
-use crate::link::{Arrived, Broken};
+use crate::control::{Map, MembershipReport, RoutingTable};
+use crate::hashes::StateHashes;
+use crate::link::{LinkError, ReceivedFrame};
 use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{self, Frame, FrameKind, Header};
 
@@ -49,13 +49,18 @@ struct Replica<L> {
     copying: Option<u64>,
     recorder: Option<Recorder>,
     /// Where its states are written down, if anything is recorded.
-    hashes: Option<Hashes>,
+    hashes: Option<StateHashes>,
     /// Answers to control of this turn.
     released: Vec<Header>,
 }
 
 impl<L: Log> Replica<L> {
-    fn new(number: u16, log: L, recorder: Option<Recorder>, hashes: Option<Hashes>) -> Replica<L> {
+    fn new(
+        number: u16,
+        log: L,
+        recorder: Option<Recorder>,
+        hashes: Option<StateHashes>,
+    ) -> Replica<L> {
         Replica {
             number,
             cell: Cell::default(),
@@ -86,12 +91,13 @@ impl<L: Log> Replica<L> {
                 }
                 LogEvent::LoadSnapshot { index, state } => {
                     let broken = |message| Failure::new(FailureKind::System, message);
-                    let forgives = self.cell.forgives;
+                    let accepts_unknown_sessions = self.cell.accepts_unknown_sessions;
                     self.cell = Cell::load(&state).map_err(broken)?;
-                    self.cell.forgives = forgives;
+                    self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
                     self.copying = None;
                     // What it did not apply itself it has not told.
-                    let header = Header { cell: self.number, ..Header::new(FrameKind::Recall) };
+                    let header =
+                        Header { cell: self.number, ..Header::new(FrameKind::ResendRequest) };
                     for gateway in links.all_to(Role::Gateway) {
                         links.send(gateway, &header, &[], 0);
                     }
@@ -120,16 +126,16 @@ impl<L: Log> Replica<L> {
             let message = format!("batch {index} of cell {} is damaged", self.number);
             Failure::new(FailureKind::System, message)
         };
-        let (time_ns, frames) = batch::open(batch).map_err(wrong)?;
+        let (time_ns, frames) = batch::decode(batch).map_err(wrong)?;
         self.cell.begin(index, time_ns);
         let now_ns = clock::monotonic_ns();
         for frame in frames {
             let frame = frame.map_err(wrong)?;
             match self.cell.admit(&frame).map_err(wrong)? {
                 Admitted::Request(request) => apply(&mut self.cell, &request, &frame, now_ns),
-                Admitted::Elsewhere => {}
+                Admitted::NotOwned => {}
                 Admitted::Released(is_given) => {
-                    let flags = if is_given { wire::GIVEN } else { 0 };
+                    let flags = if is_given { wire::GRANTED } else { 0 };
                     let kind = FrameKind::Released;
                     self.released.push(Header { kind, flags, ..frame.header });
                 }
@@ -141,7 +147,8 @@ impl<L: Log> Replica<L> {
     /// Tells routers that this replica leads, and that requests before may be lost.
     fn announce(&self, links: &mut Links, routers: &[LinkId]) {
         let Some(epoch) = self.log.leading_term() else { return };
-        let header = Header { cell: self.number, epoch, ..Header::new(FrameKind::Lead) };
+        let header =
+            Header { cell: self.number, map_version: epoch, ..Header::new(FrameKind::Leader) };
         for router in routers {
             links.send(*router, &header, &[], 0);
         }
@@ -187,19 +194,20 @@ impl<L: Log> Replica<L> {
         while self.log.can_propose()
             && let Some(batch) = self.waiting.pop_front()
         {
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(batch.len() - batch::HEAD_BYTES);
+            self.waiting_bytes =
+                self.waiting_bytes.saturating_sub(batch.len() - batch::HEADER_BYTES);
             if let Err(Refused(batch)) = self.log.propose(batch) {
-                self.waiting_bytes += batch.len() - batch::HEAD_BYTES;
+                self.waiting_bytes += batch.len() - batch::HEADER_BYTES;
                 self.waiting.push_front(batch);
                 break;
             }
         }
         if let Some(number) = self.copying
-            && let Some(state) = self.cell.copy_one()
+            && let Some(state) = self.cell.copy_next()
         {
             self.copying = None;
             if let (Some(hashes), Some(index)) = (&mut self.hashes, cell::index_of(&state)) {
-                hashes.note_state(index, &state)?;
+                hashes.record_snapshot(index, &state)?;
             }
             self.log.finish_snapshot(number, state);
         }
@@ -213,7 +221,7 @@ impl<L: Log> Replica<L> {
         hashes.settle()?;
         match self.cell.index() {
             0 => Ok(()),
-            index => hashes.note(index, self.cell.hash()),
+            index => hashes.record(index, self.cell.hash()),
         }
     }
 }
@@ -246,14 +254,14 @@ impl Cells {
             }
             let folder = network.folder(role, index).filter(|_| network.record);
             let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
-            let hashes = folder.as_deref().map(Hashes::open).transpose()?;
+            let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
             let recorder = folder
                 .filter(|_| records)
                 .map(|folder| Recorder::open(&folder, RECORD))
                 .transpose()?;
             let mut replica = Replica::new(number, log, recorder, hashes);
             // Replicas that all lose their memory at once begin anew.
-            replica.cell.forgives = network.durability == Durability::MemoryQuorum;
+            replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
             replicas.push(replica);
         }
         Ok(Cells { waker, replicas, control, _thread: thread })
@@ -312,22 +320,22 @@ impl Mediator {
     /// Whether the map gives a request's instrument to the cell that it came to. Where the request
     /// was routed by a newer map, that one says so.
     fn is_here(&self, header: &Header) -> bool {
-        header.epoch > self.map.epoch() || self.map.cell_of(header.segment) == header.cell
+        header.map_version > self.map.epoch() || self.map.cell_of(header.instrument) == header.cell
     }
 
     fn request(
         &mut self,
         links: &mut Links,
         from: LinkId,
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
         // What cannot be applied must not come into the log.
         if Request::from_parts(&frame.header, frame.body()).is_err() {
-            return Err(Broken("a router sent a request that means nothing".to_string()));
+            return Err(LinkError("a router sent a request that means nothing".to_string()));
         }
         if !self.is_here(&frame.header) {
             let leaders = Default::default();
-            tell_routes(links, from, &Routes { map: self.map.clone(), leaders });
+            tell_routes(links, from, &RoutingTable { map: self.map.clone(), leaders });
             return Ok(());
         }
         wire::stamp(frame.bytes, 2, links.now_ns);
@@ -336,7 +344,7 @@ impl Mediator {
     }
 
     /// Queues a frame for the log of its cell.
-    fn queue(&mut self, frame: &Arrived<'_>) -> bool {
+    fn queue(&mut self, frame: &ReceivedFrame<'_>) -> bool {
         let mut replicas = self.cells.replicas.iter_mut();
         let replica = replicas.find(|replica| replica.number == frame.header.cell);
         replica.is_some_and(|replica| replica.queue(frame.bytes))
@@ -365,31 +373,38 @@ impl Behaviour for Mediator {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
-        let bad = |_| Broken(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
+        let bad =
+            |_| LinkError(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
         match (from.1, frame.header.kind, &mut self.cells.control) {
             (Peer::Node(Role::Router, _), FrameKind::Request, _) => {
                 return self.request(links, from.0, frame);
             }
-            (Peer::Node(Role::Router, _), FrameKind::Routes, _) => {
-                self.map.take(&Routes::whole(frame.body()).map_err(bad)?.map);
+            (Peer::Node(Role::Router, _), FrameKind::RoutingTable, _) => {
+                self.map.take(&RoutingTable::whole(frame.body()).map_err(bad)?.map);
             }
             (Peer::Node(Role::Router, _), FrameKind::Release, _) => {
                 self.queue(frame);
             }
-            (Peer::Node(Role::Router, index), FrameKind::View, Some(control)) => {
-                control.view(index, Some(View::whole(frame.body()).map_err(bad)?));
+            (Peer::Node(Role::Router, index), FrameKind::MembershipReport, Some(control)) => {
+                control.view(index, Some(MembershipReport::whole(frame.body()).map_err(bad)?));
             }
             (Peer::Node(Role::Router, _), FrameKind::Released, Some(control)) => {
                 control.released(&frame.header);
             }
-            (Peer::Observer, FrameKind::Ask, Some(control)) => {
+            (Peer::Observer, FrameKind::AdminRequest, Some(control)) => {
                 return control.ask(links, from.0, frame.body());
             }
             // What is for control concerns no other mediator.
-            (Peer::Node(Role::Router, _), FrameKind::View | FrameKind::Released, None) => {}
-            (peer, kind, _) => return Err(Broken(format!("{peer} sent a {kind:?} to a mediator"))),
+            (
+                Peer::Node(Role::Router, _),
+                FrameKind::MembershipReport | FrameKind::Released,
+                None,
+            ) => {}
+            (peer, kind, _) => {
+                return Err(LinkError(format!("{peer} sent a {kind:?} to a mediator")));
+            }
         }
         Ok(())
     }
@@ -457,10 +472,11 @@ impl Behaviour for Processor {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
-        let (Peer::Node(Role::Gateway, _), FrameKind::Recall) = (from.1, frame.header.kind) else {
-            return Err(Broken(format!(
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
+        let (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) = (from.1, frame.header.kind)
+        else {
+            return Err(LinkError(format!(
                 "{} sent a {:?} to a processor",
                 from.1, frame.header.kind
             )));

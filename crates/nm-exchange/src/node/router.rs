@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 
-use crate::control::{Leading, Routes, View};
-use crate::link::{Arrived, Broken};
+use crate::control::{CellLeader, MembershipReport, RoutingTable};
+use crate::link::{LinkError, ReceivedFrame};
 use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -19,9 +19,9 @@ use super::links::{LinkId, Links, Peer};
 #[derive(Debug)]
 pub struct Router {
     /// The map, and by cell who leads it; nobody as long as nobody has said so.
-    routes: Routes,
+    routes: RoutingTable,
     /// What gateways see.
-    views: BTreeMap<usize, View>,
+    views: BTreeMap<usize, MembershipReport>,
     /// Where control is: nodes that want to know what is seen here; nobody if there is none.
     voters: Vec<(Role, usize)>,
     /// Whether they are to be told.
@@ -34,7 +34,7 @@ impl Router {
     pub fn new(network: &Network) -> Router {
         let has_control = network.durability != Durability::None;
         Router {
-            routes: Routes::new(network.mediator.len()),
+            routes: RoutingTable::new(network.mediator.len()),
             views: BTreeMap::new(),
             voters: if has_control { network.replicas(CONTROL) } else { vec![] },
             is_news: false,
@@ -44,11 +44,11 @@ impl Router {
 
     /// Somebody leads a cell, as it says itself or control does. What was on its way to the one
     /// before is lost, so the gateways are told.
-    fn leads(&mut self, links: &mut Links, cell: u16, leading: Leading, by_control: bool) {
+    fn leads(&mut self, links: &mut Links, cell: u16, leading: CellLeader, by_control: bool) {
         if cell >= self.routes.map.cells() {
             return;
         }
-        let is_there = |leading: &Leading| {
+        let is_there = |leading: &CellLeader| {
             let start = links.start_of(Role::Mediator, usize::from(leading.mediator));
             start == Some(leading.start)
         };
@@ -62,14 +62,15 @@ impl Router {
         if is_news {
             self.is_news = true;
             self.routes.leaders.insert(cell, leading);
-            let header = Header { cell, epoch: leading.epoch, ..Header::new(FrameKind::Lead) };
+            let header =
+                Header { cell, map_version: leading.epoch, ..Header::new(FrameKind::Leader) };
             for gateway in links.all_to(Role::Gateway) {
                 links.send(gateway, &header, &[], 0);
             }
         }
     }
 
-    fn request(&mut self, links: &mut Links, frame: &mut Arrived<'_>) {
+    fn request(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
         // Without a leader it is lost, and sent again when there is one.
         let leading = self.routes.leaders.get(&frame.header.cell);
         let link = leading.and_then(|l| links.to(Role::Mediator, usize::from(l.mediator)));
@@ -79,7 +80,7 @@ impl Router {
     }
 
     /// Takes what control says, or a mediator that has a newer map than a request.
-    fn take(&mut self, links: &mut Links, said: &Routes) {
+    fn take(&mut self, links: &mut Links, said: &RoutingTable) {
         if self.routes.map.take(&said.map) {
             self.is_news = true;
             let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
@@ -92,7 +93,7 @@ impl Router {
 
     fn tell_map(&self, links: &mut Links, to: LinkId) {
         if self.routes.map.epoch() > 0 {
-            links.send(to, &Header::new(FrameKind::Routes), &self.routes.bytes(), 0);
+            links.send(to, &Header::new(FrameKind::RoutingTable), &self.routes.bytes(), 0);
         }
     }
 
@@ -100,7 +101,8 @@ impl Router {
     fn tell_view(&self, links: &mut Links) {
         let near = links.seen();
         let told = self.views.values().flat_map(|view| &view.nodes).map(|(n, start)| (*n, *start));
-        let mut view = View { nodes: near.chain(told).collect(), routes: self.routes.clone() };
+        let mut view =
+            MembershipReport { nodes: near.chain(told).collect(), routes: self.routes.clone() };
         // Of a leader that has gone nobody needs to hear.
         view.routes.leaders.retain(|_, leading| {
             view.nodes.get(&(Role::Mediator, leading.mediator)) == Some(&leading.start)
@@ -108,7 +110,7 @@ impl Router {
         let bytes = view.bytes();
         for (role, index) in &self.voters {
             if let Some(voter) = links.to(*role, *index) {
-                links.send(voter, &Header::new(FrameKind::View), &bytes, 0);
+                links.send(voter, &Header::new(FrameKind::MembershipReport), &bytes, 0);
             }
         }
     }
@@ -135,29 +137,30 @@ impl Behaviour for Router {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut Arrived<'_>,
-    ) -> Result<(), Broken> {
-        let bad = |_| Broken(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), LinkError> {
+        let bad =
+            |_| LinkError(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
         match (from.1, frame.header.kind) {
             (Peer::Node(Role::Gateway, _), FrameKind::Request) => {
                 self.requests += 1;
                 wire::stamp(frame.bytes, 1, links.now_ns);
                 self.request(links, frame);
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::Lead) => {
+            (Peer::Node(Role::Mediator, mediator), FrameKind::Leader) => {
                 let start = links.start_of(Role::Mediator, mediator).unwrap_or_default();
-                let Header { cell, epoch, .. } = frame.header;
-                let leading = Leading { mediator: mediator as u16, epoch, start };
+                let Header { cell, map_version: epoch, .. } = frame.header;
+                let leading = CellLeader { mediator: mediator as u16, epoch, start };
                 self.leads(links, cell, leading, false);
             }
-            (Peer::Node(Role::Gateway, gateway), FrameKind::View) => {
-                let view = View::whole(frame.body()).map_err(bad)?;
+            (Peer::Node(Role::Gateway, gateway), FrameKind::MembershipReport) => {
+                let view = MembershipReport::whole(frame.body()).map_err(bad)?;
                 self.take(links, &view.routes);
                 self.views.insert(gateway, view);
                 self.is_news = true;
             }
-            (Peer::Node(Role::Mediator, _), FrameKind::Routes) => {
-                let routes = Routes::whole(frame.body()).map_err(bad)?;
+            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
+                let routes = RoutingTable::whole(frame.body()).map_err(bad)?;
                 self.take(links, &routes);
             }
             // From the leader of control to that of a cell, and back.
@@ -167,7 +170,7 @@ impl Behaviour for Router {
                     links.forward(mediator, frame.bytes);
                 }
             }
-            (peer, kind) => return Err(Broken(format!("{peer} sent a {kind:?} to a router"))),
+            (peer, kind) => return Err(LinkError(format!("{peer} sent a {kind:?} to a router"))),
         }
         Ok(())
     }

@@ -12,21 +12,21 @@ use nm_book::book::Book;
 use nm_book::order::Side;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled};
-use nm_exchange::control::ask::{self, Observer, Status};
-use nm_exchange::control::{Answer, Ask, Leading, Routes, State};
+use nm_exchange::control::admin::{self, NetworkStatus, Observer};
+use nm_exchange::control::{AdminRequest, AdminResponse, CellLeader, RoutingTable, State};
 use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::network::{Durability, Network, Role};
-use nm_exchange::testing::{Client, LIMIT, Ring, order, prove, trade};
+use nm_exchange::testing::{Client, LIMIT, TestRing, order, prove, trade};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
 
 /// The network's status as soon as it is so.
-fn until(network: &Network, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+fn until(network: &Network, what: &str, is_so: impl Fn(&NetworkStatus) -> bool) -> NetworkStatus {
     let deadline = Deadline::after(LIMIT);
     loop {
-        let status = ask::status(network, LIMIT);
+        let status = admin::status(network, LIMIT);
         if let Ok(status) = &status
             && is_so(status)
         {
@@ -40,34 +40,34 @@ fn until(network: &Network, what: &str, is_so: impl Fn(&Status) -> bool) -> Stat
 /// The state that a mediator's replica has.
 fn state_at(network: &Network, mediator: usize) -> State {
     let mut observer = Observer::connect(&network.mediator[mediator].address, LIMIT).unwrap();
-    match observer.ask(&Ask::Status, LIMIT).unwrap() {
-        Answer::Status { state, .. } => *state,
+    match observer.ask(&AdminRequest::Status, LIMIT).unwrap() {
+        AdminResponse::Status { state, .. } => *state,
         other => panic!("{other:?}"),
     }
 }
 
-fn assign(network: &Network, segment: u32, cell: u16) -> Result<u32, String> {
-    ask::assign(network, segment, cell, LIMIT).map_err(|failure| failure.message)
+fn assign(network: &Network, instrument: u32, cell: u16) -> Result<u32, String> {
+    admin::assign(network, instrument, cell, LIMIT).map_err(|failure| failure.message)
 }
 
 #[test]
 fn control_agrees_on_who_is_there_whoever_of_it_dies() {
-    let mut ring = Ring::new("2-2-3-2", Durability::MemoryQuorum);
+    let mut ring = TestRing::new("2-2-3-2", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3])];
     let mut leaders = vec![];
     for round in 1..=3 {
-        let status = until(&network, "whole", Status::is_whole);
+        let status = until(&network, "whole", NetworkStatus::is_healthy);
         let leader = usize::from(status.control.unwrap().leader.unwrap());
         leaders.push(leader);
         ring.restart(Role::Mediator, leader);
         let times = leaders.iter().filter(|known| **known == leader).count() as u32;
-        let is_back = |status: &Status| {
+        let is_back = |status: &NetworkStatus| {
             let back =
-                |node: &&ask::NodeStatus| (node.role, node.index) == (Role::Mediator, leader);
+                |node: &&admin::NodeStatus| (node.role, node.index) == (Role::Mediator, leader);
             let starts = status.nodes.iter().find(back).and_then(|node| node.starts);
-            status.is_whole() && starts == Some(1 + times)
+            status.is_healthy() && starts == Some(1 + times)
         };
         let status = until(&network, "back", is_back);
         // The next one dies only when this one knows again what it knew.
@@ -93,22 +93,22 @@ fn control_agrees_on_who_is_there_whoever_of_it_dies() {
         assert!(!deadline.passed(), "{states:#?}");
     }
     // Who does not come back has left.
-    let router = |status: &Status| {
-        let is_router = |node: &&ask::NodeStatus| (node.role, node.index) == (Role::Router, 1);
+    let router = |status: &NetworkStatus| {
+        let is_router = |node: &&admin::NodeStatus| (node.role, node.index) == (Role::Router, 1);
         status.nodes.iter().find(is_router).cloned().unwrap()
     };
     ring.stop_one(Role::Router, 1);
     let status = until(&network, "noticed", |status| !router(status).is_up);
-    assert!(!status.is_whole());
+    assert!(!status.is_healthy());
     ring.start_one(Role::Router, 1, &network, &Arc::default());
-    let status = until(&network, "back", Status::is_whole);
+    let status = until(&network, "back", NetworkStatus::is_healthy);
     assert_eq!(router(&status).starts, Some(2));
     assert_eq!((status.map_epoch, status.exceptions.len(), status.cells.len()), (0, 0, 3));
     ring.stop();
 }
 
 /// Which cells carried something out on each instrument, by the journals of their mediators.
-fn traded_in(ring: &Ring) -> BTreeMap<u32, BTreeSet<u16>> {
+fn traded_in(ring: &TestRing) -> BTreeMap<u32, BTreeSet<u16>> {
     let mut traded = BTreeMap::<u32, BTreeSet<u16>>::new();
     for number in 0..ring.network.mediator.len() as u16 {
         let folder = ring.network.folder(Role::Mediator, usize::from(number)).unwrap();
@@ -118,13 +118,13 @@ fn traded_in(ring: &Ring) -> BTreeMap<u32, BTreeSet<u16>> {
             if record.kind != journal::RecordKind::Batch {
                 continue;
             }
-            let (time_ns, frames) = batch::open(&record.bytes).unwrap();
+            let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
                 let admitted = cell.admit(&frame.unwrap()).unwrap();
                 let Admitted::Request(request) = admitted else { continue };
-                if let Handled::Done(_) = cell.handle(&request, |_| {}) {
-                    traded.entry(request.segment).or_default().insert(number);
+                if let Handled::Executed(_) = cell.handle(&request, |_| {}) {
+                    traded.entry(request.instrument).or_default().insert(number);
                 }
             }
         }
@@ -139,13 +139,13 @@ fn prove_moved(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
         let mut numbers = BTreeMap::<u32, Vec<u64>>::new();
         for told in client.replies() {
             let header = &told.header;
-            numbers.entry(header.segment).or_default().push(header.output_seq);
-            let cell = *cells.entry(header.segment).or_insert(header.cell);
+            numbers.entry(header.instrument).or_default().push(header.output_seq);
+            let cell = *cells.entry(header.instrument).or_insert(header.cell);
             assert_eq!(header.cell, cell, "an instrument in two cells: {header:?}");
         }
-        for (segment, numbers) in numbers {
+        for (instrument, numbers) in numbers {
             let wanted: Vec<u64> = (1..=count).collect();
-            assert_eq!(numbers, wanted, "instrument {segment}");
+            assert_eq!(numbers, wanted, "instrument {instrument}");
         }
     }
     cells
@@ -155,34 +155,37 @@ fn prove_moved(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
 /// are victims.
 fn move_while_trading(victims: &[(Role, usize)]) {
     const COUNT: u64 = 30;
-    let mut ring = Ring::new("2-2-3-2", Durability::MemoryQuorum);
+    let mut ring = TestRing::new("2-2-3-2", Durability::MemoryQuorum);
     ring.network.record = true;
     ring.start();
     let network = ring.network.clone();
-    until(&network, "whole", Status::is_whole);
+    until(&network, "whole", NetworkStatus::is_healthy);
     // Two sessions, each with instruments of its own.
     let mut clients = [Client::new(&ring, 0, &[1]), Client::new(&ring, 1, &[2])];
-    let segments: Vec<u32> = (100..130).collect();
+    let instruments: Vec<u32> = (100..130).collect();
     // The first ones are given away before anybody asks for them.
-    for segment in &segments[..5] {
-        assert!(assign(&network, *segment, (segment % 3) as u16).is_ok(), "no change");
-        assert!(assign(&network, *segment, ((segment + 1) % 3) as u16).is_ok());
+    for instrument in &instruments[..5] {
+        assert!(assign(&network, *instrument, (instrument % 3) as u16).is_ok(), "no change");
+        assert!(assign(&network, *instrument, ((instrument + 1) % 3) as u16).is_ok());
     }
     // Of the others, one begins when it has moved, one while it is on its way, and the third is
     // asked for when it has begun; and so on.
-    let begun: Arc<[AtomicBool]> = segments.iter().map(|_| AtomicBool::new(false)).collect();
+    let begun: Arc<[AtomicBool]> = instruments.iter().map(|_| AtomicBool::new(false)).collect();
     let moves = Arc::new([const { AtomicUsize::new(5) }; 2]);
     let mover = {
-        let (network, segments) = (network.clone(), segments.clone());
+        let (network, instruments) = (network.clone(), instruments.clone());
         let (begun, moves) = (Arc::clone(&begun), Arc::clone(&moves));
         std::thread::spawn(move || {
             let mut outcomes = BTreeMap::new();
-            for (at, segment) in segments.into_iter().enumerate().skip(5) {
+            for (at, instrument) in instruments.into_iter().enumerate().skip(5) {
                 while at % 3 == 2 && !begun[at].load(Ordering::Acquire) {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 moves[0].fetch_add(1, Ordering::AcqRel);
-                outcomes.insert(segment, assign(&network, segment, ((segment + 2) % 3) as u16));
+                outcomes.insert(
+                    instrument,
+                    assign(&network, instrument, ((instrument + 2) % 3) as u16),
+                );
                 moves[1].fetch_add(1, Ordering::AcqRel);
             }
             outcomes
@@ -196,22 +199,22 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     let deadline = Deadline::after(LIMIT);
     let (mut sent, mut killed) = (BTreeMap::<u32, u64>::new(), 0);
     loop {
-        for (at, segment) in segments.iter().enumerate() {
+        for (at, instrument) in instruments.iter().enumerate() {
             let (client, session) = (&mut clients[at % 2], at as u32 % 2 + 1);
-            let before = segments.get(at.wrapping_sub(3));
+            let before = instruments.get(at.wrapping_sub(3));
             let is_due = before.is_none_or(|before| sent.get(before) >= Some(&(COUNT / 3)));
             let may_begin = is_due && (at < 5 || has_moved(at));
-            let sent = sent.entry(*segment).or_default();
+            let sent = sent.entry(*instrument).or_default();
             if may_begin && *sent < COUNT && client.waiting() < 40 {
                 *sent += 1;
                 let side = if *sent % 2 == 0 { Side::Buy } else { Side::Sell };
-                client.request(session, *segment, 0, &order(session, *sent, side, 100));
+                client.request(session, *instrument, 0, &order(session, *sent, side, 100));
                 begun[at].store(true, Ordering::Release);
             }
         }
         clients.iter_mut().for_each(Client::turn);
         let replies: usize = clients.iter().map(|client| client.replies().count()).sum();
-        let total = segments.len() * COUNT as usize;
+        let total = instruments.len() * COUNT as usize;
         if killed < victims.len() && replies > (killed + 1) * total / (victims.len() + 2) {
             let (role, index) = victims[killed];
             killed += 1;
@@ -225,32 +228,35 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     let outcomes = mover.join().unwrap();
     assert_eq!(killed, victims.len());
     let cells = prove_moved(&clients, COUNT);
-    let status = until(&network, "whole", Status::is_whole);
+    let status = until(&network, "whole", NetworkStatus::is_healthy);
     let exceptions: BTreeMap<u32, u16> =
         status.exceptions.iter().map(|known| (known.instrument, known.cell)).collect();
-    for segment in &segments {
-        let rule = (segment % 3) as u16;
-        let by_map = exceptions.get(segment).copied().unwrap_or(rule);
-        assert_eq!(cells[segment], by_map, "instrument {segment} is not where the map has it");
-        match outcomes.get(segment) {
-            Some(Ok(_)) => assert_eq!(by_map, ((segment + 2) % 3) as u16),
+    for instrument in &instruments {
+        let rule = (instrument % 3) as u16;
+        let by_map = exceptions.get(instrument).copied().unwrap_or(rule);
+        assert_eq!(
+            cells[instrument], by_map,
+            "instrument {instrument} is not where the map has it"
+        );
+        match outcomes.get(instrument) {
+            Some(Ok(_)) => assert_eq!(by_map, ((instrument + 2) % 3) as u16),
             Some(Err(why)) => {
                 assert!(why.contains("has had requests in its cell"), "{why}");
                 assert_eq!(by_map, rule);
             }
-            None => assert_eq!(by_map, ((segment + 1) % 3) as u16),
+            None => assert_eq!(by_map, ((instrument + 1) % 3) as u16),
         }
     }
-    let early = segments.iter().enumerate().skip(5).filter(|(at, _)| at % 3 == 0);
-    assert!(early.map(|(_, segment)| &outcomes[segment]).all(Result::is_ok), "{outcomes:?}");
+    let early = instruments.iter().enumerate().skip(5).filter(|(at, _)| at % 3 == 0);
+    assert!(early.map(|(_, instrument)| &outcomes[instrument]).all(Result::is_ok), "{outcomes:?}");
     assert_eq!(u64::from(status.map_epoch), exceptions.len() as u64);
     // What was traded stays.
     let why = assign(&network, 100, 0).unwrap_err();
     assert!(why.contains("instrument 100 has had requests in its cell"), "{why}");
     if victims.is_empty() {
         ring.stop_all();
-        for (segment, cells) in traded_in(&ring) {
-            assert_eq!(cells.len(), 1, "instrument {segment} was traded in {cells:?}");
+        for (instrument, cells) in traded_in(&ring) {
+            assert_eq!(cells.len(), 1, "instrument {instrument} was traded in {cells:?}");
         }
     }
 }
@@ -269,7 +275,7 @@ fn instruments_move_while_a_leader_and_routers_die() {
 
 #[test]
 fn an_instrument_goes_there_and_back_and_is_traded_at_home() {
-    let mut ring = Ring::new("1-1-2-1", Durability::MemoryQuorum);
+    let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
     assert_eq!(assign(&network, 0, 1), Ok(1));
@@ -278,11 +284,12 @@ fn an_instrument_goes_there_and_back_and_is_traded_at_home() {
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 20, |_| {});
     prove(&clients, 20);
-    let home = clients[0].replies().find(|told| told.header.segment == 0).unwrap();
-    assert_eq!((home.header.cell, home.header.epoch), (0, 3));
-    for (segment, cell, why) in [(7, 2, "no cell 2"), (0, 1, "has had requests"), (1, 1, "has had")]
+    let home = clients[0].replies().find(|told| told.header.instrument == 0).unwrap();
+    assert_eq!((home.header.cell, home.header.map_version), (0, 3));
+    for (instrument, cell, why) in
+        [(7, 2, "no cell 2"), (0, 1, "has had requests"), (1, 1, "has had")]
     {
-        let refused = ask::assign(&network, segment, cell, LIMIT).unwrap_err();
+        let refused = admin::assign(&network, instrument, cell, LIMIT).unwrap_err();
         assert!(refused.message.contains(why), "{refused}");
     }
     ring.stop();
@@ -291,10 +298,10 @@ fn an_instrument_goes_there_and_back_and_is_traded_at_home() {
 #[test]
 fn a_network_without_a_majority_of_control_goes_on_trading_and_says_so_once() {
     // No cell loses two of its replicas by these two mediators.
-    let mut ring = Ring::new("1-1-5-1", Durability::MemoryQuorum);
+    let mut ring = TestRing::new("1-1-5-1", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
-    until(&network, "whole", Status::is_whole);
+    until(&network, "whole", NetworkStatus::is_healthy);
     ring.troubles.lock().unwrap().clear();
     assert_eq!(assign(&network, 4, 1), Ok(1));
     ring.stop_one(Role::Mediator, 0);
@@ -302,12 +309,12 @@ fn a_network_without_a_majority_of_control_goes_on_trading_and_says_so_once() {
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 60, |_| {});
     prove(&clients, 60);
-    let moved = clients[0].replies().find(|told| told.header.segment == 4).unwrap();
-    assert_eq!((moved.header.cell, moved.header.epoch), (1, 1));
-    let stands_still = |status: &Status| status.control.as_ref().unwrap().stalled_ms > 0;
+    let moved = clients[0].replies().find(|told| told.header.instrument == 4).unwrap();
+    assert_eq!((moved.header.cell, moved.header.map_version), (1, 1));
+    let stands_still = |status: &NetworkStatus| status.control.as_ref().unwrap().stalled_ms > 0;
     let status = until(&network, "standing still", stands_still);
-    assert!(!status.is_whole() && status.map_epoch == 1, "{status:#?}");
-    let said = |ring: &Ring| {
+    assert!(!status.is_healthy() && status.map_epoch == 1, "{status:#?}");
+    let said = |ring: &TestRing| {
         let troubles = ring.troubles.lock().unwrap();
         troubles.iter().filter(|said| said.contains("control group has no majority")).count()
     };
@@ -316,7 +323,7 @@ fn a_network_without_a_majority_of_control_goes_on_trading_and_says_so_once() {
         assert!(!deadline.passed(), "{:?}", ring.troubles.lock().unwrap());
         std::thread::sleep(Duration::from_millis(20));
     }
-    let failure = ask::assign(&network, 9, 1, Duration::from_millis(300)).unwrap_err();
+    let failure = admin::assign(&network, 9, 1, Duration::from_millis(300)).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Peer, "{failure}");
     assert_eq!(said(&ring), 1);
     ring.stop();
@@ -324,16 +331,16 @@ fn a_network_without_a_majority_of_control_goes_on_trading_and_says_so_once() {
 
 #[test]
 fn control_comes_back_from_its_journal() {
-    let mut ring = Ring::new("1-1-2-1", Durability::DiskQuorum);
+    let mut ring = TestRing::new("1-1-2-1", Durability::DiskQuorum);
     ring.start();
     let network = ring.network.clone();
-    until(&network, "whole", Status::is_whole);
+    until(&network, "whole", NetworkStatus::is_healthy);
     assert_eq!((assign(&network, 2, 1), assign(&network, 1_000_001, 0)), (Ok(1), Ok(2)));
     ring.stop_all();
-    assert_eq!(ask::status(&network, LIMIT).unwrap_err().kind, FailureKind::Peer);
+    assert_eq!(admin::status(&network, LIMIT).unwrap_err().kind, FailureKind::Peer);
     ring.start();
-    let is_back = |status: &Status| {
-        status.is_whole() && status.nodes.iter().all(|node| node.starts == Some(2))
+    let is_back = |status: &NetworkStatus| {
+        status.is_healthy() && status.nodes.iter().all(|node| node.starts == Some(2))
     };
     let status = until(&network, "back", is_back);
     let exceptions: Vec<_> = status.exceptions.iter().map(|e| (e.instrument, e.cell)).collect();
@@ -341,24 +348,24 @@ fn control_comes_back_from_its_journal() {
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});
     prove(&clients, 20);
-    let moved = clients[0].replies().find(|told| told.header.segment == 2).unwrap();
-    assert_eq!((moved.header.cell, moved.header.epoch), (1, 2));
+    let moved = clients[0].replies().find(|told| told.header.instrument == 2).unwrap();
+    assert_eq!((moved.header.cell, moved.header.map_version), (1, 2));
     ring.stop();
 }
 
 #[test]
 fn a_network_that_keeps_nothing_has_no_control() {
-    let mut ring = Ring::new("1-1-2-1", Durability::None);
+    let mut ring = TestRing::new("1-1-2-1", Durability::None);
     ring.start();
-    let status = ask::status(&ring.network, LIMIT).unwrap();
-    assert!(status.is_whole() && status.control.is_none(), "{status:#?}");
-    let refused = ask::assign(&ring.network, 1, 0, LIMIT).unwrap_err();
+    let status = admin::status(&ring.network, LIMIT).unwrap();
+    assert!(status.is_healthy() && status.control.is_none(), "{status:#?}");
+    let refused = admin::assign(&ring.network, 1, 0, LIMIT).unwrap_err();
     assert!(refused.message.contains("no control group"), "{refused}");
     ring.stop_one(Role::Gateway, 0);
-    let status = ask::status(&ring.network, LIMIT).unwrap();
-    assert!(!status.is_whole() && !status.nodes[0].is_up && status.nodes[1].is_up, "{status:#?}");
+    let status = admin::status(&ring.network, LIMIT).unwrap();
+    assert!(!status.is_healthy() && !status.nodes[0].is_up && status.nodes[1].is_up, "{status:#?}");
     ring.stop_all();
-    assert_eq!(ask::status(&ring.network, LIMIT).unwrap_err().kind, FailureKind::Peer);
+    assert_eq!(admin::status(&ring.network, LIMIT).unwrap_err().kind, FailureKind::Peer);
 }
 
 /// The other end of a link of a router, which the test speaks itself.
@@ -390,7 +397,7 @@ impl Peer {
     }
 
     fn lead(&mut self, cell: u16, epoch: u32) {
-        self.send(&Header { cell, epoch, ..Header::new(FrameKind::Lead) }, &[]);
+        self.send(&Header { cell, map_version: epoch, ..Header::new(FrameKind::Leader) }, &[]);
     }
 
     fn next(&mut self) -> (Header, Vec<u8>) {
@@ -411,8 +418,8 @@ impl Peer {
     fn heard(&mut self) -> (FrameKind, u16, u32) {
         loop {
             let (header, _) = self.next();
-            if !matches!(header.kind, FrameKind::View | FrameKind::Routes) {
-                return (header.kind, header.cell, header.epoch);
+            if !matches!(header.kind, FrameKind::MembershipReport | FrameKind::RoutingTable) {
+                return (header.kind, header.cell, header.map_version);
             }
         }
     }
@@ -420,8 +427,8 @@ impl Peer {
 
 #[test]
 fn a_router_ignores_a_leader_that_is_older_than_the_one_of_control() {
-    use FrameKind::{Lead, Request};
-    let mut ring = Ring::new("1-1-2-1", Durability::MemoryQuorum);
+    use FrameKind::{Leader, Request};
+    let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     let network = ring.network.clone();
     let listeners = [0, 1].map(|mediator| match &network.mediator[mediator].address {
         Address::Unix(path) => UnixListener::bind(path).unwrap(),
@@ -434,29 +441,29 @@ fn a_router_ignores_a_leader_that_is_older_than_the_one_of_control() {
     let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request), &[]);
 
     // A router that has just started hears of the leader from control.
-    let mut routes = Routes::new(2);
-    routes.leaders.insert(0, Leading { mediator: 1, epoch: 7, start: 11 });
-    second.send(&Header::new(FrameKind::Routes), &routes.bytes());
-    assert_eq!(gateway.heard(), (Lead, 0, 7));
+    let mut routes = RoutingTable::new(2);
+    routes.leaders.insert(0, CellLeader { mediator: 1, epoch: 7, start: 11 });
+    second.send(&Header::new(FrameKind::RoutingTable), &routes.bytes());
+    assert_eq!(gateway.heard(), (Leader, 0, 7));
     // One that led before says so, too late.
     first.lead(0, 5);
     first.lead(1, 5);
-    assert_eq!(gateway.heard(), (Lead, 1, 5));
+    assert_eq!(gateway.heard(), (Leader, 1, 5));
     ask(&mut gateway);
     assert_eq!(second.heard(), (Request, 0, 0));
     // It is elected again; what control says next is older.
     first.lead(0, 9);
-    assert_eq!(gateway.heard(), (Lead, 0, 9));
-    second.send(&Header::new(FrameKind::Routes), &routes.bytes());
+    assert_eq!(gateway.heard(), (Leader, 0, 9));
+    second.send(&Header::new(FrameKind::RoutingTable), &routes.bytes());
     second.lead(1, 6);
-    assert_eq!(gateway.heard(), (Lead, 1, 6));
+    assert_eq!(gateway.heard(), (Leader, 1, 6));
     ask(&mut gateway);
     assert_eq!(first.heard(), (Request, 0, 0));
     // It ends and starts again: who leads then may count from the beginning.
     drop(first);
     let _first = Peer::mediator(&listeners[0], 12);
     second.lead(0, 1);
-    assert_eq!(gateway.heard(), (Lead, 0, 1));
+    assert_eq!(gateway.heard(), (Leader, 0, 1));
     ask(&mut gateway);
     assert_eq!(second.heard(), (Request, 0, 0));
     ring.stop();

@@ -17,7 +17,7 @@ use nm_exchange::cell::{Cell, Handled, Outcome, Request};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::node;
 use nm_exchange::testing::{
-    Client, Cutter, LIMIT, Ring, SEGMENTS, cut_again_and_again, prove, trade,
+    Client, Cutter, INSTRUMENTS, LIMIT, TestRing, prove, start_with_cutters, trade,
 };
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_replica::journal::Reader;
@@ -25,7 +25,7 @@ use nm_sys::clock::Deadline;
 
 #[test]
 fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
-    let mut ring = Ring::new("2-1-3-2", Durability::None);
+    let mut ring = TestRing::new("2-1-3-2", Durability::None);
     ring.start();
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3])];
     clients.iter_mut().for_each(|client| {
@@ -40,11 +40,11 @@ fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
         told.flat_map(|told| {
             let skip = if kind == FrameKind::Reply { 8 } else { 0 };
             let mut fields = Fields(&told.body[skip..]);
-            let segment = told.header.segment;
+            let instrument = told.header.instrument;
             std::iter::from_fn(move || codec::read_event(&mut fields).ok()).filter_map(
                 move |event| match event {
                     Event::Traded { maker, taker, maker_left, .. } => {
-                        Some((segment, maker, taker, maker_left))
+                        Some((instrument, maker, taker, maker_left))
                     }
                     _ => None,
                 },
@@ -64,17 +64,17 @@ fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
     // Everybody is told the same.
     let public = |client: &Client| -> BTreeSet<(u32, u64)> {
         let told = client.told.iter().filter(|told| told.header.kind == FrameKind::Public);
-        told.map(|told| (told.header.segment, told.header.output_seq)).collect()
+        told.map(|told| (told.header.instrument, told.header.output_seq)).collect()
     };
     let deadline = Deadline::after(LIMIT);
-    while clients.iter().any(|client| public(client).len() < 3 * 2 * SEGMENTS as usize) {
+    while clients.iter().any(|client| public(client).len() < 3 * 2 * INSTRUMENTS as usize) {
         assert!(!deadline.passed(), "not everybody is told");
         clients.iter_mut().for_each(Client::turn);
     }
     assert_eq!(public(&clients[0]), public(&clients[1]));
     let ended = ring.stop();
     let requests = |role| ended.iter().filter(|e| e.role == role).map(|e| e.requests).sum::<u64>();
-    let total = 3 * 100 * u64::from(SEGMENTS);
+    let total = 3 * 100 * u64::from(INSTRUMENTS);
     assert_eq!(Role::ALL.map(requests), [total; 4]);
     assert!(ended.iter().all(|ended| ended.resent == 0 && ended.turns > 0));
 }
@@ -82,14 +82,14 @@ fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
 /// Lets nodes die one after another while clients trade, and proves that nobody noticed more than a
 /// pause.
 fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
-    let mut ring = Ring::new(counts, durability);
+    let mut ring = TestRing::new(counts, durability);
     ring.start();
     let gateways = ring.network.gateway.len();
     let mut clients: Vec<Client> = (0..gateways)
         .map(|gateway| Client::new(&ring, gateway, &[1, 2].map(|s| gateway as u32 * 2 + s)))
         .collect();
     let (count, mut killed) = (150, 0);
-    let total = clients.len() * 2 * count as usize * SEGMENTS as usize;
+    let total = clients.len() * 2 * count as usize * INSTRUMENTS as usize;
     // A group survives the death of one replica at a time: the next is killed when the one before
     // can stand in for it.
     let mut recovered = Arc::new(AtomicU64::new(1));
@@ -134,7 +134,7 @@ fn with_a_quorum_on_disk_two_replicas_survive_the_death_of_each() {
 
 #[test]
 fn a_mediator_that_keeps_nothing_dies_and_trading_goes_on() {
-    let mut ring = Ring::new("1-1-2-1", Durability::None);
+    let mut ring = TestRing::new("1-1-2-1", Durability::None);
     ring.network.record = true;
     ring.start();
     let mut clients = [Client::new(&ring, 0, &[1, 2, 3])];
@@ -160,25 +160,25 @@ fn a_mediator_that_keeps_nothing_dies_and_trading_goes_on() {
             next += 1;
             if terms.insert(record.term) {
                 cell = Cell::default();
-                cell.forgives = terms.len() > 1;
+                cell.accepts_unknown_sessions = terms.len() > 1;
             }
-            let (time_ns, frames) = batch::open(&record.bytes).unwrap();
+            let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
                 let request = Request::of(&frame.unwrap()).unwrap();
-                if let Handled::Done(outcome) = cell.handle(&request, |_| {}) {
-                    done.insert((request.segment, request.session, outcome));
+                if let Handled::Executed(outcome) = cell.handle(&request, |_| {}) {
+                    done.insert((request.instrument, request.session, outcome));
                 }
             }
         }
         assert_eq!(terms.len(), lives, "{terms:?}");
         for told in clients[0].replies() {
             let header = &told.header;
-            if usize::from(header.cell) == mediator && header.flags & wire::FORGOTTEN == 0 {
+            if usize::from(header.cell) == mediator && header.flags & wire::EXPIRED == 0 {
                 let events_hash = Fields(&told.body).u64().unwrap();
                 let (client_seq, output_seq) = (header.client_seq, header.output_seq);
                 let outcome = Outcome { client_seq, output_seq, events_hash };
-                assert!(done.contains(&(header.segment, header.session, outcome)), "{header:?}");
+                assert!(done.contains(&(header.instrument, header.session, outcome)), "{header:?}");
             }
         }
     }
@@ -187,7 +187,7 @@ fn a_mediator_that_keeps_nothing_dies_and_trading_goes_on() {
 
 #[test]
 fn strangers_and_nonsense_are_refused_and_trading_goes_on() {
-    let mut ring = Ring::new("1-1-1-1", Durability::None);
+    let mut ring = TestRing::new("1-1-1-1", Durability::None);
     ring.start();
     let frame = |kind: FrameKind, body: &[u8]| {
         let mut bytes = vec![];
@@ -203,7 +203,7 @@ fn strangers_and_nonsense_are_refused_and_trading_goes_on() {
         (gateway, frame(FrameKind::Hello, &[0xff, 0xfe])),
         (gateway, frame(FrameKind::Request, b"")),
         (gateway, [hello.clone(), frame(FrameKind::Request, &[99])].concat()),
-        (gateway, [hello.clone(), frame(FrameKind::Lead, b"")].concat()),
+        (gateway, [hello.clone(), frame(FrameKind::Leader, b"")].concat()),
         ((Role::Router, 0), hello.clone()),
         ((Role::Mediator, 0), frame(FrameKind::Request, b"")),
         ((Role::Mediator, 0), frame(FrameKind::Welcome, b"")),
@@ -226,7 +226,7 @@ fn strangers_and_nonsense_are_refused_and_trading_goes_on() {
 
 #[test]
 fn a_node_that_cannot_be_is_refused_in_a_sentence() {
-    let ring = Ring::new("1-1-1-1", Durability::None);
+    let ring = TestRing::new("1-1-1-1", Durability::None);
     let (_stop, stopped) = UnixStream::pair().unwrap();
     let run = |network: &Network, index| {
         node::run(network, Role::Router, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
@@ -239,8 +239,8 @@ fn a_node_that_cannot_be_is_refused_in_a_sentence() {
 
 #[test]
 fn links_that_break_again_and_again_lose_nothing_and_repeat_nothing() {
-    let mut ring = Ring::new("2-2-2-2", Durability::None);
-    let cutters = cut_again_and_again(&mut ring);
+    let mut ring = TestRing::new("2-2-2-2", Durability::None);
+    let cutters = start_with_cutters(&mut ring);
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
     trade(&mut clients, 60, |_| {});
     prove(&clients, 60);

@@ -13,18 +13,18 @@ use nm_book::codec;
 use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
 use nm_exchange::network::{Durability, Network, Node, Role};
-use nm_exchange::node::{self, Notice};
+use nm_exchange::node::{self, NodeEvent};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_test_support::{Calls, report_system_calls, supervise, watch};
 
-const SEGMENTS: u32 = 4;
+const INSTRUMENTS: u32 = 4;
 
 /// A client of one session that sends so many requests at once and waits for their replies.
 struct Client {
     stream: UnixStream,
     input: Vec<u8>,
-    last_seqs: [u64; SEGMENTS as usize],
-    seen: [u64; SEGMENTS as usize],
+    last_seqs: [u64; INSTRUMENTS as usize],
+    seen: [u64; INSTRUMENTS as usize],
     asked: u64,
 }
 
@@ -35,14 +35,14 @@ impl Client {
         let (mut hello, header) = (vec![], Header { session: 1, ..Header::new(FrameKind::Hello) });
         wire::write(&header, b"client", 0, &mut hello);
         stream.write_all(&hello).unwrap();
-        let zeros = [0; SEGMENTS as usize];
+        let zeros = [0; INSTRUMENTS as usize];
         Client { stream, input: vec![], last_seqs: zeros, seen: zeros, asked: 0 }
     }
 
     /// Orders that come, trade and go, on each instrument in turn: the books stay as they are.
     fn request(&mut self, out: &mut Vec<u8>) {
-        let at = (self.asked % u64::from(SEGMENTS)) as usize;
-        let step = self.asked / u64::from(SEGMENTS);
+        let at = (self.asked % u64::from(INSTRUMENTS)) as usize;
+        let step = self.asked / u64::from(INSTRUMENTS);
         self.asked += 1;
         let side = if step.is_multiple_of(2) { Side::Buy } else { Side::Sell };
         let command = match step % 4 {
@@ -52,7 +52,7 @@ impl Client {
         let mut body = vec![];
         codec::write_command(&command, &mut body);
         let header = Header {
-            segment: at as u32,
+            instrument: at as u32,
             session: 1,
             client_seq: self.asked,
             previous_seq: self.last_seqs[at],
@@ -82,7 +82,7 @@ impl Client {
                     let mut fields = nm_codec::Fields(&frame.body[8..]);
                     let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok());
                     let seen = frame.header.previous_seq + events.count() as u64;
-                    self.seen[frame.header.segment as usize] = seen;
+                    self.seen[frame.header.instrument as usize] = seen;
                 }
             }
             self.input.drain(..used);
@@ -107,8 +107,8 @@ fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
                 let (network, begin, ready) = (&network, &begin, Arc::clone(&ready));
                 scope.spawn(move || {
                     begin(*role);
-                    let mut say = |notice: &Notice| {
-                        if matches!(notice, Notice::Ready { .. }) {
+                    let mut say = |notice: &NodeEvent| {
+                        if matches!(notice, NodeEvent::Ready { .. }) {
                             ready.wait();
                         }
                     };

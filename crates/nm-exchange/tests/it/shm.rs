@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nm_exchange::link::{Address, Link, Listener, RING_BYTES, Stream, Watch};
+use nm_exchange::link::{Address, Link, LinkPoller, Listener, SHM_RING_BYTES, Stream};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_stats::random::Random;
 use nm_sys::clock::Deadline;
@@ -22,7 +22,7 @@ const LONGEST: usize = 80_000;
 /// it, and asks to be woken for room only while something waits.
 struct End {
     link: Link,
-    watch: Watch,
+    watch: LinkPoller,
     ready: Vec<nm_sys::poll::Readiness>,
     waits: bool,
     sent: u64,
@@ -32,7 +32,7 @@ struct End {
 impl End {
     fn new(stream: Stream) -> End {
         let link = Link::new(stream).unwrap();
-        let mut watch = Watch::new().unwrap();
+        let mut watch = LinkPoller::new().unwrap();
         watch.add_link(&link, 7).unwrap();
         End { link, watch, ready: vec![], waits: false, sent: 0, received: 0 }
     }
@@ -96,7 +96,7 @@ fn pair(folder: &Path) -> (Stream, Stream) {
 }
 
 fn accept(listener: &Listener) -> Stream {
-    let mut watch = Watch::new().unwrap();
+    let mut watch = LinkPoller::new().unwrap();
     watch.add(listener, 0).unwrap();
     let deadline = Deadline::after(LIMIT);
     loop {
@@ -112,7 +112,7 @@ fn accept(listener: &Listener) -> Stream {
 fn the_longest_messages_reach_a_slow_reader_whole_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let (a, b) = pair(folder.path());
-    let count = 40 * (RING_BYTES / LONGEST) as u64;
+    let count = 40 * (SHM_RING_BYTES / LONGEST) as u64;
     let sender = std::thread::spawn(move || {
         let mut from = End::new(a);
         for _ in 0..count {
@@ -203,7 +203,7 @@ fn no_wake_up_is_lost_whatever_the_pauses() {
 #[test]
 fn one_watch_serves_many_links_beside_other_descriptors() {
     let (folder, links, frames) = (tempfile::tempdir().unwrap(), 60, 200);
-    let mut watch = Watch::new().unwrap();
+    let mut watch = LinkPoller::new().unwrap();
     let (mut ends, mut others) = (vec![], vec![]);
     for token in 0..links {
         let (a, b) = pair(folder.path());
@@ -321,7 +321,7 @@ fn links_that_were_made_anew_leave_nothing_behind() {
         return;
     };
     let folder = Path::new(&meet).parent().unwrap();
-    let mut watch = Watch::new().unwrap();
+    let mut watch = LinkPoller::new().unwrap();
     let before = held();
     for turn in 0..50 {
         let (a, b) = pair(folder);
@@ -361,7 +361,7 @@ fn who_is_no_node_is_refused_and_a_silent_one_is_left() {
     speaks.join().unwrap();
     // A peer that speaks beside its memory is cut off.
     let (a, b) = UnixStream::pair().unwrap();
-    let ring = nm_exchange::link::Ring::offer(a).unwrap();
+    let ring = nm_exchange::link::ShmStream::offer(a).unwrap();
     std::io::Write::write_all(&mut &b, b"x").unwrap();
     let broken = Link::new(Stream::Shm(ring)).unwrap().receive().unwrap_err();
     assert!(broken.0.contains("beside"), "{broken}");

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Result;
 use nm_exchange::network::Network;
-use nm_exchange::node::{self, Notice};
+use nm_exchange::node::{self, NodeEvent};
 
 use crate::cli::exchange::NodeArgs;
 use crate::exit::{Exit, Stop};
@@ -15,7 +15,7 @@ use crate::output;
 /// Runs a node until its input ends.
 pub fn run(args: &NodeArgs) -> Result<Exit> {
     let network = Network::read(&args.network).map_err(Stop::usage)?;
-    let mut say = |notice: &Notice| {
+    let mut say = |notice: &NodeEvent| {
         if let Ok(line) = serde_json::to_string(notice) {
             // Whoever started it may have gone; then its input has ended, too.
             let _ = output::data(&(line + "\n"));
@@ -23,6 +23,6 @@ pub fn run(args: &NodeArgs) -> Result<Exit> {
     };
     let stop = stdin();
     let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut say)?;
-    say(&Notice::End(ended));
+    say(&NodeEvent::Stopped(ended));
     Ok(Exit::Pass)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use nm_exchange::control::ask::{self, ControlStatus, NodeStatus, Status};
+use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus};
 use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
 use nm_report::table::Tone;
@@ -27,19 +27,19 @@ const ASSIGN_LIMIT: Duration = Duration::from_secs(10);
 /// Shows how a network is.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.running)?;
-    let status = ask::status(&network, ANSWER_LIMIT)?;
+    let status = admin::status(&network, ANSWER_LIMIT)?;
     match args.format.format {
         Format::Json => output::json(&status)?,
         Format::Text => output::data(&text(&status))?,
     }
-    Ok(if status.is_whole() { Exit::Pass } else { Exit::Fail })
+    Ok(if status.is_healthy() { Exit::Pass } else { Exit::Fail })
 }
 
 /// Gives an instrument to a cell.
 pub fn assign(args: &AssignArgs) -> Result<Exit> {
     let network = network(&args.running)?;
     let AssignArgs { instrument, cell, .. } = *args;
-    match ask::assign(&network, instrument, cell, ASSIGN_LIMIT) {
+    match admin::assign(&network, instrument, cell, ASSIGN_LIMIT) {
         Ok(epoch) => {
             output::data(&format!(
                 "instrument {instrument} belongs to cell {cell}, map epoch {epoch}\n"
@@ -80,7 +80,7 @@ fn newest(run: &Path) -> Result<PathBuf> {
     })
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &NetworkStatus) -> String {
     let style = output::style();
     let mut text = format!("durability {}\n", status.durability);
     let _ = match &status.control {
@@ -126,14 +126,14 @@ fn control_line(control: &ControlStatus) -> String {
     line
 }
 
-fn map_line(status: &Status) -> String {
+fn map_line(status: &NetworkStatus) -> String {
     let cells = status.cells.len();
     let mut line = format!("epoch {}, cell = instrument % {cells}", status.map_epoch);
     for (at, exception) in status.exceptions.iter().enumerate() {
         let word = if at == 0 { " but" } else { "," };
         let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);
     }
-    if let Some(change) = status.on_its_way {
+    if let Some(change) = status.pending_move {
         let _ = write!(line, "; {} is on its way to cell {}", change.instrument, change.cell);
     }
     line

@@ -27,26 +27,26 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// What an observer asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum AdminRequest {
     /// The state of control.
     Status,
     /// To give an instrument to a cell.
     Assign {
         /// Which.
-        segment: Segment,
+        instrument: Segment,
         /// Its new cell.
         cell: u16,
     },
 }
 
-impl Ask {
+impl AdminRequest {
     /// Its bytes.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
-            Ask::Status => vec![0],
-            Ask::Assign { segment, cell } => {
+            AdminRequest::Status => vec![0],
+            AdminRequest::Assign { instrument, cell } => {
                 let mut out = vec![1];
-                out.extend_from_slice(&segment.to_le_bytes());
+                out.extend_from_slice(&instrument.to_le_bytes());
                 out.extend_from_slice(&cell.to_le_bytes());
                 out
             }
@@ -57,11 +57,11 @@ impl Ask {
     ///
     /// # Errors
     /// If they mean nothing.
-    pub fn whole(bytes: &[u8]) -> Result<Ask, Meaningless> {
+    pub fn whole(bytes: &[u8]) -> Result<AdminRequest, Meaningless> {
         let mut from = Fields(bytes);
         let ask = match from.u8()? {
-            0 => Ask::Status,
-            1 => Ask::Assign { segment: from.u32()?, cell: from.u16()? },
+            0 => AdminRequest::Status,
+            1 => AdminRequest::Assign { instrument: from.u32()?, cell: from.u16()? },
             _ => return Err(Meaningless),
         };
         if from.0.is_empty() { Ok(ask) } else { Err(Meaningless) }
@@ -70,7 +70,7 @@ impl Ask {
 
 /// What a node answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum AdminResponse {
     /// The state of control as this replica has it.
     Status {
         /// Epoch in which this replica leads control, if it does.
@@ -89,26 +89,26 @@ pub enum Answer {
     NotLeading,
 }
 
-impl Answer {
+impl AdminResponse {
     /// Its bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = vec![];
         match self {
-            Answer::Status { lead, stalled_ms, state } => {
+            AdminResponse::Status { lead, stalled_ms, state } => {
                 out.push(0);
                 out.extend_from_slice(&lead.unwrap_or_default().to_le_bytes());
                 out.extend_from_slice(&stalled_ms.to_le_bytes());
                 out.extend_from_slice(&state.save());
             }
-            Answer::Assigned(epoch) => {
+            AdminResponse::Assigned(epoch) => {
                 out.push(1);
                 out.extend_from_slice(&epoch.to_le_bytes());
             }
-            Answer::Refused(why) => {
+            AdminResponse::Refused(why) => {
                 out.push(2);
                 out.extend_from_slice(why.as_bytes());
             }
-            Answer::NotLeading => out.push(3),
+            AdminResponse::NotLeading => out.push(3),
         }
         out
     }
@@ -117,20 +117,20 @@ impl Answer {
     ///
     /// # Errors
     /// If they mean nothing.
-    pub fn whole(bytes: &[u8]) -> Result<Answer, Meaningless> {
+    pub fn whole(bytes: &[u8]) -> Result<AdminResponse, Meaningless> {
         let mut from = Fields(bytes);
         Ok(match from.u8()? {
             0 => {
                 let (lead, stalled_ms) = (from.u32()?, from.u64()?);
                 let state = Box::new(State::load(from.0).map_err(|_| Meaningless)?);
-                Answer::Status { lead: (lead > 0).then_some(lead), stalled_ms, state }
+                AdminResponse::Status { lead: (lead > 0).then_some(lead), stalled_ms, state }
             }
-            1 => Answer::Assigned(from.u32()?),
+            1 => AdminResponse::Assigned(from.u32()?),
             2 => {
                 let why = std::str::from_utf8(from.0).map_err(|_| Meaningless)?;
-                Answer::Refused(why.to_string())
+                AdminResponse::Refused(why.to_string())
             }
-            3 => Answer::NotLeading,
+            3 => AdminResponse::NotLeading,
             _ => return Err(Meaningless),
         })
     }
@@ -158,10 +158,10 @@ impl Observer {
     ///
     /// # Errors
     /// A sentence without the node's name.
-    pub fn ask(&mut self, ask: &Ask, limit: Duration) -> Result<Answer, String> {
-        wire::write(&Header::new(FrameKind::Ask), &ask.bytes(), 0, &mut self.0.output);
-        let body = self.receive(FrameKind::Answer, limit)?;
-        Answer::whole(&body).map_err(|error| error.to_string())
+    pub fn ask(&mut self, ask: &AdminRequest, limit: Duration) -> Result<AdminResponse, String> {
+        wire::write(&Header::new(FrameKind::AdminRequest), &ask.bytes(), 0, &mut self.0.output);
+        let body = self.receive(FrameKind::AdminResponse, limit)?;
+        AdminResponse::whole(&body).map_err(|error| error.to_string())
     }
 
     /// Writes what is to be sent, and waits for a frame of a kind; its body.
@@ -242,7 +242,7 @@ pub struct Exception {
 
 /// A network as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct NetworkStatus {
     /// When a request counts as done.
     pub durability: Durability,
     /// The control group; none if nothing is replicated: the map is then the network file's.
@@ -257,12 +257,13 @@ pub struct Status {
     /// See `map_epoch`.
     pub exceptions: Vec<Exception>,
     /// An instrument that is on its way to another cell.
-    pub on_its_way: Option<Exception>,
+    #[serde(rename = "on_its_way")]
+    pub pending_move: Option<Exception>,
 }
 
-impl Status {
+impl NetworkStatus {
     /// Whether all nodes are up, every cell has a leader, and so has control.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         let leads = |control: &ControlStatus| control.leader.is_some() && control.stalled_ms == 0;
         self.nodes.iter().all(|node| node.is_up)
             && self.cells.iter().all(|cell| cell.leader.is_some())
@@ -274,7 +275,7 @@ impl Status {
 ///
 /// # Errors
 /// If nobody who could know answers within `limit`.
-pub fn status(network: &Network, limit: Duration) -> Result<Status, Failure> {
+pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
     if network.durability == Durability::None {
         return unkept(network, limit);
     }
@@ -282,8 +283,8 @@ pub fn status(network: &Network, limit: Duration) -> Result<Status, Failure> {
     loop {
         let (mut best, mut refused) = (None::<(Option<u32>, u64, u16, State)>, String::new());
         for mediator in mediators(network) {
-            match ask_one(network, mediator, &Ask::Status, limit) {
-                Ok(Answer::Status { lead, stalled_ms, state }) => {
+            match ask_one(network, mediator, &AdminRequest::Status, limit) {
+                Ok(AdminResponse::Status { lead, stalled_ms, state }) => {
                     let rank = |lead: Option<u32>, state: &State| (lead, state.index());
                     let is_better =
                         best.as_ref().is_none_or(|b| rank(lead, &state) > rank(b.0, &b.3));
@@ -315,13 +316,18 @@ fn mediators(network: &Network) -> impl Iterator<Item = u16> {
     voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
 }
 
-fn ask_one(network: &Network, index: u16, ask: &Ask, limit: Duration) -> Result<Answer, String> {
+fn ask_one(
+    network: &Network,
+    index: u16,
+    ask: &AdminRequest,
+    limit: Duration,
+) -> Result<AdminResponse, String> {
     let address = &network.mediator[usize::from(index)].address;
     let answer = Observer::connect(address, limit).and_then(|mut to| to.ask(ask, limit));
     answer.map_err(|why| format!("mediator {index} at {address}: {why}"))
 }
 
-fn kept(network: &Network, asked: (Option<u32>, u64, u16, State)) -> Status {
+fn kept(network: &Network, asked: (Option<u32>, u64, u16, State)) -> NetworkStatus {
     let (lead, stalled_ms, mediator, state) = asked;
     let nodes = network.all().map(|(role, index, node)| {
         let known = state.nodes().get(&(role, index as u16));
@@ -343,7 +349,7 @@ fn kept(network: &Network, asked: (Option<u32>, u64, u16, State)) -> Status {
     });
     let exceptions = routes.map.exceptions().iter();
     let voters = network.replicas(CONTROL).into_iter();
-    Status {
+    NetworkStatus {
         durability: network.durability,
         control: Some(ControlStatus {
             voters: voters.map(|(role, index)| format!("{role} {index}")).collect(),
@@ -359,14 +365,14 @@ fn kept(network: &Network, asked: (Option<u32>, u64, u16, State)) -> Status {
         exceptions: exceptions
             .map(|(at, cell)| Exception { instrument: *at, cell: *cell })
             .collect(),
-        on_its_way: state
+        pending_move: state
             .change()
-            .map(|change| Exception { instrument: change.segment, cell: change.cell }),
+            .map(|change| Exception { instrument: change.instrument, cell: change.cell }),
     }
 }
 
 /// A network that keeps nothing: whoever answers is up, and each mediator leads its own cell.
-fn unkept(network: &Network, limit: Duration) -> Result<Status, Failure> {
+fn unkept(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
     let mut refused = String::new();
     let mut nodes = vec![];
     for (role, index, node) in network.all() {
@@ -386,14 +392,14 @@ fn unkept(network: &Network, limit: Duration) -> Result<Status, Failure> {
         let cell = node.index as u16;
         CellStatus { cell, leader: node.is_up.then_some(cell), epoch: 0 }
     });
-    Ok(Status {
+    Ok(NetworkStatus {
         durability: network.durability,
         control: None,
         cells: cells.collect(),
         nodes,
         map_epoch: 0,
         exceptions: vec![],
-        on_its_way: None,
+        pending_move: None,
     })
 }
 
@@ -403,7 +409,7 @@ fn unkept(network: &Network, limit: Duration) -> Result<Status, Failure> {
 /// If it cannot be, or nobody leads control within `limit`.
 pub fn assign(
     network: &Network,
-    segment: Segment,
+    instrument: Segment,
     cell: u16,
     limit: Duration,
 ) -> Result<u32, Failure> {
@@ -420,9 +426,14 @@ pub fn assign(
     loop {
         let mut why = "none of its mediators leads it".to_string();
         for mediator in mediators(network) {
-            match ask_one(network, mediator, &Ask::Assign { segment, cell }, deadline.remaining()) {
-                Ok(Answer::Assigned(epoch)) => return Ok(epoch),
-                Ok(Answer::Refused(why)) => {
+            match ask_one(
+                network,
+                mediator,
+                &AdminRequest::Assign { instrument, cell },
+                deadline.remaining(),
+            ) {
+                Ok(AdminResponse::Assigned(epoch)) => return Ok(epoch),
+                Ok(AdminResponse::Refused(why)) => {
                     return Err(Failure::new(FailureKind::NotAvailable, why));
                 }
                 Ok(_) => {}
@@ -443,19 +454,19 @@ mod tests {
 
     #[test]
     fn questions_and_answers_come_back() {
-        for ask in [Ask::Status, Ask::Assign { segment: 7, cell: 1 }] {
-            assert_eq!(Ask::whole(&ask.bytes()), Ok(ask));
+        for ask in [AdminRequest::Status, AdminRequest::Assign { instrument: 7, cell: 1 }] {
+            assert_eq!(AdminRequest::whole(&ask.bytes()), Ok(ask));
         }
         let state = Box::new(State::new(3));
         for answer in [
-            Answer::Status { lead: Some(17), stalled_ms: 3, state },
-            Answer::Assigned(4),
-            Answer::Refused("it has traded".to_string()),
-            Answer::NotLeading,
+            AdminResponse::Status { lead: Some(17), stalled_ms: 3, state },
+            AdminResponse::Assigned(4),
+            AdminResponse::Refused("it has traded".to_string()),
+            AdminResponse::NotLeading,
         ] {
-            assert_eq!(Answer::whole(&answer.bytes()), Ok(answer));
+            assert_eq!(AdminResponse::whole(&answer.bytes()), Ok(answer));
         }
-        assert!(Ask::whole(&[]).is_err() && Ask::whole(&[0, 0]).is_err());
-        assert!(Answer::whole(&[9]).is_err() && Answer::whole(&[0, 1]).is_err());
+        assert!(AdminRequest::whole(&[]).is_err() && AdminRequest::whole(&[0, 0]).is_err());
+        assert!(AdminResponse::whole(&[9]).is_err() && AdminResponse::whole(&[0, 1]).is_err());
     }
 }
