@@ -1,11 +1,11 @@
-//! What a command costs in the fast book and in the plain one, on two mixes of orders.
+//! Time per command in the fast book and in the reference book, for two mixes of orders.
 //!
-//! The commands are made beforehand, by a seeded generator that follows a book, so that cancels
-//! and moves name orders that live. Each round plays the same commands on fresh books, the fast
-//! and the plain one in turn; the first fifth is warm-up. Time per command is that of a whole
-//! stretch divided by its commands; the percentiles come from further rounds that read the clock
-//! before and after each command, of which the cost of reading is taken off. Events are consumed
-//! by a running sum, which must be equal for both books. Run by `cargo xtask bench-book`.
+//! The commands are generated beforehand, by a seeded generator that follows a book, so that cancels
+//! and moves name live orders. Each round applies the same commands to new books, fast and reference
+//! in turn; the first fifth is warm-up. Time per command is the time of all commands divided by their
+//! number. The percentiles come from further rounds that read the clock before and after each command;
+//! the cost of reading it is subtracted. Events are consumed by a running sum, which must be equal for
+//! both books. Run by `cargo xtask bench-book`.
 #![allow(clippy::print_stdout)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use nm_book::book::Book;
-use nm_book::naive;
 use nm_book::order::{
-    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
-    Side, UserId,
+    Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
+    Side, TimeInForce, UserId,
 };
+use nm_book::reference;
 use nm_sys::clock::Clock;
 
 struct Counting;
@@ -30,27 +30,27 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches only a plain cell.
+// SAFETY: every call is passed to the system's allocator unchanged; counting uses only a cell.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// Orders that live at the start, and about so many later on.
+/// Live orders at the start; about as many stay live.
 const LIVING: usize = 1000;
 
-/// The plain book plays only so many commands a round: it is slow.
+/// Commands per round for the reference book, which is slow.
 const PLAIN_COMMANDS: usize = 20_000;
 
-/// xoshiro would do as well: a seeded stream of numbers (splitmix64).
+/// A seeded stream of pseudo-random numbers (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -72,13 +72,13 @@ impl Random {
     }
 }
 
-/// Shares of a mix, in per cent: what is left of 100 are moves.
+/// Shares of a mix, in per cent; the rest of 100 are moves.
 struct Mix {
     name: &'static str,
     add: u64,
     take: u64,
     cancel: u64,
-    /// How many resting orders of mean size one that takes is good for.
+    /// How many resting orders of mean size one aggressive order trades with.
     depth: u64,
 }
 
@@ -93,7 +93,7 @@ const MIXES: [Mix; 2] = [
     },
 ];
 
-/// Follows a book and makes commands that fit it.
+/// Follows a book and generates commands for its live orders.
 struct Maker {
     random: Random,
     book: Book,
@@ -127,8 +127,8 @@ impl Maker {
             id: self.random.next(),
             user: self.random.below(1000) as UserId,
             side,
-            kind: Kind::Limit,
-            life: Life::GoodTillCancelled,
+            order_type: OrderType::Limit,
+            time_in_force: TimeInForce::GoodTillCancelled,
             price,
             stop_price: 0,
             quantity,
@@ -153,11 +153,11 @@ impl Maker {
         if share < mix.add + mix.take {
             let order = self.order();
             let price = if order.side == Side::Buy { self.last + 100 } else { self.last - 100 };
-            // The fuller the book, the more is taken, so that it keeps about its size.
+            // The fuller the book, the more trades, so that its size stays about constant.
             let depth = mix.depth * (self.live.len() / LIVING).max(1) as u64;
             let quantity = order.quantity * depth + depth / 2;
             return Command::New(NewOrder {
-                life: Life::ImmediateOrCancel,
+                time_in_force: TimeInForce::ImmediateOrCancel,
                 price,
                 quantity,
                 ..order
@@ -236,13 +236,13 @@ fn flow(mix: &Mix, count: usize) -> Flow {
     Flow { commands: maker.commands, trades, live: maker.live.len() }
 }
 
-/// What is kept of the events, so that none can be left out.
+/// A sum over the events, so that the compiler cannot omit any.
 fn sum_up(sum: &mut u64, event: Event) {
     let part = match event {
         Event::Accepted { id, .. } => id,
         Event::Traded { maker, quantity, price, .. } => maker ^ quantity ^ price as u64,
         Event::Cancelled { id, left, .. } => id ^ left,
-        Event::Replaced { id, kept_place, .. } => id ^ u64::from(kept_place),
+        Event::Replaced { id, kept_priority, .. } => id ^ u64::from(kept_priority),
         Event::Rejected { id, reason, .. } => id ^ reason as u64,
         other => {
             black_box(other);
@@ -258,7 +258,7 @@ fn play<M: Matching>(book: &mut M, commands: &[Command], sum: &mut u64) {
     }
 }
 
-/// One stretch without reading the clock within it: ns and allocations per command, sum of events.
+/// All commands, timed as one: ns and allocations per command, sum of events.
 fn stretch<M: Matching>(mut book: M, commands: &[Command]) -> (f64, f64, u64) {
     let clock = Clock::system();
     let (warm, measured) = commands.split_at(commands.len() / 5);
@@ -271,7 +271,7 @@ fn stretch<M: Matching>(mut book: M, commands: &[Command]) -> (f64, f64, u64) {
     (ns as f64 / count, (ALLOCATIONS.get() - before) as f64 / count, sum)
 }
 
-/// Each command alone: ns at p50, p99 and p99.9, with the cost of reading the clock taken off.
+/// Each command timed alone: ns at p50, p99 and p99.9, without the cost of reading the clock.
 fn singly<M: Matching>(mut book: M, commands: &[Command]) -> [f64; 3] {
     let clock = Clock::system();
     let (warm, measured) = commands.split_at(commands.len() / 5);
@@ -348,24 +348,24 @@ fn main() {
     for mix in &MIXES {
         let flow = flow(mix, count);
         let few = &flow.commands[..flow.commands.len().min(PLAIN_COMMANDS)];
-        let (mut of_fast, mut of_plain) = (Figures::default(), Figures::default());
+        let (mut of_fast, mut of_reference) = (Figures::default(), Figures::default());
         for _ in 0..rounds {
             of_fast.round(fast, &flow.commands);
-            let plain = of_plain.round(naive::Book::new, few);
+            let reference = of_reference.round(reference::ReferenceBook::new, few);
             let (.., same) = stretch(fast(), few);
-            assert_eq!(plain, same, "both books tell the same events");
+            assert_eq!(reference, same, "both books emit the same events");
         }
         let (trades, live) = (flow.trades, flow.live);
         println!("\n## {}\n", mix.name);
         println!(
             "{count} commands, {trades:.3} trades per command, {live} orders at the end; \
-             {rounds} rounds; the plain book plays the first {}.\n",
+             {rounds} rounds; the reference book executes the first {}.\n",
             few.len()
         );
         println!(
             "| book | ns per command, median | best round | allocations per command \
              | p50 | p99 | p99.9 ns |\n|---|---|---|---|---|---|---|"
         );
-        println!("{}\n{}", of_fast.row("fast"), of_plain.row("plain"));
+        println!("{}\n{}", of_fast.row("fast"), of_reference.row("reference"));
     }
 }

@@ -1,16 +1,16 @@
-//! The order book of one instrument: what orders are, how they match, and their bytes.
+//! The order book of one instrument: order types, matching, and their encoding.
 //!
-//! [`order`] has the nouns and every rule; [`book`] carries the rules out without an allocation per
-//! command, [`naive`] in the most obvious way, for tests and audits to compare with. Both do the
-//! same after every command, and each goes on from what the other [saved]. [`codec`] makes bytes of
-//! commands and events. Nothing here reads a clock, a file or a socket: the same commands always
-//! give the same state.
+//! [`order`] defines orders, commands and events, and states every rule of matching. [`book`] is the
+//! fast implementation, without an allocation per command; [`reference`] is the most obvious one, to
+//! which tests and `exchange verify` compare it. Both emit the same events and reach the same state,
+//! and each restores the [`snapshot`] of the other. [`codec`] encodes commands and events. Nothing here
+//! reads a clock, a file or a socket: the same commands always lead to the same state.
 #![forbid(unsafe_code)]
 
 pub mod book;
 pub mod codec;
-pub mod naive;
 pub mod order;
-pub mod saved;
+pub mod reference;
+pub mod snapshot;
 #[cfg(feature = "test-support")]
 pub mod testing;

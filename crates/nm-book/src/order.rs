@@ -1,58 +1,62 @@
-//! The nouns of trading: orders, commands to the book of one instrument, and what it answers.
+//! The terms of trading: orders, commands to the book of one instrument, and the events that follow.
 //!
-//! Prices are in ticks and may be negative, as spreads and some commodities are. Quantities are in
-//! lots. Times are ns on the clock of whoever puts commands in order; a book never reads a clock,
-//! so that the same commands always give the same state.
+//! Prices are in ticks and may be negative, as those of spreads and some commodities are. Quantities
+//! are in lots. Times are ns on the clock of whoever puts commands in order; a book never reads a
+//! clock, so that the same commands always lead to the same state.
 //!
 //! # Rules
-//! Where peers differ, these hold, in the plain book and in the fast one alike.
+//! Exchanges differ in details. These rules hold for the reference book and the fast one alike.
 //!
-//! - **Place.** An order gets its place when it is accepted, and a new one behind all others when
-//!   it is replaced (but for less quantity at the same price), when an iceberg shows its next
-//!   part, and when a triggered stop comes to rest. Whatever takes out several orders takes them
-//!   in order of place; expiry takes the earliest time first.
-//! - **Time** does not go back: a command with an earlier time happens at the latest time so far.
-//! - **Checks** of a new order, the first that fails is told: halted, quantities, combination,
-//!   expired, duplicate name, bands, auction, post-only. Of a replacement: halted, unknown,
-//!   quantity, bands, post-only. What is refused changes nothing, and its name stays free.
-//! - **Replace** gives the quantity that is open from then on, whatever has traded. A minimum does
-//!   not count again, the wish about self-trades does. A waiting stop keeps its place whatever
-//!   changes; a market order or market stop has no limit to change.
-//! - **Market orders** never rest in continuous trading whatever their life says. They do in an
-//!   auction, ahead of all limits, and what is left of them after the uncross is cancelled.
-//! - **Stops** wait whatever the market does; only trades reach them, quotes do not. A trade
-//!   elects each stop that it reaches, also one that another trade of the same command leaves
-//!   again; elected stops act one after another once the command that made the trade is done,
-//!   those elected by it in order of place, then those that they elect. A stop that comes when the
-//!   last trade is already at its price or beyond acts at once, except in an auction, after which
-//!   it waits for a trade. Minimum, display, immediate lives and self-trade prevention count from
-//!   when it acts.
-//! - **Iceberg.** Only the shown part trades in its place; all parts shown at a price trade before
-//!   the next parts do. Self-trade prevention, fill-or-kill and auctions see all of it. One that
-//!   comes takes with all that it has, then shows a part.
-//! - **Fill-or-kill and minimum quantity** hold for what would really trade, in the order in which
-//!   it would, self-trade prevention included; when they fail nothing at all has changed. So what
-//!   trades before an own order is met counts towards the minimum, own orders do not, and a
-//!   fill-or-kill order that would be decremented is killed.
-//! - **Self-trade prevention** is the incoming order's wish and does not apply within an auction.
-//!   Own orders count as the other side for post-only all the same. An iceberg is met with its
-//!   hidden part: it goes in full, or is decremented by all that the other has.
-//! - **Post-only** and stop, immediate, market or minimum contradict each other, as do iceberg and
-//!   immediate or market. A post-only order that slides outside the bands, or beyond the last
-//!   price that there is, is cancelled. One that is replaced must not take either: it is refused
-//!   or slides. Nobody takes in an auction, so there one that came before may be moved anywhere.
-//! - **Bands** hold for limits, those of waiting stops included, and so for every trade. A stop
-//!   price may lie anywhere, and market orders take what lies within.
-//! - **Halt.** Orders neither come nor change; they may be cancelled, expire and end with the day.
-//!   A halt within an auction goes back to it.
-//! - **Auction.** The price is that of a limit in the book, or of the last trade moved into the
-//!   bands. The one that trades most; of several, the one that leaves least; of several, the one
-//!   nearest to the last trade; of two, the lower. Market orders alone trade at the last price.
-//!   Who trades: market orders, then better limits, then earlier places. Immediate, post-only and
-//!   minimum orders are not taken while it collects; stops are, and wait. The one price reaches
-//!   stops as any trade does; they act in continuous trading, after the last order of the auction.
+//! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind all
+//!   other orders, when it is replaced (except by a smaller quantity at the same price), when an
+//!   iceberg shows its next part, and when a triggered stop comes to rest. Commands that cancel
+//!   several orders cancel them in order of priority; expiry takes the earliest time first.
+//! - **Time** does not go back: a command with an earlier time is executed at the latest time so far.
+//! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
+//!   combination of attributes, expired, duplicate id, bands, auction, post-only. Of a replacement:
+//!   halted, unknown order, quantity, bands, post-only. A rejected command changes nothing, and the
+//!   order id stays free.
+//! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
+//!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
+//!   whatever changes; a market order or market stop has no limit to change.
+//! - **Market orders** never rest in continuous trading, whatever their time in force. In an auction
+//!   they do, ahead of all limit orders, and what is left of them after the uncross is cancelled.
+//! - **Stops** are accepted in every phase; only trades trigger them, quotes do not. A trade elects
+//!   each stop whose price it reaches, even if another trade of the same command moves away again.
+//!   Elected stops are executed one after another once the command that made the trade is done, those
+//!   elected by it in order of priority, then those that they elect. A stop whose price the last trade
+//!   has already reached when it arrives is executed at once, except in an auction, after which it
+//!   waits for a trade. Minimum quantity, display quantity, immediate times in force and self-trade
+//!   prevention apply when it is executed.
+//! - **Iceberg.** Only the shown part trades at its priority; all parts shown at a price trade before
+//!   the next parts do. Self-trade prevention, fill-or-kill and auctions use the full open quantity.
+//!   An incoming iceberg takes with its full quantity, then shows a part of the rest.
+//! - **Fill-or-kill and minimum quantity** apply to what would actually trade, in the order in which
+//!   it would, self-trade prevention included; if they fail, nothing has changed. What trades before
+//!   an own order is reached counts towards the minimum, own orders do not, and a fill-or-kill order
+//!   that would be decremented is killed.
+//! - **Self-trade prevention** follows the incoming order's setting and does not apply in an auction.
+//!   Own orders count as the other side for post-only all the same. An iceberg is treated with its
+//!   hidden part: it is cancelled in full, or decremented by the full quantity of the other order.
+//! - **Post-only** contradicts stop, immediate, market and minimum quantity; iceberg contradicts
+//!   immediate and market. A post-only order whose new price lies outside the bands, or beyond the
+//!   last representable price, is cancelled. A replaced one must not take liquidity either: it is
+//!   rejected or moved. In an auction nobody takes liquidity, so an earlier post-only order may be
+//!   moved to any price there.
+//! - **Bands** apply to limit prices, those of pending stops included, and so to every trade. A stop
+//!   price may lie anywhere; market orders take what lies within the bands.
+//! - **Halt.** Orders are neither accepted nor replaced; they may be cancelled, expire and end with
+//!   the day. A halt within an auction returns to it.
+//! - **Auction.** The price is that of a limit order in the book, or of the last trade moved into the
+//!   bands: the one with the largest volume; among several, the one with the smallest surplus; then the
+//!   one nearest to the last trade; then the lower one. Market orders alone trade at the last price.
+//!   Priority: market orders, then better limits, then earlier orders. Immediate, post-only and minimum
+//!   quantity orders are not accepted in an auction; stops are, and stay pending. The auction price
+//!   triggers stops as any trade does; they are executed in continuous trading, after the last order
+//!   of the auction.
 
-use std::fmt;
+use nm_codec::DecodeError;
+use thiserror::Error;
 
 /// Price in ticks.
 pub type Price = i64;
@@ -60,14 +64,14 @@ pub type Price = i64;
 /// Quantity in lots; zero is no order.
 pub type Quantity = u64;
 
-/// Name of an order, chosen by its user, unique within its instrument as long as the order lives.
+/// Id of an order, chosen by its user, unique within its instrument while the order is live.
 pub type OrderId = u64;
 
 /// Who sent an order.
 pub type UserId = u32;
 
-/// An instrument with its state and its order of events: the unit of routing and of mobility.
-pub type Segment = u32;
+/// An instrument: the unit of state, of ordering and of routing.
+pub type InstrumentId = u32;
 
 /// The two sides of a book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,10 +94,10 @@ impl Side {
 
 /// When an order becomes able to trade, and at which price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// At its price or better.
+pub enum OrderType {
+    /// Trades at its price or better.
     Limit,
-    /// At any price; what finds nobody is cancelled.
+    /// Trades at any price; the unfilled rest is cancelled.
     Market,
     /// A market order once the market has traded at its stop price or beyond.
     Stop,
@@ -101,32 +105,32 @@ pub enum Kind {
     StopLimit,
 }
 
-impl Kind {
+impl OrderType {
     /// Whether an order of this kind has a limit price.
     pub fn has_limit(self) -> bool {
-        matches!(self, Kind::Limit | Kind::StopLimit)
+        matches!(self, OrderType::Limit | OrderType::StopLimit)
     }
 }
 
-/// How long an order lives (its time in force).
+/// How long an order stays live (FIX 59).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Life {
+pub enum TimeInForce {
     /// Until [`Command::EndOfDay`].
     Day,
     /// Until it is filled or cancelled.
     GoodTillCancelled,
     /// Until the first command whose time is not before this one, ns; in the exchange, since 1970.
     GoodTill(u64),
-    /// Trades at once what it can; the rest is cancelled.
+    /// Trades immediately what it can; the rest is cancelled.
     ImmediateOrCancel,
-    /// Trades at once in full, or not at all.
+    /// Trades immediately in full, or not at all.
     FillOrKill,
 }
 
-/// What happens to an order that must not take, and would.
+/// What happens to an order that must not take liquidity, and would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PostOnly {
-    /// It may take.
+    /// It may take liquidity.
     No,
     /// It is rejected.
     Reject,
@@ -152,65 +156,67 @@ pub enum SelfTrade {
 /// A new order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NewOrder {
-    /// Its name.
+    /// Its id.
     pub id: OrderId,
     /// Who sent it.
     pub user: UserId,
     /// Side.
     pub side: Side,
-    /// Kind.
-    pub kind: Kind,
+    /// OrderType.
+    pub order_type: OrderType,
     /// Time in force.
-    pub life: Life,
-    /// Limit price; without meaning for market and stop orders.
+    pub time_in_force: TimeInForce,
+    /// Limit price; ignored for market and stop orders.
     pub price: Price,
-    /// Stop price; without meaning but for stop and stop-limit orders.
+    /// Stop price; ignored unless it is a stop or stop-limit order.
     pub stop_price: Price,
-    /// Quantity in all.
+    /// Total quantity.
     pub quantity: Quantity,
-    /// What others see of it at a time: zero for all of it, less than the quantity for an iceberg.
+    /// Quantity shown to others at a time: zero for all of it, less than the quantity for an iceberg.
     pub display: Quantity,
-    /// Least quantity that must trade at once when it comes in, or it is cancelled: zero for none.
+    /// Least quantity that must trade immediately, or the order is cancelled; zero for none.
     pub minimum: Quantity,
-    /// Whether it may take.
+    /// Whether it may take liquidity.
     pub post_only: PostOnly,
-    /// What happens when it meets an order of its own user; the incoming order's wish counts.
+    /// What happens when it would trade with an order of its own user; the incoming order decides.
     pub self_trade: SelfTrade,
 }
 
 impl NewOrder {
-    /// What is wrong with it whatever the book, if anything.
-    pub fn fault(&self) -> Option<Reason> {
-        let immediate = matches!(self.life, Life::ImmediateOrCancel | Life::FillOrKill);
-        let never_rests = immediate || !self.kind.has_limit();
-        let is_stop = matches!(self.kind, Kind::Stop | Kind::StopLimit);
+    /// Why it is invalid whatever the state of the book, if it is.
+    pub fn fault(&self) -> Option<RejectReason> {
+        let immediate =
+            matches!(self.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
+        let never_rests = immediate || !self.order_type.has_limit();
+        let is_stop = matches!(self.order_type, OrderType::Stop | OrderType::StopLimit);
         let hides = self.display > 0 && self.display < self.quantity;
         let is_passive = self.post_only != PostOnly::No;
         if self.quantity == 0 || self.display > self.quantity || self.minimum > self.quantity {
-            Some(Reason::BadQuantity)
+            Some(RejectReason::BadQuantity)
         } else if is_passive && (never_rests || is_stop || self.minimum > 0) || hides && never_rests
         {
-            Some(Reason::BadCombination)
+            Some(RejectReason::BadCombination)
         } else {
             None
         }
     }
 
-    /// Whether it may come while an auction collects orders: stops may, whatever they become.
+    /// Whether it is accepted during an auction: stops are, whatever they become.
     pub fn fits_auction(&self) -> bool {
-        let immediate = matches!(self.life, Life::ImmediateOrCancel | Life::FillOrKill);
-        matches!(self.kind, Kind::Stop | Kind::StopLimit)
+        let immediate =
+            matches!(self.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
+        matches!(self.order_type, OrderType::Stop | OrderType::StopLimit)
             || !(immediate || self.post_only != PostOnly::No || self.minimum > 0)
     }
 }
 
-/// What a book is told.
+/// A command to a book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     /// A new order.
     New(NewOrder),
-    /// Changes price and quantity (what is left to trade) of an order. Less at the same price keeps
-    /// its place; anything else is a new place behind the others, and may trade at once.
+    /// Changes the price and the open quantity of an order. A smaller quantity at the same price keeps
+    /// its priority; anything else gets a new one behind the others, and may trade immediately.
     Replace {
         /// The order.
         id: OrderId,
@@ -221,73 +227,73 @@ pub enum Command {
         /// New open quantity.
         quantity: Quantity,
     },
-    /// Takes an order out.
+    /// Cancels an order.
     Cancel {
         /// The order.
         id: OrderId,
         /// Its user.
         user: UserId,
     },
-    /// Takes all orders of a user out, oldest first.
+    /// Cancels all orders of a user, oldest first.
     MassCancel {
         /// The user.
         user: UserId,
     },
-    /// From now on orders with limits outside these prices are rejected; those that live are taken
-    /// out. So no trade happens outside.
+    /// From now on orders with limits outside these prices are rejected, and live ones are cancelled,
+    /// so that no trade happens outside.
     Bands {
         /// Lowest price.
         low: Price,
         /// Highest price.
         high: Price,
     },
-    /// No trades and no new orders until [`Command::Resume`]; cancels are taken.
+    /// No trades and no new orders until [`Command::Resume`]; cancels are accepted.
     Halt,
-    /// Back to what was before the halt.
+    /// Returns to the phase before the halt.
     Resume,
     /// Orders are collected and do not trade until [`Command::Uncross`].
     BeginAuction,
-    /// Trades all that can be traded at the one price that trades most, then continuous trading.
+    /// Trades everything possible at the price with the largest volume, then continuous trading.
     Uncross,
-    /// Takes the orders of the day out.
+    /// Cancels the day orders.
     EndOfDay,
-    /// Nothing but the passing of time: expired orders go.
+    /// Only time passes: expired orders are cancelled.
     Tick,
 }
 
-/// Why an order or a command was refused.
+/// Why an order or a command was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// An order of this name lives.
+pub enum RejectReason {
+    /// An order with this id is live.
     DuplicateId,
-    /// No order of this name, or of another user.
+    /// No live order has this id, or it belongs to another user.
     UnknownOrder,
     /// Quantity zero, or display or minimum larger than the quantity.
     BadQuantity,
     /// Attributes that contradict each other, such as post-only and immediate-or-cancel.
     BadCombination,
-    /// Post-only, and it would take.
+    /// Post-only, and it would take liquidity.
     WouldTake,
     /// The limit lies outside the price bands.
     OutsideBands,
     /// Trading is halted.
     Halted,
-    /// Not taken during an auction.
+    /// Not accepted during an auction.
     InAuction,
     /// The command does not fit the state, such as an uncross without an auction.
     WrongState,
-    /// It had expired when it came.
+    /// It had expired when it arrived.
     Expired,
-    /// A command of the exchange from somebody who is not its operator.
+    /// A command of the exchange, sent by a session that is not its operator.
     NotAllowed,
 }
 
-/// Why an order was taken out.
+/// Why an order was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum CancelReason {
     /// Its user asked for it.
     User,
-    /// Its user asked for all of them.
+    /// Its user cancelled all orders.
     Mass,
     /// What an immediate-or-cancel or market order could not trade.
     Unfilled,
@@ -295,66 +301,66 @@ pub enum Ending {
     Killed,
     /// Less than its minimum quantity could trade.
     BelowMinimum,
-    /// It met an order of its own user.
+    /// It would have traded with an order of its own user.
     SelfTrade,
     /// Its limit lies outside the price bands.
     Bands,
     /// The day ended.
     Day,
-    /// Its time came.
+    /// It expired.
     Expired,
 }
 
-/// What a book answers: the facts in the order in which they happened.
+/// What happened in a book, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The order is taken; it may trade or wait from now on.
+    /// The order is accepted; it may trade or rest from now on.
     Accepted {
         /// The order.
         id: OrderId,
         /// Its user.
         user: UserId,
     },
-    /// The order or command is refused and changes nothing.
+    /// The order or command is rejected and changes nothing.
     Rejected {
-        /// The order that it was about; zero for a command about none.
+        /// The order that it was about; zero if it was about none.
         id: OrderId,
         /// Its user; zero for a command of the exchange.
         user: UserId,
         /// Why.
-        reason: Reason,
+        reason: RejectReason,
     },
     /// Two orders traded.
     Traded {
-        /// The order that was in the book; in an auction, the buyer's.
+        /// The resting order; in an auction, the buyer's.
         maker: OrderId,
-        /// The order that came; in an auction, the seller's.
+        /// The incoming order; in an auction, the seller's.
         taker: OrderId,
         /// The maker's user.
         maker_user: UserId,
         /// The taker's user.
         taker_user: UserId,
-        /// At this price.
+        /// Trade price.
         price: Price,
-        /// So much.
+        /// Traded quantity.
         quantity: Quantity,
-        /// What the maker still has open.
+        /// Open quantity of the maker after the trade (FIX 151).
         maker_left: Quantity,
-        /// What the taker still has open.
+        /// Open quantity of the taker after the trade.
         taker_left: Quantity,
     },
-    /// An order left the book, or never came into it, without trading the rest.
+    /// An order was removed, or not added, without trading its rest.
     Cancelled {
         /// The order.
         id: OrderId,
         /// Its user.
         user: UserId,
-        /// What was open.
+        /// Open quantity at that moment.
         left: Quantity,
         /// Why.
-        ending: Ending,
+        reason: CancelReason,
     },
-    /// An order was changed; before what it trades at its new price.
+    /// An order was replaced; reported before its trades at the new price.
     Replaced {
         /// The order.
         id: OrderId,
@@ -364,19 +370,19 @@ pub enum Event {
         price: Price,
         /// New open quantity.
         quantity: Quantity,
-        /// Whether it kept its place.
-        kept_place: bool,
+        /// Whether it kept its time priority.
+        kept_priority: bool,
     },
-    /// A self-trade prevention took this much of an order.
+    /// Self-trade prevention reduced an order.
     Reduced {
         /// The order.
         id: OrderId,
         /// Its user.
         user: UserId,
-        /// What is left open.
+        /// Open quantity after it.
         left: Quantity,
     },
-    /// A post-only order rests at another price than its own.
+    /// A post-only order was moved to another price than its own.
     Slid {
         /// The order.
         id: OrderId,
@@ -385,7 +391,7 @@ pub enum Event {
         /// Where it rests.
         price: Price,
     },
-    /// The market reached a stop price.
+    /// A trade reached the stop price of an order.
     Triggered {
         /// The order.
         id: OrderId,
@@ -398,10 +404,10 @@ pub enum Event {
         id: OrderId,
         /// Its user.
         user: UserId,
-        /// What it shows.
+        /// Quantity shown.
         shown: Quantity,
     },
-    /// The bands hold.
+    /// The price bands are set.
     BandsSet {
         /// Lowest price.
         low: Price,
@@ -412,19 +418,19 @@ pub enum Event {
     Halted,
     /// No longer halted.
     Resumed,
-    /// Orders are collected.
+    /// An auction has begun.
     AuctionBegun,
     /// The auction's result, before its trades; no price if nothing trades.
     Uncrossed {
-        /// The one price.
+        /// Auction price.
         price: Option<Price>,
-        /// What trades.
+        /// Auction volume.
         volume: Quantity,
     },
 }
 
 impl Event {
-    /// The users whose orders it is about: none if it is about the market.
+    /// The users whose orders it concerns: none if it concerns the market.
     pub fn users(&self) -> [Option<UserId>; 2] {
         match *self {
             Event::Traded { maker_user, taker_user, .. } => {
@@ -447,62 +453,75 @@ impl Event {
     }
 }
 
-/// State of an instrument's market.
+/// Phase of trading in one instrument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Market {
-    /// Orders trade as they come.
+pub enum TradingPhase {
+    /// Incoming orders trade immediately.
     Continuous,
-    /// Orders are collected.
+    /// Orders are collected for an auction.
     Auction,
     /// Nothing trades.
     Halted,
 }
 
-/// Why a saved state was not taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreadable(pub String);
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a saved book cannot be read: {}", self.0)
-    }
+/// Why a snapshot was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SnapshotError {
+    /// The bytes do not begin with the mark of this version of the format.
+    #[error("it is no snapshot of a book, or one of another version")]
+    Format,
+    /// A field cannot be decoded.
+    #[error(transparent)]
+    Field(#[from] DecodeError),
+    /// The number of orders does not match the length.
+    #[error("{count} orders do not fit into {length} bytes")]
+    Length {
+        /// Orders that it claims.
+        count: u64,
+        /// Bytes that there are for them.
+        length: usize,
+    },
+    /// An order whose shown and open quantities contradict each other.
+    #[error("order {0} has impossible quantities")]
+    Quantities(OrderId),
+    /// A state that no sequence of commands leads to.
+    #[error("{0}")]
+    Impossible(&'static str),
 }
-
-impl std::error::Error for Unreadable {}
 
 /// The book of one instrument.
 pub trait Matching: Sized {
     /// An empty book in continuous trading.
     fn new() -> Self;
 
-    /// Carries a command out at a time that must not go back, ns; tells what happens, in order.
-    /// Orders whose time has come go first, whatever the command is.
-    fn apply(&mut self, command: &Command, now_ns: u64, tell: &mut impl FnMut(Event));
+    /// Executes a command at a time in ns, and emits the events in order. Expired orders are
+    /// cancelled first, whatever the command is.
+    fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event));
 
-    /// Best price of a side with the quantity shown there, or the largest number if it is more.
+    /// Best price of a side with the quantity shown there (saturating).
     fn best(&self, side: Side) -> Option<(Price, Quantity)>;
 
-    /// State of the market.
-    fn market(&self) -> Market;
+    /// Phase of trading.
+    fn phase(&self) -> TradingPhase;
 
-    /// Orders that live, waiting stops included.
+    /// Number of live orders, pending stops included.
     fn len(&self) -> usize;
 
-    /// Whether no order lives.
+    /// Whether no order is live.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Of everything that decides what happens next: orders with their places, stops, bands, state.
-    /// Two books that behave alike for ever have the same hash, whatever their implementation.
+    /// Hash of everything that determines future behaviour: orders with their priorities, stops, bands
+    /// and phase. Two books with equal behaviour have equal hashes, whatever their implementation.
     fn hash(&self) -> u64;
 
-    /// Appends the state in a form that every implementation reads.
+    /// Appends a snapshot that every implementation reads.
     fn save(&self, bytes: &mut Vec<u8>);
 
-    /// A book from what [`Matching::save`] wrote.
+    /// Restores a book from what [`Matching::save`] wrote.
     ///
     /// # Errors
-    /// If the bytes are not a saved book.
-    fn load(bytes: &[u8]) -> Result<Self, Unreadable>;
+    /// If the bytes are no valid snapshot.
+    fn load(bytes: &[u8]) -> Result<Self, SnapshotError>;
 }

@@ -1,40 +1,40 @@
-//! What must hold for any bytes, for seeded streams, property tests and fuzzers alike; no part of
-//! the book itself.
+//! Test support: properties that must hold for any input, used by seeded streams, property tests and
+//! fuzzers.
 //!
-//! [`differ`]: the bytes are commands. The fast book must do what the plain one does, and what must
-//! hold for any book is checked from the events alone: quantities are conserved, trades stay within
-//! the bands and get worse for whoever takes, one after another.
+//! [`differ`] decodes bytes as commands and applies them to both books. Their events and states must be
+//! equal, and the events alone are checked for what holds for any book: quantities are conserved,
+//! trades stay within the bands, and successive trades of one taker never get a better price.
 
 use std::collections::BTreeMap;
 
 use crate::book::Book;
-use crate::naive;
 use crate::order::{
-    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
-    Side,
+    Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
+    Side, TimeInForce,
 };
-use crate::saved::Saved;
+use crate::reference;
+use crate::snapshot::BookSnapshot;
 
-/// Commands out of bytes: a small world, in which everything meets everything.
+/// Commands from bytes, with few ids, users and prices, so that orders often interact.
 #[derive(Debug)]
 pub struct Stream<B> {
     bytes: B,
     /// Time of the last command, ns.
     pub now_ns: u64,
-    names: u64,
+    ids: u64,
 }
 
 impl<B: Iterator<Item = u8>> Stream<B> {
-    /// Commands about orders of so many names.
-    pub fn new(bytes: B, names: u64) -> Stream<B> {
-        Stream { bytes, now_ns: 0, names }
+    /// Commands about this number of order ids.
+    pub fn new(bytes: B, ids: u64) -> Stream<B> {
+        Stream { bytes, now_ns: 0, ids }
     }
 
     fn byte(&mut self) -> Option<u8> {
         self.bytes.next()
     }
 
-    /// One of so many, at most 256.
+    /// A number below `count`, which is at most 256.
     fn pick(&mut self, count: u16) -> Option<u16> {
         Some(u16::from(self.byte()?) % count)
     }
@@ -58,9 +58,9 @@ impl<B: Iterator<Item = u8>> Stream<B> {
         })
     }
 
-    /// A name and its user, seldom somebody else.
+    /// An order id and its user, rarely another user.
     fn name(&mut self) -> Option<(OrderId, u32)> {
-        let id = u64::from_le_bytes([self.byte()?, self.byte()?, 0, 0, 0, 0, 0, 0]) % self.names;
+        let id = u64::from_le_bytes([self.byte()?, self.byte()?, 0, 0, 0, 0, 0, 0]) % self.ids;
         let stranger = u64::from(self.pick(16)? == 0);
         Some((id, ((id + stranger) % 5) as u32))
     }
@@ -72,15 +72,15 @@ impl<B: Iterator<Item = u8>> Stream<B> {
 
     fn order(&mut self) -> Option<NewOrder> {
         let quantity = self.quantity()?;
-        let kinds = [Kind::Limit, Kind::Market, Kind::Stop, Kind::StopLimit];
-        let kind = kinds[usize::from(self.pick(12)?).saturating_sub(8)];
-        let life = match self.pick(12)? {
-            0 => Life::Day,
-            1 => Life::GoodTill(self.now_ns + u64::from(self.pick(64)?)),
-            2 => Life::GoodTill(u64::MAX),
-            3 => Life::ImmediateOrCancel,
-            4 => Life::FillOrKill,
-            _ => Life::GoodTillCancelled,
+        let kinds = [OrderType::Limit, OrderType::Market, OrderType::Stop, OrderType::StopLimit];
+        let order_type = kinds[usize::from(self.pick(12)?).saturating_sub(8)];
+        let time_in_force = match self.pick(12)? {
+            0 => TimeInForce::Day,
+            1 => TimeInForce::GoodTill(self.now_ns + u64::from(self.pick(64)?)),
+            2 => TimeInForce::GoodTill(u64::MAX),
+            3 => TimeInForce::ImmediateOrCancel,
+            4 => TimeInForce::FillOrKill,
+            _ => TimeInForce::GoodTillCancelled,
         };
         let self_trades = [
             SelfTrade::Allow,
@@ -94,8 +94,8 @@ impl<B: Iterator<Item = u8>> Stream<B> {
             id,
             user,
             side: if self.pick(2)? == 0 { Side::Buy } else { Side::Sell },
-            kind,
-            life,
+            order_type,
+            time_in_force,
             price: self.price()?,
             stop_price: self.price()?,
             quantity,
@@ -110,7 +110,7 @@ impl<B: Iterator<Item = u8>> Stream<B> {
         })
     }
 
-    /// The next command; none once the bytes are used up.
+    /// The next command; none at the end of the bytes.
     pub fn command(&mut self) -> Option<Command> {
         self.now_ns += u64::from(self.pick(4)?);
         Some(match self.byte()? {
@@ -139,10 +139,10 @@ impl<B: Iterator<Item = u8>> Stream<B> {
 /// The kind of an event, with the number of its reason or outcome.
 pub type What = (&'static str, u8);
 
-/// What must hold for any book, told by the events alone.
+/// Checks what must hold for any book, from its events alone.
 #[derive(Default)]
 struct Ledger {
-    /// What happened how often.
+    /// How often each kind of event occurred.
     seen: BTreeMap<What, u64>,
     open: BTreeMap<OrderId, Quantity>,
     side: BTreeMap<OrderId, Side>,
@@ -154,7 +154,7 @@ impl Ledger {
         let mut takes: Option<(OrderId, Price)> = None;
         let is_auction = events.iter().any(|event| matches!(event, Event::Uncrossed { .. }));
         for event in events {
-            *self.seen.entry(kind(event)).or_default() += 1;
+            *self.seen.entry(order_type(event)).or_default() += 1;
             match *event {
                 Event::Accepted { id, .. } => {
                     let Command::New(order) = command else { panic!("{event:?} of {command:?}") };
@@ -190,27 +190,27 @@ impl Ledger {
     }
 
     fn trade(&mut self, id: OrderId, quantity: Quantity, left: Quantity) {
-        let open = self.open.remove(&id).expect("who trades is known");
+        let open = self.open.remove(&id).expect("the order of a trade is known");
         assert_eq!(open - quantity, left);
         if left > 0 {
             self.open.insert(id, left);
         }
     }
 
-    fn agrees(&self, saved: &Saved) {
+    fn agrees(&self, saved: &BookSnapshot) {
         let known: BTreeMap<_, _> = saved.orders.iter().map(|o| (o.order.id, o.left)).collect();
         assert_eq!(known, self.open);
     }
 }
 
-/// What an event is, with the number of its reason or outcome if it has one.
-fn kind(event: &Event) -> What {
+/// The kind of an event, with the number of its reason or outcome if it has one.
+fn order_type(event: &Event) -> What {
     match *event {
         Event::Accepted { .. } => ("accepted", 0),
         Event::Rejected { reason, .. } => ("rejected", reason as u8),
         Event::Traded { .. } => ("traded", 0),
-        Event::Cancelled { ending, .. } => ("cancelled", ending as u8),
-        Event::Replaced { kept_place, .. } => ("replaced", u8::from(kept_place)),
+        Event::Cancelled { reason, .. } => ("cancelled", reason as u8),
+        Event::Replaced { kept_priority, .. } => ("replaced", u8::from(kept_priority)),
         Event::Reduced { .. } => ("reduced", 0),
         Event::Slid { .. } => ("slid", 0),
         Event::Triggered { .. } => ("triggered", 0),
@@ -223,76 +223,76 @@ fn kind(event: &Event) -> What {
     }
 }
 
-/// Commands out of bytes, at most so many, go to both books. Answers how many there were, and what
-/// happened how often.
+/// Applies commands decoded from bytes to both books. Returns the number of commands, and how often
+/// each kind of event occurred.
 ///
 /// # Panics
-/// If the books differ in anything, or one of them breaks what must hold for any book.
+/// If the books differ, or an invariant does not hold.
 pub fn differ(
     bytes: impl Iterator<Item = u8>,
-    names: u64,
+    ids: u64,
     most: usize,
 ) -> (usize, BTreeMap<What, u64>) {
-    let mut stream = Stream::new(bytes, names);
-    // A large book is looked at as a whole less often.
-    let pause = names.div_ceil(100) as usize;
-    let (mut plain, mut fast) = (naive::Book::new(), Book::new());
+    let mut stream = Stream::new(bytes, ids);
+    // A large book is compared completely less often.
+    let pause = ids.div_ceil(100) as usize;
+    let (mut reference, mut fast) = (reference::ReferenceBook::new(), Book::new());
     let mut ledger = Ledger::default();
     let (mut expected, mut events) = (vec![], vec![]);
     for step in 0..most {
         let Some(command) = stream.command() else {
-            exchange(&mut fast, &mut plain, &ledger);
+            exchange(&mut fast, &mut reference, &ledger);
             return (step, ledger.seen);
         };
         expected.clear();
         events.clear();
-        plain.apply(&command, stream.now_ns, &mut |event| expected.push(event));
+        reference.apply(&command, stream.now_ns, &mut |event| expected.push(event));
         fast.apply(&command, stream.now_ns, &mut |event| events.push(event));
         assert_eq!(events, expected, "step {step}: {command:?}");
         if step % pause == 0 {
-            assert_eq!(fast.hash(), plain.hash(), "step {step}: {command:?}");
+            assert_eq!(fast.hash(), reference.hash(), "step {step}: {command:?}");
         }
         ledger.note(&command, &events);
         assert_eq!(fast.len(), ledger.open.len());
         if step % (16 * pause) == 0 {
             for side in [Side::Buy, Side::Sell] {
-                assert_eq!(fast.best(side), plain.best(side));
+                assert_eq!(fast.best(side), reference.best(side));
             }
-            assert_eq!(fast.market(), plain.market());
+            assert_eq!(fast.phase(), reference.phase());
             fast.audit().unwrap();
         }
         if step % 1000 == 999 {
-            exchange(&mut fast, &mut plain, &ledger);
+            exchange(&mut fast, &mut reference, &ledger);
         }
     }
-    exchange(&mut fast, &mut plain, &ledger);
+    exchange(&mut fast, &mut reference, &ledger);
     (most, ledger.seen)
 }
 
-/// Each book goes on from what the other saved.
-fn exchange(fast: &mut Book, plain: &mut naive::Book, ledger: &Ledger) {
+/// Replaces each book by one restored from the other's snapshot.
+fn exchange(fast: &mut Book, reference: &mut reference::ReferenceBook, ledger: &Ledger) {
     let (mut from_fast, mut from_plain) = (vec![], vec![]);
     fast.save(&mut from_fast);
-    plain.save(&mut from_plain);
+    reference.save(&mut from_plain);
     assert_eq!(from_fast, from_plain);
-    let loads = "a book reads what the other one saved";
-    ledger.agrees(&Saved::read(&from_fast).expect(loads));
+    let loads = "a book restores the other's snapshot";
+    ledger.agrees(&BookSnapshot::read(&from_fast).expect(loads));
     *fast = Book::load(&from_plain).expect(loads);
-    *plain = naive::Book::load(&from_fast).expect(loads);
+    *reference = reference::ReferenceBook::load(&from_fast).expect(loads);
     holds(fast);
 }
 
-/// A book that breaks what must hold for any book ends the test.
+/// Checks the invariants of the fast book.
 ///
 /// # Panics
-/// If it does.
+/// If one does not hold.
 pub fn holds(book: &Book) {
     if let Err(fault) = book.audit() {
         panic!("the book is not sound: {fault}");
     }
 }
 
-/// Bytes of a seed (splitmix64).
+/// Pseudo-random bytes from a seed (splitmix64).
 pub fn seeded(mut seed: u64) -> impl Iterator<Item = u8> {
     std::iter::repeat_with(move || {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -304,14 +304,14 @@ pub fn seeded(mut seed: u64) -> impl Iterator<Item = u8> {
     .flatten()
 }
 
-/// An order with only what every order has.
+/// A limit order, good till cancelled, without further attributes.
 pub fn limit(id: OrderId, user: u32, side: Side, price: Price, quantity: Quantity) -> NewOrder {
     NewOrder {
         id,
         user,
         side,
-        kind: Kind::Limit,
-        life: Life::GoodTillCancelled,
+        order_type: OrderType::Limit,
+        time_in_force: TimeInForce::GoodTillCancelled,
         price,
         stop_price: 0,
         quantity,

@@ -3,10 +3,9 @@
 
 use nm_book::book::Book;
 use nm_book::codec;
-use nm_book::naive;
 use nm_book::order::Matching;
+use nm_book::reference::ReferenceBook;
 use nm_book::testing::{Stream, holds, seeded};
-use nm_codec::Fields;
 use nm_exchange::batch;
 use nm_exchange::cell::{Cell, Request};
 use nm_exchange::link::Address;
@@ -42,16 +41,16 @@ pub fn codec(bytes: &[u8]) {
 }
 
 fn messages(bytes: &[u8]) {
-    let (mut fields, mut again) = (Fields(bytes), vec![]);
+    let (mut fields, mut again) = (nm_codec::Reader::new(bytes), vec![]);
     while let Ok(command) = codec::read_command(&mut fields) {
         codec::write_command(&command, &mut again);
-        assert_eq!(codec::read_command(&mut Fields(&again)), Ok(command));
+        assert_eq!(codec::read_command(&mut nm_codec::Reader::new(&again)), Ok(command));
         again.clear();
     }
-    let mut fields = Fields(bytes);
+    let mut fields = nm_codec::Reader::new(bytes);
     while let Ok(event) = codec::read_event(&mut fields) {
         codec::write_event(&event, &mut again);
-        assert_eq!(codec::read_event(&mut Fields(&again)), Ok(event));
+        assert_eq!(codec::read_event(&mut nm_codec::Reader::new(&again)), Ok(event));
         again.clear();
     }
     if let Ok((_, frames)) = batch::decode(bytes) {
@@ -90,7 +89,7 @@ fn frame(bytes: &[u8]) {
 
 /// The bytes as a saved book, and as a saved cell whose checksum is right.
 fn cell(bytes: &[u8]) {
-    let (fast, plain) = (Book::load(bytes), naive::Book::load(bytes));
+    let (fast, plain) = (Book::load(bytes), ReferenceBook::load(bytes));
     assert_eq!(fast.is_ok(), plain.is_ok());
     if let (Ok(mut fast), Ok(plain)) = (fast, plain) {
         holds(&fast);
@@ -107,7 +106,7 @@ fn cell(bytes: &[u8]) {
     sealed.extend_from_slice(bytes);
     sealed.extend_from_slice(&nm_codec::crc32c(&sealed).to_le_bytes());
     if let Ok(cell) = Cell::<Book>::load(&sealed) {
-        let again = Cell::<naive::Book>::load(&cell.save()).expect("what is saved is loaded");
+        let again = Cell::<ReferenceBook>::load(&cell.save()).expect("what is saved is loaded");
         assert_eq!(again.hash(), cell.hash());
     }
 }

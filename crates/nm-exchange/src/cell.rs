@@ -31,7 +31,7 @@ mod session;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::codec;
-use nm_book::order::{Command, Event, Matching, Segment, UserId};
+use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::fnv1a;
 use nm_codec::{Fields, Meaningless};
 use session::Session;
@@ -53,7 +53,7 @@ pub struct Request {
     /// Gateway that the session is connected to.
     pub gateway: u16,
     /// Instrument.
-    pub instrument: Segment,
+    pub instrument: InstrumentId,
     /// Number within the session, from 1 on, rising.
     pub client_seq: u64,
     /// Number of the session's request before it on this instrument; zero for the first.
@@ -84,9 +84,9 @@ impl Request {
     /// # Errors
     /// If the body is no command.
     pub fn from_parts(header: &Header, body: &[u8]) -> Result<Request, Meaningless> {
-        let mut fields = Fields(body);
-        let command = codec::read_command(&mut fields)?;
-        if header.kind != FrameKind::Request || !fields.0.is_empty() || header.client_seq == 0 {
+        let mut fields = nm_codec::Reader::new(body);
+        let command = codec::read_command(&mut fields).map_err(|_| Meaningless)?;
+        if header.kind != FrameKind::Request || !fields.is_empty() || header.client_seq == 0 {
             return Err(Meaningless);
         }
         Ok(Request {
@@ -142,14 +142,14 @@ struct InstrumentState<M> {
 #[derive(Debug)]
 struct Copying {
     head: Vec<u8>,
-    left: BTreeSet<Segment>,
-    copied: BTreeMap<Segment, Vec<u8>>,
+    left: BTreeSet<InstrumentId>,
+    copied: BTreeMap<InstrumentId, Vec<u8>>,
 }
 
 /// A group of instruments.
 #[derive(Debug)]
 pub struct Cell<M> {
-    instruments: BTreeMap<Segment, InstrumentState<M>>,
+    instruments: BTreeMap<InstrumentId, InstrumentState<M>>,
     index: u64,
     now_ns: u64,
     copying: Option<Copying>,
@@ -158,7 +158,7 @@ pub struct Cell<M> {
     /// Who is told which of them, by user and then in order.
     notes: Vec<(UserId, Event)>,
     /// Instruments that were given away, and the map's map_version from which on that holds.
-    given: BTreeMap<Segment, u32>,
+    given: BTreeMap<InstrumentId, u32>,
     /// Whether a session that is not known on an instrument may begin anywhere: the books that knew
     /// it may be lost.
     pub accepts_unknown_sessions: bool,
@@ -200,7 +200,7 @@ impl<M: Matching> Cell<M> {
     }
 
     /// Gives an instrument away unless anything was ever handled on it.
-    fn give(&mut self, instrument: Segment, map_version: u32) -> bool {
+    fn give(&mut self, instrument: InstrumentId, map_version: u32) -> bool {
         if self.instruments.get(&instrument).is_some_and(|known| known.output_seq > 0) {
             return false;
         }
@@ -265,17 +265,17 @@ impl<M: Matching> Cell<M> {
         Handled::Executed(outcome)
     }
 
-    fn session(&self, instrument: Segment, session: UserId) -> Option<&Session> {
+    fn session(&self, instrument: InstrumentId, session: UserId) -> Option<&Session> {
         self.instruments.get(&instrument)?.sessions.get(&session)
     }
 
     /// The gateway through which a session last spoke to an instrument.
-    pub fn gateway_of(&self, instrument: Segment, session: UserId) -> Option<u16> {
+    pub fn gateway_of(&self, instrument: InstrumentId, session: UserId) -> Option<u16> {
         self.session(instrument, session).map(|session| session.gateway)
     }
 
     /// Number of the last request of a session that was handled on an instrument; zero for none.
-    pub fn last_request_seq(&self, instrument: Segment, session: UserId) -> u64 {
+    pub fn last_request_seq(&self, instrument: InstrumentId, session: UserId) -> u64 {
         self.session(instrument, session).map_or(0, |session| session.last)
     }
 
@@ -285,12 +285,12 @@ impl<M: Matching> Cell<M> {
     }
 
     /// Number of the last event that a session was told on an instrument; zero for none.
-    pub fn told(&self, instrument: Segment, session: UserId) -> u64 {
+    pub fn told(&self, instrument: InstrumentId, session: UserId) -> u64 {
         self.session(instrument, session).map_or(0, |session| session.told)
     }
 
     /// Number of the last event on an instrument that everybody was told; zero for none.
-    pub fn public_told(&self, instrument: Segment) -> u64 {
+    pub fn public_told(&self, instrument: InstrumentId) -> u64 {
         self.instruments.get(&instrument).map_or(0, |instrument| instrument.public_seq)
     }
 
@@ -298,7 +298,7 @@ impl<M: Matching> Cell<M> {
     /// them; that is higher than `acknowledged` if some are not kept any more.
     pub fn recall(
         &self,
-        instrument: Segment,
+        instrument: InstrumentId,
         session: UserId,
         acknowledged: u64,
     ) -> (u64, impl Iterator<Item = &Event>) {
@@ -308,7 +308,7 @@ impl<M: Matching> Cell<M> {
     }
 
     /// The book of an instrument that has had requests.
-    pub fn book(&self, instrument: Segment) -> Option<&M> {
+    pub fn book(&self, instrument: InstrumentId) -> Option<&M> {
         self.instruments.get(&instrument).map(|instrument| &instrument.book)
     }
 
@@ -365,7 +365,7 @@ impl<M: Matching> Cell<M> {
         Some(sealed(bytes))
     }
 
-    fn copy_before_change(&mut self, instrument: Segment) {
+    fn copy_before_change(&mut self, instrument: InstrumentId) {
         if let Some(copying) = &mut self.copying
             && copying.left.remove(&instrument)
             && let Some(state) = self.instruments.get(&instrument)
@@ -417,7 +417,7 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn append(bytes: &mut Vec<u8>, instrument: Segment, saved: &[u8]) {
+fn append(bytes: &mut Vec<u8>, instrument: InstrumentId, saved: &[u8]) {
     bytes.extend_from_slice(&instrument.to_le_bytes());
     codec::put(bytes, &[saved.len() as u64]);
     bytes.extend_from_slice(saved);
@@ -437,7 +437,7 @@ fn owned(request: &Request) -> Result<Command, Event> {
         Command::Tick => Command::Tick,
         command if user == OPERATOR => command,
         _ => {
-            let reason = nm_book::order::Reason::NotAllowed;
+            let reason = nm_book::order::RejectReason::NotAllowed;
             return Err(Event::Rejected { id: 0, user, reason });
         }
     })
@@ -471,10 +471,15 @@ impl<M: Matching> InstrumentState<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_book::naive::Book;
-    use nm_book::order::{Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+    use nm_book::order::{NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::reference::ReferenceBook;
 
-    fn order(session: UserId, instrument: Segment, client_seq: u64, previous_seq: u64) -> Request {
+    fn order(
+        session: UserId,
+        instrument: InstrumentId,
+        client_seq: u64,
+        previous_seq: u64,
+    ) -> Request {
         let side = if session.is_multiple_of(2) { Side::Buy } else { Side::Sell };
         Request {
             session,
@@ -490,8 +495,8 @@ mod tests {
                 id: u64::from(session) << 32 | client_seq,
                 user: 77,
                 side,
-                kind: Kind::Limit,
-                life: Life::GoodTillCancelled,
+                order_type: OrderType::Limit,
+                time_in_force: TimeInForce::GoodTillCancelled,
                 price: 100,
                 stop_price: 0,
                 quantity: 3 + client_seq,
@@ -505,7 +510,7 @@ mod tests {
 
     #[test]
     fn a_repeat_is_told_again_and_a_gap_is_not_handled() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 10);
         let mut events = 0;
         let Handled::Executed(first) = cell.handle(&order(2, 7, 1, 0), |_| events += 1) else {
@@ -533,7 +538,7 @@ mod tests {
             codec::write_command(&Command::Tick, &mut bytes);
             (header, bytes)
         };
-        let admit = |cell: &mut Cell<Book>, kind, instrument, map_version| {
+        let admit = |cell: &mut Cell<ReferenceBook>, kind, instrument, map_version| {
             let (header, body) = frame(kind, instrument, map_version);
             let admitted = cell.admit(&Frame { header, body: &body, bytes: &[] }).unwrap();
             if let Admitted::Request(request) = &admitted {
@@ -542,14 +547,14 @@ mod tests {
             admitted
         };
         use FrameKind::{Release, Request};
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         let free = admit(&mut cell, Release, 5, 3);
         assert_eq!((free, cell.hash()), (Admitted::Released(true), cell.hash()));
         // The same once more, as a new leader of control asks; and an older one, late.
         assert_eq!(admit(&mut cell, Release, 5, 3), Admitted::Released(true));
         assert_eq!(admit(&mut cell, Release, 5, 1), Admitted::Released(true));
         for cut in 0..cell.save().len() {
-            assert!(Cell::<Book>::load(&cell.save()[..cut]).is_err(), "cut at {cut}");
+            assert!(Cell::<ReferenceBook>::load(&cell.save()[..cut]).is_err(), "cut at {cut}");
         }
         let hash = cell.hash();
         cell = Cell::load(&cell.save()).unwrap();
@@ -564,7 +569,7 @@ mod tests {
 
     #[test]
     fn orders_belong_to_their_session_and_the_exchange_to_its_operator() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         let mut told = vec![];
         cell.handle(&order(3, 1, 1, 0), |event| told.push(*event));
         assert!(matches!(told[0], Event::Accepted { user: 3, .. }), "{told:?}");
@@ -578,11 +583,11 @@ mod tests {
 
     #[test]
     fn a_forgiving_cell_takes_sessions_up_where_they_are() {
-        let mut cell = Cell::<Book> { accepts_unknown_sessions: true, ..Cell::default() };
+        let mut cell = Cell::<ReferenceBook> { accepts_unknown_sessions: true, ..Cell::default() };
         // A request that may have a predecessor on its way waits for it all the same.
         assert_eq!(cell.handle(&order(2, 7, 9, 8), |_| {}), Handled::SequenceGap);
         let settled = Request { is_previous_answered: true, acknowledged: 30, ..order(2, 7, 9, 8) };
-        assert_eq!(Cell::<Book>::default().handle(&settled, |_| {}), Handled::SequenceGap);
+        assert_eq!(Cell::<ReferenceBook>::default().handle(&settled, |_| {}), Handled::SequenceGap);
         assert!(matches!(cell.handle(&settled, |_| {}), Handled::Executed(_)));
         assert_eq!(cell.handle(&order(2, 7, 12, 11), |_| {}), Handled::SequenceGap);
         assert!(matches!(cell.handle(&order(2, 7, 10, 9), |_| {}), Handled::Executed(_)));
@@ -595,9 +600,9 @@ mod tests {
     /// as long as it was not said to be there.
     #[test]
     fn a_session_s_events_are_kept_until_it_has_them() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         let mut streams = BTreeMap::<UserId, Vec<Event>>::new();
-        let recalled = |cell: &Cell<Book>, session, acknowledged| {
+        let recalled = |cell: &Cell<ReferenceBook>, session, acknowledged| {
             let (before, events) = cell.recall(7, session, acknowledged);
             (before, events.copied().collect::<Vec<Event>>())
         };
@@ -625,7 +630,7 @@ mod tests {
         let request = Request { acknowledged: 50, ..order(2, 7, 40, 39) };
         assert!(matches!(cell.handle(&request, |_| panic!()), Handled::Duplicate(Some(_))));
         assert_eq!(recalled(&cell, 2, 10), (50, stream[50..].to_vec()));
-        let loaded = Cell::<Book>::load(&cell.save()).unwrap();
+        let loaded = Cell::<ReferenceBook>::load(&cell.save()).unwrap();
         assert_eq!(recalled(&loaded, 2, 60), (60, stream[60..].to_vec()));
         // A claim to have what never was does no harm, and a stranger has nothing.
         assert_eq!(recalled(&loaded, 2, 1 << 60), (stream.len() as u64, vec![]));
@@ -643,7 +648,7 @@ mod tests {
 
     /// A request that comes: whose, on which instrument, and how far before or after the one that
     /// is due it is.
-    fn arrival() -> impl Strategy<Value = (UserId, Segment, i64)> {
+    fn arrival() -> impl Strategy<Value = (UserId, InstrumentId, i64)> {
         (0..3u32, 0..3u32, prop_oneof![6 => Just(0i64), 1 => -5..0i64, 1 => 1..4i64])
     }
 
@@ -656,10 +661,10 @@ mod tests {
             arrivals in prop::collection::vec(arrival(), 1..200),
             cuts in prop::collection::btree_set(0usize..200, 0..4),
         ) {
-            let mut cell = Cell::<Book>::default();
-            let mut whole = Cell::<Book>::default();
-            let mut done = BTreeMap::<(UserId, Segment), Vec<Outcome>>::new();
-            let mut numbers = BTreeMap::<Segment, u64>::new();
+            let mut cell = Cell::<ReferenceBook>::default();
+            let mut whole = Cell::<ReferenceBook>::default();
+            let mut done = BTreeMap::<(UserId, InstrumentId), Vec<Outcome>>::new();
+            let mut numbers = BTreeMap::<InstrumentId, u64>::new();
             for (at, (session, instrument, ahead)) in arrivals.into_iter().enumerate() {
                 if cuts.contains(&at) {
                     cell = Cell::load(&cell.save()).unwrap();
@@ -700,26 +705,26 @@ mod tests {
             change in any::<prop::sample::Index>(),
             to in any::<u8>(),
         ) {
-            let _ = Cell::<Book>::load(&bytes);
+            let _ = Cell::<ReferenceBook>::load(&bytes);
             let marked = sealed([&MARK[..], &bytes].concat());
-            let _ = Cell::<Book>::load(&marked);
-            let mut cell = Cell::<Book>::default();
+            let _ = Cell::<ReferenceBook>::load(&marked);
+            let mut cell = Cell::<ReferenceBook>::default();
             for seq in 1..4 {
                 cell.handle(&order(1, 2, seq, seq - 1), |_| {});
             }
             let mut saved = cell.save();
             let at = change.index(saved.len());
             let is_same = std::mem::replace(&mut saved[at], to) == to;
-            prop_assert_eq!(Cell::<Book>::load(&saved).is_ok(), is_same);
+            prop_assert_eq!(Cell::<ReferenceBook>::load(&saved).is_ok(), is_same);
             // What is sealed again after the change is read or refused.
             saved.truncate(saved.len() - 4);
-            let _ = Cell::<Book>::load(&sealed(saved));
+            let _ = Cell::<ReferenceBook>::load(&sealed(saved));
         }
     }
 
     #[test]
     fn a_snapshot_is_the_state_at_its_beginning_whatever_happens_meanwhile() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         for instrument in 0..20 {
             for session in 0..4 {
                 cell.begin(u64::from(instrument), 5);
@@ -740,11 +745,11 @@ mod tests {
             snapshot = cell.copy_next();
         }
         assert_eq!(snapshot.as_ref(), Some(&saved));
-        let loaded = Cell::<Book>::load(&saved).unwrap();
+        let loaded = Cell::<ReferenceBook>::load(&saved).unwrap();
         assert_eq!(loaded.hash(), hash);
         assert_ne!(cell.hash(), hash);
         for cut in 0..saved.len() {
-            assert!(Cell::<Book>::load(&saved[..cut]).is_err(), "cut at {cut}");
+            assert!(Cell::<ReferenceBook>::load(&saved[..cut]).is_err(), "cut at {cut}");
         }
     }
 }

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 pub use nm_model::exchange::{Durability, NodeCounts};
 
 use crate::link::Address;
-use nm_book::order::Segment;
+use nm_book::order::InstrumentId;
 
 /// Number of the control group, which is no cell.
 pub const CONTROL: u16 = u16::MAX;
@@ -235,7 +235,7 @@ impl Network {
     }
 
     /// The cell of an instrument as long as the map makes no exception.
-    pub fn cell_of(&self, instrument: Segment) -> u16 {
+    pub fn cell_of(&self, instrument: InstrumentId) -> u16 {
         (instrument as usize % self.mediator.len()) as u16
     }
 

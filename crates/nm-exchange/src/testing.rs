@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nm_book::codec;
-use nm_book::order::{Command, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
 use nm_sys::clock::Deadline;
 
 use crate::link::{Address, Link, Stream};
@@ -249,8 +249,8 @@ pub fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
         id: u64::from(session) << 32 | seq,
         user: session,
         side,
-        kind: Kind::Limit,
-        life: Life::Day,
+        order_type: OrderType::Limit,
+        time_in_force: TimeInForce::Day,
         price,
         stop_price: 0,
         quantity: 1 + seq % 5,

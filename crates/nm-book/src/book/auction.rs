@@ -1,10 +1,10 @@
-//! The end of an auction: one price for all.
+//! The uncross: the single price of an auction and its trades.
 
 use super::ladder::key;
 use super::slab::Order;
-use super::{Book, Ending, Event, Kind, Market, Price, Quantity, Side, Slot};
+use super::{Book, CancelReason, Event, OrderType, Price, Quantity, Side, Slot, TradingPhase};
 
-/// What the limits at one price bring.
+/// Quantities of limit orders at one price.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     price: Price,
@@ -13,23 +13,24 @@ pub struct Step {
 }
 
 impl Book {
-    pub(super) fn uncross(&mut self, tell: &mut impl FnMut(Event)) {
-        self.market = Market::Continuous;
+    pub(super) fn uncross(&mut self, emit: &mut impl FnMut(Event)) {
+        self.phase = TradingPhase::Continuous;
         let found = self.auction_price();
         let price = found.map(|(price, _)| price);
         let volume = found.map_or(0, |(_, volume)| volume);
-        let told = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
-        tell(Event::Uncrossed { price, volume: told });
+        let volume_shown = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
+        emit(Event::Uncrossed { price, volume: volume_shown });
         if let Some(price) = price {
-            self.trade_at(price, volume, tell);
+            self.trade_at(price, volume, emit);
         }
         if self.markets.iter().any(|queue| !queue.is_empty()) {
-            let goes = |order: &Order| !order.waits && order.kind == Kind::Market;
-            self.take_out_all(goes, Ending::Unfilled, tell);
+            let matches =
+                |order: &Order| !order.is_pending_stop && order.order_type == OrderType::Market;
+            self.cancel_all(matches, CancelReason::Unfilled, emit);
         }
     }
 
-    /// The one price of an auction with what trades there, if anything does.
+    /// The auction price and its volume, if anything trades.
     fn auction_price(&mut self) -> Option<(Price, u128)> {
         let reference = self.last.map(|last| match self.bands {
             Some((low, high)) => last.clamp(low, high),
@@ -53,7 +54,7 @@ impl Book {
             queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left)).sum::<u128>()
         });
         buy += steps.iter().map(|step| step.buy).sum::<u128>();
-        // From the lowest price up: sellers join at their price, buyers leave after theirs.
+        // From the lowest price up: sellers join at their limit, buyers leave above theirs.
         let ranked = steps.chunk_by(|one, next| one.price == next.price).map(|same| {
             sell += same.iter().map(|step| step.sell).sum::<u128>();
             let (price, volume) = (same[0].price, buy.min(sell));
@@ -62,7 +63,7 @@ impl Book {
             buy -= same.iter().map(|step| step.buy).sum::<u128>();
             (rank, price, volume)
         });
-        // Of equals the first, which is the lowest.
+        // Among equals the first, which is the lowest price.
         let best = ranked.min_by_key(|(rank, ..)| *rank);
         self.steps = steps;
         best.map(|(_, price, volume)| (price, volume)).filter(|(_, volume)| *volume > 0)
@@ -78,7 +79,7 @@ impl Book {
         }
     }
 
-    fn trade_at(&mut self, price: Price, mut volume: u128, tell: &mut impl FnMut(Event)) {
+    fn trade_at(&mut self, price: Price, mut volume: u128, emit: &mut impl FnMut(Event)) {
         while volume > 0 {
             let (Some(buy), Some(sell)) =
                 (self.first_in_auction(Side::Buy), self.first_in_auction(Side::Sell))
@@ -89,7 +90,7 @@ impl Book {
             let most = buyer.left.min(seller.left);
             let quantity = Quantity::try_from(volume).map_or(most, |volume| volume.min(most));
             volume -= u128::from(quantity);
-            tell(Event::Traded {
+            emit(Event::Traded {
                 maker: buyer.id,
                 taker: seller.id,
                 maker_user: buyer.user,
@@ -102,14 +103,14 @@ impl Book {
             for slot in [buy, sell] {
                 if self.orders[slot].left == quantity {
                     self.dequeue(slot);
-                    self.forget(slot);
+                    self.remove(slot);
                 } else {
                     let order = &mut self.orders[slot];
                     order.left -= quantity;
-                    order.shown = order.whole();
+                    order.shown = order.display_at_rest();
                 }
             }
         }
-        self.note_trade(price);
+        self.record_trade(price);
     }
 }

@@ -1,39 +1,43 @@
-//! The fast book checks itself: everything that must hold between its parts.
+//! Consistency check of the fast book: the invariants between its data structures.
 
 use std::collections::BTreeSet;
 
 use super::ladder::key;
-use super::{Book, Kind, Life, Market, Order, Queue, Side, Slot};
+use super::{Book, Order, OrderType, Queue, Side, Slot, TimeInForce, TradingPhase};
 
 impl Book {
-    /// What is wrong inside the book, if anything: for tests, as it looks at everything.
+    /// Checks every invariant; for tests, because it visits every order.
     ///
     /// # Errors
-    /// With a sentence about the first thing that does not hold.
+    /// A sentence about the first invariant that does not hold.
     pub fn audit(&self) -> Result<(), String> {
-        let mut met = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         for side in [Side::Buy, Side::Sell] {
             for (level, queue) in self.resting[side as usize].levels() {
-                self.audit_queue(queue, &mut met, |order| {
-                    !order.waits && order.kind == Kind::Limit && key(side, order.price) == level
+                self.audit_queue(queue, &mut visited, |order| {
+                    !order.is_pending_stop
+                        && order.order_type == OrderType::Limit
+                        && key(side, order.price) == level
                 })?;
             }
             for (level, queue) in self.stops[side as usize].levels() {
-                self.audit_queue(queue, &mut met, |order| {
-                    order.waits && key(side.opposite(), order.stop_price) == level
+                self.audit_queue(queue, &mut visited, |order| {
+                    order.is_pending_stop && key(side.opposite(), order.stop_price) == level
                 })?;
             }
-            self.audit_queue(self.markets[side as usize], &mut met, |order| {
-                !order.waits && order.kind == Kind::Market && self.market != Market::Continuous
+            self.audit_queue(self.markets[side as usize], &mut visited, |order| {
+                !order.is_pending_stop
+                    && order.order_type == OrderType::Market
+                    && self.phase != TradingPhase::Continuous
             })?;
         }
-        let timed = |order: &Order| matches!(order.life, Life::GoodTill(at) if at < u64::MAX);
+        let timed = |order: &Order| matches!(order.time_in_force, TimeInForce::GoodTill(at) if at < u64::MAX);
         let timers = self.orders.live().filter(|(_, order)| timed(order)).count();
         if timers != self.timers.len() {
             return Err(format!("{timers} orders expire and {} have timers", self.timers.len()));
         }
-        if met.len() != self.orders.len() || met.len() != self.orders.live().count() {
-            return Err(format!("{} of {} orders are in queues", met.len(), self.orders.len()));
+        if visited.len() != self.orders.len() || visited.len() != self.orders.live().count() {
+            return Err(format!("{} of {} orders are in queues", visited.len(), self.orders.len()));
         }
         if self.is_crossed() {
             return Err("the book is crossed in continuous trading".to_string());
@@ -44,29 +48,29 @@ impl Book {
     fn audit_queue(
         &self,
         queue: Queue,
-        met: &mut BTreeSet<Slot>,
+        visited: &mut BTreeSet<Slot>,
         belongs: impl Fn(&Order) -> bool,
     ) -> Result<(), String> {
         let mut place = 0;
         let mut previous = super::NONE;
         for slot in queue.slots(&self.orders) {
             let order = &self.orders[slot];
-            let fault = if !met.insert(slot) {
+            let fault = if !visited.insert(slot) {
                 "is in two queues"
             } else if !belongs(order) {
-                "is in a queue of others"
-            } else if order.place <= place {
-                "stands before an earlier one"
+                "is in the wrong queue"
+            } else if order.priority <= place {
+                "is ahead of an earlier one"
             } else if order.previous != previous {
-                "does not know who is before it"
-            } else if self.names.get(order.id) != Some(slot) {
-                "is not found by its name"
+                "has a wrong link to the previous order"
+            } else if self.index.get(order.id) != Some(slot) {
+                "is not found by its id"
             } else if order.shown == 0 || order.shown > order.left {
-                "shows nothing or more than it has"
+                "shows nothing, or more than its open quantity"
             } else if order.display == 0 && order.shown != order.left {
-                "hides a part without being an iceberg"
+                "hides a part although it is no iceberg"
             } else {
-                (place, previous) = (order.place, slot);
+                (place, previous) = (order.priority, slot);
                 continue;
             };
             return Err(format!("order {} {fault}", order.id));
@@ -74,7 +78,7 @@ impl Book {
         if queue.tail == previous {
             Ok(())
         } else {
-            Err("the last of a queue is another".to_string())
+            Err("the tail of a queue is wrong".to_string())
         }
     }
 }

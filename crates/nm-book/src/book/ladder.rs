@@ -1,9 +1,9 @@
 //! Price levels, best first: a window of ticks around the best one with a bitmap over it, and a
-//! sorted list of the levels that lie outside.
+//! sorted list of the levels outside it.
 //!
 //! Levels are found by *key*, of which the highest is the best: the price for buyers, its bitwise
-//! complement for sellers, which turns the order round without an overflow. The window follows the
-//! market: whenever the levels outside were needed more often than it costs to move it.
+//! complement for sellers, which reverses the order without an overflow. The window follows the
+//! market: it moves once levels outside it have been used more often than moving costs.
 
 use crate::order::{Price, Side};
 
@@ -12,13 +12,13 @@ use super::slab::{Queue, Slab, Slot};
 /// Levels of the window: what a bitmap of one word over 64 words covers.
 const WINDOW: usize = 64 * 64;
 
-/// Uses of levels outside before the window is worth moving.
+/// Uses of levels outside the window before it may move.
 const MISSES_MIN: usize = 256;
 
-/// A price such that the highest is the best.
+/// A price, mapped so that the highest is the best.
 pub type Key = i64;
 
-/// The key of a price, and the price of a key.
+/// Maps a price to its key, and a key back to its price.
 pub fn key(side: Side, price: Price) -> Key {
     match side {
         Side::Buy => price,
@@ -29,7 +29,7 @@ pub fn key(side: Side, price: Price) -> Key {
 /// Price levels of one side.
 #[derive(Debug, Clone)]
 pub struct Ladder {
-    /// Levels from `base` on; empty until the first order comes.
+    /// Levels from `base` on; empty until the first order.
     window: Vec<Queue>,
     base: Key,
     /// One bit for each level of the window that has orders.
@@ -46,7 +46,7 @@ impl Ladder {
         Ladder { window: vec![], base: 0, filled: [0; 64], words: 0, far: vec![], misses: 0 }
     }
 
-    /// Where a key lies in the window, if it does.
+    /// Offset of a key in the window, if it lies in it.
     fn offset(&self, key: Key) -> Option<usize> {
         let offset = key.wrapping_sub(self.base) as u64;
         (offset < self.window.len() as u64).then_some(offset as usize)
@@ -162,7 +162,7 @@ impl Ladder {
         self.note_miss();
     }
 
-    /// Moves the window to the best level once that has paid.
+    /// Counts a use of a level outside the window, and moves the window if that pays.
     fn note_miss(&mut self) {
         self.misses += 1;
         if self.misses < MISSES_MIN + self.far.len() {
@@ -198,7 +198,7 @@ impl Ladder {
     }
 }
 
-/// A window in which the best level has three quarters of the ticks behind it, and all keys exist.
+/// Base of a window with three quarters of its ticks behind the best level, without overflow.
 fn base_for(best: Key) -> Key {
     best.saturating_sub(WINDOW as i64 * 3 / 4).min(Key::MAX - WINDOW as i64 + 1)
 }
@@ -211,14 +211,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_stand_as_in_a_sorted_map_wherever_the_market_goes() {
+    fn levels_equal_those_of_a_sorted_map_wherever_the_market_moves() {
         let (mut orders, mut ladder) = (Slab::new(), Ladder::new());
         let mut known: BTreeMap<Key, Vec<Slot>> = BTreeMap::new();
         let mut seed = 5u64;
         let (mut middle, mut bases) = (0i64, std::collections::BTreeSet::new());
         for step in 0..30_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Long stays, so that a window is full to its edges, with jumps between them.
+            // Long stays that fill a window to its edges, with jumps between them.
             if step % 3_000 == 0 {
                 let places = [0, 5_000, -3_000, Key::MAX - 9_000, Key::MIN + 9_000, 1_000];
                 middle = places[step / 3_000 % places.len()];
@@ -229,7 +229,7 @@ mod tests {
                 ladder.push(&mut orders, key, slot);
                 known.entry(key).or_default().push(slot);
             } else {
-                // Mostly the best goes, as in a market; sometimes another.
+                // Mostly the best order is removed, as in a market; sometimes another.
                 let from = if seed >> 61 & 1 == 0 { Key::MAX } else { key };
                 let Some((key, slots)) = known.range_mut(..=from).next_back() else { continue };
                 let (key, slot) = (*key, slots.remove(0));
@@ -249,6 +249,6 @@ mod tests {
             let below = ladder.next(Some(key)).map(|(key, _)| key);
             assert_eq!(below, known.range(..key).next_back().map(|(key, _)| *key));
         }
-        assert!(bases.len() > 5, "the window followed");
+        assert!(bases.len() > 5, "the window moved");
     }
 }

@@ -1,114 +1,118 @@
-//! Orders that come, change and meet the book in continuous trading.
+//! New and replaced orders, and matching in continuous trading.
 
 use crate::order::SelfTrade;
 
 use super::ladder::{Key, key};
 use super::slab::Order;
 use super::{
-    Book, Ending, Event, Kind, Life, Market, NewOrder, OrderId, PostOnly, Price, Quantity, Reason,
-    Side, Slot, UserId,
+    Book, CancelReason, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity,
+    RejectReason, Side, Slot, TimeInForce, TradingPhase, UserId,
 };
 
 impl Book {
-    /// The first check that a new order fails, in the order that the rules give.
+    /// The first check that a new order fails, in the order of the rules.
     #[inline]
-    fn refusal(&self, order: &NewOrder) -> Option<Reason> {
-        if self.market == Market::Halted {
-            return Some(Reason::Halted);
+    fn reject_reason(&self, order: &NewOrder) -> Option<RejectReason> {
+        if self.phase == TradingPhase::Halted {
+            return Some(RejectReason::Halted);
         }
         if let Some(reason) = order.fault() {
             return Some(reason);
         }
-        if matches!(order.life, Life::GoodTill(until_ns) if until_ns <= self.now_ns) {
-            return Some(Reason::Expired);
+        if matches!(order.time_in_force, TimeInForce::GoodTill(until_ns) if until_ns <= self.now_ns)
+        {
+            return Some(RejectReason::Expired);
         }
-        if self.names.get(order.id).is_some() {
-            return Some(Reason::DuplicateId);
+        if self.index.get(order.id).is_some() {
+            return Some(RejectReason::DuplicateId);
         }
-        if self.outside(order.kind, order.price) {
-            return Some(Reason::OutsideBands);
+        if self.outside(order.order_type, order.price) {
+            return Some(RejectReason::OutsideBands);
         }
-        if self.market == Market::Auction && !order.fits_auction() {
-            return Some(Reason::InAuction);
+        if self.phase == TradingPhase::Auction && !order.fits_auction() {
+            return Some(RejectReason::InAuction);
         }
-        let would_take = || self.would_take(order.side, order.price);
-        (order.post_only == PostOnly::Reject && would_take()).then_some(Reason::WouldTake)
+        let would_cross = || self.would_cross(order.side, order.price);
+        (order.post_only == PostOnly::Reject && would_cross()).then_some(RejectReason::WouldTake)
     }
 
-    /// Whether a limit order would trade at once.
+    /// Whether a limit order would trade immediately.
     #[inline]
-    fn would_take(&self, side: Side, price: Price) -> bool {
+    fn would_cross(&self, side: Side, price: Price) -> bool {
         let best = self.resting[side.opposite() as usize].best();
-        self.market == Market::Continuous
+        self.phase == TradingPhase::Continuous
             && best.is_some_and(|(best, _)| best >= key(side.opposite(), price))
     }
 
     #[inline]
-    pub(super) fn take_in(&mut self, new: &NewOrder, tell: &mut impl FnMut(Event)) {
+    pub(super) fn accept_order(&mut self, new: &NewOrder, emit: &mut impl FnMut(Event)) {
         let NewOrder { id, user, .. } = *new;
-        if let Some(reason) = self.refusal(new) {
-            return tell(Event::Rejected { id, user, reason });
+        if let Some(reason) = self.reject_reason(new) {
+            return emit(Event::Rejected { id, user, reason });
         }
-        tell(Event::Accepted { id, user });
+        emit(Event::Accepted { id, user });
         let mut order = Order::incoming(new);
-        if matches!(new.kind, Kind::Stop | Kind::StopLimit) {
+        if matches!(new.order_type, OrderType::Stop | OrderType::StopLimit) {
             let is_there = self.last.is_some_and(|last| {
                 key(new.side.opposite(), new.stop_price) >= key(new.side.opposite(), last)
             });
-            if is_there && self.market == Market::Continuous {
-                self.trigger(order, tell);
+            if is_there && self.phase == TradingPhase::Continuous {
+                self.trigger(order, emit);
             } else {
-                order.waits = true;
-                self.lay(order);
+                order.is_pending_stop = true;
+                self.insert(order);
             }
-        } else if self.market == Market::Auction {
-            self.lay(order);
+        } else if self.phase == TradingPhase::Auction {
+            self.insert(order);
         } else {
-            self.come_in(order, tell);
+            self.execute(order, emit);
         }
     }
 
-    /// A stop becomes what it is a stop of.
-    fn trigger(&mut self, mut stop: Order, tell: &mut impl FnMut(Event)) {
-        tell(Event::Triggered { id: stop.id, user: stop.user });
-        stop.waits = false;
-        stop.kind = if stop.kind == Kind::Stop { Kind::Market } else { Kind::Limit };
-        self.come_in(stop, tell);
+    /// Converts a triggered stop to a market or limit order and executes it.
+    fn trigger(&mut self, mut stop: Order, emit: &mut impl FnMut(Event)) {
+        emit(Event::Triggered { id: stop.id, user: stop.user });
+        stop.is_pending_stop = false;
+        stop.order_type =
+            if stop.order_type == OrderType::Stop { OrderType::Market } else { OrderType::Limit };
+        self.execute(stop, emit);
     }
 
-    /// An order meets the book in continuous trading: trades, rests or goes.
-    fn come_in(&mut self, mut order: Order, tell: &mut impl FnMut(Event)) {
-        if order.life == Life::FillOrKill || order.minimum > 0 {
+    /// Executes an incoming order in continuous trading: it trades, rests or is cancelled.
+    fn execute(&mut self, mut order: Order, emit: &mut impl FnMut(Event)) {
+        if order.time_in_force == TimeInForce::FillOrKill || order.minimum > 0 {
             let traded = self.would_trade(&order);
-            let ending = if order.life == Life::FillOrKill && traded < order.left {
-                Some(Ending::Killed)
+            let reason = if order.time_in_force == TimeInForce::FillOrKill && traded < order.left {
+                Some(CancelReason::Killed)
             } else {
-                (traded < order.minimum).then_some(Ending::BelowMinimum)
+                (traded < order.minimum).then_some(CancelReason::BelowMinimum)
             };
-            if let Some(ending) = ending {
-                return goes(&order, ending, tell);
+            if let Some(reason) = reason {
+                return cancel_incoming(&order, reason, emit);
             }
             order.minimum = 0;
         }
         if order.post_only == PostOnly::Slide
-            && self.would_take(order.side, order.price)
-            && !self.slide(&mut order, tell)
+            && self.would_cross(order.side, order.price)
+            && !self.slide(&mut order, emit)
         {
-            return goes(&order, Ending::Bands, tell);
+            return cancel_incoming(&order, CancelReason::Bands, emit);
         }
-        if !self.trade(&mut order, tell) || order.left == 0 {
+        if !self.trade(&mut order, emit) || order.left == 0 {
             return;
         }
-        let is_immediate = matches!(order.life, Life::ImmediateOrCancel | Life::FillOrKill);
-        if is_immediate || order.kind == Kind::Market {
-            return goes(&order, Ending::Unfilled, tell);
+        let is_immediate =
+            matches!(order.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
+        if is_immediate || order.order_type == OrderType::Market {
+            return cancel_incoming(&order, CancelReason::Unfilled, emit);
         }
-        order.shown = order.whole();
-        self.lay(order);
+        order.shown = order.display_at_rest();
+        self.insert(order);
     }
 
-    /// Moves an order to a tick from the other side's best price. Answers whether it may be there.
-    fn slide(&self, order: &mut Order, tell: &mut impl FnMut(Event)) -> bool {
+    /// Moves an order one tick away from the best price of the other side. Returns whether that
+    /// price is allowed.
+    fn slide(&self, order: &mut Order, emit: &mut impl FnMut(Event)) -> bool {
         let Some(best) = self.best_price(order.side.opposite()) else { return true };
         let away = match order.side {
             Side::Buy => best.checked_sub(1),
@@ -116,18 +120,18 @@ impl Book {
         };
         let Some(price) = away else { return false };
         order.price = price;
-        tell(Event::Slid { id: order.id, user: order.user, price });
-        !self.outside(order.kind, price)
+        emit(Event::Slid { id: order.id, user: order.user, price });
+        !self.outside(order.order_type, price)
     }
 
     /// The lowest key on the other side that an order accepts.
     fn limit(order: &Order) -> Key {
         let other = order.side.opposite();
-        if order.kind == Kind::Market { Key::MIN } else { key(other, order.price) }
+        if order.order_type == OrderType::Market { Key::MIN } else { key(other, order.price) }
     }
 
-    /// Trades an incoming order as far as it goes. Answers whether it lives.
-    fn trade(&mut self, order: &mut Order, tell: &mut impl FnMut(Event)) -> bool {
+    /// Trades an incoming order as far as possible. Returns whether it is still live.
+    fn trade(&mut self, order: &mut Order, emit: &mut impl FnMut(Event)) -> bool {
         let other = order.side.opposite();
         let limit = Book::limit(order);
         while order.left > 0 {
@@ -137,7 +141,7 @@ impl Book {
             }
             let maker = &mut self.orders[slot];
             if maker.user == order.user && order.self_trade != SelfTrade::Allow {
-                if !self.prevent(slot, order, tell) {
+                if !self.prevent_self_trade(slot, order, emit) {
                     return false;
                 }
                 continue;
@@ -148,7 +152,7 @@ impl Book {
             maker.shown -= quantity;
             let price = key(other, level);
             let (maker_left, maker_shown) = (maker.left, maker.shown);
-            tell(Event::Traded {
+            emit(Event::Traded {
                 maker: maker.id,
                 taker: order.id,
                 maker_user: maker.user,
@@ -158,49 +162,55 @@ impl Book {
                 maker_left,
                 taker_left: order.left,
             });
-            self.note_trade(price);
+            self.record_trade(price);
             if maker_left == 0 {
                 self.resting[other as usize].unlink(&mut self.orders, level, slot);
-                self.forget(slot);
+                self.remove(slot);
             } else if maker_shown == 0 {
-                self.refresh(level, slot, tell);
+                self.refresh(level, slot, emit);
             }
         }
         true
     }
 
-    /// An iceberg shows its next part, behind the others of its level.
-    fn refresh(&mut self, level: Key, slot: Slot, tell: &mut impl FnMut(Event)) {
-        let place = self.place();
+    /// Shows the next part of an iceberg, behind the other orders of its level.
+    fn refresh(&mut self, level: Key, slot: Slot, emit: &mut impl FnMut(Event)) {
+        let priority = self.next_priority();
         let Order { side, .. } = self.orders[slot];
         let ladder = &mut self.resting[side as usize];
         ladder.unlink(&mut self.orders, level, slot);
         ladder.push(&mut self.orders, level, slot);
         let order = &mut self.orders[slot];
-        order.place = place;
-        order.shown = order.whole();
+        order.priority = priority;
+        order.shown = order.display_at_rest();
         let Order { id, user, shown, .. } = *order;
-        tell(Event::Refreshed { id, user, shown });
+        emit(Event::Refreshed { id, user, shown });
     }
 
-    /// Two orders of one user meet. Answers whether the incoming one lives.
-    fn prevent(&mut self, slot: Slot, order: &mut Order, tell: &mut impl FnMut(Event)) -> bool {
-        let ending = Ending::SelfTrade;
+    /// Applies self-trade prevention to two orders of one user. Returns whether the incoming one is
+    /// still live.
+    fn prevent_self_trade(
+        &mut self,
+        slot: Slot,
+        order: &mut Order,
+        emit: &mut impl FnMut(Event),
+    ) -> bool {
+        let reason = CancelReason::SelfTrade;
         let maker_left = self.orders[slot].left;
         match order.self_trade {
             SelfTrade::Allow => return true,
             SelfTrade::CancelNewest => {}
             SelfTrade::CancelOldest => {
-                self.take_out(slot, ending, tell);
+                self.cancel_order(slot, reason, emit);
                 return true;
             }
-            SelfTrade::CancelBoth => self.take_out(slot, ending, tell),
+            SelfTrade::CancelBoth => self.cancel_order(slot, reason, emit),
             SelfTrade::Decrement if maker_left <= order.left => {
-                self.take_out(slot, ending, tell);
+                self.cancel_order(slot, reason, emit);
                 if maker_left < order.left {
                     order.left -= maker_left;
                     let Order { id, user, left, .. } = *order;
-                    tell(Event::Reduced { id, user, left });
+                    emit(Event::Reduced { id, user, left });
                     return true;
                 }
             }
@@ -208,17 +218,17 @@ impl Book {
                 let maker = &mut self.orders[slot];
                 maker.left -= order.left;
                 maker.shown = maker.shown.min(maker.left);
-                tell(Event::Reduced { id: maker.id, user: maker.user, left: maker.left });
+                emit(Event::Reduced { id: maker.id, user: maker.user, left: maker.left });
             }
         }
-        goes(order, ending, tell);
+        cancel_incoming(order, reason, emit);
         false
     }
 
-    /// What an order would trade if it came in now, by walking the book as it would.
+    /// The quantity that an order would trade now, found by walking the book in matching order.
     ///
-    /// At a level, all that is shown trades in order of place before the hidden parts do; own
-    /// orders are met in that first pass, with all that they have.
+    /// At each level, shown quantities trade in order of priority before hidden ones do; own orders
+    /// are treated in that first pass, with their full open quantity.
     fn would_trade(&self, order: &Order) -> Quantity {
         let limit = Book::limit(order);
         let (mut left, mut traded) = (order.left, 0);
@@ -255,19 +265,19 @@ impl Book {
         traded
     }
 
-    pub(super) fn note_trade(&mut self, price: Price) {
+    pub(super) fn record_trade(&mut self, price: Price) {
         self.last = Some(price);
-        let (low, high) = self.reached.unwrap_or((price, price));
-        self.reached = Some((low.min(price), high.max(price)));
+        let (low, high) = self.trade_range.unwrap_or((price, price));
+        self.trade_range = Some((low.min(price), high.max(price)));
     }
 
-    /// Stops that the trades have reached act, one after another.
+    /// Executes the stops that trades have reached, one after another.
     #[cold]
-    pub(super) fn elect(&mut self, tell: &mut impl FnMut(Event)) {
+    pub(super) fn elect(&mut self, emit: &mut impl FnMut(Event)) {
         let mut elected = std::mem::take(&mut self.elected);
         let mut acted = 0;
         loop {
-            if let Some((low, high)) = self.reached.take() {
+            if let Some((low, high)) = self.trade_range.take() {
                 let known = elected.len();
                 for (side, bound) in [(Side::Buy, high), (Side::Sell, low)] {
                     let bound = key(side.opposite(), bound);
@@ -279,13 +289,13 @@ impl Book {
                         elected.push(slot);
                     }
                 }
-                elected[known..].sort_unstable_by_key(|slot| self.orders[*slot].place);
+                elected[known..].sort_unstable_by_key(|slot| self.orders[*slot].priority);
             }
             let Some(slot) = elected.get(acted).copied() else { break };
             acted += 1;
             let stop = self.orders[slot];
-            self.forget(slot);
-            self.trigger(Order { timer: super::NONE, ..stop }, tell);
+            self.remove(slot);
+            self.trigger(Order { timer: super::NONE, ..stop }, emit);
         }
         elected.clear();
         self.elected = elected;
@@ -298,41 +308,42 @@ impl Book {
         user: UserId,
         price: Price,
         quantity: Quantity,
-        tell: &mut impl FnMut(Event),
+        emit: &mut impl FnMut(Event),
     ) {
         let slot = match self.may_replace(id, user, price, quantity) {
             Ok(slot) => slot,
-            Err(reason) => return tell(Event::Rejected { id, user, reason }),
+            Err(reason) => return emit(Event::Rejected { id, user, reason }),
         };
         let order = &mut self.orders[slot];
-        let Order { side, kind, waits, post_only, .. } = *order;
-        let price = if kind.has_limit() { price } else { order.price };
-        if waits || price == order.price && quantity <= order.left {
+        let Order { side, order_type, is_pending_stop, post_only, .. } = *order;
+        let price = if order_type.has_limit() { price } else { order.price };
+        if is_pending_stop || price == order.price && quantity <= order.left {
             order.price = price;
             order.left = quantity;
-            order.shown = if waits { order.whole() } else { order.shown.min(quantity) };
-            return tell(Event::Replaced { id, user, price, quantity, kept_place: true });
+            order.shown =
+                if is_pending_stop { order.display_at_rest() } else { order.shown.min(quantity) };
+            return emit(Event::Replaced { id, user, price, quantity, kept_priority: true });
         }
-        let would_take = kind == Kind::Limit && self.would_take(side, price);
-        if would_take && post_only == PostOnly::Reject {
-            return tell(Event::Rejected { id, user, reason: Reason::WouldTake });
+        let would_cross = order_type == OrderType::Limit && self.would_cross(side, price);
+        if would_cross && post_only == PostOnly::Reject {
+            return emit(Event::Rejected { id, user, reason: RejectReason::WouldTake });
         }
-        tell(Event::Replaced { id, user, price, quantity, kept_place: false });
+        emit(Event::Replaced { id, user, price, quantity, kept_priority: false });
         self.dequeue(slot);
-        let place = self.place();
+        let priority = self.next_priority();
         let order = &mut self.orders[slot];
-        (order.price, order.left, order.place) = (price, quantity, place);
-        order.shown = order.whole();
-        if would_take {
+        (order.price, order.left, order.priority) = (price, quantity, priority);
+        order.shown = order.display_at_rest();
+        if would_cross {
             let order = *order;
-            self.forget(slot);
-            self.come_in(Order { timer: super::NONE, ..order }, tell);
+            self.remove(slot);
+            self.execute(Order { timer: super::NONE, ..order }, emit);
         } else {
             self.enqueue(slot);
         }
     }
 
-    /// Where the order to be changed lies, or the first check that fails.
+    /// The slot of the order to be replaced, or the first check that fails.
     #[inline]
     fn may_replace(
         &self,
@@ -340,23 +351,23 @@ impl Book {
         user: UserId,
         price: Price,
         quantity: Quantity,
-    ) -> Result<Slot, Reason> {
-        if self.market == Market::Halted {
-            return Err(Reason::Halted);
+    ) -> Result<Slot, RejectReason> {
+        if self.phase == TradingPhase::Halted {
+            return Err(RejectReason::Halted);
         }
-        let slot = self.find(id, user).ok_or(Reason::UnknownOrder)?;
+        let slot = self.find(id, user).ok_or(RejectReason::UnknownOrder)?;
         if quantity == 0 {
-            return Err(Reason::BadQuantity);
+            return Err(RejectReason::BadQuantity);
         }
-        if self.outside(self.orders[slot].kind, price) {
-            return Err(Reason::OutsideBands);
+        if self.outside(self.orders[slot].order_type, price) {
+            return Err(RejectReason::OutsideBands);
         }
         Ok(slot)
     }
 }
 
-/// An incoming order goes with what is left of it.
-fn goes(order: &Order, ending: Ending, tell: &mut impl FnMut(Event)) {
+/// Cancels the rest of an incoming order.
+fn cancel_incoming(order: &Order, reason: CancelReason, emit: &mut impl FnMut(Event)) {
     let Order { id, user, left, .. } = *order;
-    tell(Event::Cancelled { id, user, left, ending });
+    emit(Event::Cancelled { id, user, left, reason });
 }

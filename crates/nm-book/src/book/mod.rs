@@ -1,103 +1,104 @@
 //! The fast book: the rules of [`crate::order`] without an allocation per command.
 //!
-//! - Orders lie in a slab and are found by name through a hash table of ours (`names`).
-//! - Each side is a ladder of price levels, each level a queue threaded through the orders
-//!   (`ladder`, `slab`). Stops that wait lie in two more ladders, by stop price: those that a
-//!   rising market reaches and those that a falling one does.
-//! - Every order carries its place as a number that only rises, so that whatever goes by order of
-//!   place across levels (mass cancel, bands, end of day, saving) sorts what it has gathered.
-//!   These commands look at every order once; all others touch only what they change.
-//! - Orders with a time lie in a heap as well (`timers`).
+//! - Orders are stored in a slab and found by id through a hash table (`order_index`).
+//! - Each side is a ladder of price levels, each level an intrusive queue of orders (`ladder`,
+//!   `slab`). Pending stops are in two more ladders, by stop price: those that a rising market
+//!   triggers and those that a falling one does.
+//! - Each order stores its time priority as a number that only rises. Commands that work in order of
+//!   priority across levels (mass cancel, bands, end of day, snapshot) collect orders and sort them.
+//!   They visit every order once; all other commands touch only what they change.
+//! - Orders with an expiry time are in a heap as well (`timers`).
 //!
-//! Memory is kept once it was needed: after the largest book and cascade there is no allocation.
+//! Memory is never freed: after the largest book and the longest cascade of stops, nothing is
+//! allocated any more.
 
 mod auction;
 mod audit;
 mod ladder;
 mod matching;
-mod names;
+mod order_index;
 mod slab;
 mod timers;
 
 use ladder::{Ladder, key};
-use names::Names;
+use order_index::OrderIndex;
 use slab::{NONE, Order, Queue, Slab, Slot};
 use timers::Timers;
 
 use crate::order::{
-    Command, Ending, Event, Kind, Life, Market, Matching, NewOrder, OrderId, PostOnly, Price,
-    Quantity, Reason, Side, Unreadable, UserId,
+    CancelReason, Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
+    Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
 };
-use crate::saved::Saved;
+use crate::snapshot::BookSnapshot;
 
 /// The fast book of one instrument.
 #[derive(Debug, Clone)]
 pub struct Book {
-    market: Market,
-    before_halt: Market,
+    phase: TradingPhase,
+    phase_before_halt: TradingPhase,
     bands: Option<(Price, Price)>,
     last: Option<Price>,
     now_ns: u64,
     orders: Slab,
-    names: Names,
+    index: OrderIndex,
     timers: Timers,
     /// Limit orders of buyers and of sellers.
     resting: [Ladder; 2],
-    /// Stops that wait, of buyers and of sellers.
+    /// Pending stops of buyers and of sellers.
     stops: [Ladder; 2],
-    /// Market orders of an auction.
+    /// Market orders in an auction.
     markets: [Queue; 2],
-    next_place: u64,
-    /// Lowest and highest price of the trades that stops have not been held against yet.
-    reached: Option<(Price, Price)>,
-    /// Stops that were reached and have not acted.
+    last_priority: u64,
+    /// Lowest and highest price of trades since stops were last checked.
+    trade_range: Option<(Price, Price)>,
+    /// Triggered stops that were not executed yet.
     elected: Vec<Slot>,
-    /// Orders that a command is about to take out.
-    chosen: Vec<Slot>,
-    /// What an auction could trade at each price.
+    /// Orders that the present command is about to cancel.
+    to_cancel: Vec<Slot>,
+    /// Volumes of an auction at each price.
     steps: Vec<auction::Step>,
 }
 
 impl Matching for Book {
     fn new() -> Book {
         Book {
-            market: Market::Continuous,
-            before_halt: Market::Continuous,
+            phase: TradingPhase::Continuous,
+            phase_before_halt: TradingPhase::Continuous,
             bands: None,
             last: None,
             now_ns: 0,
             orders: Slab::new(),
-            names: Names::new(),
+            index: OrderIndex::new(),
             timers: Timers::new(),
             resting: [Ladder::new(), Ladder::new()],
             stops: [Ladder::new(), Ladder::new()],
             markets: [Queue::EMPTY; 2],
-            next_place: 0,
-            reached: None,
+            last_priority: 0,
+            trade_range: None,
             elected: vec![],
-            chosen: vec![],
+            to_cancel: vec![],
             steps: vec![],
         }
     }
 
     #[inline]
-    fn apply(&mut self, command: &Command, now_ns: u64, tell: &mut impl FnMut(Event)) {
+    fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event)) {
         self.now_ns = self.now_ns.max(now_ns);
         if self.timers.earliest_ns() <= self.now_ns {
-            self.expire(tell);
+            self.expire(emit);
         }
         match *command {
-            Command::New(ref order) => self.take_in(order, tell),
+            Command::New(ref order) => self.accept_order(order, emit),
             Command::Replace { id, user, price, quantity } => {
-                self.replace(id, user, price, quantity, tell);
+                self.replace(id, user, price, quantity, emit);
             }
-            Command::Cancel { id, user } => self.cancel(id, user, tell),
-            _ => self.steer(command, tell),
+            Command::Cancel { id, user } => self.cancel(id, user, emit),
+            _ => self.apply_market_command(command, emit),
         }
-        if self.reached.is_some() {
-            self.elect(tell);
+        if self.trade_range.is_some() {
+            self.elect(emit);
         }
-        debug_assert!(!self.is_crossed(), "no one buys for more than another sells for");
+        debug_assert!(!self.is_crossed(), "the best bid is below the best offer");
     }
 
     fn best(&self, side: Side) -> Option<(Price, Quantity)> {
@@ -106,8 +107,8 @@ impl Matching for Book {
         Some((key(side, best), shown.fold(0, Quantity::saturating_add)))
     }
 
-    fn market(&self) -> Market {
-        self.market
+    fn phase(&self) -> TradingPhase {
+        self.phase
     }
 
     fn len(&self) -> usize {
@@ -115,18 +116,18 @@ impl Matching for Book {
     }
 
     fn hash(&self) -> u64 {
-        self.to_saved().hash()
+        self.to_snapshot().hash()
     }
 
     fn save(&self, bytes: &mut Vec<u8>) {
-        self.to_saved().write(bytes);
+        self.to_snapshot().write(bytes);
     }
 
-    fn load(bytes: &[u8]) -> Result<Book, Unreadable> {
-        let saved = Saved::read(bytes)?;
+    fn load(bytes: &[u8]) -> Result<Book, SnapshotError> {
+        let saved = BookSnapshot::read(bytes)?;
         let mut book = Book {
-            market: saved.market,
-            before_halt: saved.before_halt,
+            phase: saved.phase,
+            phase_before_halt: saved.phase_before_halt,
             bands: saved.bands,
             last: saved.last,
             now_ns: saved.now_ns,
@@ -134,35 +135,36 @@ impl Matching for Book {
         };
         book.reserve(saved.orders.len());
         for order in &saved.orders {
-            book.lay(Order::from_saved(order));
+            book.insert(Order::from_snapshot(order));
         }
         Ok(book)
     }
 }
 
 impl Book {
-    /// Makes room for so many orders at once, so that none of them costs an allocation.
+    /// Reserves memory for this number of live orders.
     pub fn reserve(&mut self, orders: usize) {
         self.orders.reserve(orders);
-        self.names.reserve(orders);
+        self.index.reserve(orders);
     }
 
-    fn to_saved(&self) -> Saved {
+    fn to_snapshot(&self) -> BookSnapshot {
         let mut orders: Vec<&Order> = self.orders.live().map(|(_, order)| order).collect();
-        orders.sort_unstable_by_key(|order| order.place);
-        Saved {
-            market: self.market,
-            before_halt: self.before_halt,
+        orders.sort_unstable_by_key(|order| order.priority);
+        BookSnapshot {
+            phase: self.phase,
+            phase_before_halt: self.phase_before_halt,
             bands: self.bands,
             last: self.last,
             now_ns: self.now_ns,
-            orders: orders.into_iter().map(|order| order.to_saved()).collect(),
+            orders: orders.into_iter().map(|order| order.to_snapshot()).collect(),
         }
     }
 
     fn is_crossed(&self) -> bool {
         let [buy, sell] = [Side::Buy, Side::Sell].map(|side| self.best_price(side));
-        self.market == Market::Continuous && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell)
+        self.phase == TradingPhase::Continuous
+            && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell)
     }
 
     #[inline]
@@ -170,52 +172,52 @@ impl Book {
         self.resting[side as usize].best().map(|(best, _)| key(side, best))
     }
 
-    /// The order of this name, if it is this user's.
+    /// The order with this id, if it belongs to this user.
     #[inline]
     fn find(&self, id: OrderId, user: UserId) -> Option<Slot> {
-        self.names.get(id).filter(|slot| self.orders[*slot].user == user)
+        self.index.get(id).filter(|slot| self.orders[*slot].user == user)
     }
 
-    /// The queue or ladder in which an order lies gets it at its end.
+    /// Appends an order to the queue in which it belongs.
     #[inline]
     fn enqueue(&mut self, slot: Slot) {
-        let Order { side, kind, waits, price, stop_price, .. } = self.orders[slot];
+        let Order { side, order_type, is_pending_stop, price, stop_price, .. } = self.orders[slot];
         let orders = &mut self.orders;
-        if waits {
+        if is_pending_stop {
             self.stops[side as usize].push(orders, key(side.opposite(), stop_price), slot);
-        } else if kind == Kind::Market {
+        } else if order_type == OrderType::Market {
             self.markets[side as usize].push(orders, slot);
         } else {
             self.resting[side as usize].push(orders, key(side, price), slot);
         }
     }
 
-    /// Takes an order out of the queue or ladder in which it lies.
+    /// Removes an order from its queue.
     #[inline]
     fn dequeue(&mut self, slot: Slot) {
-        let Order { side, kind, waits, price, stop_price, .. } = self.orders[slot];
+        let Order { side, order_type, is_pending_stop, price, stop_price, .. } = self.orders[slot];
         let orders = &mut self.orders;
-        if waits {
+        if is_pending_stop {
             self.stops[side as usize].unlink(orders, key(side.opposite(), stop_price), slot);
-        } else if kind == Kind::Market {
+        } else if order_type == OrderType::Market {
             self.markets[side as usize].unlink(orders, slot);
         } else {
             self.resting[side as usize].unlink(orders, key(side, price), slot);
         }
     }
 
-    fn place(&mut self) -> u64 {
-        self.next_place += 1;
-        self.next_place
+    fn next_priority(&mut self) -> u64 {
+        self.last_priority += 1;
+        self.last_priority
     }
 
-    /// Gives an order a place in the book, behind all others.
-    fn lay(&mut self, mut order: Order) {
-        order.place = self.place();
+    /// Adds an order to the book, behind all others.
+    fn insert(&mut self, mut order: Order) {
+        order.priority = self.next_priority();
         let slot = self.orders.insert(order);
-        self.names.insert(order.id, slot);
-        match order.life {
-            Life::GoodTill(until_ns) if until_ns < u64::MAX => {
+        self.index.insert(order.id, slot);
+        match order.time_in_force {
+            TimeInForce::GoodTill(until_ns) if until_ns < u64::MAX => {
                 self.timers.insert(&mut self.orders, until_ns, slot);
             }
             _ => {}
@@ -223,111 +225,116 @@ impl Book {
         self.enqueue(slot);
     }
 
-    /// Forgets an order that lies in no queue any more.
+    /// Removes an order that is in no queue any more.
     #[inline]
-    fn forget(&mut self, slot: Slot) {
+    fn remove(&mut self, slot: Slot) {
         if self.orders[slot].timer != NONE {
             self.timers.remove(&mut self.orders, slot);
         }
-        self.names.remove(self.orders[slot].id);
+        self.index.remove(self.orders[slot].id);
         self.orders.remove(slot);
     }
 
     #[inline]
-    fn take_out(&mut self, slot: Slot, ending: Ending, tell: &mut impl FnMut(Event)) {
+    fn cancel_order(&mut self, slot: Slot, reason: CancelReason, emit: &mut impl FnMut(Event)) {
         let Order { id, user, left, .. } = self.orders[slot];
         self.dequeue(slot);
-        self.forget(slot);
-        tell(Event::Cancelled { id, user, left, ending });
+        self.remove(slot);
+        emit(Event::Cancelled { id, user, left, reason });
     }
 
-    /// Takes out all orders that a condition holds for, in order of place.
-    fn take_out_all(
+    /// Cancels all orders for which a condition holds, in order of priority.
+    fn cancel_all(
         &mut self,
-        goes: impl Fn(&Order) -> bool,
-        ending: Ending,
-        tell: &mut impl FnMut(Event),
+        matches: impl Fn(&Order) -> bool,
+        reason: CancelReason,
+        emit: &mut impl FnMut(Event),
     ) {
-        let mut chosen = std::mem::take(&mut self.chosen);
-        chosen.extend(self.orders.live().filter(|(_, order)| goes(order)).map(|(slot, _)| slot));
-        chosen.sort_unstable_by_key(|slot| self.orders[*slot].place);
-        for slot in chosen.drain(..) {
-            self.take_out(slot, ending, tell);
+        let mut to_cancel = std::mem::take(&mut self.to_cancel);
+        to_cancel
+            .extend(self.orders.live().filter(|(_, order)| matches(order)).map(|(slot, _)| slot));
+        to_cancel.sort_unstable_by_key(|slot| self.orders[*slot].priority);
+        for slot in to_cancel.drain(..) {
+            self.cancel_order(slot, reason, emit);
         }
-        self.chosen = chosen;
+        self.to_cancel = to_cancel;
     }
 
-    /// Takes out the orders whose time has come, the earliest time first.
+    /// Cancels expired orders, earliest time first.
     #[cold]
-    fn expire(&mut self, tell: &mut impl FnMut(Event)) {
-        let mut chosen = std::mem::take(&mut self.chosen);
+    fn expire(&mut self, emit: &mut impl FnMut(Event)) {
+        let mut to_cancel = std::mem::take(&mut self.to_cancel);
         while self.timers.earliest_ns() <= self.now_ns {
             let first_ns = self.timers.earliest_ns();
             while self.timers.earliest_ns() == first_ns && first_ns < u64::MAX {
-                chosen.extend(self.timers.pop(&mut self.orders));
+                to_cancel.extend(self.timers.pop(&mut self.orders));
             }
-            if chosen.is_empty() {
+            if to_cancel.is_empty() {
                 break;
             }
-            chosen.sort_unstable_by_key(|slot| self.orders[*slot].place);
-            for slot in chosen.drain(..) {
-                self.take_out(slot, Ending::Expired, tell);
+            to_cancel.sort_unstable_by_key(|slot| self.orders[*slot].priority);
+            for slot in to_cancel.drain(..) {
+                self.cancel_order(slot, CancelReason::Expired, emit);
             }
         }
-        self.chosen = chosen;
+        self.to_cancel = to_cancel;
     }
 
-    fn cancel(&mut self, id: OrderId, user: UserId, tell: &mut impl FnMut(Event)) {
+    fn cancel(&mut self, id: OrderId, user: UserId, emit: &mut impl FnMut(Event)) {
         match self.find(id, user) {
-            Some(slot) => self.take_out(slot, Ending::User, tell),
-            None => tell(Event::Rejected { id, user, reason: Reason::UnknownOrder }),
+            Some(slot) => self.cancel_order(slot, CancelReason::User, emit),
+            None => emit(Event::Rejected { id, user, reason: RejectReason::UnknownOrder }),
         }
     }
 
     /// Whether a limit lies outside the bands.
-    fn outside(&self, kind: Kind, price: Price) -> bool {
-        kind.has_limit() && self.bands.is_some_and(|(low, high)| price < low || price > high)
+    fn outside(&self, order_type: OrderType, price: Price) -> bool {
+        order_type.has_limit() && self.bands.is_some_and(|(low, high)| price < low || price > high)
     }
 
-    /// Commands that are not about one order.
+    /// Executes a command that concerns the market or all orders of a user.
     #[cold]
-    fn steer(&mut self, command: &Command, tell: &mut impl FnMut(Event)) {
+    fn apply_market_command(&mut self, command: &Command, emit: &mut impl FnMut(Event)) {
         match *command {
             Command::MassCancel { user } => {
-                self.take_out_all(|order| order.user == user, Ending::Mass, tell);
+                self.cancel_all(|order| order.user == user, CancelReason::Mass, emit);
             }
             Command::Bands { low, high } if low > high => {
-                tell(Event::Rejected { id: 0, user: 0, reason: Reason::BadCombination });
+                emit(Event::Rejected { id: 0, user: 0, reason: RejectReason::BadCombination });
             }
             Command::Bands { low, high } => {
                 self.bands = Some((low, high));
-                tell(Event::BandsSet { low, high });
-                let goes = |order: &Order| {
-                    order.kind.has_limit() && (order.price < low || order.price > high)
+                emit(Event::BandsSet { low, high });
+                let matches = |order: &Order| {
+                    order.order_type.has_limit() && (order.price < low || order.price > high)
                 };
-                self.take_out_all(goes, Ending::Bands, tell);
+                self.cancel_all(matches, CancelReason::Bands, emit);
             }
-            Command::Halt if self.market != Market::Halted => {
-                self.before_halt = self.market;
-                self.market = Market::Halted;
-                tell(Event::Halted);
+            Command::Halt if self.phase != TradingPhase::Halted => {
+                self.phase_before_halt = self.phase;
+                self.phase = TradingPhase::Halted;
+                emit(Event::Halted);
             }
-            Command::Resume if self.market == Market::Halted => {
-                self.market = self.before_halt;
-                self.before_halt = Market::Continuous;
-                tell(Event::Resumed);
+            Command::Resume if self.phase == TradingPhase::Halted => {
+                self.phase = self.phase_before_halt;
+                self.phase_before_halt = TradingPhase::Continuous;
+                emit(Event::Resumed);
             }
-            Command::BeginAuction if self.market != Market::Auction => {
-                self.before_halt = Market::Continuous;
-                self.market = Market::Auction;
-                tell(Event::AuctionBegun);
+            Command::BeginAuction if self.phase != TradingPhase::Auction => {
+                self.phase_before_halt = TradingPhase::Continuous;
+                self.phase = TradingPhase::Auction;
+                emit(Event::AuctionBegun);
             }
-            Command::Uncross if self.market == Market::Auction => self.uncross(tell),
+            Command::Uncross if self.phase == TradingPhase::Auction => self.uncross(emit),
             Command::Halt | Command::Resume | Command::BeginAuction | Command::Uncross => {
-                tell(Event::Rejected { id: 0, user: 0, reason: Reason::WrongState });
+                emit(Event::Rejected { id: 0, user: 0, reason: RejectReason::WrongState });
             }
             Command::EndOfDay => {
-                self.take_out_all(|order| order.life == Life::Day, Ending::Day, tell);
+                self.cancel_all(
+                    |order| order.time_in_force == TimeInForce::Day,
+                    CancelReason::Day,
+                    emit,
+                );
             }
             Command::Tick | Command::New(_) | Command::Replace { .. } | Command::Cancel { .. } => {}
         }

@@ -1,17 +1,17 @@
-//! Orders in memory that is kept: slots that are reused, and queues threaded through them.
+//! Storage of orders: a slab of reusable slots, and intrusive queues through them.
 
 use crate::order::{
-    Kind, Life, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade, Side, UserId,
+    NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade, Side, TimeInForce, UserId,
 };
-use crate::saved::SavedOrder;
+use crate::snapshot::SnapshotOrder;
 
-/// Where an order lies.
+/// Index of an order in the slab.
 pub type Slot = u32;
 
 /// No slot.
 pub const NONE: Slot = Slot::MAX;
 
-/// An order. The first cache line holds what matching touches, the second what it rarely needs.
+/// An order. The first cache line holds the fields that matching uses, the second the others.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
@@ -20,90 +20,90 @@ pub struct Order {
     /// Open quantity; zero marks a free slot.
     pub left: Quantity,
     pub shown: Quantity,
-    /// Rises with every place that is given.
-    pub place: u64,
+    /// Time priority: lower is earlier.
+    pub priority: u64,
     pub previous: Slot,
     /// The next in its queue, or the next free slot.
     pub next: Slot,
     pub user: UserId,
-    /// Its place among the timers; [`NONE`] without one.
+    /// Its index in the heap of timers; [`NONE`] without a timer.
     pub timer: u32,
     pub side: Side,
-    pub kind: Kind,
+    pub order_type: OrderType,
     pub post_only: PostOnly,
     pub self_trade: SelfTrade,
-    pub waits: bool,
+    pub is_pending_stop: bool,
     pub stop_price: Price,
     pub quantity: Quantity,
     pub display: Quantity,
     pub minimum: Quantity,
-    pub life: Life,
+    pub time_in_force: TimeInForce,
 }
 
 const _: () = assert!(size_of::<Order>() == 128);
 
 impl Order {
-    /// Any order, for tests of what lies beneath the book.
+    /// Any order, for tests of the book's data structures.
     #[cfg(test)]
     pub const SAMPLE: Order = Order {
         id: 1,
         price: 1,
         left: 1,
         shown: 1,
-        place: 0,
+        priority: 0,
         previous: NONE,
         next: NONE,
         user: 1,
         timer: NONE,
         side: Side::Buy,
-        kind: Kind::Limit,
+        order_type: OrderType::Limit,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
-        waits: false,
+        is_pending_stop: false,
         stop_price: 0,
         quantity: 1,
         display: 0,
         minimum: 0,
-        life: Life::GoodTillCancelled,
+        time_in_force: TimeInForce::GoodTillCancelled,
     };
 
-    /// An order that comes, with everything open.
+    /// An incoming order, fully open.
     pub fn incoming(new: &NewOrder) -> Order {
         Order {
             id: new.id,
             price: new.price,
             left: new.quantity,
             shown: if new.display == 0 { new.quantity } else { new.display },
-            place: 0,
+            priority: 0,
             previous: NONE,
             next: NONE,
             user: new.user,
             timer: NONE,
             side: new.side,
-            kind: new.kind,
+            order_type: new.order_type,
             post_only: new.post_only,
             self_trade: new.self_trade,
-            waits: false,
+            is_pending_stop: false,
             stop_price: new.stop_price,
             quantity: new.quantity,
             display: new.display,
             minimum: new.minimum,
-            life: new.life,
+            time_in_force: new.time_in_force,
         }
     }
 
-    pub fn from_saved(saved: &SavedOrder) -> Order {
-        let SavedOrder { left, shown, waits, .. } = *saved;
-        Order { left, shown, waits, ..Order::incoming(&saved.order) }
+    pub fn from_snapshot(saved: &SnapshotOrder) -> Order {
+        let SnapshotOrder { left, shown, is_pending_stop, .. } = *saved;
+        Order { left, shown, is_pending_stop, ..Order::incoming(&saved.order) }
     }
 
-    pub fn to_saved(self) -> SavedOrder {
+    pub fn to_snapshot(self) -> SnapshotOrder {
         let order = NewOrder {
             id: self.id,
             user: self.user,
             side: self.side,
-            kind: self.kind,
-            life: self.life,
+            order_type: self.order_type,
+            time_in_force: self.time_in_force,
             price: self.price,
             stop_price: self.stop_price,
             quantity: self.quantity,
@@ -112,11 +112,16 @@ impl Order {
             post_only: self.post_only,
             self_trade: self.self_trade,
         };
-        SavedOrder { order, left: self.left, shown: self.shown, waits: self.waits }
+        SnapshotOrder {
+            order,
+            left: self.left,
+            shown: self.shown,
+            is_pending_stop: self.is_pending_stop,
+        }
     }
 
-    /// What it shows when it comes to rest.
-    pub fn whole(&self) -> Quantity {
+    /// The quantity that it shows when it begins to rest.
+    pub fn display_at_rest(&self) -> Quantity {
         if self.display == 0 { self.left } else { self.left.min(self.display) }
     }
 }
@@ -157,14 +162,14 @@ impl Slab {
 
     pub fn remove(&mut self, slot: Slot) {
         let order = &mut self.slots[slot as usize];
-        debug_assert!(order.left > 0 || order.next != slot, "a slot is freed once");
+        debug_assert!(order.left > 0 || order.next != slot, "a slot is freed only once");
         order.left = 0;
         order.next = self.free;
         self.free = slot;
         self.len -= 1;
     }
 
-    /// Slots of the orders that live, as they lie.
+    /// Live orders with their slots, in slab order.
     pub fn live(&self) -> impl Iterator<Item = (Slot, &Order)> {
         let all = self.slots.iter().enumerate().filter(|(_, order)| order.left > 0);
         all.map(|(slot, order)| (slot as Slot, order))
@@ -185,7 +190,7 @@ impl std::ops::IndexMut<Slot> for Slab {
     }
 }
 
-/// Orders in order of place.
+/// A queue of orders in order of priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
     pub head: Slot,
@@ -224,7 +229,7 @@ impl Queue {
         self.head == NONE
     }
 
-    /// Its slots from the front.
+    /// Its slots, front first.
     pub fn slots(self, orders: &Slab) -> impl Iterator<Item = Slot> {
         let mut slot = self.head;
         std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! Orders that expire, the earliest first: a binary heap in which every order knows its place.
+//! Orders that expire, earliest first: a binary heap with the index of each entry in its order.
 
 use super::slab::{NONE, Slab, Slot};
 
-/// The orders with a time, as a heap.
+/// Heap of orders with an expiry time.
 #[derive(Debug, Clone)]
 pub struct Timers {
     heap: Vec<(u64, Slot)>,
@@ -13,7 +13,7 @@ impl Timers {
         Timers { heap: vec![] }
     }
 
-    /// When the first one expires, ns; never if there is none.
+    /// When the first order expires, ns; `u64::MAX` if there is none.
     pub fn earliest_ns(&self) -> u64 {
         self.heap.first().map_or(u64::MAX, |first| first.0)
     }
@@ -27,14 +27,14 @@ impl Timers {
         self.rise(orders, self.heap.len() - 1);
     }
 
-    /// Takes the first one out.
+    /// Removes the first order.
     pub fn pop(&mut self, orders: &mut Slab) -> Option<Slot> {
         let (_, slot) = *self.heap.first()?;
         self.remove(orders, slot);
         Some(slot)
     }
 
-    /// Takes an order out that is in.
+    /// Removes an order that is in the heap.
     pub fn remove(&mut self, orders: &mut Slab, slot: Slot) {
         let at = orders[slot].timer as usize;
         orders[slot].timer = NONE;
@@ -79,7 +79,7 @@ mod tests {
     use crate::book::slab::Order;
 
     #[test]
-    fn the_earliest_comes_first_whoever_was_taken_out_between() {
+    fn the_earliest_is_first_after_any_removals() {
         let (mut orders, mut timers) = (Slab::new(), Timers::new());
         let mut known: Vec<(u64, Slot)> = vec![];
         let mut seed = 3u64;

@@ -1,13 +1,13 @@
-//! The fast book beside the plain one: same commands, same events, same state after each.
+//! The fast book beside the reference one: same commands, same events, same state after each.
 //!
-//! What must hold for any bytes lies in [`nm_book::testing`]; seeded streams, property tests
-//! and fuzzers all drive it.
+//! The properties that must hold for any input are in [`nm_book::testing`]; seeded streams, property
+//! tests and fuzzers use it.
 
 use std::collections::BTreeMap;
 
 use nm_book::book::Book;
-use nm_book::naive;
-use nm_book::order::{Command, Market, Matching, Side};
+use nm_book::order::{Command, Matching, Side, TradingPhase};
+use nm_book::reference;
 use nm_book::testing::{self, Stream, differ, limit, seeded};
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn both_books_do_the_same_for_a_long_time() {
             *seen.entry(what).or_default() += times;
         }
     }
-    // Ten events, two with two outcomes each, ten reasons and nine endings, often enough.
+    // Ten events, two with two outcomes each, ten reject reasons and nine cancel reasons.
     assert_eq!(seen.len(), 10 + 2 + 2 + 10 + 9, "{seen:#?}");
     assert!(seen.values().all(|times| *times >= 20), "{seen:#?}");
 }
@@ -89,11 +89,11 @@ proptest! {
 
 #[test]
 fn levels_far_from_the_market_and_a_market_that_wanders_keep_their_order() {
-    let (mut plain, mut fast) = (naive::Book::new(), Book::new());
+    let (mut reference, mut fast) = (reference::ReferenceBook::new(), Book::new());
     let mut random = seeded(7);
     for step in 0..6_000u64 {
         let byte = i64::from(random.next().unwrap());
-        // The market climbs 40 000 ticks and comes back, with levels on both sides of it.
+        // The market rises by 40 000 ticks and returns, with levels on both sides of it.
         let middle = if step < 3_000 { step as i64 * 13 } else { (6_000 - step as i64) * 13 };
         let side = if byte % 2 == 0 { Side::Buy } else { Side::Sell };
         let away = byte * if byte % 7 == 0 { 100 } else { 1 } + 1;
@@ -103,14 +103,14 @@ fn levels_far_from_the_market_and_a_market_that_wanders_keep_their_order() {
             [Command::New(order), Command::Cancel { id: step.wrapping_sub(150), user: 1 }];
         for command in commands {
             let (mut expected, mut events) = (vec![], vec![]);
-            plain.apply(&command, 0, &mut |event| expected.push(event));
+            reference.apply(&command, 0, &mut |event| expected.push(event));
             fast.apply(&command, 0, &mut |event| events.push(event));
             assert_eq!(events, expected);
         }
         if step % 16 == 0 {
-            assert_eq!(fast.hash(), plain.hash());
+            assert_eq!(fast.hash(), reference.hash());
             fast.audit().unwrap();
         }
     }
-    assert_eq!(fast.market(), Market::Continuous);
+    assert_eq!(fast.phase(), TradingPhase::Continuous);
 }

@@ -1,7 +1,7 @@
-//! After the largest book was there once, the fast book allocates nothing, whatever it is told.
+//! After the largest book has existed once, the fast book allocates nothing, whatever the commands.
 
 use nm_book::book::Book;
-use nm_book::order::{Command, Kind, Life, Matching, NewOrder, SelfTrade, Side};
+use nm_book::order::{Command, Matching, NewOrder, OrderType, SelfTrade, Side, TimeInForce};
 use nm_book::testing::limit;
 use nm_test_support::allocations;
 
@@ -23,12 +23,19 @@ fn a_day(book: &mut Book, first_ns: u64) -> u64 {
             };
             let plain = limit(id, number as u32 % 4, side, price, 1 + number);
             let order = match number % 10 {
-                3 => NewOrder { kind: Kind::Stop, stop_price: 1000, ..plain },
+                3 => NewOrder { order_type: OrderType::Stop, stop_price: 1000, ..plain },
                 4 => NewOrder { display: 2, ..plain },
-                5 => NewOrder { life: Life::GoodTill(first_ns + round * 50 + 500), ..plain },
-                6 => NewOrder { life: Life::FillOrKill, price: 1003, ..plain },
-                7 => NewOrder { kind: Kind::Market, quantity: 3, ..plain },
-                8 => NewOrder { life: Life::Day, self_trade: SelfTrade::Decrement, ..plain },
+                5 => NewOrder {
+                    time_in_force: TimeInForce::GoodTill(first_ns + round * 50 + 500),
+                    ..plain
+                },
+                6 => NewOrder { time_in_force: TimeInForce::FillOrKill, price: 1003, ..plain },
+                7 => NewOrder { order_type: OrderType::Market, quantity: 3, ..plain },
+                8 => NewOrder {
+                    time_in_force: TimeInForce::Day,
+                    self_trade: SelfTrade::Decrement,
+                    ..plain
+                },
                 _ => plain,
             };
             apply(book, Command::New(order));
@@ -63,5 +70,5 @@ fn nothing_is_allocated_after_the_first_day() {
     let second = a_day(&mut book, 1 << 40);
     assert_eq!(allocations() - before, 0);
     assert!(first > 10_000 && second > 10_000);
-    assert!(before > 0, "the first day is counted");
+    assert!(before > 0, "allocations of the first day are counted");
 }

@@ -1,33 +1,33 @@
-//! Scenarios: commands and the events that they cause, in a form to read.
+//! Scenarios: commands and the events that they cause, as readable text.
 //!
 //! A file of `tests/scenarios` holds sections that begin with `##` and a title, each with a book
 //! of its own. A line that begins with `>` is a command; the lines below it are what happens, one
-//! event a line. `> book` shows the orders that live, in order of place. Both books must do what
-//! is written, also if they are saved and loaded again after every command.
-//! `BLESS=1 cargo test -p nm-exchange scenarios` writes what happens: read it then.
+//! event a line. `> book` shows the live orders in order of priority. Both books must emit what is
+//! written, also if they are restored from a snapshot after every command.
+//! `BLESS=1 cargo test -p nm-book scenarios` rewrites the files with the actual events: review them.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::str::SplitWhitespace;
 
 use nm_book::book::Book;
-use nm_book::naive;
 use nm_book::order::{
-    Command, Event, Kind, Life, Matching, NewOrder, PostOnly, SelfTrade, Side, UserId,
+    Command, Event, Matching, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
-use nm_book::saved::Saved;
+use nm_book::reference;
+use nm_book::snapshot::BookSnapshot;
 use nm_book::testing::limit;
 
-/// What the text of a file should be, by one kind of book, with its number of sections. `reloads`:
-/// after every command the book is saved, and another one goes on from that.
+/// The text of a file with the events of one kind of book, and its number of sections. With `reloads`,
+/// the book is restored from its snapshot after every command.
 fn played<M: Matching>(text: &str, reloads: bool) -> (String, usize) {
     let (mut book, mut now_ns) = (M::new(), 0);
     let (mut out, mut sections, mut in_events) = (String::new(), 0, false);
     for line in text.lines() {
-        if let Some(told) = line.strip_prefix("> ") {
+        if let Some(command_text) = line.strip_prefix("> ") {
             in_events = true;
             let _ = writeln!(out, "{line}");
-            play(&mut book, &mut now_ns, told, &mut out);
+            play(&mut book, &mut now_ns, command_text, &mut out);
             if reloads {
                 let mut bytes = vec![];
                 book.save(&mut bytes);
@@ -45,19 +45,19 @@ fn played<M: Matching>(text: &str, reloads: bool) -> (String, usize) {
     (out, sections)
 }
 
-fn play<M: Matching>(book: &mut M, now_ns: &mut u64, told: &str, out: &mut String) {
-    let mut words = told.split_whitespace();
-    if told == "book" {
+fn play<M: Matching>(book: &mut M, now_ns: &mut u64, command_text: &str, out: &mut String) {
+    let mut words = command_text.split_whitespace();
+    if command_text == "book" {
         let mut bytes = vec![];
         book.save(&mut bytes);
-        for order in Saved::read(&bytes).unwrap().orders {
-            let NewOrder { id, side, kind, price, stop_price, .. } = order.order;
+        for order in BookSnapshot::read(&bytes).unwrap().orders {
+            let NewOrder { id, side, order_type, price, stop_price, .. } = order.order;
             let side = if side == Side::Buy { "buy" } else { "sell" };
             let _ = write!(out, "{id} {side} {}", order.left);
-            if kind.has_limit() {
+            if order_type.has_limit() {
                 let _ = write!(out, " @{price}");
             }
-            if order.waits {
+            if order.is_pending_stop {
                 let _ = write!(out, " stop {stop_price}");
             }
             if order.shown < order.left {
@@ -67,12 +67,12 @@ fn play<M: Matching>(book: &mut M, now_ns: &mut u64, told: &str, out: &mut Strin
         }
         return;
     }
-    if let Some(rest) = told.strip_prefix("at ") {
+    if let Some(rest) = command_text.strip_prefix("at ") {
         words = rest.split_whitespace();
         *now_ns = number(&mut words);
     }
-    let command = command(&mut words).unwrap_or_else(|| panic!("no command: {told}"));
-    assert_eq!(words.next(), None, "{told}");
+    let command = command(&mut words).unwrap_or_else(|| panic!("no command: {command_text}"));
+    assert_eq!(words.next(), None, "{command_text}");
     book.apply(&command, *now_ns, &mut |event| {
         let _ = writeln!(out, "{}", shown(&event));
     });
@@ -113,10 +113,10 @@ fn order(words: &mut SplitWhitespace<'_>) -> NewOrder {
     while let Some(word) = words.next() {
         match word {
             "stop" => (has_stop, order.stop_price) = (true, number(words)),
-            "day" => order.life = Life::Day,
-            "until" => order.life = Life::GoodTill(number(words)),
-            "ioc" => order.life = Life::ImmediateOrCancel,
-            "fok" => order.life = Life::FillOrKill,
+            "day" => order.time_in_force = TimeInForce::Day,
+            "until" => order.time_in_force = TimeInForce::GoodTill(number(words)),
+            "ioc" => order.time_in_force = TimeInForce::ImmediateOrCancel,
+            "fok" => order.time_in_force = TimeInForce::FillOrKill,
             "show" => order.display = number(words),
             "min" => order.minimum = number(words),
             "post" => order.post_only = PostOnly::Reject,
@@ -131,11 +131,11 @@ fn order(words: &mut SplitWhitespace<'_>) -> NewOrder {
             }
         }
     }
-    order.kind = match (has_limit, has_stop) {
-        (true, false) => Kind::Limit,
-        (false, false) => Kind::Market,
-        (false, true) => Kind::Stop,
-        (true, true) => Kind::StopLimit,
+    order.order_type = match (has_limit, has_stop) {
+        (true, false) => OrderType::Limit,
+        (false, false) => OrderType::Market,
+        (false, true) => OrderType::Stop,
+        (true, true) => OrderType::StopLimit,
     };
     order
 }
@@ -147,11 +147,11 @@ fn shown(event: &Event) -> String {
         Event::Traded { maker, taker, price, quantity, maker_left, taker_left, .. } => {
             format!("traded {maker} {taker} {quantity} @{price} left {maker_left} {taker_left}")
         }
-        Event::Cancelled { id, left, ending, .. } => {
-            format!("cancelled {id} left {left} {ending:?}")
+        Event::Cancelled { id, left, reason, .. } => {
+            format!("cancelled {id} left {left} {reason:?}")
         }
-        Event::Replaced { id, price, quantity, kept_place, .. } => {
-            let place = if kept_place { "kept its place" } else { "moved" };
+        Event::Replaced { id, price, quantity, kept_priority, .. } => {
+            let place = if kept_priority { "kept its place" } else { "moved" };
             format!("replaced {id} {quantity} @{price} {place}")
         }
         Event::Reduced { id, left, .. } => format!("reduced {id} left {left}"),
@@ -174,18 +174,28 @@ fn every_scenario_happens_as_written_in_both_books() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let (by_plain, sections) = played::<naive::Book>(&text, false);
+        let (by_reference, sections) = played::<reference::ReferenceBook>(&text, false);
         for reloads in [false, true] {
             let (by_fast, _) = played::<Book>(&text, reloads);
-            assert_eq!(by_plain, by_fast, "{}: the books differ ({reloads})", path.display());
+            assert_eq!(by_reference, by_fast, "{}: the books differ ({reloads})", path.display());
         }
-        let (from_saved, _) = played::<naive::Book>(&text, true);
-        assert_eq!(by_plain, from_saved, "{}: a saved book goes on otherwise", path.display());
+        let (from_snapshot, _) = played::<reference::ReferenceBook>(&text, true);
+        assert_eq!(
+            by_reference,
+            from_snapshot,
+            "{}: a book restored from a snapshot behaves differently",
+            path.display()
+        );
         count += sections;
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(&path, by_plain).unwrap();
+            std::fs::write(&path, by_reference).unwrap();
         } else {
-            assert_eq!(text, by_plain, "{}: left is written, right happens", path.display());
+            assert_eq!(
+                text,
+                by_reference,
+                "{}: left: as written, right: as it happens",
+                path.display()
+            );
         }
     }
     assert!(count >= 190, "{count} scenarios");

@@ -238,16 +238,16 @@ impl Clients {
             }
             return;
         }
-        let mut fields = Fields(events);
-        while !fields.0.is_empty() {
-            let from = fields.0;
+        let mut fields = nm_codec::Reader::new(events);
+        while !fields.is_empty() {
+            let from = fields.rest();
             if codec::read_event(&mut fields).is_err() {
                 break;
             }
             number += 1;
             if number > pair.seen {
                 pair.seen = number;
-                pair.hash = fnv1a_on(pair.hash, &from[..from.len() - fields.0.len()]);
+                pair.hash = fnv1a_on(pair.hash, &from[..from.len() - fields.rest().len()]);
             }
         }
         if is_recalled {
@@ -310,7 +310,7 @@ impl Clients {
         let (gateway, instrument) = (usize::from(header.gateway), header.instrument as usize);
         let last = self.broadcast.get_mut(gateway * self.instruments + instrument);
         let Some(last) = last.filter(|_| instrument < self.instruments) else { return };
-        let (mut fields, mut number) = (Fields(body), header.previous_seq);
+        let (mut fields, mut number) = (nm_codec::Reader::new(body), header.previous_seq);
         while codec::read_event(&mut fields).is_ok() {
             number += 1;
         }

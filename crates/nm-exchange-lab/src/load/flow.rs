@@ -58,9 +58,9 @@ fn write_ask(ask: &Ask, out: &mut Vec<u8>) {
 fn read_ask(fields: &mut Fields<'_>) -> Result<Ask, Meaningless> {
     let (session, instrument, size_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let (flags, length) = (fields.u8()?, fields.u8()?);
-    let mut body = Fields(fields.bytes(usize::from(length))?);
-    let command = codec::read_command(&mut body)?;
-    if !body.0.is_empty() || flags > 1 {
+    let mut body = nm_codec::Reader::new(fields.bytes(usize::from(length))?);
+    let command = codec::read_command(&mut body).map_err(|_| Meaningless)?;
+    if !body.is_empty() || flags > 1 {
         return Err(Meaningless);
     }
     Ok(Ask { session, instrument, command, size_bytes, is_public: flags == 1 })

@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use nm_book::codec;
-use nm_book::order::{Command, Segment, UserId};
+use nm_book::order::{Command, InstrumentId, UserId};
 use nm_codec::fnv1a;
 use nm_codec::{Fields, Meaningless};
 use nm_model::agent::{Failure, FailureKind};
@@ -30,7 +30,7 @@ const WRITE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Instrument.
-    pub instrument: Segment,
+    pub instrument: InstrumentId,
     /// Session.
     pub session: UserId,
     /// Number within the session.
@@ -71,7 +71,7 @@ pub struct Told {
     /// Session.
     pub session: UserId,
     /// Instrument.
-    pub instrument: Segment,
+    pub instrument: InstrumentId,
     /// Number of the last event.
     pub events: u64,
     /// Hash of all of them, in order.

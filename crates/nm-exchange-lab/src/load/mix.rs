@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, Event, Kind, Life, Matching, NewOrder, OrderId, PostOnly, Price, Quantity, SelfTrade,
-    Side, UserId,
+    Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
+    Side, TimeInForce, UserId,
 };
 use nm_model::exchange::OrderMix;
 use nm_stats::random::Random;
@@ -144,8 +144,8 @@ impl Maker {
             id: self.next_id,
             user: 1 + self.random.below(self.sessions as usize) as UserId,
             side,
-            kind: Kind::Limit,
-            life: Life::GoodTillCancelled,
+            order_type: OrderType::Limit,
+            time_in_force: TimeInForce::GoodTillCancelled,
             price: last + if side == Side::Buy { -away } else { away },
             stop_price: 0,
             quantity: 1 + (self.random.below(6) * self.random.below(6) * 3) as u64,
@@ -162,11 +162,15 @@ impl Maker {
         match self.random.below(100) {
             0..5 => NewOrder { display: 1 + quantity / 4, ..order },
             5..10 => NewOrder { post_only: PostOnly::Slide, ..order },
-            10..13 => NewOrder { life: Life::Day, self_trade: SelfTrade::Decrement, ..order },
+            10..13 => NewOrder {
+                time_in_force: TimeInForce::Day,
+                self_trade: SelfTrade::Decrement,
+                ..order
+            },
             // Stops lie on the other side of the market.
             13..16 => {
                 let side = order.side.opposite();
-                NewOrder { kind: Kind::StopLimit, stop_price: price, side, ..order }
+                NewOrder { order_type: OrderType::StopLimit, stop_price: price, side, ..order }
             }
             _ => order,
         }
@@ -178,11 +182,11 @@ impl Maker {
         let last = self.instruments[instrument].last;
         let price = last + if order.side == Side::Buy { 100 } else { -100 };
         let quantity = order.quantity * depth;
-        let life = Life::ImmediateOrCancel;
-        let order = NewOrder { life, price, quantity, ..order };
+        let time_in_force = TimeInForce::ImmediateOrCancel;
+        let order = NewOrder { time_in_force, price, quantity, ..order };
         match self.random.below(10) {
-            0 | 1 if is_varied => NewOrder { kind: Kind::Market, ..order },
-            2 if is_varied => NewOrder { life: Life::FillOrKill, ..order },
+            0 | 1 if is_varied => NewOrder { order_type: OrderType::Market, ..order },
+            2 if is_varied => NewOrder { time_in_force: TimeInForce::FillOrKill, ..order },
             3 if is_varied => NewOrder { minimum: 1, self_trade: SelfTrade::CancelOldest, ..order },
             _ => order,
         }
@@ -264,9 +268,9 @@ mod tests {
             let mut maker = Maker::new(&settings);
             let mut counts = [0usize; 4];
             for _ in 0..40_000 {
-                let immediate = [Life::ImmediateOrCancel, Life::FillOrKill];
+                let immediate = [TimeInForce::ImmediateOrCancel, TimeInForce::FillOrKill];
                 counts[match maker.ask().command {
-                    Command::New(order) if immediate.contains(&order.life) => 1,
+                    Command::New(order) if immediate.contains(&order.time_in_force) => 1,
                     Command::New(_) => 0,
                     Command::Cancel { .. } => 2,
                     _ => 3,

@@ -17,7 +17,7 @@ pub mod random;
 pub mod round;
 pub mod schedule;
 
-use nm_book::order::{Command, Segment, UserId};
+use nm_book::order::{Command, InstrumentId, UserId};
 use nm_model::exchange::OrderMix;
 
 pub use generator::Generator;
@@ -31,7 +31,7 @@ pub struct Ask {
     /// The session.
     pub session: UserId,
     /// Instrument.
-    pub instrument: Segment,
+    pub instrument: InstrumentId,
     /// What is asked.
     pub command: Command,
     /// Size that the message is padded to, bytes.

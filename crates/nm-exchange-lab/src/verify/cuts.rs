@@ -6,8 +6,8 @@
 //! carried out again. So `count` cuts cost about half of `count` replays.
 
 use nm_book::book;
-use nm_book::naive;
 use nm_book::order::Matching;
+use nm_book::reference::ReferenceBook;
 use nm_exchange::cell::{Cell, Request};
 use nm_stats::random::Random;
 
@@ -96,7 +96,7 @@ pub fn check(
         findings.cuts += 1;
         let (by, hash) = match number_of_cut % 2 {
             0 => ("fast", life.carried_on::<book::Book>(&saved, place)),
-            _ => ("plain", life.carried_on::<naive::Book>(&saved, place)),
+            _ => ("plain", life.carried_on::<ReferenceBook>(&saved, place)),
         };
         let hash = hash.map(|hash| format!("{hash:016x}")).unwrap_or_else(|why| why);
         if hash != format!("{expected:016x}") {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use nm_book::order::{Segment, UserId};
+use nm_book::order::{InstrumentId, UserId};
 use nm_codec::FNV1A;
 use nm_exchange::network::Durability;
 use serde::Serialize;
@@ -155,12 +155,12 @@ impl fmt::Display for Name {
 #[derive(Debug, Default)]
 pub struct Clients {
     /// Requests by session and instrument in the order sent, with the hash of the command.
-    sent: HashMap<(Segment, UserId), Vec<(u64, u64)>>,
+    sent: HashMap<(InstrumentId, UserId), Vec<(u64, u64)>>,
     answered: HashMap<Name, Vec<Answered>>,
     told: Vec<Told>,
     count: u64,
     /// Number of the last request that a snapshot has, of instruments that begin with one.
-    begun: HashMap<(Segment, UserId), u64>,
+    begun: HashMap<(InstrumentId, UserId), u64>,
 }
 
 impl Clients {
@@ -188,7 +188,7 @@ impl Clients {
     }
 
     /// Instruments that clients sent something to.
-    pub fn instruments(&self) -> impl Iterator<Item = Segment> {
+    pub fn instruments(&self) -> impl Iterator<Item = InstrumentId> {
         self.sent.keys().map(|(instrument, _)| *instrument)
     }
 
@@ -196,8 +196,8 @@ impl Clients {
     /// last request.
     pub fn begin_with(
         &mut self,
-        is_of_cell: impl Fn(Segment) -> bool,
-        last_request_seq: impl Fn(Segment, UserId) -> u64,
+        is_of_cell: impl Fn(InstrumentId) -> bool,
+        last_request_seq: impl Fn(InstrumentId, UserId) -> u64,
     ) {
         // What was told before the snapshot cannot be replayed, nor the hash of all of it.
         self.told.retain(|told| !is_of_cell(told.instrument));
@@ -224,7 +224,7 @@ impl Clients {
 pub fn judge(
     executed: &[Executed],
     clients: &Clients,
-    excused: impl Fn(Segment) -> bool,
+    excused: impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
     findings.sent += clients.count;
@@ -305,9 +305,9 @@ fn replied(
 /// Each session was told all that happened to its orders and came of its requests, once and in
 /// order. A log that ends before it says what was told proves nothing of it.
 pub fn told(
-    replayed: &HashMap<(Segment, UserId), (u64, u64)>,
+    replayed: &HashMap<(InstrumentId, UserId), (u64, u64)>,
     clients: &Clients,
-    excused: impl Fn(Segment) -> bool,
+    excused: impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
     for told in &clients.told {
@@ -331,9 +331,9 @@ pub fn told(
 /// What is handled on an instrument is numbered without gaps, from a snapshot on if it begins with
 /// one.
 fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
-    let mut last: HashMap<(Segment, u64), u64> = HashMap::new();
+    let mut last: HashMap<(InstrumentId, u64), u64> = HashMap::new();
     let begun = clients.begun.iter().filter(|(_, last)| **last > 0);
-    let begun: HashSet<Segment> = begun.map(|((instrument, _), _)| *instrument).collect();
+    let begun: HashSet<InstrumentId> = begun.map(|((instrument, _), _)| *instrument).collect();
     for one in executed {
         let Executed { name, output_seq, life, .. } = *one;
         let is_begun = life == 1 && begun.contains(&name.instrument);
@@ -355,10 +355,10 @@ fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
 fn order(
     executed: &[Executed],
     clients: &Clients,
-    excused: &impl Fn(Segment) -> bool,
+    excused: &impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
-    let mut places: HashMap<(Segment, UserId), usize> = HashMap::new();
+    let mut places: HashMap<(InstrumentId, UserId), usize> = HashMap::new();
     for one in executed {
         let name = one.name;
         let Some(sent) = clients.sent.get(&(name.instrument, name.session)) else { continue };

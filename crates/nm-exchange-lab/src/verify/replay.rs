@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use nm_book::book;
 use nm_book::codec;
-use nm_book::naive;
-use nm_book::order::{Segment, UserId};
+use nm_book::order::{InstrumentId, UserId};
+use nm_book::reference::ReferenceBook;
 use nm_codec::{FNV1A, fnv1a, fnv1a_on};
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled, Request, event_recipients};
@@ -22,7 +22,7 @@ pub struct Replay {
     cell: u16,
     /// Whether the state outlives whoever leads; else every term begins with empty books.
     is_kept: bool,
-    plain: Cell<naive::Book>,
+    plain: Cell<ReferenceBook>,
     fast: Cell<book::Book>,
     term: Option<u64>,
     /// Lives so far, the one at hand last; their batches only if they are kept.
@@ -31,7 +31,7 @@ pub struct Replay {
     /// What was carried out, in order.
     pub executed: Vec<Executed>,
     /// How many events each session was to be told on each instrument, and their hash.
-    pub told: HashMap<(Segment, UserId), (u64, u64)>,
+    pub told: HashMap<(InstrumentId, UserId), (u64, u64)>,
     code: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Replay {
     }
 
     /// Number of the last request of a session that was handled on an instrument; zero for none.
-    pub fn last_request_seq(&self, instrument: Segment, session: UserId) -> u64 {
+    pub fn last_request_seq(&self, instrument: InstrumentId, session: UserId) -> u64 {
         self.fast.last_request_seq(instrument, session)
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use nm_book::naive::Book;
+use nm_book::reference::ReferenceBook;
 use nm_exchange::batch;
 use nm_exchange::cell::{Cell, Handled, Request};
 use nm_exchange::link::{Address, Link, Listener};
@@ -112,7 +112,7 @@ fn a_pause_raises_the_figures_to_what_it_must() {
 /// connection without answering what it has read, takes the next one, and so on for each number.
 fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
-        let (mut cell, mut journal) = (Cell::<Book>::default(), vec![]);
+        let (mut cell, mut journal) = (Cell::<ReferenceBook>::default(), vec![]);
         batch::begin(1, &mut journal);
         cell.begin(1, 1);
         for limit in until {

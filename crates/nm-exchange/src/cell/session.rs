@@ -118,7 +118,9 @@ impl Session {
         }
         let (told, count) = (fields.u64().ok()?, fields.u64().ok()?);
         for _ in 0..count {
-            kept.push_back(codec::read_event(fields).ok()?);
+            let mut reader = nm_codec::Reader::new(fields.0);
+            kept.push_back(codec::read_event(&mut reader).ok()?);
+            fields.0 = reader.rest();
         }
         (count <= told).then_some(Session { gateway, last, told, outcomes, kept })
     }

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use nm_book::order::Segment;
+use nm_book::order::InstrumentId;
 use nm_codec::{Fields, Meaningless};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
@@ -33,7 +33,7 @@ pub enum AdminRequest {
     /// To give an instrument to a cell.
     Assign {
         /// Which.
-        instrument: Segment,
+        instrument: InstrumentId,
         /// Its new cell.
         cell: u16,
     },
@@ -235,7 +235,7 @@ pub struct ControlStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Exception {
     /// Which.
-    pub instrument: Segment,
+    pub instrument: InstrumentId,
     /// Its cell.
     pub cell: u16,
 }
@@ -409,7 +409,7 @@ fn unkept(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> 
 /// If it cannot be, or nobody leads control within `limit`.
 pub fn assign(
     network: &Network,
-    instrument: Segment,
+    instrument: InstrumentId,
     cell: u16,
     limit: Duration,
 ) -> Result<u32, Failure> {

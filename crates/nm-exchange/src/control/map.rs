@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nm_book::order::Segment;
+use nm_book::order::InstrumentId;
 use nm_codec::{Fields, Meaningless};
 
 /// Instruments that may belong to another cell than the rule says.
@@ -13,7 +13,7 @@ pub const MAP_EXCEPTIONS_MAX: usize = 10_000;
 pub struct Map {
     epoch: u32,
     cells: u16,
-    exceptions: BTreeMap<Segment, u16>,
+    exceptions: BTreeMap<InstrumentId, u16>,
 }
 
 impl Map {
@@ -33,21 +33,21 @@ impl Map {
     }
 
     /// Instruments that do not follow the rule, with their cells.
-    pub fn exceptions(&self) -> &BTreeMap<Segment, u16> {
+    pub fn exceptions(&self) -> &BTreeMap<InstrumentId, u16> {
         &self.exceptions
     }
 
     /// The cell of an instrument.
-    pub fn cell_of(&self, instrument: Segment) -> u16 {
+    pub fn cell_of(&self, instrument: InstrumentId) -> u16 {
         self.exceptions.get(&instrument).copied().unwrap_or_else(|| self.rule(instrument))
     }
 
-    fn rule(&self, instrument: Segment) -> u16 {
+    fn rule(&self, instrument: InstrumentId) -> u16 {
         (instrument % u32::from(self.cells)) as u16
     }
 
     /// Gives an instrument to a cell, in the next epoch.
-    pub fn assign(&mut self, instrument: Segment, cell: u16) {
+    pub fn assign(&mut self, instrument: InstrumentId, cell: u16) {
         self.epoch += 1;
         if cell == self.rule(instrument) {
             self.exceptions.remove(&instrument);

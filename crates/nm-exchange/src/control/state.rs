@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nm_book::order::Segment;
+use nm_book::order::InstrumentId;
 use nm_codec::fnv1a;
 use nm_codec::{Fields, Meaningless};
 
@@ -61,14 +61,14 @@ pub enum Command {
     /// An instrument shall belong to another cell: its present one is asked for it from now on.
     Assign {
         /// Which.
-        instrument: Segment,
+        instrument: InstrumentId,
         /// Its new cell.
         cell: u16,
     },
     /// The present cell has answered.
     Released {
         /// Which instrument.
-        instrument: Segment,
+        instrument: InstrumentId,
         /// Epoch that the map then has.
         epoch: u32,
         /// Whether it gave the instrument away; it did not if it has traded it.
@@ -82,7 +82,7 @@ pub enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Which.
-    pub instrument: Segment,
+    pub instrument: InstrumentId,
     /// Where to.
     pub cell: u16,
 }
@@ -148,7 +148,7 @@ impl State {
     ///
     /// # Errors
     /// A sentence.
-    pub fn check(&self, instrument: Segment, cell: u16) -> Result<Option<Change>, String> {
+    pub fn check(&self, instrument: InstrumentId, cell: u16) -> Result<Option<Change>, String> {
         let map = &self.routes.map;
         if cell >= map.cells() {
             return Err(format!("there is no cell {cell}: the network has {}", map.cells()));

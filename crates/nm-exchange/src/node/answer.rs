@@ -193,16 +193,16 @@ impl<S: FnMut(&Outgoing<'_>)> Sending<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_book::naive::Book;
-    use nm_book::order::{Command, Kind, Life, NewOrder, PostOnly, SelfTrade, Side};
+    use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::reference::ReferenceBook;
 
     fn request(session: u32, seq: u64, side: Side, quantity: u64) -> Vec<u8> {
         let command = Command::New(NewOrder {
             id: u64::from(session) << 32 | seq,
             user: session,
             side,
-            kind: Kind::Limit,
-            life: Life::Day,
+            order_type: OrderType::Limit,
+            time_in_force: TimeInForce::Day,
             price: 100,
             stop_price: 0,
             quantity,
@@ -227,7 +227,7 @@ mod tests {
         bytes
     }
 
-    fn handle(cell: &mut Cell<Book>, bytes: &[u8]) -> Vec<(Header, Vec<u8>)> {
+    fn handle(cell: &mut Cell<ReferenceBook>, bytes: &[u8]) -> Vec<(Header, Vec<u8>)> {
         let frame = wire::read(bytes).unwrap().unwrap();
         let request = Request::of(&frame).unwrap();
         let mut sent = vec![];
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn both_sides_of_a_trade_and_everybody_are_told() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 1);
         handle(&mut cell, &request(7, 1, Side::Buy, 5));
         let sent = handle(&mut cell, &request(9, 1, Side::Sell, 3));
@@ -251,13 +251,13 @@ mod tests {
         use FrameKind::{Private, Public, Reply};
         assert_eq!(kinds, [(Reply, 9, 9), (Private, 7, 7), (Public, 9, 9)]);
         assert_eq!((sent[0].0.client_seq, sent[0].0.output_seq, sent[0].0.intended_ns), (1, 2, 5));
-        let mut reply = nm_codec::Fields(&sent[0].1[8..]);
+        let mut reply = nm_codec::Reader::new(&sent[0].1[8..]);
         assert!(matches!(codec::read_event(&mut reply), Ok(Event::Accepted { user: 9, .. })));
-        let mut private = nm_codec::Fields(&sent[1].1);
+        let mut private = nm_codec::Reader::new(&sent[1].1);
         let told = codec::read_event(&mut private).unwrap();
         assert!(matches!(told, Event::Traded { maker_user: 7, quantity: 3, .. }), "{told:?}");
         assert_eq!(codec::read_event(&mut reply), Ok(told));
-        assert!(reply.0.is_empty() && private.0.is_empty());
+        assert!(reply.is_empty() && private.is_empty());
 
         let again = handle(&mut cell, &request(9, 1, Side::Sell, 3));
         assert_eq!(again.len(), 1);
@@ -296,7 +296,7 @@ mod tests {
     /// are told.
     #[test]
     fn whoever_s_order_it_is_is_told_whatever_happens_to_it() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         let mut seqs = [0; 4];
         let mut ask = |session: u32, change: &dyn Fn(&mut NewOrder)| {
             seqs[session as usize] += 1;
@@ -312,11 +312,11 @@ mod tests {
             });
             told
         };
-        ask(1, &|stop| (stop.kind, stop.stop_price) = (Kind::StopLimit, 100));
+        ask(1, &|stop| (stop.order_type, stop.stop_price) = (OrderType::StopLimit, 100));
         ask(2, &|sell| (sell.side, sell.quantity, sell.display) = (Side::Sell, 2, 1));
         let slid = ask(1, &|order| (order.post_only, order.price) = (PostOnly::Slide, 105));
         let event = |body: &[u8], at: usize| {
-            let mut fields = nm_codec::Fields(body);
+            let mut fields = nm_codec::Reader::new(body);
             (0..at).for_each(|_| assert!(codec::read_event(&mut fields).is_ok()));
             codec::read_event(&mut fields).unwrap()
         };
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn more_events_than_fit_a_frame_come_in_several() {
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 1);
         for seq in 1..=20_000 {
             handle(&mut cell, &request(7, seq, Side::Buy, 1));
@@ -362,9 +362,9 @@ mod tests {
             let of_kind = sent.iter().filter(|(header, _)| header.kind == kind);
             let count = |(_, body): &(Header, Vec<u8>)| {
                 let skip = if kind == FrameKind::Reply { 8 } else { 0 };
-                let mut fields = nm_codec::Fields(&body[skip..]);
+                let mut fields = nm_codec::Reader::new(&body[skip..]);
                 let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok()).count();
-                assert!(fields.0.is_empty());
+                assert!(fields.is_empty());
                 events
             };
             of_kind.map(count).sum()

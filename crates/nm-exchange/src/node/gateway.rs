@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use nm_book::order::{Segment, UserId};
+use nm_book::order::{InstrumentId, UserId};
 
 use crate::cell::Request;
 use crate::control::{Map, MembershipReport, RoutingTable};
@@ -97,9 +97,9 @@ pub struct Gateway {
     index: usize,
     sessions: HashMap<UserId, LinkId>,
     clients: Vec<LinkId>,
-    flows: HashMap<(Segment, UserId), Flow>,
+    flows: HashMap<(InstrumentId, UserId), Flow>,
     /// Flows that may have something pending.
-    watched: Vec<(Segment, UserId)>,
+    watched: Vec<(InstrumentId, UserId)>,
     sweep_ns: u64,
     /// Longest wait for a reply lately, ns: a network that is slow is not asked twice.
     slowest_ns: u64,
@@ -107,7 +107,7 @@ pub struct Gateway {
     spare: Vec<Vec<u8>>,
     /// By instrument: the highest number of what was passed on, and that below which it is
     /// repeated.
-    told: HashMap<Segment, (u64, u64)>,
+    told: HashMap<InstrumentId, (u64, u64)>,
     requests: u64,
     resent: u64,
 }
@@ -164,7 +164,13 @@ impl Gateway {
     }
 
     /// Keeps a request until it is answered; one that came again is kept already.
-    fn keep(&mut self, cell: u16, key: (Segment, UserId), frame: &ReceivedFrame<'_>, sent_ns: u64) {
+    fn keep(
+        &mut self,
+        cell: u16,
+        key: (InstrumentId, UserId),
+        frame: &ReceivedFrame<'_>,
+        sent_ns: u64,
+    ) {
         let flow = self.flows.entry(key).or_insert_with(|| Flow {
             cell,
             pending: VecDeque::new(),
@@ -368,8 +374,9 @@ impl Behaviour for Gateway {
             Peer::Node(Role::Processor, index) => {
                 let processors = self.network.processor.len();
                 let (network, map) = (&self.network, &self.map);
-                let of_it =
-                    |instrument: Segment| network.processor_of(map.cell_of(instrument)) == index;
+                let of_it = |instrument: InstrumentId| {
+                    network.processor_of(map.cell_of(instrument)) == index
+                };
                 for (_, (last, floor)) in self.told.iter_mut().filter(|(seg, _)| of_it(**seg)) {
                     *floor = *last;
                 }

@@ -39,7 +39,7 @@ fn a_ring_answers_once_in_order_and_tells_counterparties_and_everybody() {
         let told = client.told.iter().filter(|told| told.header.kind == kind);
         told.flat_map(|told| {
             let skip = if kind == FrameKind::Reply { 8 } else { 0 };
-            let mut fields = Fields(&told.body[skip..]);
+            let mut fields = nm_codec::Reader::new(&told.body[skip..]);
             let instrument = told.header.instrument;
             std::iter::from_fn(move || codec::read_event(&mut fields).ok()).filter_map(
                 move |event| match event {

@@ -79,7 +79,7 @@ impl Client {
                 used += frame.bytes.len();
                 if frame.header.kind == FrameKind::Reply {
                     left -= 1;
-                    let mut fields = nm_codec::Fields(&frame.body[8..]);
+                    let mut fields = nm_codec::Reader::new(&frame.body[8..]);
                     let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok());
                     let seen = frame.header.previous_seq + events.count() as u64;
                     self.seen[frame.header.instrument as usize] = seen;

@@ -1,7 +1,7 @@
-//! From an order's name to its slot: open addressing with linear probing, at most half full.
+//! From order id to slot: a hash table with open addressing and linear probing, at most half full.
 //!
-//! The hash is fixed, so that equal commands cost the same on every machine and every run. Whoever
-//! leaves is closed up behind (backward shift), so no marks of the dead pile up.
+//! The hash function is fixed, so that equal commands cost the same on every machine and in every
+//! run. Removal shifts later entries back, so there are no tombstones.
 
 use crate::order::OrderId;
 
@@ -15,17 +15,17 @@ struct Entry {
 
 const EMPTY: Entry = Entry { id: 0, slot: NONE };
 
-/// Names of the orders that live.
+/// Slots of the live orders by id.
 #[derive(Debug, Clone)]
-pub struct Names {
-    /// A power of two.
+pub struct OrderIndex {
+    /// Their number is a power of two.
     entries: Vec<Entry>,
     len: usize,
 }
 
-impl Names {
-    pub fn new() -> Names {
-        Names { entries: vec![EMPTY; 16], len: 0 }
+impl OrderIndex {
+    pub fn new() -> OrderIndex {
+        OrderIndex { entries: vec![EMPTY; 16], len: 0 }
     }
 
     pub fn reserve(&mut self, orders: usize) {
@@ -34,7 +34,7 @@ impl Names {
         }
     }
 
-    /// Where a name is looked for first: the halves of a wide product folded.
+    /// Where the search for an id begins: the two halves of a wide product combined.
     fn home(&self, id: OrderId) -> usize {
         let wide = u128::from(id ^ 0x9e37_79b9_7f4a_7c15) * 0xd1b5_4a32_d192_ed03;
         ((wide >> 64) as u64 ^ wide as u64) as usize & (self.entries.len() - 1)
@@ -56,7 +56,7 @@ impl Names {
         }
     }
 
-    /// Adds a name that is not there.
+    /// Adds an id that is not in the table.
     pub fn insert(&mut self, id: OrderId, slot: Slot) {
         if (self.len + 1) * 2 > self.entries.len() {
             self.grow();
@@ -95,7 +95,7 @@ impl Names {
             if entry.slot == NONE {
                 break;
             }
-            // It may close the gap if its home is not between the gap and where it is.
+            // It may move into the gap unless its home lies between the gap and its position.
             let from_home = at.wrapping_sub(self.home(entry.id)) & mask;
             if from_home >= (at.wrapping_sub(gap) & mask) {
                 self.entries[gap] = entry;
@@ -121,23 +121,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_and_go_as_in_a_map() {
-        let mut names = Names::new();
+    fn ids_are_found_as_in_a_map() {
+        let mut index = OrderIndex::new();
         let mut known = std::collections::BTreeMap::new();
         let mut seed = 1u64;
         for step in 0..20_000u32 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let id = (seed >> 33) % 500 * if step % 2 == 0 { 1 } else { 1 << 50 };
             if known.remove(&id).is_some() {
-                names.remove(id);
+                index.remove(id);
             } else {
-                names.insert(id, step);
+                index.insert(id, step);
                 known.insert(id, step);
             }
             let other = (seed >> 20) % 500;
-            assert_eq!(names.get(other), known.get(&other).copied());
-            assert_eq!(names.len, known.len());
+            assert_eq!(index.get(other), known.get(&other).copied());
+            assert_eq!(index.len, known.len());
         }
-        assert!(known.iter().all(|(id, slot)| names.get(*id) == Some(*slot)));
+        assert!(known.iter().all(|(id, slot)| index.get(*id) == Some(*slot)));
     }
 }

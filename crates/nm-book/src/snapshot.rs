@@ -1,0 +1,177 @@
+//! Snapshot of a book: its state in a format that every implementation writes and reads, and its
+//! hash.
+//!
+//! Orders are in order of priority, so the format does not depend on how a book stores them: equal
+//! bytes mean equal behaviour.
+
+use nm_codec::{Put, Reader, codes, fnv1a};
+
+use crate::codec;
+use crate::order::{
+    NewOrder, OrderType, Price, Quantity, Side, SnapshotError, TimeInForce, TradingPhase,
+};
+
+/// One live order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotOrder {
+    /// As it was accepted, with its present limit price; a triggered stop as the type it became.
+    pub order: NewOrder,
+    /// Open quantity, hidden part included.
+    pub left: Quantity,
+    /// Quantity that others see and trade with: all of `left` except for icebergs.
+    pub shown: Quantity,
+    /// Whether it is a stop that was not triggered yet.
+    pub is_pending_stop: bool,
+}
+
+impl SnapshotOrder {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        codec::write_order(&self.order, bytes);
+        bytes.put_u64(self.left);
+        bytes.put_u64(self.shown);
+        bytes.put_bool(self.is_pending_stop);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<SnapshotOrder, SnapshotError> {
+        let order = codec::read_order(from)?;
+        let (left, shown) = (from.u64("open quantity")?, from.u64("shown quantity")?);
+        let is_pending_stop = from.bool("is a pending stop")?;
+        if left == 0 || shown == 0 || shown > left {
+            return Err(SnapshotError::Quantities(order.id));
+        }
+        Ok(SnapshotOrder { order, left, shown, is_pending_stop })
+    }
+
+    /// Whether it can be a live order, in continuous trading or in an auction.
+    fn may_live(&self, is_continuous: bool) -> bool {
+        let NewOrder { order_type, time_in_force, display, minimum, .. } = self.order;
+        let is_immediate =
+            matches!(time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
+        let is_shown_as_due =
+            if display == 0 { self.shown == self.left } else { self.shown <= display };
+        let may_rest = match order_type {
+            OrderType::Stop | OrderType::StopLimit => self.is_pending_stop,
+            OrderType::Limit => !self.is_pending_stop && !is_immediate && minimum == 0,
+            OrderType::Market => {
+                !self.is_pending_stop && !is_immediate && minimum == 0 && !is_continuous
+            }
+        };
+        may_rest && is_shown_as_due && self.order.fault().is_none()
+    }
+}
+
+/// The complete state of a book.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BookSnapshot {
+    /// Phase of trading.
+    pub phase: TradingPhase,
+    /// The phase that a halt interrupted; continuous trading if there is no halt.
+    pub phase_before_halt: TradingPhase,
+    /// Price bands.
+    pub bands: Option<(Price, Price)>,
+    /// Price of the last trade.
+    pub last: Option<Price>,
+    /// Time of the last command, ns.
+    pub now_ns: u64,
+    /// Live orders in order of priority.
+    pub orders: Vec<SnapshotOrder>,
+}
+
+codes!(TradingPhase { Continuous = 0, Auction = 1, Halted = 2 });
+
+/// First bytes, with the version of the format.
+const FORMAT: &[u8; 8] = b"nmbook01";
+
+/// Bytes of one order.
+const ORDER_BYTES: usize = codec::ORDER_BYTES + 2 * 8 + 1;
+
+impl BookSnapshot {
+    /// Appends the encoding.
+    pub fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.put(FORMAT);
+        bytes.put(&[self.phase.code(), self.phase_before_halt.code()]);
+        let (low, high) = self.bands.unwrap_or_default();
+        bytes.put_bool(self.bands.is_some());
+        bytes.put_bool(self.last.is_some());
+        bytes.put_i64(low);
+        bytes.put_i64(high);
+        bytes.put_i64(self.last.unwrap_or_default());
+        bytes.put_u64(self.now_ns);
+        bytes.put_u64(self.orders.len() as u64);
+        for order in &self.orders {
+            order.write(bytes);
+        }
+    }
+
+    /// Decodes what [`BookSnapshot::write`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no snapshot, or one of a state that no book can reach.
+    pub fn read(bytes: &[u8]) -> Result<BookSnapshot, SnapshotError> {
+        let from = &mut Reader::new(bytes);
+        if from.array("format")? != *FORMAT {
+            return Err(SnapshotError::Format);
+        }
+        let phase = TradingPhase::from_code("phase", from.u8("phase")?)?;
+        let phase_before_halt =
+            TradingPhase::from_code("phase before halt", from.u8("phase before halt")?)?;
+        let (has_bands, has_last) = (from.bool("has bands")?, from.bool("has a last price")?);
+        let (low, high) = (from.i64("lowest price")?, from.i64("highest price")?);
+        let last = from.i64("last price")?;
+        let now_ns = from.u64("time")?;
+        let count = from.u64("number of orders")?;
+        let length = from.rest().len();
+        if count != (length / ORDER_BYTES) as u64 || !length.is_multiple_of(ORDER_BYTES) {
+            return Err(SnapshotError::Length { count, length });
+        }
+        let orders = (0..count).map(|_| SnapshotOrder::read(from)).collect::<Result<_, _>>()?;
+        let snapshot = BookSnapshot {
+            phase,
+            phase_before_halt,
+            bands: has_bands.then_some((low, high)),
+            last: has_last.then_some(last),
+            now_ns,
+            orders,
+        };
+        match snapshot.fault() {
+            None => Ok(snapshot),
+            Some(fault) => Err(SnapshotError::Impossible(fault)),
+        }
+    }
+
+    /// Why no book can have reached this state, if so: loading must not create an impossible one.
+    fn fault(&self) -> Option<&'static str> {
+        let interrupted =
+            if self.phase == TradingPhase::Halted { self.phase_before_halt } else { self.phase };
+        let mut ids: Vec<u64> = self.orders.iter().map(|order| order.order.id).collect();
+        ids.sort_unstable();
+        let rest = |side| {
+            let side =
+                move |order: &&SnapshotOrder| order.order.side == side && !order.is_pending_stop;
+            let limits = self.orders.iter().filter(side).map(|order| order.order);
+            limits.filter(|order| order.order_type == OrderType::Limit).map(|order| order.price)
+        };
+        let (buy, sell) = (rest(Side::Buy).max(), rest(Side::Sell).min());
+        let is_continuous = interrupted == TradingPhase::Continuous;
+        if interrupted == TradingPhase::Halted {
+            Some("it is halted twice")
+        } else if self.bands.is_some_and(|(low, high)| low > high) {
+            Some("its lowest price is above its highest")
+        } else if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            Some("two orders have the same id")
+        } else if is_continuous && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell) {
+            Some("its orders would have traded")
+        } else if self.orders.iter().any(|order| !order.may_live(is_continuous)) {
+            Some("an order is of a type that does not rest")
+        } else {
+            None
+        }
+    }
+
+    /// Hash of the encoding (64-bit FNV-1a).
+    pub fn hash(&self) -> u64 {
+        let mut bytes = Vec::with_capacity(64 + self.orders.len() * ORDER_BYTES);
+        self.write(&mut bytes);
+        fnv1a(&bytes)
+    }
+}
