@@ -1,18 +1,18 @@
-//! What a running task and its owner say to each other, without either waiting for the other.
+//! What a running task and its owner exchange, without either waiting for the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nm_model::result::Statistic;
 
-/// Shared between the thread that runs a task and the one that answers the controller.
+/// Shared between the thread that runs a task and the one that serves the controller.
 #[derive(Debug)]
 pub struct Control {
     cancel: AtomicBool,
     /// Position of the statistic in [`Statistic::ALL`].
     statistic: AtomicUsize,
     /// Bits of an f64; NaN while there is no estimate.
-    value: AtomicU64,
+    estimate: AtomicU64,
     samples: Mutex<Vec<(Statistic, Vec<u32>)>>,
 }
 
@@ -21,19 +21,19 @@ impl Default for Control {
         Control {
             cancel: AtomicBool::new(false),
             statistic: AtomicUsize::new(0),
-            value: AtomicU64::new(f64::NAN.to_bits()),
+            estimate: AtomicU64::new(f64::NAN.to_bits()),
             samples: Mutex::default(),
         }
     }
 }
 
 impl Control {
-    /// A control of a task that has not begun.
+    /// The control of a task that has not started.
     pub fn new() -> Control {
         Control::default()
     }
 
-    /// Ends the task as soon as possible, at most some 100 ms from now.
+    /// Ends the task as soon as possible, within about 100 ms.
     pub fn cancel(&self) {
         self.cancel.store(true, Ordering::Relaxed);
     }
@@ -44,28 +44,28 @@ impl Control {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    /// A current estimate: ns, or Gb/s for throughput. None before the first one.
+    /// The current estimate: ns, or Gb/s for throughput. None before the first one.
     pub fn progress(&self) -> Option<(Statistic, f64)> {
-        let value = f64::from_bits(self.value.load(Ordering::Acquire));
+        let value = f64::from_bits(self.estimate.load(Ordering::Acquire));
         let statistic = *Statistic::ALL.get(self.statistic.load(Ordering::Relaxed))?;
         (!value.is_nan()).then_some((statistic, value))
     }
 
-    /// Raw samples in ns (saturated), where the task asked for them; each can be taken once.
+    /// Raw samples in ns (saturated), if the task requested them; each can be taken once.
     pub fn take_samples(&self) -> Vec<(Statistic, Vec<u32>)> {
         std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Shows an estimate.
+    /// Publishes an estimate for [`Control::progress`].
     #[inline]
-    pub fn show(&self, statistic: Statistic, value: f64) {
+    pub fn set_progress(&self, statistic: Statistic, estimate: f64) {
         let position = Statistic::ALL.iter().position(|&s| s == statistic).unwrap_or(0);
         self.statistic.store(position, Ordering::Relaxed);
-        self.value.store(value.to_bits(), Ordering::Release);
+        self.estimate.store(estimate.to_bits(), Ordering::Release);
     }
 
-    /// Keeps raw samples for [`Control::take_samples`].
-    pub fn keep_samples(&self, statistic: Statistic, samples: Vec<u32>) {
+    /// Stores raw samples for [`Control::take_samples`].
+    pub fn store_samples(&self, statistic: Statistic, samples: Vec<u32>) {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner).push((statistic, samples));
     }
 }
@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_side_says_the_other_hears() {
+    fn progress_cancel_and_samples_reach_the_other_side() {
         let control = Control::new();
         assert_eq!((control.progress(), control.cancelled()), (None, false));
-        control.show(Statistic::Throughput, 9.4);
+        control.set_progress(Statistic::Throughput, 9.4);
         control.cancel();
         assert_eq!(control.progress(), Some((Statistic::Throughput, 9.4)));
         assert!(control.cancelled());
-        control.keep_samples(Statistic::RoundTrip, vec![1, 2]);
+        control.store_samples(Statistic::RoundTrip, vec![1, 2]);
         assert_eq!(control.take_samples(), [(Statistic::RoundTrip, vec![1, 2])]);
         assert!(control.take_samples().is_empty());
     }

@@ -1,4 +1,5 @@
-//! One end of a task: listen, connect, run.
+//! One end of a task: listen, connect, run. Here the errors of the probes become failures, which
+//! the agent reports.
 
 use std::thread;
 use std::time::Duration;
@@ -10,17 +11,18 @@ use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
 use crate::control::Control;
-use crate::hot::{self, Seat};
-use crate::latency::{self, Course};
-use crate::stream::{self, Leg};
+use crate::error::ProbeError;
+use crate::latency::{self, LatencyPlan};
+use crate::pinned_thread::PinnedThread;
+use crate::stream::{self, ConnectedFlow};
 
-/// How long the two ends may take to meet.
-const MEET_MAX: Duration = Duration::from_secs(10);
+/// How long one end waits for the other to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time of one round, s.
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// One end of a task. Listens and connects as its side and work say, then runs once.
+/// One end of a task. Listens and connects as its side and work require, then runs once.
 #[derive(Debug)]
 pub struct Endpoint {
     side: Side,
@@ -32,7 +34,15 @@ pub struct Endpoint {
     connections: Vec<Connection>,
 }
 
-/// A latency probe has one connection; for the meeting it is one flow to the server.
+/// The connections of one end, each list in the order of the flows.
+struct Connections {
+    /// Of the flows that this end sends.
+    sending: Vec<Connection>,
+    /// Of the flows that this end receives.
+    receiving: Vec<Connection>,
+}
+
+/// A latency probe has one connection, which is made like that of one flow to the server.
 const ONE_FLOW: Pattern = Pattern { flows: 1, bidirectional: false };
 
 impl Endpoint {
@@ -41,7 +51,7 @@ impl Endpoint {
     /// it matters.
     ///
     /// # Errors
-    /// [`FailureKind::BadRequest`] for a task that makes no sense over its stack,
+    /// [`FailureKind::BadRequest`] for a task that is impossible over its stack,
     /// [`FailureKind::AddressInUse`] and others of the system.
     pub fn listen(side: Side, task: &Task, address: &str) -> Result<Endpoint, Failure> {
         check(task)?;
@@ -50,7 +60,9 @@ impl Endpoint {
         let mut listeners: Vec<Listener> = vec![];
         for _ in flows_of(pattern, side.other()) {
             let address = nth_address(address, listeners.len())?;
-            listeners.push(Listener::bind(task.stack, &address, &options)?);
+            let listener =
+                Listener::bind(task.stack, &address, &options).map_err(ProbeError::from)?;
+            listeners.push(listener);
         }
         Ok(Endpoint {
             side,
@@ -76,81 +88,81 @@ impl Endpoint {
         let flows = flows_of(pattern(&self.task.work), self.side).count();
         if addresses.len() != flows {
             let what = format!(
-                "the peer named {} addresses, but this end makes {flows} connections",
+                "the peer sent {} addresses, but this end makes {flows} connections",
                 addresses.len()
             );
             return Err(Failure::new(FailureKind::BadRequest, what)
                 .hint("both ends must be given the same task"));
         }
-        let options = options(&self.task);
+        let (stack, options) = (self.task.stack, options(&self.task));
         self.connections = addresses
             .iter()
-            .map(|address| connect(self.task.stack, address, &self.local, &options, MEET_MAX))
-            .collect::<Result<_, _>>()?;
+            .map(|address| connect(stack, address, &self.local, &options, CONNECT_TIMEOUT))
+            .collect::<Result<_, _>>()
+            .map_err(ProbeError::from)?;
         Ok(())
     }
 
-    /// Meets the peer and does the work. A server ends when its peer has gone or when it is
-    /// cancelled, both of which are no failure of its own.
+    /// Completes the connections and does the work. A server ends when its peer has gone or when it
+    /// is cancelled, neither of which is a failure of its own.
     ///
     /// # Errors
-    /// [`FailureKind::Peer`] if the peer does not come or goes too early,
-    /// [`FailureKind::Cancelled`] where the work was cut short.
+    /// [`FailureKind::Peer`] if the peer does not connect or goes too early,
+    /// [`FailureKind::Cancelled`] if the work was cancelled.
     pub fn run(self, control: &Control) -> Result<TaskReport, Failure> {
-        match &self.task.work {
-            Work::Stream { .. } => self.run_stream(control),
-            Work::Pingpong { size_bytes, spec } => {
-                let course = Course::pingpong(*size_bytes, spec);
-                self.run_latency(course, control)
-            }
+        let plan = match &self.task.work {
+            Work::Stream { .. } => return Ok(self.run_stream(control)?),
+            Work::Pingpong { size_bytes, spec } => LatencyPlan::pingpong(*size_bytes, spec),
             Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
-                let course = Course::request_response(
-                    *size,
-                    *rate_per_s,
-                    *seconds,
-                    *warmup_ms,
-                    *deadline_ms,
-                );
-                self.run_latency(course, control)
+                let (rate_per_s, seconds) = (*rate_per_s, *seconds);
+                LatencyPlan::request_response(*size, rate_per_s, seconds, *warmup_ms, *deadline_ms)
             }
-        }
+        };
+        Ok(self.run_latency(&plan, control)?)
     }
 
-    fn run_latency(mut self, course: Course, control: &Control) -> Result<TaskReport, Failure> {
-        let (sent, received) = self.meet(&course.lengths(), control)?;
-        let connection = sent.into_iter().chain(received).next().ok_or_else(not_connected)?;
+    fn run_latency(
+        mut self,
+        plan: &LatencyPlan,
+        control: &Control,
+    ) -> Result<TaskReport, ProbeError> {
+        let Connections { sending, receiving } =
+            self.complete_connections(&plan.message_lengths(), control)?;
+        let connection =
+            sending.into_iter().chain(receiving).next().ok_or(ProbeError::NotConnected)?;
         let (side, raw_samples) = (self.side, self.task.raw_samples);
         let name = if side == Side::Client { "pinger" } else { "ponger" };
-        let seat = Seat::of(&self.task, side, name, 0);
-        hot::run(&seat, || {
-            connection.with(End { side, course: &course, seat: &seat, raw_samples, control })?
+        let thread = PinnedThread::of(&self.task, side, name, 0);
+        thread.run(|| {
+            connection.with(LatencyEnd { side, plan, thread: &thread, raw_samples, control })?
         })
     }
 
-    fn run_stream(mut self, control: &Control) -> Result<TaskReport, Failure> {
+    fn run_stream(mut self, control: &Control) -> Result<TaskReport, ProbeError> {
         let Work::Stream { pattern, spec } = self.task.work.clone() else {
-            return Err(not_connected());
+            unreachable!("only a stream has flows");
         };
-        // Both ends know the size before they know the route, so greetings avoid both choices.
-        let (sent, received) = self.meet(&[spec.write_bytes as usize], control)?;
-        let mut legs = vec![];
+        // Both ends know the size of the spec, but not yet the size that the route allows.
+        let Connections { sending, receiving } =
+            self.complete_connections(&[spec.write_bytes as usize], control)?;
+        let mut flows = vec![];
         for (sender, connections, verb) in
-            [(self.side, sent, "sender"), (self.side.other(), received, "receiver")]
+            [(self.side, sending, "sender"), (self.side.other(), receiving, "receiver")]
         {
             for (index, connection) in flows_of(pattern, sender).zip(connections) {
                 let name = format!("{verb} {index}");
-                let seat = Seat::of(&self.task, self.side, name, index as usize);
-                legs.push(Leg { index, sender, connection, seat });
+                let thread = PinnedThread::of(&self.task, self.side, name, index as usize);
+                flows.push(ConnectedFlow { index, sender, connection, thread });
             }
         }
-        legs.sort_by_key(|leg| leg.index);
-        let Some(first) = legs.first() else { return Err(not_connected()) };
+        flows.sort_by_key(|flow| flow.index);
+        let Some(first) = flows.first() else { return Err(ProbeError::NotConnected) };
         let write_bytes = stream::write_bytes(&spec, &first.connection, UDP_SIZE_BYTES_MAX);
-        let mut report = stream::run(self.side, legs, &spec, write_bytes, control)?;
+        let mut report = stream::run(self.side, flows, &spec, write_bytes, control)?;
         let settings = &mut report.settings;
         if write_bytes != spec.write_bytes as usize {
-            let asked = format!("{} B", spec.write_bytes);
-            settings.insert("write size asked for".to_string(), asked);
+            let requested = format!("{} B", spec.write_bytes);
+            settings.insert("write size asked for".to_string(), requested);
         }
         if let Some(preset) = spec.preset {
             settings.insert("preset".to_string(), preset.to_string());
@@ -158,61 +170,57 @@ impl Endpoint {
         Ok(report)
     }
 
-    /// Greets the peer on each connection and waits for it on each listener, all at once: in a
-    /// pattern of both directions each end waits for the other. Answers what this end sends on, and
-    /// what it receives on, each in the order of the flows.
-    fn meet(
+    /// Does the handshake of each connection and accepts at each listener, all at once: in a
+    /// pattern of both directions each end waits for the other.
+    fn complete_connections(
         &mut self,
-        lengths: &[usize],
+        message_lengths: &[usize],
         control: &Control,
-    ) -> Result<(Vec<Connection>, Vec<Connection>), Failure> {
+    ) -> Result<Connections, ProbeError> {
         let cancelled = || control.cancelled();
         let (connections, listeners) =
             (std::mem::take(&mut self.connections), std::mem::take(&mut self.listeners));
         thread::scope(|scope| {
             let accepting = thread::Builder::new()
                 .spawn_scoped(scope, || {
-                    let accept =
-                        |listener: Listener| listener.accept(lengths, MEET_MAX, &cancelled);
-                    listeners.into_iter().map(accept).collect::<Result<Vec<_>, _>>()
+                    let accept = |listener: Listener| {
+                        listener.accept(message_lengths, CONNECT_TIMEOUT, &cancelled)
+                    };
+                    let accepted: Result<Vec<_>, _> = listeners.into_iter().map(accept).collect();
+                    accepted.map_err(ProbeError::from)
                 })
-                .map_err(|error| hot::no_thread(&error))?;
-            let greeted = connections
-                .into_iter()
-                .map(|mut connection| {
-                    connection.greet(lengths, MEET_MAX, &cancelled).map(|()| connection)
-                })
-                .collect::<Result<Vec<_>, _>>();
-            let accepted = accepting.join().unwrap_or_else(|_| Err(hot::panicked("accepting")));
-            Ok((greeted?, accepted?))
+                .map_err(ProbeError::SpawnThread)?;
+            let handshake = |connection: Connection| {
+                connection.handshake(message_lengths, CONNECT_TIMEOUT, &cancelled)
+            };
+            let sending: Result<Vec<_>, _> = connections.into_iter().map(handshake).collect();
+            let receiving = accepting
+                .join()
+                .unwrap_or_else(|_| Err(ProbeError::Panicked("accepting".to_string())));
+            Ok(Connections { sending: sending?, receiving: receiving? })
         })
     }
 }
 
-/// The end of a latency probe, over any transport.
-struct End<'a> {
+/// One end of a latency probe, over any transport.
+struct LatencyEnd<'a> {
     side: Side,
-    course: &'a Course,
-    seat: &'a Seat,
+    plan: &'a LatencyPlan,
+    thread: &'a PinnedThread,
     raw_samples: bool,
     control: &'a Control,
 }
 
-impl Visitor for End<'_> {
-    type Output = Result<TaskReport, Failure>;
+impl Visitor for LatencyEnd<'_> {
+    type Output = Result<TaskReport, ProbeError>;
 
-    fn visit<T: Transport>(self, mut transport: T) -> Result<TaskReport, Failure> {
-        let End { side, course, seat, raw_samples, control } = self;
+    fn visit<T: Transport>(self, mut transport: T) -> Result<TaskReport, ProbeError> {
+        let LatencyEnd { side, plan, thread, raw_samples, control } = self;
         match side {
-            Side::Client => latency::client(&mut transport, course, seat, raw_samples, control),
-            Side::Server => latency::server(&mut transport, course, seat, control),
+            Side::Client => latency::client(&mut transport, plan, thread, raw_samples, control),
+            Side::Server => latency::server(&mut transport, plan, thread, control),
         }
     }
-}
-
-fn not_connected() -> Failure {
-    Failure::new(FailureKind::BadRequest, "the task was run before it was connected")
-        .hint("prepare it with `listen` and `connect` first")
 }
 
 fn pattern(work: &Work) -> Pattern {
@@ -251,7 +259,7 @@ fn nth_address(address: &str, number: usize) -> Result<String, Failure> {
     Ok(local.to_string())
 }
 
-/// Refuses a task that makes no sense over its stack.
+/// Refuses a task that is impossible over its stack.
 fn check(task: &Task) -> Result<(), Failure> {
     let datagram_bytes_max = match task.stack.protocol {
         Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
@@ -283,13 +291,13 @@ fn check(task: &Task) -> Result<(), Failure> {
     // Written so that a NaN is refused, too.
     if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
         return bad(
-            format!("{seconds} s is no measuring time"),
+            format!("{seconds} s is not a measuring time"),
             &format!("use more than 0 and at most {SECONDS_MAX} s"),
         );
     }
     match &task.work {
         Work::Rr { rate_per_s: Some(rate), .. } if !(*rate > 0.0 && rate.is_finite()) => {
-            bad(format!("{rate} requests/s is no rate"), "use a rate above 0")
+            bad(format!("{rate} requests/s is not a rate"), "use a rate above 0")
         }
         Work::Stream { .. } if task.stack.protocol == Protocol::Xdp => {
             bad("a stream over xdp is not possible".to_string(), "use xdp-tcp, or another probe")

@@ -1,5 +1,5 @@
-//! Where a hot thread ran, and what that gives reason to doubt: the kernel's counters of a thread
-//! ([`nm_sys::counters`]) become a [`Placement`] and its doubts.
+//! Where a measuring thread ran, with its doubts: the kernel's counters of a thread
+//! ([`nm_sys::counters`]) become a [`Placement`].
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PREEMPTIONS_PER_S_MAX: f64 = 10.0;
 /// Share of its CPU that other threads may use before the machine counts as busy.
 const FOREIGN_BUSY_MAX: f64 = 0.05;
 
-/// Watches a hot thread from [`PlacementWatch::start`] to [`PlacementWatch::finish`], which must be
+/// Watches a measuring thread from [`PlacementWatch::start`] to [`PlacementWatch::finish`], which must be
 /// called on the same thread.
 #[derive(Debug)]
 pub struct PlacementWatch {

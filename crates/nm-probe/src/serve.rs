@@ -1,86 +1,91 @@
-//! The end that answers: each request at once, in order, with the sequence number it came with.
+//! The end that responds: to each request at once, in order, with the sequence number it came with.
 
-use nm_model::Failure;
-use nm_transport::greeting::{self, Word};
-use nm_transport::{Fault, SLICE, Transport, failure};
+use nm_transport::handshake::{self, HandshakeMessage};
+use nm_transport::{CALL_TIMEOUT, Transport, TransportError};
 
 use crate::control::Control;
+use crate::error::ProbeError;
 
-/// Idle slices after which a datagram peer is poked, so that its death shows.
-const IDLE_SLICES_POKE: u64 = 5;
+/// Timeouts without a request after which a keep-alive is sent to a datagram peer.
+const TIMEOUTS_PER_KEEPALIVE: u64 = 5;
 
 /// Idle time after which a datagram peer counts as gone, s.
 const IDLE_S_MAX: u64 = 30;
 
-/// Answers requests of `request_bytes` with `response_bytes`, the first bytes echoed, until the
-/// peer has gone, says goodbye, or the task is cancelled. Answers the number of requests.
+/// Responds to requests of `request_bytes` with `response_bytes`, the first bytes echoed, until the
+/// peer closes or dies, or the task is cancelled. Returns the number of requests.
 ///
 /// # Errors
-/// What the system says; a peer that goes is none.
+/// Those of the transport; that the peer closes is none.
 pub fn serve<T: Transport>(
     transport: &mut T,
     request_bytes: usize,
     response_bytes: usize,
     control: &Control,
-) -> Result<u64, Failure> {
-    let lengths = [request_bytes, response_bytes];
-    let mut buffer = vec![0; request_bytes.max(response_bytes).max(greeting::BYTES_MAX)];
-    // A datagram is received with room to spare, so that one of a wrong length is seen as such.
-    let window_bytes = if T::DATAGRAM { buffer.len() } else { request_bytes };
+) -> Result<u64, ProbeError> {
+    let message_lengths = [request_bytes, response_bytes];
+    let mut buffer = vec![0; request_bytes.max(response_bytes).max(handshake::BYTES_MAX)];
+    // A datagram is received with spare room, so that one of a wrong length is detected.
+    let receive_bytes = if T::DATAGRAM { buffer.len() } else { request_bytes };
     let mut served = 0;
-    let mut idle_slices = 0;
+    let mut idle_timeouts = 0;
     loop {
-        match transport.receive(&mut buffer[..window_bytes]) {
+        match transport.receive(&mut buffer[..receive_bytes]) {
             Ok(length) if !T::DATAGRAM || length == request_bytes => {
-                match answer(transport, &buffer[..response_bytes], control) {
+                match respond(transport, &buffer[..response_bytes], control) {
                     Ok(true) => {}
                     Ok(false) => return Ok(served),
-                    Err(fault) => return Err(failure::of_fault(fault, "answering")),
+                    Err(error) => return Err(ProbeError::transport("sending a response")(error)),
                 }
                 served += 1;
-                idle_slices = 0;
+                idle_timeouts = 0;
             }
             Ok(length) => {
-                if greeting::read(&buffer[..length]) == Some(Word::Bye) {
+                if handshake::decode(&buffer[..length]) == Ok(HandshakeMessage::Close) {
                     return Ok(served);
                 }
             }
-            Err(Fault::TimedOut) => {
-                idle_slices += 1;
-                if control.cancelled() || gone(transport, &lengths, idle_slices) {
+            Err(TransportError::TimedOut) => {
+                idle_timeouts += 1;
+                if control.cancelled() || peer_is_gone(transport, &message_lengths, idle_timeouts) {
                     return Ok(served);
                 }
             }
-            Err(Fault::Closed) => return Ok(served),
-            Err(fault) => return Err(failure::of_fault(fault, "waiting for a request")),
+            Err(TransportError::Closed) => return Ok(served),
+            Err(error) => return Err(ProbeError::transport("waiting for a request")(error)),
         }
     }
 }
 
-/// Sends an answer; false if the peer has gone or the task was cancelled.
+/// Sends a response; false if the peer has gone or the task was cancelled.
 #[inline(always)]
-fn answer<T: Transport>(
+fn respond<T: Transport>(
     transport: &mut T,
     response: &[u8],
     control: &Control,
-) -> Result<bool, Fault> {
+) -> Result<bool, TransportError> {
     loop {
         match transport.send(response) {
             Ok(()) => return Ok(!control.cancelled()),
-            Err(Fault::TimedOut) if !control.cancelled() => {}
-            Err(Fault::TimedOut | Fault::Closed) => return Ok(false),
-            Err(fault) => return Err(fault),
+            Err(TransportError::TimedOut) if !control.cancelled() => {}
+            Err(TransportError::TimedOut | TransportError::Closed) => return Ok(false),
+            Err(error) => return Err(error),
         }
     }
 }
 
-/// Whether a datagram peer that has been silent for so long has gone.
+/// Whether a datagram peer counts as gone after so many timeouts without a request.
 #[cold]
-fn gone<T: Transport>(transport: &mut T, lengths: &[usize], idle_slices: u64) -> bool {
+fn peer_is_gone<T: Transport>(
+    transport: &mut T,
+    message_lengths: &[usize],
+    idle_timeouts: u64,
+) -> bool {
     if !T::DATAGRAM {
         return false;
     }
-    let idle_ms = idle_slices * SLICE.as_millis() as u64;
-    let poked = idle_slices.is_multiple_of(IDLE_SLICES_POKE) && transport.poke(lengths).is_err();
-    poked || idle_ms > IDLE_S_MAX * 1_000
+    let idle_ms = idle_timeouts * CALL_TIMEOUT.as_millis() as u64;
+    let unreachable = idle_timeouts.is_multiple_of(TIMEOUTS_PER_KEEPALIVE)
+        && transport.send_keepalive(message_lengths).is_err();
+    unreachable || idle_ms > IDLE_S_MAX * 1_000
 }

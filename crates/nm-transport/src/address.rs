@@ -1,4 +1,4 @@
-//! Addresses as text.
+//! Addresses as text: the wire format of where a listener can be reached.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -6,18 +6,32 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use nm_model::{Failure, FailureKind};
+/// Why a text is not an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It is in none of the forms of [`Address`].
+    #[error("`{text}` is not an address: {field} is wrong")]
+    Address {
+        /// The text.
+        text: String,
+        /// The part that is wrong.
+        field: &'static str,
+    },
+    /// It is not an IP address, with or without port.
+    #[error("`{0}` is not an IP address")]
+    Ip(String),
+}
 
 /// Where a listener can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// TCP or UDP.
     Socket(SocketAddr),
-    /// Unix socket by a name that is no file and ends with its owner (Linux's abstract names).
+    /// Unix socket by an abstract name (unix(7)): no file, and gone with its owner.
     Abstract(String),
     /// Unix socket by path.
     Path(PathBuf),
-    /// Multicast group with the port to the listener, and the port back.
+    /// Multicast group with the port of the listener, and the port of the replies.
     Group(SocketAddr, u16),
     /// UDP by AF_XDP.
     Xdp(SocketAddr),
@@ -26,45 +40,41 @@ pub enum Address {
 }
 
 impl FromStr for Address {
-    type Err = Failure;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Address, Failure> {
-        let wrong = || {
-            Failure::new(FailureKind::BadRequest, format!("`{text}` is not an address")).hint(
-                "write 127.0.0.1:4000, [::1]:4000, unix:@NAME, unix:/PATH, mcast:GROUP:PORT/PORT \
-                 xdp:10.0.0.1:4000 or shm:PID/FD",
-            )
-        };
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let wrong = |field| AddressError::Address { text: text.to_string(), field };
         if let Some(name) = text.strip_prefix("unix:@") {
             return match name {
-                "" => Err(wrong()),
+                "" => Err(wrong("the name")),
                 _ => Ok(Address::Abstract(name.to_string())),
             };
         }
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
-                "" => Err(wrong()),
+                "" => Err(wrong("the path")),
                 _ => Ok(Address::Path(path.into())),
             };
         }
-        if let Some(group) = text.strip_prefix("mcast:") {
-            let (there, back) = group.split_once('/').ok_or_else(wrong)?;
-            let there: SocketAddr = there.parse().map_err(|_| wrong())?;
-            let back = back.parse().map_err(|_| wrong())?;
-            return match there.ip().is_multicast() {
-                true => Ok(Address::Group(there, back)),
-                false => Err(wrong()),
+        if let Some(rest) = text.strip_prefix("mcast:") {
+            let (group, reply_port) = rest.split_once('/').ok_or(wrong("the reply port"))?;
+            let group: SocketAddr = group.parse().map_err(|_| wrong("the group"))?;
+            let reply_port = reply_port.parse().map_err(|_| wrong("the reply port"))?;
+            return match group.ip().is_multicast() {
+                true => Ok(Address::Group(group, reply_port)),
+                false => Err(wrong("the group")),
             };
         }
         if let Some(address) = text.strip_prefix("xdp:") {
-            return address.parse().map(Address::Xdp).map_err(|_| wrong());
+            return address.parse().map(Address::Xdp).map_err(|_| wrong("the IP address or port"));
         }
-        if let Some(place) = text.strip_prefix("shm:") {
-            let (process, descriptor) = place.split_once('/').ok_or_else(wrong)?;
-            let number = |text: &str| text.parse().map_err(|_| wrong());
-            return Ok(Address::Descriptor(number(process)?, number(descriptor)?));
+        if let Some(rest) = text.strip_prefix("shm:") {
+            let (process, descriptor) = rest.split_once('/').ok_or(wrong("the descriptor"))?;
+            let process = process.parse().map_err(|_| wrong("the process"))?;
+            let descriptor = descriptor.parse().map_err(|_| wrong("the descriptor"))?;
+            return Ok(Address::Descriptor(process, descriptor));
         }
-        text.parse().map(Address::Socket).map_err(|_| wrong())
+        text.parse().map(Address::Socket).map_err(|_| wrong("the IP address or port"))
     }
 }
 
@@ -74,7 +84,7 @@ impl fmt::Display for Address {
             Address::Socket(address) => write!(f, "{address}"),
             Address::Abstract(name) => write!(f, "unix:@{name}"),
             Address::Path(path) => write!(f, "unix:{}", path.display()),
-            Address::Group(there, back) => write!(f, "mcast:{there}/{back}"),
+            Address::Group(group, reply_port) => write!(f, "mcast:{group}/{reply_port}"),
             Address::Xdp(address) => write!(f, "xdp:{address}"),
             Address::Descriptor(process, descriptor) => write!(f, "shm:{process}/{descriptor}"),
         }
@@ -85,17 +95,16 @@ impl fmt::Display for Address {
 /// The port is 0, the kernel's choice, where none is given.
 ///
 /// # Errors
-/// A sentence for anything else; names are not looked up.
-pub fn local(text: &str) -> Result<SocketAddr, Failure> {
+/// [`AddressError::Ip`] for anything else; names are not resolved.
+pub fn local(text: &str) -> Result<SocketAddr, AddressError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    text.parse().or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0))).map_err(|_| {
-        Failure::new(FailureKind::BadRequest, format!("`{text}` is not an IP address"))
-            .hint("write 127.0.0.1, 127.0.0.1:4000, ::1 or [::1]:4000")
-    })
+    text.parse()
+        .or_else(|_| bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0)))
+        .map_err(|_| AddressError::Ip(text.to_string()))
 }
 
-/// A group that nobody else is likely to use: administratively scoped, or for this machine only
-/// where `interface` is its loopback.
+/// A random multicast group: administratively scoped, or for this machine only where `interface` is
+/// its loopback.
 pub fn random_group(interface: IpAddr) -> IpAddr {
     let bits = random();
     match interface {
@@ -129,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn addresses_read_back_from_their_text() {
+    fn addresses_round_trip_through_their_text() {
         for text in [
             "127.0.0.1:4000",
             "[::1]:4000",
@@ -154,13 +163,13 @@ mod tests {
             "shm:1",
             "shm:1/../2",
         ] {
-            let failure = text.parse::<Address>().unwrap_err();
-            assert_eq!(failure.kind, FailureKind::BadRequest, "{text}");
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(matches!(error, AddressError::Address { .. }), "{text}");
         }
     }
 
     #[test]
-    fn a_local_address_may_leave_out_the_port() {
+    fn local_address_may_omit_the_port() {
         for (text, address) in [
             ("127.0.0.1", "127.0.0.1:0"),
             ("127.0.0.1:7", "127.0.0.1:7"),
@@ -174,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_multicast_and_differ() {
+    fn random_groups_are_multicast_and_differ() {
         for ip in ["127.0.0.1", "::1", "10.0.0.1", "fe80::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert!(random_group(ip).is_multicast());
@@ -183,7 +192,27 @@ mod tests {
         assert_ne!(random_name(), random_name());
     }
 
+    fn any_address() -> impl Strategy<Value = Address> {
+        let socket =
+            (any::<IpAddr>(), any::<u16>()).prop_map(|(ip, port)| SocketAddr::new(ip, port));
+        let group = (any::<[u8; 3]>(), any::<u16>())
+            .prop_map(|([a, b, c], port)| SocketAddr::from(([239, a, b, c], port)));
+        prop_oneof![
+            socket.clone().prop_map(Address::Socket),
+            socket.prop_map(Address::Xdp),
+            "[a-z0-9-]{1,20}".prop_map(Address::Abstract),
+            "/[a-z0-9/]{0,20}".prop_map(|path| Address::Path(path.into())),
+            (group, any::<u16>()).prop_map(|(group, port)| Address::Group(group, port)),
+            any::<(u32, u32)>().prop_map(|(process, fd)| Address::Descriptor(process, fd)),
+        ]
+    }
+
     proptest! {
+        #[test]
+        fn any_address_round_trips(address in any_address()) {
+            prop_assert_eq!(address.to_string().parse(), Ok(address));
+        }
+
         #[test]
         fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,40}") {
             let _ = (text.parse::<Address>(), local(&text));

@@ -8,35 +8,35 @@ use nm_sys::clock::Deadline;
 use nm_sys::poll::{self, EpollOne, SelectOne};
 use nm_sys::socket::DONT_WAIT;
 
-use crate::SLICE;
+use crate::transport::CALL_TIMEOUT;
 
 /// How an endpoint waits before and in its receive calls.
 pub trait Wait: Send + Sized {
     /// Flags of the receive call.
     const FLAGS: i32;
-    /// Whether a wait that found nothing is tried again at once, until [`Patience`] is spent.
+    /// Whether a wait that found nothing is repeated at once, until [`SpinLimit`] is reached.
     const SPINS: bool;
 
-    /// Gets ready to wait for `fd`.
+    /// Prepares to wait for `fd`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system calls.
     fn new(fd: RawFd) -> io::Result<Self>;
 
-    /// Waits before a receive call; answers whether one is worth making.
+    /// Waits before a receive call; returns whether one is worth making.
     ///
     /// # Errors
-    /// What the system says.
-    fn before(&self, fd: RawFd) -> io::Result<bool>;
+    /// Those of the system call.
+    fn before_receive(&self, fd: RawFd) -> io::Result<bool>;
 
-    /// Waits for at most `limit`; a spinning way looks once.
+    /// Waits for at most `limit`; a spinning way checks once.
     ///
     /// # Errors
-    /// What the system says.
-    fn within(&self, fd: RawFd, limit: Duration) -> io::Result<bool>;
+    /// Those of the system call.
+    fn readable(&self, fd: RawFd, limit: Duration) -> io::Result<bool>;
 }
 
-/// A receive call that sleeps; `SO_RCVTIMEO` wakes it after [`SLICE`].
+/// A receive call that sleeps; `SO_RCVTIMEO` wakes it after [`CALL_TIMEOUT`].
 #[derive(Debug)]
 pub struct Blocking;
 
@@ -49,11 +49,11 @@ impl Wait for Blocking {
     }
 
     #[inline(always)]
-    fn before(&self, _fd: RawFd) -> io::Result<bool> {
+    fn before_receive(&self, _fd: RawFd) -> io::Result<bool> {
         Ok(true)
     }
 
-    fn within(&self, fd: RawFd, limit: Duration) -> io::Result<bool> {
+    fn readable(&self, fd: RawFd, limit: Duration) -> io::Result<bool> {
         poll::readable(fd, limit)
     }
 }
@@ -71,28 +71,28 @@ impl Wait for Spin {
     }
 
     #[inline(always)]
-    fn before(&self, _fd: RawFd) -> io::Result<bool> {
+    fn before_receive(&self, _fd: RawFd) -> io::Result<bool> {
         Ok(true)
     }
 
     #[inline(always)]
-    fn within(&self, _fd: RawFd, _limit: Duration) -> io::Result<bool> {
+    fn readable(&self, _fd: RawFd, _limit: Duration) -> io::Result<bool> {
         Ok(true)
     }
 }
 
-/// Something that can be asked whether a descriptor is ready.
+/// A system call that reports whether a descriptor is ready.
 pub trait Multiplexer: Send + Sized {
-    /// Gets ready to wait for `fd`.
+    /// Prepares to wait for `fd`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system calls.
     fn new(fd: RawFd) -> io::Result<Self>;
 
     /// Whether `fd` is ready within `limit`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system call.
     fn ready(&self, fd: RawFd, limit: Duration) -> io::Result<bool>;
 }
 
@@ -133,12 +133,13 @@ impl Multiplexer for EpollOne {
     }
 }
 
-/// A multiplexer in front of each receive call: sleeping in it, or asking it in a loop.
+/// A multiplexer in front of each receive call: sleeping in it, or calling it in a loop.
 #[derive(Debug)]
 pub struct Multiplexed<M, const SPINS: bool>(M);
 
 impl<M: Multiplexer, const SPINS: bool> Wait for Multiplexed<M, SPINS> {
-    // Ready may turn out to be false (a datagram with a wrong checksum), so never sleep behind it.
+    // A descriptor that is reported ready may have nothing after all (a datagram with a wrong
+    // checksum), so the receive call itself must not sleep.
     const FLAGS: i32 = DONT_WAIT;
     const SPINS: bool = SPINS;
 
@@ -147,38 +148,38 @@ impl<M: Multiplexer, const SPINS: bool> Wait for Multiplexed<M, SPINS> {
     }
 
     #[inline(always)]
-    fn before(&self, fd: RawFd) -> io::Result<bool> {
-        self.0.ready(fd, if SPINS { Duration::ZERO } else { SLICE })
+    fn before_receive(&self, fd: RawFd) -> io::Result<bool> {
+        self.0.ready(fd, if SPINS { Duration::ZERO } else { CALL_TIMEOUT })
     }
 
     #[inline(always)]
-    fn within(&self, fd: RawFd, limit: Duration) -> io::Result<bool> {
+    fn readable(&self, fd: RawFd, limit: Duration) -> io::Result<bool> {
         self.0.ready(fd, if SPINS { Duration::ZERO } else { limit })
     }
 }
 
-/// How long a spinning wait goes on: [`SLICE`], by a clock that is not read before the first
-/// [`Patience::TURNS`] turns, so that a quick answer pays nothing for it.
+/// Ends a spinning wait after [`CALL_TIMEOUT`]. The clock is first read after
+/// [`SpinLimit::SPINS_PER_CLOCK_READ`] spins, so a quick answer does not pay for it.
 #[derive(Debug, Default)]
-pub struct Patience {
-    turns: u32,
+pub struct SpinLimit {
+    spins: u32,
     deadline: Option<Deadline>,
 }
 
-impl Patience {
-    /// Turns between two looks at the clock.
-    pub const TURNS: u32 = 256;
+impl SpinLimit {
+    /// Spins between two readings of the clock.
+    pub const SPINS_PER_CLOCK_READ: u32 = 256;
 
-    /// Counts a turn; answers whether patience is spent.
+    /// Counts a spin; returns whether the limit is reached.
     #[inline(always)]
-    pub fn spent(&mut self) -> bool {
-        self.turns += 1;
-        self.turns == Patience::TURNS && self.look()
+    pub fn count_spin(&mut self) -> bool {
+        self.spins += 1;
+        self.spins == SpinLimit::SPINS_PER_CLOCK_READ && self.deadline_passed()
     }
 
     #[cold]
-    fn look(&mut self) -> bool {
-        self.turns = 0;
-        self.deadline.get_or_insert_with(|| Deadline::after(SLICE)).passed()
+    fn deadline_passed(&mut self) -> bool {
+        self.spins = 0;
+        self.deadline.get_or_insert_with(|| Deadline::after(CALL_TIMEOUT)).passed()
     }
 }

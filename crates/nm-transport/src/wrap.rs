@@ -1,4 +1,4 @@
-//! Middleware: wrappers that lose, delay or trace what passes through any transport.
+//! Wrappers that lose, delay or trace what passes through any transport.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,25 +6,26 @@ use std::time::Duration;
 use nm_model::Doubt;
 use nm_sys::clock::Deadline;
 
-use crate::sim::Dice;
-use crate::{Fault, Transport};
+use crate::sim::Rng;
+use crate::transport::{Transport, TransportError};
 
-/// Loses datagrams on sending, by seed. On a stream it does nothing: streams lose nothing.
+/// Loses datagrams on sending, by seed. Does nothing on a stream.
 #[derive(Debug)]
 pub struct Lossy<T> {
     inner: T,
-    chance: f64,
-    dice: Dice,
+    probability: f64,
+    rng: Rng,
 }
 
 impl<T> Lossy<T> {
-    /// Loses each datagram with this chance, 0 to 1.
-    pub fn new(inner: T, chance: f64, seed: u64) -> Lossy<T> {
-        Lossy { inner, chance, dice: Dice::new(seed) }
+    /// Loses each datagram with this probability, 0 to 1.
+    pub fn new(inner: T, probability: f64, seed: u64) -> Lossy<T> {
+        assert!((0.0..=1.0).contains(&probability), "{probability} is not a probability");
+        Lossy { inner, probability, rng: Rng::new(seed) }
     }
 }
 
-/// Holds the thread up for a fixed time before each message that it sends.
+/// Delays the thread for a fixed time before each message that it sends.
 #[derive(Debug)]
 pub struct Delayed<T> {
     inner: T,
@@ -37,7 +38,7 @@ impl<T> Delayed<T> {
         Delayed { inner, delay }
     }
 
-    fn hold(&self) {
+    fn spin(&self) {
         let deadline = Deadline::after(self.delay);
         while !deadline.passed() {
             std::hint::spin_loop();
@@ -58,32 +59,32 @@ pub enum Event {
     Received,
 }
 
-/// Tells `watcher` of each call before and after it.
+/// Calls `observer` before and after each call.
 #[derive(Debug)]
 pub struct Traced<T, F> {
     inner: T,
-    watcher: F,
+    observer: F,
 }
 
 impl<T, F: FnMut(Event)> Traced<T, F> {
-    /// Watches `inner`.
-    pub fn new(inner: T, watcher: F) -> Traced<T, F> {
-        Traced { inner, watcher }
+    /// Observes `inner`.
+    pub fn new(inner: T, observer: F) -> Traced<T, F> {
+        Traced { inner, observer }
     }
 
     #[inline(always)]
-    fn sending<R>(&mut self, call: impl FnOnce(&mut T) -> R) -> R {
-        (self.watcher)(Event::Sending);
+    fn observe_send<R>(&mut self, call: impl FnOnce(&mut T) -> R) -> R {
+        (self.observer)(Event::Sending);
         let result = call(&mut self.inner);
-        (self.watcher)(Event::Sent);
+        (self.observer)(Event::Sent);
         result
     }
 
     #[inline(always)]
-    fn receiving<R>(&mut self, call: impl FnOnce(&mut T) -> R) -> R {
-        (self.watcher)(Event::Receiving);
+    fn observe_receive<R>(&mut self, call: impl FnOnce(&mut T) -> R) -> R {
+        (self.observer)(Event::Receiving);
         let result = call(&mut self.inner);
-        (self.watcher)(Event::Received);
+        (self.observer)(Event::Received);
         result
     }
 }
@@ -91,42 +92,42 @@ impl<T, F: FnMut(Event)> Traced<T, F> {
 impl<T: Transport> Transport for Lossy<T> {
     const DATAGRAM: bool = T::DATAGRAM;
 
-    fn send(&mut self, message: &[u8]) -> Result<(), Fault> {
-        if T::DATAGRAM && self.dice.happens(self.chance) {
+    fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
+        if T::DATAGRAM && self.rng.event(self.probability) {
             return Ok(());
         }
         self.inner.send(message)
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         self.inner.receive(buffer)
     }
 
-    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         self.inner.receive_some(buffer)
     }
 
-    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
-        if T::DATAGRAM && self.dice.happens(self.chance) {
+    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TransportError> {
+        if T::DATAGRAM && self.rng.event(self.probability) {
             return Ok(Some(bytes.len()));
         }
         self.inner.try_send(bytes)
     }
 
-    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TransportError> {
         self.inner.try_receive(buffer)
     }
 
-    fn wait(&mut self, limit: Duration) -> Result<bool, Fault> {
+    fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
         self.inner.wait(limit)
     }
 
-    fn end_sending(&mut self, lengths: &[usize]) {
-        self.inner.end_sending(lengths);
+    fn end_sending(&mut self, message_lengths: &[usize]) {
+        self.inner.end_sending(message_lengths);
     }
 
-    fn poke(&mut self, lengths: &[usize]) -> Result<(), Fault> {
-        self.inner.poke(lengths)
+    fn send_keepalive(&mut self, message_lengths: &[usize]) -> Result<(), TransportError> {
+        self.inner.send_keepalive(message_lengths)
     }
 
     fn retransmits(&self) -> Option<u64> {
@@ -149,38 +150,38 @@ impl<T: Transport> Transport for Lossy<T> {
 impl<T: Transport> Transport for Delayed<T> {
     const DATAGRAM: bool = T::DATAGRAM;
 
-    fn send(&mut self, message: &[u8]) -> Result<(), Fault> {
-        self.hold();
+    fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
+        self.spin();
         self.inner.send(message)
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         self.inner.receive(buffer)
     }
 
-    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         self.inner.receive_some(buffer)
     }
 
-    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
-        self.hold();
+    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TransportError> {
+        self.spin();
         self.inner.try_send(bytes)
     }
 
-    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TransportError> {
         self.inner.try_receive(buffer)
     }
 
-    fn wait(&mut self, limit: Duration) -> Result<bool, Fault> {
+    fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
         self.inner.wait(limit)
     }
 
-    fn end_sending(&mut self, lengths: &[usize]) {
-        self.inner.end_sending(lengths);
+    fn end_sending(&mut self, message_lengths: &[usize]) {
+        self.inner.end_sending(message_lengths);
     }
 
-    fn poke(&mut self, lengths: &[usize]) -> Result<(), Fault> {
-        self.inner.poke(lengths)
+    fn send_keepalive(&mut self, message_lengths: &[usize]) -> Result<(), TransportError> {
+        self.inner.send_keepalive(message_lengths)
     }
 
     fn retransmits(&self) -> Option<u64> {
@@ -204,40 +205,40 @@ impl<T: Transport, F: FnMut(Event) + Send> Transport for Traced<T, F> {
     const DATAGRAM: bool = T::DATAGRAM;
 
     #[inline(always)]
-    fn send(&mut self, message: &[u8]) -> Result<(), Fault> {
-        self.sending(|inner| inner.send(message))
+    fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
+        self.observe_send(|inner| inner.send(message))
     }
 
     #[inline(always)]
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
-        self.receiving(|inner| inner.receive(buffer))
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
+        self.observe_receive(|inner| inner.receive(buffer))
     }
 
     #[inline(always)]
-    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
-        self.receiving(|inner| inner.receive_some(buffer))
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
+        self.observe_receive(|inner| inner.receive_some(buffer))
     }
 
     #[inline(always)]
-    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
-        self.sending(|inner| inner.try_send(bytes))
+    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TransportError> {
+        self.observe_send(|inner| inner.try_send(bytes))
     }
 
     #[inline(always)]
-    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.receiving(|inner| inner.try_receive(buffer))
+    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TransportError> {
+        self.observe_receive(|inner| inner.try_receive(buffer))
     }
 
-    fn wait(&mut self, limit: Duration) -> Result<bool, Fault> {
+    fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
         self.inner.wait(limit)
     }
 
-    fn end_sending(&mut self, lengths: &[usize]) {
-        self.inner.end_sending(lengths);
+    fn end_sending(&mut self, message_lengths: &[usize]) {
+        self.inner.end_sending(message_lengths);
     }
 
-    fn poke(&mut self, lengths: &[usize]) -> Result<(), Fault> {
-        self.inner.poke(lengths)
+    fn send_keepalive(&mut self, message_lengths: &[usize]) -> Result<(), TransportError> {
+        self.inner.send_keepalive(message_lengths)
     }
 
     fn retransmits(&self) -> Option<u64> {
@@ -260,11 +261,11 @@ impl<T: Transport, F: FnMut(Event) + Send> Transport for Traced<T, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{Mishaps, pair};
+    use crate::sim::{FaultConfig, pair};
 
     #[test]
     fn loss_delay_and_trace_wrap_any_transport() {
-        let (a, mut b) = pair(Mishaps::default(), 0);
+        let (a, mut b) = pair(FaultConfig::default(), 0);
         let mut events = vec![];
         let mut sender =
             Traced::new(Delayed::new(a, Duration::from_micros(10)), |event| events.push(event));
@@ -273,8 +274,8 @@ mod tests {
         drop(sender);
         assert_eq!(events, [Event::Sending, Event::Sent]);
 
-        let (a, mut b) = pair(Mishaps::default(), 0);
+        let (a, mut b) = pair(FaultConfig::default(), 0);
         Lossy::new(a, 1.0, 0).send(b"gone").unwrap();
-        assert_eq!(b.receive(&mut [0; 8]), Err(Fault::Closed));
+        assert_eq!(b.receive(&mut [0; 8]), Err(TransportError::Closed));
     }
 }

@@ -16,8 +16,8 @@ use nm_sys::clock::Deadline;
 use nm_sys::ethtool::Links;
 use nm_sys::namespace::Namespace;
 use nm_sys::xdp::{FlowFilter, XdpPath, XdpSocket};
-use nm_transport::greeting::{self, Word};
-use nm_transport::{Fault, Transport, Visitor};
+use nm_transport::handshake::{self, HandshakeMessage};
+use nm_transport::{Transport, TransportError, Visitor};
 
 use crate::agents::kill;
 use crate::trials::{never, run, short, stacks};
@@ -272,12 +272,12 @@ impl Visitor for Echo<'_> {
         loop {
             transport.send(self.0).unwrap();
             match transport.receive(&mut buffer) {
-                Ok(length) if greeting::read(&buffer[..length]).is_none() => {
+                Ok(length) if handshake::decode(&buffer[..length]).is_err() => {
                     buffer.truncate(length);
                     return buffer;
                 }
-                Ok(_) | Err(Fault::TimedOut) => assert!(!limit.passed(), "no echo"),
-                Err(fault) => panic!("{fault}"),
+                Ok(_) | Err(TransportError::TimedOut) => assert!(!limit.passed(), "no echo"),
+                Err(error) => panic!("{error}"),
             }
         }
     }
@@ -300,15 +300,15 @@ fn with_the_kernel() {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let (mut buffer, mut welcome) = ([0; 2048], [0; greeting::BYTES_MAX]);
+                let (mut buffer, mut ack) = ([0; 2048], [0; handshake::BYTES_MAX]);
                 let limit = Deadline::after(2 * LONG);
                 while !done.load(Ordering::Acquire) && !limit.passed() {
                     let Ok((length, peer)) = kernel.recv_from(&mut buffer) else { continue };
-                    let answer = match greeting::read(&buffer[..length]) {
-                        Some(_) => greeting::write(Word::Welcome, &[], &mut welcome),
-                        None => &buffer[..length],
+                    let response = match handshake::decode(&buffer[..length]) {
+                        Ok(_) => handshake::encode(HandshakeMessage::HelloAck, &[], &mut ack),
+                        Err(_) => &buffer[..length],
                     };
-                    kernel.send_to(answer, peer).unwrap();
+                    kernel.send_to(response, peer).unwrap();
                 }
             });
             for (stack, length) in [("xdp-spin", 1), ("xdp-blocking", 999), ("xdp-spin", 1452)] {
@@ -316,9 +316,9 @@ fn with_the_kernel() {
                 let echo = inside(&client, || {
                     let (stack, local) = (stack.parse().unwrap(), client_ip.to_string());
                     let options = nm_transport::Options::default();
-                    let mut connection =
+                    let connection =
                         nm_transport::connect(stack, &address, &local, &options, LONG).unwrap();
-                    connection.greet(&[length], LONG, &|| false).unwrap();
+                    let connection = connection.handshake(&[length], LONG, &|| false).unwrap();
                     connection.with(Echo(&sent)).unwrap()
                 });
                 assert!(echo == sent, "{stack} {length} over {address}");

@@ -9,7 +9,7 @@ use nm_model::result::RoundData;
 use nm_model::{Case, DoubtKind, FailureKind, Metric, ProbeSpec};
 use nm_sys::clock::Deadline;
 use nm_sys::namespace::Namespace;
-use nm_transport::{Fault, Options, Transport, Visitor, connect};
+use nm_transport::{Options, Transport, TransportError, Visitor, connect, failure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::agents::kill;
@@ -154,8 +154,8 @@ impl Visitor for Exchange {
                     transport.wait(Duration::from_millis(5)).unwrap();
                 }
                 Ok(None) => {}
-                Err(Fault::Closed) => return all,
-                Err(fault) => panic!("{fault}"),
+                Err(TransportError::Closed) => return all,
+                Err(error) => panic!("{error}"),
             }
         }
     }
@@ -207,7 +207,8 @@ fn refused() {
         inside(&client, || {
             let stack = "xdp-tcp-spin".parse().unwrap();
             let (address, local) = (address.to_string(), client_ip.to_string());
-            connect(stack, &address, &local, &Options::default(), limit).unwrap_err()
+            let connected = connect(stack, &address, &local, &Options::default(), limit);
+            failure::from_connection(connected.unwrap_err())
         })
     };
     let closed = failure(SocketAddr::new(server_ip, 9), LONG);

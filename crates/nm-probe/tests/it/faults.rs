@@ -1,4 +1,4 @@
-//! Peers that are not there, go away or say nothing; loss; cancelling.
+//! Peers that are absent, die or stay silent; loss; cancelling.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -7,44 +7,45 @@ use std::time::Duration;
 use nm_model::doubt::DoubtKind;
 use nm_model::result::Statistic;
 use nm_model::stack::Mode;
-use nm_model::{FailureKind, Side};
-use nm_probe::hot::Seat;
-use nm_probe::latency::{self as course, Course};
-use nm_probe::{Control, Endpoint, serve};
+use nm_model::{Failure, FailureKind, Side};
+use nm_probe::latency::{self as probe, LatencyPlan};
+use nm_probe::pinned_thread::PinnedThread;
+use nm_probe::{Control, Endpoint, ProbeError, serve};
 use nm_sys::clock::Moment;
 use nm_transport::Transport;
-use nm_transport::sim::{self, Mishaps};
+use nm_transport::sim::{self, FaultConfig};
 use nm_transport::wrap::{Delayed, Lossy};
 
-use crate::pair::{SECONDS, alone, connected, latency, pingpong, request_response, task};
+use crate::pair::{NOTICE_MAX, alone, connected, latency, pingpong, request_response, task};
 
-const LONG: u64 = 1_000_000_000;
+/// So many samples that a run ends only by a cancel or a failure.
+const ENDLESS: u64 = 1_000_000_000;
 
-fn seat(side: Side) -> Seat {
-    Seat { side, name: "thread".to_string(), cpu: None }
+fn unpinned(side: Side) -> PinnedThread {
+    PinnedThread { side, name: "thread".to_string(), cpu: None }
 }
 
 /// Ping-pong that counts a loss after 20 ms.
-fn impatient(samples: u64) -> Course {
+fn short_timeout(samples: u64) -> LatencyPlan {
     let nm_model::agent::Work::Pingpong { size_bytes, mut spec } = pingpong(16, samples) else {
         unreachable!()
     };
     spec.timeout_ms = 20;
     spec.warmup_ms = 0;
-    Course::pingpong(size_bytes, &spec)
+    LatencyPlan::pingpong(size_bytes, &spec)
 }
 
-/// Runs `course` over a pair of transports; answers the client's report.
+/// Runs `plan` over a pair of transports; returns the client's report.
 fn over<A: Transport, B: Transport>(
     mut client: A,
     mut server: B,
-    course: &Course,
-) -> Result<nm_model::agent::TaskReport, nm_model::Failure> {
+    plan: &LatencyPlan,
+) -> Result<nm_model::agent::TaskReport, ProbeError> {
     let control = Control::new();
-    let [request, response] = course.lengths();
+    let [request, response] = plan.message_lengths();
     thread::scope(|scope| {
         let serving = scope.spawn(|| serve::serve(&mut server, request, response, &control));
-        let report = course::client(&mut client, course, &seat(Side::Client), false, &control);
+        let report = probe::client(&mut client, plan, &unpinned(Side::Client), false, &control);
         control.cancel();
         serving.join().unwrap()?;
         report
@@ -53,8 +54,8 @@ fn over<A: Transport, B: Transport>(
 
 #[test]
 fn lost_datagrams_are_lost_samples() {
-    let (a, b) = sim::pair(Mishaps::default(), 0);
-    let report = over(Lossy::new(a, 0.1, 3), b, &impatient(200)).unwrap();
+    let (a, b) = sim::pair(FaultConfig::default(), 0);
+    let report = over(Lossy::new(a, 0.1, 3), b, &short_timeout(200)).unwrap();
     let round = latency(&report, Statistic::HalfRoundTrip);
     assert_eq!(round.count, Some(200));
     assert!((5..60).contains(&round.lost), "{}", round.lost);
@@ -62,15 +63,15 @@ fn lost_datagrams_are_lost_samples() {
 }
 
 #[test]
-fn doubled_and_shuffled_answers_never_count_twice() {
-    let mishaps = Mishaps { duplicate: 0.3, reorder: 0.3, loss: 0.02, ..Mishaps::default() };
-    let (a, b) = sim::pair(mishaps, 5);
-    let report = over(a, b, &impatient(300)).unwrap();
+fn duplicated_and_reordered_responses_count_once() {
+    let faults = FaultConfig { duplicate: 0.3, reorder: 0.3, loss: 0.02, ..FaultConfig::default() };
+    let (a, b) = sim::pair(faults, 5);
+    let report = over(a, b, &short_timeout(300)).unwrap();
     assert_eq!(latency(&report, Statistic::HalfRoundTrip).count, Some(300));
 
-    let (a, b) = sim::pair(mishaps, 6);
+    let (a, b) = sim::pair(faults, 6);
     let size = "16".parse().unwrap();
-    let open = Course::request_response(size, Some(2_000.0), 0.25, 0, 200);
+    let open = LatencyPlan::request_response(size, Some(2_000.0), 0.25, 0, 200);
     let report = over(a, b, &open).unwrap();
     let round = latency(&report, Statistic::RoundTripFromIntended);
     assert_eq!(round.count.unwrap() + round.lost, 500);
@@ -78,30 +79,30 @@ fn doubled_and_shuffled_answers_never_count_twice() {
 }
 
 #[test]
-fn an_injected_delay_is_in_every_sample() {
+fn injected_delay_is_in_every_sample() {
     let delay = Duration::from_micros(300);
-    let (a, b) = sim::pair(Mishaps::default(), 0);
-    let report = over(a, Delayed::new(b, delay), &impatient(50)).unwrap();
+    let (a, b) = sim::pair(FaultConfig::default(), 0);
+    let report = over(a, Delayed::new(b, delay), &short_timeout(50)).unwrap();
     let round = latency(&report, Statistic::HalfRoundTrip);
     assert!(round.min_ns.unwrap() >= delay.as_nanos() as f64 / 2.0, "{round:?}");
 }
 
 #[test]
-fn a_peer_that_never_answers_is_a_failure() {
-    let (a, _b) = sim::pair(Mishaps { loss: 1.0, ..Mishaps::default() }, 0);
+fn peer_that_never_responds_is_a_failure() {
+    let (a, _b) = sim::pair(FaultConfig { loss: 1.0, ..FaultConfig::default() }, 0);
     let mut a = a;
     let failure =
-        course::client(&mut a, &impatient(10), &seat(Side::Client), false, &Control::new());
-    let failure = failure.unwrap_err();
+        probe::client(&mut a, &short_timeout(10), &unpinned(Side::Client), false, &Control::new());
+    let failure = Failure::from(failure.unwrap_err());
     assert_eq!(failure.kind, FailureKind::Peer);
-    assert!(failure.message.contains("no answer at all"), "{failure}");
+    assert!(failure.message.contains("no response at all"), "{failure}");
 }
 
 #[test]
-fn nobody_there_is_a_sentence() {
+fn absent_peer_is_reported_with_its_address() {
     for stack in ["tcp-spin", "udp-spin", "unix-blocking", "shm-spin"] {
         let work = pingpong(64, 10);
-        // An address that was just given back.
+        // An address whose listener has just been dropped.
         let listener =
             Endpoint::listen(Side::Server, &task(stack, Side::Server, &work), "127.0.0.1");
         let addresses = listener.unwrap().addresses().to_vec();
@@ -117,7 +118,7 @@ fn nobody_there_is_a_sentence() {
 }
 
 #[test]
-fn a_taken_port_is_a_sentence() {
+fn port_in_use_is_reported_with_its_address() {
     for stack in ["tcp-spin", "udp-spin"] {
         let task = task(stack, Side::Server, &pingpong(64, 10));
         let first = Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap();
@@ -128,7 +129,7 @@ fn a_taken_port_is_a_sentence() {
 }
 
 #[test]
-fn a_foreign_address_and_a_wrong_count_are_sentences() {
+fn foreign_address_and_wrong_count_are_bad_requests() {
     let work = pingpong(64, 10);
     let listen = |address| {
         Endpoint::listen(Side::Client, &task("tcp-spin", Side::Server, &work), address).map(drop)
@@ -147,12 +148,12 @@ fn a_foreign_address_and_a_wrong_count_are_sentences() {
 }
 
 #[test]
-fn cancelling_ends_both_ends_in_every_mode() {
+fn cancel_ends_both_ends_in_every_mode() {
     let _alone = alone();
     for protocol in ["tcp", "udp", "unix", "mcast"] {
         for mode in Mode::ALL.iter().filter(|mode| **mode != Mode::BusyPoll) {
             let stack = format!("{protocol}-{mode}");
-            let (client, server) = connected(&stack, &pingpong(64, LONG), "127.0.0.1").unwrap();
+            let (client, server) = connected(&stack, &pingpong(64, ENDLESS), "127.0.0.1").unwrap();
             let (control, server_control) = (Control::new(), Control::new());
             thread::scope(|scope| {
                 let serving = scope.spawn(|| server.run(&server_control));
@@ -164,8 +165,8 @@ fn cancelling_ends_both_ends_in_every_mode() {
                 serving.join().unwrap().unwrap();
                 control.cancel();
                 let failure = pinging.join().unwrap().unwrap_err();
-                assert!(cancelled.elapsed() < SECONDS, "{stack}");
-                // It may have seen the server go before it was told.
+                assert!(cancelled.elapsed() < NOTICE_MAX, "{stack}");
+                // It may have noticed that the server had gone before it was cancelled.
                 let kinds = [FailureKind::Cancelled, FailureKind::Peer];
                 assert!(kinds.contains(&failure.kind), "{stack}: {failure}");
             });
@@ -174,7 +175,7 @@ fn cancelling_ends_both_ends_in_every_mode() {
 }
 
 #[test]
-fn cancelling_before_the_peer_comes_ends_the_wait() {
+fn cancel_before_the_peer_connects_ends_the_wait() {
     for stack in ["tcp-spin", "udp-blocking", "mcast-spin", "unix-epoll", "shm-spin"] {
         let task = task(stack, Side::Server, &pingpong(64, 10));
         let server = Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap();
@@ -184,8 +185,8 @@ fn cancelling_before_the_peer_comes_ends_the_wait() {
     }
 }
 
-/// Ends one side in the middle, as if its process had been killed: its sockets close, and it says
-/// nothing. A panic in the transport's place would do more than a killed process does.
+/// Ends one side in the middle, as if its process had been killed: its sockets close without a
+/// close message. A panic of its thread would do more than a killed process does.
 fn kill_one(stack: &str, kill: Side, work: &nm_model::agent::Work) {
     let (client, server) = connected(stack, work, "127.0.0.1").unwrap();
     let (control, server_control) = (Control::new(), Control::new());
@@ -209,12 +210,12 @@ fn kill_one(stack: &str, kill: Side, work: &nm_model::agent::Work) {
             assert!(pinging.join().unwrap().is_err(), "{stack}");
             assert!(serving.join().unwrap().is_ok(), "{stack}");
         }
-        assert!(killed.elapsed() < SECONDS, "{stack}");
+        assert!(killed.elapsed() < NOTICE_MAX, "{stack}");
     });
 }
 
 #[test]
-fn a_lost_peer_is_seen_by_the_other_end() {
+fn lost_peer_is_noticed_by_the_other_end() {
     let _alone = alone();
     for stack in [
         "tcp-blocking",
@@ -227,7 +228,7 @@ fn a_lost_peer_is_seen_by_the_other_end() {
         "shm-blocking",
     ] {
         for kill in [Side::Client, Side::Server] {
-            kill_one(stack, kill, &pingpong(64, LONG));
+            kill_one(stack, kill, &pingpong(64, ENDLESS));
             kill_one(stack, kill, &request_response("64", Some(500.0), 60.0));
         }
     }

@@ -1,4 +1,4 @@
-//! Both ends of each probe over loopback: that figures come out, and that nothing hangs.
+//! Both ends of each probe over loopback: that figures are reported, and that nothing hangs.
 
 mod faults;
 mod matrix;
@@ -6,3 +6,6 @@ mod pair;
 mod quiet;
 mod stalls;
 mod streams;
+
+#[global_allocator]
+static ALLOCATOR: nm_test_support::CountingAllocator = nm_test_support::CountingAllocator;

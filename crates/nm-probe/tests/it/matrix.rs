@@ -13,7 +13,7 @@ use crate::pair::{Ended, latency, pingpong, request_response, run, task};
 const PROTOCOLS: [Protocol; 4] =
     [Protocol::Tcp, Protocol::Udp, Protocol::Multicast, Protocol::Unix];
 
-/// `SO_BUSY_POLL` needs a privilege that the one who runs the tests may not have.
+/// `SO_BUSY_POLL` needs a privilege that the user of the tests may not have.
 fn may_busy_poll() -> bool {
     let (a, _b) = socket::unix_pair().unwrap();
     socket::set_busy_poll(std::os::fd::AsFd::as_fd(&a), 50).is_ok()
@@ -30,7 +30,7 @@ fn stacks() -> Vec<String> {
         .collect()
 }
 
-fn placed(report: &TaskReport, side: Side, stack: &str) {
+fn check_placement(report: &TaskReport, side: Side, stack: &str) {
     let [placement] = &report.placements[..] else { panic!("{stack}: {report:?}") };
     assert_eq!(placement.side, side, "{stack}");
     assert!(cpu::allowed().contains(&placement.pinned_cpu.unwrap()), "{stack}");
@@ -43,8 +43,8 @@ fn check_pingpong(stack: &str, samples: u64, ended: &Ended) {
     assert!(round.min_ns.unwrap() > 0.0 && round.rate_per_s.unwrap() > 0.0, "{stack}");
     let (statistic, raw) = &ended.samples[0];
     assert_eq!((*statistic, raw.len() as u64), (Statistic::HalfRoundTrip, samples), "{stack}");
-    placed(&ended.client, Side::Client, stack);
-    placed(&ended.server, Side::Server, stack);
+    check_placement(&ended.client, Side::Client, stack);
+    check_placement(&ended.server, Side::Server, stack);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn pingpong_works_over_ipv6() {
             check_pingpong(stack, 100, &ended);
         }
     } else {
-        // Without IPv6 the address is refused in a sentence.
+        // Without IPv6 the address is refused with a message.
         let task = task("tcp-spin", Side::Server, &pingpong(64, 1));
         let failure = Endpoint::listen(Side::Server, &task, "::1").unwrap_err();
         assert!(!failure.message.is_empty());
@@ -99,7 +99,7 @@ fn multicast_works_over_ipv6_where_a_link_carries_it() {
                 check_pingpong(stack, 100, &ended);
             }
         } else if let Err(failure) = run("mcast-spin", &pingpong(64, 100), "::1") {
-            // Loopback has no route for it, and that must be said.
+            // Loopback has no route for it, which the message must name.
             assert!(failure.message.contains("has no route"), "{failure}");
         }
     })
@@ -124,7 +124,7 @@ fn pingpong_carries_every_size() {
 }
 
 #[test]
-fn ends_may_wait_in_different_ways() {
+fn ends_may_use_different_modes() {
     let _alone = crate::pair::alone();
     let work = pingpong(64, 100);
     let listen = |stack, side| Endpoint::listen(side, &task(stack, side, &work), "127.0.0.1");
@@ -142,7 +142,7 @@ fn ends_may_wait_in_different_ways() {
 }
 
 #[test]
-fn shared_memory_comes_with_the_limit_of_its_pair_of_cpus() {
+fn shared_memory_reports_the_cache_line_limit_of_its_cpus() {
     for stack in ["shm-spin", "shm-blocking"] {
         let ended = run(stack, &pingpong(8, 100), "127.0.0.1").unwrap();
         let limit = ended.client.settings.get(CACHE_LINE_LIMIT);
@@ -150,7 +150,7 @@ fn shared_memory_comes_with_the_limit_of_its_pair_of_cpus() {
             let ns = limit.and_then(|text| text.strip_suffix(" ns")).expect(stack);
             assert!(ns.parse::<u32>().unwrap() > 0, "{stack}: {ns}");
         } else {
-            assert_eq!(limit, None, "one CPU has no line to pass on");
+            assert_eq!(limit, None, "one CPU has no cache line to transfer");
         }
     }
     let ended = run("tcp-spin", &pingpong(8, 100), "127.0.0.1").unwrap();
@@ -168,8 +168,8 @@ fn request_response_works_over_every_stack() {
         assert_eq!(service.count, from_due.count, "{stack}");
         assert!(service.min_ns.unwrap() > 0.0, "{stack}");
         assert!(from_due.mean_ns.unwrap() >= service.mean_ns.unwrap(), "{stack}");
-        placed(&ended.client, Side::Client, &stack);
-        placed(&ended.server, Side::Server, &stack);
+        check_placement(&ended.client, Side::Client, &stack);
+        check_placement(&ended.server, Side::Server, &stack);
     }
 }
 
@@ -186,7 +186,7 @@ fn request_response_carries_every_size() {
 }
 
 #[test]
-fn the_closed_loop_says_that_it_is_one() {
+fn closed_loop_is_a_doubt() {
     for stack in ["tcp-blocking", "udp-spin", "unix-epoll-spin"] {
         let work = request_response("64,100", None, 0.05);
         let ended = run(stack, &work, "127.0.0.1").unwrap();
@@ -199,7 +199,7 @@ fn the_closed_loop_says_that_it_is_one() {
 }
 
 #[test]
-fn tasks_that_make_no_sense_are_refused() {
+fn impossible_tasks_are_refused() {
     let refused = |stack: &str, work: &Work| {
         let task = task(stack, Side::Server, work);
         Endpoint::listen(Side::Server, &task, "127.0.0.1").unwrap_err()
@@ -218,7 +218,7 @@ fn tasks_that_make_no_sense_are_refused() {
         assert_eq!(failure.kind, FailureKind::BadRequest, "{stack} {work:?}");
         assert!(failure.hint.is_some());
     }
-    // On loopback, and waiting in ways that they do not have.
+    // On loopback, and with modes that these protocols do not have.
     for stack in ["shm-epoll", "shm-busy-poll", "xdp-spin", "xdp-epoll"] {
         assert_eq!(refused(stack, &pingpong(64, 1)).kind, FailureKind::NotAvailable);
     }

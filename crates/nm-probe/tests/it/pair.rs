@@ -12,10 +12,10 @@ use nm_probe::{Control, Endpoint};
 use nm_sys::clock::Moment;
 use nm_sys::cpu;
 
-/// How long a server may take to see that its client has gone.
-pub const SECONDS: Duration = Duration::from_secs(8);
+/// How long a server may take to notice that its client has gone.
+pub const NOTICE_MAX: Duration = Duration::from_secs(8);
 
-/// Spinning threads of several tests at once would only fight for the CPUs.
+/// Spinning threads of several tests at once would only compete for the CPUs.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +66,7 @@ pub struct Ended {
     pub samples: Vec<(Statistic, Vec<u32>)>,
 }
 
-/// Runs both ends to their end; the server must see by itself that the client has gone.
+/// Runs both ends to their end; the server must notice by itself that the client has gone.
 pub fn run(stack: &str, work: &Work, address: &str) -> Result<Ended, Failure> {
     let _alone = alone();
     let (client, server) = connected(stack, work, address)?;
@@ -76,7 +76,7 @@ pub fn run(stack: &str, work: &Work, address: &str) -> Result<Ended, Failure> {
         let client = client.run(&control);
         let gone = Moment::now();
         while !serving.is_finished() {
-            assert!(gone.elapsed() < SECONDS, "{stack}: the server goes on without its client");
+            assert!(gone.elapsed() < NOTICE_MAX, "{stack}: the server runs on without its client");
             thread::sleep(Duration::from_millis(1));
         }
         let server = serving.join().unwrap();

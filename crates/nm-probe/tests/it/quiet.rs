@@ -1,54 +1,20 @@
 //! The measuring loops allocate nothing and make no system call but the transport's own.
-//!
-//! Allocations are counted by a global allocator, thread by thread. System calls are counted by the
-//! kernel: a seccomp filter on the client's thread, which its children inherit, reports every call
-//! to a supervisor (seccomp user notification, Linux 5.5), who writes its number down and lets it
-//! go on. No privilege and no other program is needed.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use nm_model::result::Statistic;
 use nm_model::stack::{Mode, Protocol, Stack};
-use nm_probe::{Control, closed, open, serve};
+use nm_probe::closed::{ClosedLoopClient, ClosedLoopPlan, ClosedLoopSamples};
+use nm_probe::open::{self, OpenLoopPlan};
+use nm_probe::{Control, serve};
 use nm_sys::clock::{Clock, Moment};
+use nm_test_support::{Calls, allocations, report_system_calls, supervise};
 use nm_transport::wrap::{Event, Traced};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
 use crate::pair::{alone, connected, latency, pingpong, request_response};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches only a plain cell.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-/// Allocations and releases of the current thread so far.
-fn allocations() -> u64 {
-    ALLOCATIONS.get()
-}
 
 const MODES: [Mode; 8] = [
     Mode::Blocking,
@@ -81,7 +47,7 @@ impl Visitor for ClosedClient<'_> {
     type Output = u64;
 
     fn visit<T: Transport>(self, mut transport: T) -> u64 {
-        let plan = closed::Plan {
+        let plan = ClosedLoopPlan {
             request_bytes: SIZE,
             response_bytes: SIZE,
             warmup_ms: 1,
@@ -89,16 +55,16 @@ impl Visitor for ClosedClient<'_> {
             samples_max: 3_000,
             time_ms: 10_000,
             timeout_ms: 1_000,
-            shown: Statistic::HalfRoundTrip,
+            statistic: Statistic::HalfRoundTrip,
         };
-        let mut course = closed::Course::new(&plan).unwrap();
+        let mut samples = ClosedLoopSamples::new(&plan).unwrap();
         let clock = Clock::system();
-        let mut client = closed::Client::new(&mut transport, clock, plan, self.0);
+        let mut client = ClosedLoopClient::new(&mut transport, clock, plan, self.0);
         client.warm_up().unwrap();
         let before = allocations();
-        client.measure(&mut course).unwrap();
+        client.measure(&mut samples).unwrap();
         let counted = allocations() - before;
-        assert_eq!(course.taken.len(), 3_000);
+        assert_eq!(samples.round_trips.len(), 3_000);
         counted
     }
 }
@@ -109,7 +75,7 @@ impl Visitor for OpenClient<'_> {
     type Output = u64;
 
     fn visit<T: Transport>(self, transport: T) -> u64 {
-        let plan = open::Plan {
+        let plan = OpenLoopPlan {
             request_bytes: SIZE,
             response_bytes: SIZE,
             rate_per_s: 5_000.0,
@@ -125,8 +91,8 @@ impl Visitor for OpenClient<'_> {
                 last = allocations();
             }
         });
-        let course = open::run(&mut transport, Clock::system(), &plan, self.0).unwrap();
-        assert_eq!((course.answered().count(), course.lost()), (1_500, 0));
+        let samples = open::run(&mut transport, Clock::system(), &plan, self.0).unwrap();
+        assert_eq!((samples.latencies().count(), samples.lost()), (1_500, 0));
         drop(transport);
         last - first.unwrap()
     }
@@ -158,80 +124,24 @@ fn counted<V: Visitor<Output = u64>>(
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocations_and_releases_are_counted() {
     let before = allocations();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(allocations() - before, 2);
 }
 
 #[test]
-fn the_measuring_loops_allocate_nothing() {
+fn measuring_loops_allocate_nothing() {
     let _alone = alone();
     let memory = [(Protocol::Shm, Mode::Blocking), (Protocol::Shm, Mode::Spin)];
     for (protocol, mode) in MODES.map(|mode| (Protocol::Unix, mode)).into_iter().chain(memory) {
         let (ends, control) = (|| ends(protocol, mode), Control::new());
         let (client, server) = counted(ends(), &control, ClosedClient(&control));
-        // The server's one buffer is made and released, however many requests there are.
+        // The server allocates and releases one buffer, however many requests there are.
         assert_eq!((client, server), (0, 2), "{protocol}-{mode}, closed loop");
         let (client, server) = counted(ends(), &control, OpenClient(&control));
         assert_eq!((client, server), (0, 2), "{protocol}-{mode}, open loop");
     }
-}
-
-/// System calls by thread, in order.
-type Calls = BTreeMap<u32, Vec<i64>>;
-
-/// A filter that reports every system call of the current thread and its children, and the
-/// descriptor on which the reports come.
-fn report_system_calls() -> i32 {
-    let mut instruction = libc::sock_filter {
-        code: (libc::BPF_RET | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 0,
-        k: libc::SECCOMP_RET_USER_NOTIF,
-    };
-    let program = libc::sock_fprog { len: 1, filter: &mut instruction };
-    // SAFETY: plain numbers; and a live program of the length that it tells.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &raw const program,
-        ) as i32
-    }
-}
-
-/// Takes reports until the last filtered thread has ended, and lets each call go on.
-fn supervise(reports: i32) -> Calls {
-    const RECEIVE: libc::c_ulong = 0xc050_2100; // SECCOMP_IOCTL_NOTIF_RECV
-    const SEND: libc::c_ulong = 0xc018_2101; // SECCOMP_IOCTL_NOTIF_SEND
-    let mut calls = Calls::new();
-    loop {
-        let mut entry = libc::pollfd { fd: reports, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live entry, as told.
-        let found = unsafe { libc::poll(&mut entry, 1, 10_000) };
-        if found <= 0 || entry.revents & libc::POLLHUP != 0 {
-            break;
-        }
-        // SAFETY: all-zero structures are valid and what the kernel asks for; both requests fill or
-        // read a live structure of the size that is part of their number.
-        unsafe {
-            let mut report: libc::seccomp_notif = std::mem::zeroed();
-            if libc::ioctl(reports, RECEIVE as _, &mut report) != 0 {
-                continue; // the thread ended in between
-            }
-            calls.entry(report.pid).or_default().push(i64::from(report.data.nr));
-            let mut answer: libc::seccomp_notif_resp = std::mem::zeroed();
-            answer.id = report.id;
-            answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-            libc::ioctl(reports, SEND as _, &mut answer);
-        }
-    }
-    // SAFETY: the descriptor is ours and used no more.
-    unsafe { libc::close(reports) };
-    calls
 }
 
 /// All system calls made while `work` runs on a thread of its own.
@@ -241,7 +151,7 @@ fn system_calls<R: Send>(work: impl FnOnce() -> R + Send) -> (R, Calls) {
     thread::scope(|scope| {
         let working = scope.spawn(|| {
             let listener = report_system_calls();
-            // From here on every call waits for the supervisor, so the number goes by memory.
+            // From here on every call waits for the supervisor, so the descriptor is passed by memory.
             reports.store(listener, Ordering::Release);
             assert!(listener >= 0, "seccomp user notification is not available on this kernel");
             work()
@@ -285,7 +195,7 @@ fn transport_calls(mode: Mode) -> Vec<i64> {
 const SAMPLES: u64 = 300;
 
 #[test]
-fn the_closed_loop_calls_only_its_transport() {
+fn closed_loop_calls_only_its_transport() {
     let _alone = alone();
     for protocol in ["tcp", "udp"] {
         for mode in MODES {
@@ -311,19 +221,22 @@ fn the_closed_loop_calls_only_its_transport() {
             let foreign: Vec<_> = looped.iter().filter(|call| !expected.contains(call)).collect();
             assert!(foreign.is_empty(), "{stack}: system calls {foreign:?}");
             if mode == Mode::Blocking {
-                // One send and one receive a message; a receive is made again only where it slept
-                // through a whole slice.
+                // One send and one receive per message; a receive is repeated only after a timeout.
                 let receives = looped.iter().filter(|&&call| call == libc::SYS_recvfrom).count();
-                let again_max = begun.elapsed().as_millis() / nm_transport::SLICE.as_millis();
-                let again = receives as u128 - u128::from(SAMPLES);
-                assert!(again <= again_max, "{stack}: {again} receives more than messages");
+                let repeated_max =
+                    begun.elapsed().as_millis() / nm_transport::CALL_TIMEOUT.as_millis();
+                let repeated = receives as u128 - u128::from(SAMPLES);
+                assert!(
+                    repeated <= repeated_max,
+                    "{stack}: {repeated} receives more than messages"
+                );
             }
         }
     }
 }
 
 #[test]
-fn shared_memory_makes_no_system_call_for_a_message() {
+fn shared_memory_makes_no_system_call_per_message() {
     let _alone = alone();
     const MANY: u64 = 50_000;
     let (client, server) = connected("shm-spin", &pingpong(64, MANY), "127.0.0.1").unwrap();
@@ -334,13 +247,13 @@ fn shared_memory_makes_no_system_call_for_a_message() {
     });
     let count = latency(&report, Statistic::HalfRoundTrip).count.unwrap();
     assert!(count > 1_000, "{count}");
-    // Making the memory and the threads, and a look at the other process every 10 ms.
+    // Making the memory and the threads, and a check of the other process every 10 ms.
     let all: usize = calls.values().map(Vec::len).sum();
     assert!((all as u64) < count / 4, "{all} system calls for {count} messages: {calls:?}");
 }
 
 #[test]
-fn the_open_loop_calls_only_its_transport() {
+fn open_loop_calls_only_its_transport() {
     let _alone = alone();
     for mode in MODES {
         let stack = format!("tcp-{mode}");

@@ -1,4 +1,4 @@
-//! Stalls of either end must show in the open loop, and must be hidden by the closed one.
+//! Stalls of either end must be in the latencies of the open loop; the closed loop hides them.
 
 use std::thread;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use nm_model::metric::Metric;
 use nm_model::probe::Side;
 use nm_model::result::Statistic;
 use nm_model::stack::Mode;
-use nm_probe::hot::Seat;
-use nm_probe::latency::{self as course, Course};
+use nm_probe::latency::{self as probe, LatencyPlan};
+use nm_probe::pinned_thread::PinnedThread;
 use nm_probe::{Control, serve};
 use nm_sys::clock::Moment;
-use nm_transport::{Connection, Fault, Transport, Visitor};
+use nm_transport::{Connection, Transport, TransportError, Visitor};
 
 use crate::pair::{alone, latency};
 
@@ -20,8 +20,7 @@ const STALL: Duration = Duration::from_millis(20);
 const STALLS: u32 = 10;
 const RUN: Duration = Duration::from_secs(4);
 
-/// Stops the thread for [`STALL`] ten times in [`RUN`], wherever it is: what a stopped process
-/// does.
+/// Stops the thread for [`STALL`] ten times in [`RUN`], at any point, as a stopped process does.
 struct Stalling<T> {
     inner: T,
     begin: Option<Moment>,
@@ -47,59 +46,59 @@ impl<T> Stalling<T> {
 impl<T: Transport> Transport for Stalling<T> {
     const DATAGRAM: bool = T::DATAGRAM;
 
-    fn send(&mut self, message: &[u8]) -> Result<(), Fault> {
+    fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
         self.inner.send(message)
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         self.maybe_stall();
         self.inner.receive(buffer)
     }
 
-    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         self.inner.receive_some(buffer)
     }
 
-    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TransportError> {
         self.inner.try_send(bytes)
     }
 
-    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TransportError> {
         self.maybe_stall();
         self.inner.try_receive(buffer)
     }
 
-    fn wait(&mut self, limit: Duration) -> Result<bool, Fault> {
+    fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
         self.inner.wait(limit)
     }
 
-    fn end_sending(&mut self, lengths: &[usize]) {
-        self.inner.end_sending(lengths);
+    fn end_sending(&mut self, message_lengths: &[usize]) {
+        self.inner.end_sending(message_lengths);
     }
 }
 
-struct End<'a> {
+struct StallingEnd<'a> {
     side: Side,
     stalls: bool,
-    course: &'a Course,
+    plan: &'a LatencyPlan,
     control: &'a Control,
 }
 
-impl Visitor for End<'_> {
+impl Visitor for StallingEnd<'_> {
     type Output = Option<nm_model::agent::TaskReport>;
 
     fn visit<T: Transport>(self, transport: T) -> Self::Output {
         let mut transport = Stalling::new(transport, self.stalls);
-        let [request, response] = self.course.lengths();
+        let [request, response] = self.plan.message_lengths();
         match self.side {
             Side::Server => {
                 serve::serve(&mut transport, request, response, self.control).unwrap();
                 None
             }
             Side::Client => {
-                let seat = Seat { side: Side::Client, name: "pinger".to_string(), cpu: None };
-                let report =
-                    course::client(&mut transport, self.course, &seat, false, self.control);
+                let thread =
+                    PinnedThread { side: Side::Client, name: "pinger".to_string(), cpu: None };
+                let report = probe::client(&mut transport, self.plan, &thread, false, self.control);
                 assert!(!self.stalls || transport.stalls == STALLS, "{}", transport.stalls);
                 Some(report.unwrap())
             }
@@ -111,10 +110,10 @@ impl Visitor for End<'_> {
 fn stalled(side: Side, rate_per_s: Option<f64>) -> nm_model::agent::TaskReport {
     let _alone = alone();
     let seconds = RUN.as_secs_f64();
-    let course = Course::request_response("64".parse().unwrap(), rate_per_s, seconds, 0, 1_000);
+    let plan = LatencyPlan::request_response("64".parse().unwrap(), rate_per_s, seconds, 0, 1_000);
     let (a, b) = Connection::unix_pair(Mode::Blocking).unwrap();
     let control = Control::new();
-    let end = |end| End { side: end, stalls: end == side, course: &course, control: &control };
+    let end = |end| StallingEnd { side: end, stalls: end == side, plan: &plan, control: &control };
     thread::scope(|scope| {
         let server = end(Side::Server);
         let serving = scope.spawn(move || b.with(server).map(drop));
@@ -129,7 +128,7 @@ fn p99_ns(report: &nm_model::agent::TaskReport, statistic: Statistic) -> f64 {
 }
 
 #[test]
-fn the_open_loop_shows_stalls_of_either_end() {
+fn open_loop_shows_stalls_of_either_end() {
     let half_stall_ns = STALL.as_nanos() as f64 / 2.0;
     for side in [Side::Server, Side::Client] {
         let report = stalled(side, Some(1_000.0));
@@ -139,8 +138,8 @@ fn the_open_loop_shows_stalls_of_either_end() {
         assert!(p99 > half_stall_ns, "{side}: p99 {p99} ns");
         let behind = report.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Behind);
         if side == Side::Client {
-            assert!(behind, "a stalled client says that it fell behind: {:?}", report.doubts);
-            // What was sent late is not in the service time: that is why both are kept.
+            assert!(behind, "a stalled client fell behind its schedule: {:?}", report.doubts);
+            // The service time does not contain the lateness of the send, so both are reported.
             let service = p99_ns(&report, Statistic::RoundTrip);
             assert!(service < p99, "{service} {p99}");
         }
@@ -148,7 +147,7 @@ fn the_open_loop_shows_stalls_of_either_end() {
 }
 
 #[test]
-fn the_closed_loop_hides_them() {
+fn closed_loop_hides_stalls() {
     let half_stall_ns = STALL.as_nanos() as f64 / 2.0;
     for side in [Side::Server, Side::Client] {
         let report = stalled(side, None);

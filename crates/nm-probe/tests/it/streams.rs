@@ -11,7 +11,7 @@ use nm_model::{FailureKind, Side};
 use nm_probe::{Control, Endpoint};
 use nm_sys::clock::Moment;
 
-use crate::pair::{SECONDS, alone, connected, run, task};
+use crate::pair::{NOTICE_MAX, alone, connected, run, task};
 
 fn stream(pattern: &str, seconds: f64) -> Work {
     let spec = StreamSpec { seconds, omit_ms: 50, ..StreamSpec::default() };
@@ -19,7 +19,7 @@ fn stream(pattern: &str, seconds: f64) -> Work {
 }
 
 #[test]
-fn every_flow_is_counted_where_it_arrives() {
+fn every_flow_is_counted_at_its_receiver() {
     for (stack, pattern, to_server, to_client) in [
         ("tcp-blocking", "1-uni-1", vec![0], vec![]),
         ("tcp-spin", "1-uni-1", vec![0], vec![]),
@@ -56,7 +56,7 @@ fn every_flow_is_counted_where_it_arrives() {
 }
 
 #[test]
-fn shared_memory_carries_bulk_in_both_directions() {
+fn shared_memory_carries_streams_in_both_directions() {
     for stack in ["shm-blocking", "shm-spin"] {
         for (pattern, to_server, to_client) in [("1-uni-1", 1, 0), ("2-bi-2", 1, 1)] {
             let ended = run(stack, &stream(pattern, 0.2), "127.0.0.1").unwrap();
@@ -71,7 +71,7 @@ fn shared_memory_carries_bulk_in_both_directions() {
 }
 
 #[test]
-fn datagrams_are_counted_and_losses_told() {
+fn datagrams_are_counted_and_losses_are_a_doubt() {
     for (stack, write_bytes) in
         [("udp-blocking", 1_400), ("udp-spin", 1_400), ("mcast-poll", 1_400)]
     {
@@ -90,7 +90,7 @@ fn datagrams_are_counted_and_losses_told() {
 }
 
 #[test]
-fn a_write_that_no_datagram_holds_is_cut_and_said() {
+fn write_larger_than_a_datagram_is_reduced_and_reported() {
     let ended = run("udp-blocking", &stream("1-uni-1", 0.2), "127.0.0.1").unwrap();
     assert_eq!(ended.server.settings["write size asked for"], "131072 B");
     let mtu: u32 = ended.server.settings["MTU"].trim_end_matches(" B").parse().unwrap();
@@ -99,7 +99,7 @@ fn a_write_that_no_datagram_holds_is_cut_and_said() {
 }
 
 #[test]
-fn settings_are_taken_and_read_back() {
+fn settings_are_applied_and_reported() {
     let spec = StreamSpec {
         seconds: 0.2,
         omit_ms: 20,
@@ -116,7 +116,7 @@ fn settings_are_taken_and_read_back() {
     for report in [&ended.client, &ended.server] {
         assert_eq!(report.settings["congestion control"], "reno");
         assert_eq!(report.settings["write size"], "16384 B");
-        // The kernel doubles what it is asked for.
+        // The kernel doubles the requested size.
         assert_eq!(report.settings["send buffer"], "131072 B");
     }
     let unknown = StreamSpec { congestion: Some("no-such".to_string()), ..spec };
@@ -127,7 +127,7 @@ fn settings_are_taken_and_read_back() {
 }
 
 #[test]
-fn a_lost_peer_or_a_cancel_ends_all_flows() {
+fn lost_peer_or_cancel_ends_all_flows() {
     let _alone = alone();
     for (stack, lost) in [
         ("tcp-blocking", Side::Client),
@@ -142,10 +142,10 @@ fn a_lost_peer_or_a_cancel_ends_all_flows() {
             let serving = scope.spawn(|| server.run(&server_control));
             let sending = scope.spawn(|| client.run(&control));
             let begin = Moment::now();
-            while server_control.progress().is_none() && begin.elapsed() < SECONDS {
+            while server_control.progress().is_none() && begin.elapsed() < NOTICE_MAX {
                 thread::sleep(Duration::from_millis(5));
             }
-            let (statistic, gbps) = server_control.progress().expect("no progress was shown");
+            let (statistic, gbps) = server_control.progress().expect("no progress was published");
             assert!(statistic == Statistic::Throughput && gbps > 0.0);
             let ended = Moment::now();
             let (first, second) = if lost == Side::Client {
@@ -159,7 +159,7 @@ fn a_lost_peer_or_a_cancel_ends_all_flows() {
             let failure = second.unwrap_err();
             assert_eq!(failure.kind, FailureKind::Peer, "{stack}: {failure}");
             assert!(failure.message.starts_with("flow "), "{stack}: {failure}");
-            assert!(ended.elapsed() < SECONDS, "{stack}");
+            assert!(ended.elapsed() < NOTICE_MAX, "{stack}");
         });
     }
 }

@@ -1,8 +1,8 @@
 //! One TCP connection by smoltcp over an AF_XDP endpoint: the frames, the clock and the one socket
 //! that it needs.
 //!
-//! smoltcp sees IP packets only; the Ethernet header is put on and taken off here. The kernel keeps
-//! answering ARP and neighbour discovery for the address, so there is nothing of that to do twice.
+//! smoltcp sees IP packets only; the Ethernet header is added and removed here. The kernel keeps
+//! answering ARP and neighbour discovery for the address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,34 +16,34 @@ use smoltcp::socket::tcp::{self, CongestionControl, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress as NoAddress, IpAddress, IpCidr};
 
-use super::endpoint::Endpoint;
+use super::endpoint::XdpEndpoint;
 use crate::address::random;
 use crate::frame::{FRAME_BYTES_MIN, HardwareAddress, LINK_BYTES};
 
-/// Bytes of each buffer where none are asked for. A full window of whole segments fits into the
-/// receive ring, so a receiver that is late loses nothing.
+/// Bytes of each buffer by default. A full window of full segments fits into the receive ring, so a
+/// receiver that is late loses nothing.
 pub(super) const BUFFER_BYTES: u32 = 256 * 1024;
 
-/// How long an acknowledgement waits for an answer to travel with: a frame of its own is a system
-/// call of its own. Every second full segment is acknowledged at once all the same.
+/// How long an acknowledgement waits for data that can carry it: a frame of its own costs a system
+/// call. Every second full segment is still acknowledged at once.
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(10);
 
-/// Silence after which the peer is asked whether it is there; a kernel answers for a dead one.
+/// Silence after which a keep-alive is sent; the kernel of a peer that has died resets it.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);
 
 /// Silence after which the peer counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Writes that leave at once however small, before what is on its way is acknowledged; then only
-/// full segments do. Together they fit into the peer's receive ring, where 256 KiB in small
-/// segments would not, and each loss would cost a second.
-const SMALL_MAX: u32 = 64;
+/// Small writes that are sent at once, until what is in flight is acknowledged; after them only full
+/// segments are sent. So many fit into the peer's receive ring, where 256 KiB in small segments
+/// would not, and each loss would cost a second.
+const SMALL_WRITES_MAX: u32 = 64;
 
-/// Looks at the ring between two looks at the timers.
-const LOOKS: u32 = 256;
+/// Checks of the ring between two checks of the timers.
+const RING_CHECKS_MAX: u32 = 256;
 
-/// Name of the congestion control, the one that there is.
-pub(super) const CONGESTION: &str = "reno";
+/// Name of the only congestion control.
+pub(crate) const CONGESTION: &str = "reno";
 
 /// The link as smoltcp sees it.
 #[derive(Debug)]
@@ -51,11 +51,11 @@ struct Device {
     socket: XdpSocket,
     /// Ethernet header of the frames that are sent.
     header: [u8; LINK_BYTES],
-    /// Whether the peer's hardware address is still that of whoever sends.
-    learns: bool,
+    /// Whether the next hop is still learned from the frames that are received.
+    learns_next_hop: bool,
     /// The packet that is being read.
     packet: Vec<u8>,
-    /// The first error of the system, which smoltcp has no way to hand on.
+    /// The last error of the system, which smoltcp cannot return.
     error: io::Result<()>,
     packet_bytes_max: usize,
     verify: bool,
@@ -81,7 +81,7 @@ impl phy::TxToken for Sending<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
         let Sending { socket, header, error } = self;
         let end = LINK_BYTES + length;
-        // Written once: into the frame, or aside where there is none, and TCP sends it again.
+        // Written once: into the frame, or discarded if there is none, and TCP sends it again.
         let (mut write, mut written) = (Some(write), None);
         let pushed = socket.push(end.max(FRAME_BYTES_MIN), |frame| {
             frame[..LINK_BYTES].copy_from_slice(header);
@@ -105,12 +105,12 @@ impl phy::Device for Device {
 
     #[inline(always)]
     fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Sending<'_>)> {
-        let Device { socket, header, learns, packet, error, .. } = self;
+        let Device { socket, header, learns_next_hop, packet, error, .. } = self;
         let received = socket.receive(|frame| {
             packet.clear();
             let Some((ethernet, ip)) = frame.split_at_checked(LINK_BYTES) else { return };
             packet.extend_from_slice(ip);
-            if *learns {
+            if *learns_next_hop {
                 header[..6].copy_from_slice(&ethernet[6..12]);
             }
         });
@@ -148,29 +148,34 @@ impl phy::Device for Device {
 }
 
 /// A TCP connection, from its first segment to its last.
-pub(super) struct Engine {
+pub(super) struct TcpEngine {
     device: Device,
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
     clock: Clock,
-    began: u64,
-    /// Looks at the ring since the timers were looked at.
-    looks: u32,
-    /// Writes since all that was sent had been acknowledged.
+    start: u64,
+    /// Checks of the ring since the timers were checked.
+    ring_checks: u32,
+    /// Writes since everything in flight had been acknowledged.
     writes: u32,
 }
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for TcpEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("device", &self.device).finish_non_exhaustive()
+        f.debug_struct("TcpEngine").field("device", &self.device).finish_non_exhaustive()
     }
 }
 
-impl Engine {
-    /// Takes the socket of `endpoint`. Frames go to `next_hop`, or where those that come are from.
-    pub fn new(endpoint: Endpoint, next_hop: Option<HardwareAddress>, buffer_bytes: u32) -> Engine {
-        let Endpoint { socket, local, hardware, mtu, verify, .. } = endpoint;
+impl TcpEngine {
+    /// Takes the socket of `endpoint`. Frames are sent to `next_hop`, or to the sender of the last
+    /// received frame.
+    pub fn new(
+        endpoint: XdpEndpoint,
+        next_hop: Option<HardwareAddress>,
+        buffer_bytes: u32,
+    ) -> TcpEngine {
+        let XdpEndpoint { socket, local, hardware, mtu, verify, .. } = endpoint;
         let mut header = [0; LINK_BYTES];
         header[..6].copy_from_slice(&next_hop.unwrap_or_default());
         header[6..12].copy_from_slice(&hardware);
@@ -178,7 +183,7 @@ impl Engine {
         let mut device = Device {
             socket,
             header,
-            learns: next_hop.is_none(),
+            learns_next_hop: next_hop.is_none(),
             packet: Vec::with_capacity(1 << 16),
             error: Ok(()),
             packet_bytes_max: mtu.min(PACKET_BYTES_MAX - LINK_BYTES),
@@ -189,7 +194,7 @@ impl Engine {
         config.random_seed = random();
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            // Whoever it is, the way to the peer is the one next hop. There is room for one.
+            // A prefix of 0 bits: every peer is reached by the one next hop. There is room for one.
             let _ = addresses.push(IpCidr::new(IpAddress::from(local.ip()), 0));
         });
         let buffer = || tcp::SocketBuffer::new(vec![0; buffer_bytes as usize]);
@@ -201,14 +206,14 @@ impl Engine {
         socket.set_congestion_control(CongestionControl::Reno);
         let mut sockets = SocketSet::new(vec![]);
         let handle = sockets.add(socket);
-        Engine {
+        TcpEngine {
             device,
             interface,
             sockets,
             handle,
             clock,
-            began: clock.now(),
-            looks: 0,
+            start: clock.now(),
+            ring_checks: 0,
             writes: 0,
         }
     }
@@ -219,7 +224,7 @@ impl Engine {
     }
 
     fn now(&self) -> Instant {
-        let ns = self.clock.ns(self.clock.now().saturating_sub(self.began));
+        let ns = self.clock.ns(self.clock.now().saturating_sub(self.start));
         Instant::from_micros((ns / 1000).cast_signed())
     }
 
@@ -228,25 +233,25 @@ impl Engine {
         self.tcp().listen(local).map_err(io::Error::other)
     }
 
-    /// Begins to connect.
+    /// Sends the first segment of a connection to `peer`.
     pub fn connect(&mut self, local: SocketAddr, peer: SocketAddr) -> io::Result<()> {
-        let Engine { interface, sockets, handle, .. } = self;
+        let TcpEngine { interface, sockets, handle, .. } = self;
         let socket = sockets.get_mut::<tcp::Socket>(*handle);
         socket.connect(interface.context(), peer, local).map_err(io::Error::other)
     }
 
-    /// Takes in what came, and sends what is due.
+    /// Processes the received frames, and sends what is due.
     #[inline(always)]
     pub fn poll(&mut self) -> io::Result<()> {
-        self.looks = 0;
+        self.ring_checks = 0;
         let now = self.now();
-        let Engine { device, interface, sockets, .. } = self;
+        let TcpEngine { device, interface, sockets, .. } = self;
         interface.poll(now, device, sockets);
         device.socket.flush()?;
         std::mem::replace(&mut device.error, Ok(()))
     }
 
-    /// Sleeps until a frame comes, a timer is due or `limit` has passed, and then polls.
+    /// Sleeps until a frame arrives, a timer is due or `limit` has passed, and then polls.
     pub fn sleep(&mut self, limit: Duration) -> io::Result<()> {
         self.poll()?;
         let now = self.now();
@@ -255,36 +260,39 @@ impl Engine {
         self.poll()
     }
 
-    /// Where the connection stands.
+    /// The state of the connection.
     pub fn state(&mut self) -> State {
         self.tcp().state()
     }
 
-    /// The peer, once there is one. Frames go to it alone from now on.
-    pub fn settle(&mut self) -> Option<SocketAddr> {
-        self.device.learns = false;
+    /// The peer, once there is one. Its next hop is no longer learned from frames.
+    pub fn fix_peer(&mut self) -> Option<SocketAddr> {
+        self.device.learns_next_hop = false;
         let end = self.tcp().remote_endpoint()?;
         Some(SocketAddr::new(end.addr.into(), end.port))
     }
 
-    /// Sends what there is room for: bytes, or none if the connection is closed to that.
+    /// Sends as much as there is room for: bytes, or none if the connection no longer sends.
     #[inline(always)]
-    pub fn give(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let socket = self.sockets.get_mut::<tcp::Socket>(self.handle);
         self.writes = if socket.send_queue() == 0 { 0 } else { self.writes + 1 };
-        socket.set_nagle_enabled(self.writes > SMALL_MAX);
+        socket.set_nagle_enabled(self.writes > SMALL_WRITES_MAX);
         let Ok(length) = socket.send_slice(bytes) else { return Ok(None) };
         self.poll()?;
         Ok(Some(length))
     }
 
-    /// Takes what is there, perhaps nothing: bytes, or none if nothing more will come. It looks at
-    /// the ring first, and at the timers now and then or, with `fully`, every time.
+    /// Receives what is available, perhaps nothing: bytes, or none if the peer has ended sending. It
+    /// checks the ring every time, and the timers sometimes or, with `check_timers`, every time.
     #[inline(always)]
-    pub fn take(&mut self, buffer: &mut [u8], fully: bool) -> io::Result<Option<usize>> {
+    pub fn receive(&mut self, buffer: &mut [u8], check_timers: bool) -> io::Result<Option<usize>> {
         if !self.tcp().can_recv() {
-            self.looks += 1;
-            if !(fully || self.device.socket.is_ready() || self.looks >= LOOKS) {
+            self.ring_checks += 1;
+            if !(check_timers
+                || self.device.socket.is_ready()
+                || self.ring_checks >= RING_CHECKS_MAX)
+            {
                 return Ok(Some(0));
             }
             self.poll()?;
@@ -296,21 +304,21 @@ impl Engine {
         Ok(self.tcp().recv_slice(buffer).ok())
     }
 
-    /// Whether a receive has something to tell.
-    pub fn has_news(&mut self) -> bool {
+    /// Whether a receive returns bytes or the end.
+    pub fn is_receivable(&mut self) -> bool {
         let socket = self.tcp();
         socket.can_recv() || !socket.may_recv()
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends this direction.
     pub fn end_sending(&mut self) {
         self.tcp().close();
-        // An error shows with the next call, if there is one.
+        // The next call, if there is one, returns the error again.
         let _ = self.poll();
     }
 
-    /// Sees the last bytes and the end of sending to the peer, for at most `limit`.
-    pub fn finish(&mut self, limit: Duration) {
+    /// Ends this direction and waits until the peer has everything, for at most `limit`.
+    pub fn close(&mut self, limit: Duration) {
         let deadline = Deadline::after(limit);
         self.end_sending();
         let done = |state| {
@@ -325,7 +333,7 @@ impl Engine {
         }
     }
 
-    /// The AF_XDP socket, for what it counted.
+    /// The AF_XDP socket, for its counters.
     pub fn socket(&self) -> &XdpSocket {
         &self.device.socket
     }

@@ -1,5 +1,5 @@
-//! The hardware address that frames to a peer go to: the kernel chooses the route and asks the
-//! neighbour, and here its tables are read (rtnetlink(7)).
+//! The hardware address that frames to a peer are sent to: the kernel chooses the route and resolves
+//! the neighbour, and its tables are read here (rtnetlink(7)).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -16,52 +16,48 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
-use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 
-use super::endpoint::Endpoint;
-use crate::failure;
+use super::endpoint::XdpEndpoint;
+use super::error::XdpError;
+use crate::error::SystemError;
 use crate::frame::HardwareAddress;
 
-/// Pause between two looks at the table.
+/// Pause between two readings of the table.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// UDP's discard port: what goes there only makes the kernel find the neighbour.
+/// UDP's discard port: a datagram to it only makes the kernel resolve the neighbour.
 const DISCARD: u16 = 9;
 
-/// Packets of one answer at most.
+/// Packets of one reply at most.
 const PACKETS_MAX: usize = 4096;
 
-/// Where frames from `endpoint` to `peer` go next.
+/// The hardware address of the next hop from `endpoint` to `peer`.
 ///
 /// # Errors
-/// [`FailureKind::Peer`] if no neighbour answers within `limit`, and where the route leaves by
-/// another link.
+/// [`XdpError::NoNeighbour`] if no neighbour answers within `limit`, and
+/// [`XdpError::RouteByOtherLink`].
 pub(super) fn next_hop(
-    endpoint: &Endpoint,
+    endpoint: &XdpEndpoint,
     peer: IpAddr,
     limit: Duration,
-) -> Result<HardwareAddress, Failure> {
-    let failed = |error: io::Error| failure::of(&error, format!("finding the way to {peer}"));
-    let (hop, link) = route(peer).map_err(failed)?;
+) -> Result<HardwareAddress, XdpError> {
+    let failed = SystemError::during(format!("finding the route to {peer}"));
+    let (hop, link) = route(peer).map_err(&failed)?;
     if link != Some(endpoint.index) {
-        let what = format!("the way to {peer} does not leave by {}", endpoint.link);
-        return Err(Failure::new(FailureKind::Peer, what)
-            .hint(format!("`ip route get {peer}` shows it; use that link's address")));
+        return Err(XdpError::RouteByOtherLink { peer, link: endpoint.link.clone() });
     }
     let local = SocketAddr::new(endpoint.local.ip(), 0);
-    let asking = UdpSocket::bind(local).map_err(failed)?;
+    let resolver = UdpSocket::bind(local).map_err(&failed)?;
     let deadline = Deadline::after(limit);
-    // A datagram that finds no neighbour is an error of the next one at most.
-    let _ = asking.send_to(&[0], SocketAddr::new(peer, DISCARD));
+    // An error of an earlier datagram may be reported here; the table is what counts.
+    let _ = resolver.send_to(&[0], SocketAddr::new(peer, DISCARD));
     loop {
-        if let Some(found) = neighbour(hop, endpoint.index).map_err(failed)? {
+        if let Some(found) = neighbour(hop, endpoint.index).map_err(&failed)? {
             return Ok(found);
         }
         if deadline.passed() {
-            let what = format!("{hop}, the next hop to {peer}, does not tell its hardware address");
-            return Err(Failure::new(FailureKind::Peer, what)
-                .hint("check that the peer's machine is up and on this link"));
+            return Err(XdpError::NoNeighbour { hop, peer });
         }
         thread::sleep(PAUSE);
     }
@@ -74,8 +70,8 @@ fn route(peer: IpAddr) -> io::Result<(IpAddr, Option<u32>)> {
     message.header.destination_prefix_length = if peer.is_ipv4() { 32 } else { 128 };
     message.attributes.push(RouteAttribute::Destination(peer.into()));
     let (mut hop, mut link) = (peer, None);
-    ask(RouteNetlinkMessage::GetRoute(message), 0, |answer| {
-        let RouteNetlinkMessage::NewRoute(found) = answer else { return };
+    request(RouteNetlinkMessage::GetRoute(message), 0, |reply| {
+        let RouteNetlinkMessage::NewRoute(found) = reply else { return };
         for attribute in found.attributes {
             match attribute {
                 RouteAttribute::Gateway(RouteAddress::Inet(ip)) => hop = ip.into(),
@@ -93,8 +89,8 @@ fn neighbour(ip: IpAddr, link: u32) -> io::Result<Option<HardwareAddress>> {
     let mut message = NeighbourMessage::default();
     message.header.family = family(ip);
     let mut hardware = None;
-    ask(RouteNetlinkMessage::GetNeighbour(message), NLM_F_DUMP, |answer| {
-        let RouteNetlinkMessage::NewNeighbour(found) = answer else { return };
+    request(RouteNetlinkMessage::GetNeighbour(message), NLM_F_DUMP, |reply| {
+        let RouteNetlinkMessage::NewNeighbour(found) = reply else { return };
         let unknown = matches!(
             found.header.state,
             NeighbourState::Incomplete | NeighbourState::Failed | NeighbourState::None
@@ -102,16 +98,20 @@ fn neighbour(ip: IpAddr, link: u32) -> io::Result<Option<HardwareAddress>> {
         if found.header.ifindex != link || unknown {
             return;
         }
-        let (mut is_it, mut address) = (false, None);
+        let (mut matches_ip, mut address) = (false, None);
         for attribute in found.attributes {
             match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(it)) => is_it = ip == it,
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(it)) => is_it = ip == it,
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => {
+                    matches_ip = ip == found;
+                }
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(found)) => {
+                    matches_ip = ip == found;
+                }
                 NeighbourAttribute::LinkLayerAddress(bytes) => address = bytes.try_into().ok(),
                 _ => {}
             }
         }
-        if is_it {
+        if matches_ip {
             hardware = address;
         }
     })?;
@@ -122,9 +122,9 @@ fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Sends a request and hands every message of the answer to `each`.
-fn ask(
-    request: RouteNetlinkMessage,
+/// Sends a request and calls `each` with every message of the reply.
+fn request(
+    message: RouteNetlinkMessage,
     flags: u16,
     mut each: impl FnMut(RouteNetlinkMessage),
 ) -> io::Result<()> {
@@ -133,7 +133,7 @@ fn ask(
     socket.connect(&NetlinkAddress::new(0, 0))?;
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | flags;
-    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
     packet.finalize();
     let mut bytes = vec![0; packet.buffer_len()];
     packet.serialize(&mut bytes);
@@ -143,9 +143,9 @@ fn ask(
         let mut rest = &bytes[..];
         while let Ok(buffer) = NetlinkBuffer::new_checked(rest) {
             let length = (buffer.length() as usize).next_multiple_of(4).min(rest.len());
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+            let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                 .map_err(io::Error::other)?;
-            match answer.payload {
+            match reply.payload {
                 NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 NetlinkPayload::InnerMessage(message) => each(message),
@@ -157,7 +157,7 @@ fn ask(
             return Ok(());
         }
     }
-    Err(io::Error::other("the kernel's answer to a netlink request does not end"))
+    Err(io::Error::other("the kernel's reply to a netlink request does not end"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! TCP of our own over AF_XDP: segments leave and arrive as whole frames, and smoltcp makes a
-//! stream of them. The peer may be the same, or the kernel's TCP.
+//! TCP over AF_XDP: segments are sent and received as complete frames, and smoltcp makes a stream of
+//! them. The peer may be the same, or the kernel's TCP.
 //!
-//! A kernel socket is bound to the same address and port and does nothing but to hold them: the
-//! kernel never sees our segments, so it does not refuse them either.
+//! A kernel socket is bound to the same address and port and does nothing but reserve them: the
+//! kernel never sees our segments, so it does not reset the connection either.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,103 +15,107 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nm_model::stack::{Mode, Stack};
-use nm_model::{Doubt, Failure, FailureKind};
+use nm_model::Doubt;
+use nm_model::stack::Mode;
 use nm_sys::clock::Deadline;
 use nm_sys::xdp::FlowFilter;
 use smoltcp::socket::tcp::State;
 
-use super::endpoint::{self, Endpoint, Report};
-use super::engine::{ACK_DELAY, BUFFER_BYTES, CONGESTION, Engine};
+use super::endpoint::{self, EndpointReport, XdpEndpoint};
+use super::engine::{ACK_DELAY, BUFFER_BYTES, CONGESTION, TcpEngine};
+use super::error::{XdpError, XdpSetupError};
 use super::neighbour;
-use crate::link::Connection;
-use crate::wait::Patience;
-use crate::{Fault, Options, SLICE, Transport, failure};
+use crate::error::SystemError;
+use crate::sockets::Options;
+use crate::transport::{CALL_TIMEOUT, Transport, TransportError};
+use crate::wait::SpinLimit;
 
-/// How long one look of a connection that is being made waits.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long one sleep lasts while a connection is being made.
+const CONNECT_SLEEP: Duration = Duration::from_millis(20);
 
 /// How long the last bytes of a connection may take to reach the peer.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A connection that has been made.
+/// A connection that is established.
 #[derive(Debug)]
-pub(crate) struct Joined {
-    engine: Engine,
-    report: Report,
+pub(crate) struct EstablishedTcp {
+    engine: TcpEngine,
+    report: EndpointReport,
     /// Holds the port.
     _kernel: OwnedFd,
 }
 
-/// Buffers as asked for; congestion control other than our own is refused.
-fn buffer_bytes(options: &Options) -> Result<u32, Failure> {
+/// Buffers as requested; any congestion control but our own is refused.
+fn buffer_bytes(options: &Options) -> Result<u32, XdpSetupError> {
     if let Some(name) = options.congestion.as_deref().filter(|name| *name != CONGESTION) {
-        let what = format!("choosing congestion control `{name}`: xdp-tcp has only {CONGESTION}");
-        return Err(Failure::new(FailureKind::NotAvailable, what)
-            .hint("leave it out, or use the kernel's tcp"));
+        return Err(XdpSetupError::CongestionControl(name.to_string()));
     }
     Ok(options.buffer_bytes.unwrap_or(BUFFER_BYTES).clamp(1 << 12, 1 << 26))
 }
 
-/// Connects from `own`, which `kernel` holds, to `peer`.
-pub(crate) fn connect(
-    stack: Stack,
-    kernel: OwnedFd,
-    (own, peer): (SocketAddr, SocketAddr),
-    options: &Options,
-    limit: Duration,
-) -> Result<Connection, Failure> {
-    let doing = format!("connecting to {peer} by xdp-tcp");
-    let failed = |error: io::Error| failure::of(&error, &doing);
-    let deadline = Deadline::after(limit);
-    if own.is_ipv4() != peer.is_ipv4() {
-        let what = format!("{doing}: both ends must have addresses of one family");
-        return Err(Failure::new(FailureKind::BadRequest, what));
-    }
-    let buffer_bytes = buffer_bytes(options)?;
-    let endpoint = Endpoint::open(own, &FlowFilter::tcp(own, Some(peer)), stack.mode)?;
-    let next_hop = neighbour::next_hop(&endpoint, peer.ip(), limit)?;
-    let report = endpoint.report();
-    let mut engine = Engine::new(endpoint, Some(next_hop), buffer_bytes);
-    engine.connect(own, peer).map_err(failed)?;
-    while engine.state() != State::Established {
-        engine.sleep(LOOK).map_err(failed)?;
-        match engine.state() {
-            State::Closed => return Err(failed(io::ErrorKind::ConnectionRefused.into())),
-            _ if deadline.passed() => return Err(failed(io::ErrorKind::TimedOut.into())),
-            _ => {}
+impl EstablishedTcp {
+    /// Connects from `own`, which `kernel` holds, to `peer`.
+    pub fn connect(
+        mode: Mode,
+        kernel: OwnedFd,
+        (own, peer): (SocketAddr, SocketAddr),
+        options: &Options,
+        limit: Duration,
+    ) -> Result<EstablishedTcp, XdpError> {
+        let failed = SystemError::during(format!("connecting to {peer} by xdp-tcp"));
+        let deadline = Deadline::after(limit);
+        if own.is_ipv4() != peer.is_ipv4() {
+            return Err(XdpError::AddressFamilies { local: own, peer });
         }
+        let buffer_bytes = buffer_bytes(options)?;
+        let endpoint = XdpEndpoint::open(own, &FlowFilter::tcp(own, Some(peer)), mode)?;
+        let next_hop = neighbour::next_hop(&endpoint, peer.ip(), limit)?;
+        let report = endpoint.report();
+        let mut engine = TcpEngine::new(endpoint, Some(next_hop), buffer_bytes);
+        engine.connect(own, peer).map_err(&failed)?;
+        while engine.state() != State::Established {
+            engine.sleep(CONNECT_SLEEP).map_err(&failed)?;
+            match engine.state() {
+                State::Closed => return Err(failed(io::ErrorKind::ConnectionRefused.into()).into()),
+                _ if deadline.passed() => return Err(failed(io::ErrorKind::TimedOut.into()).into()),
+                _ => {}
+            }
+        }
+        Ok(EstablishedTcp { engine, report, _kernel: kernel })
     }
-    Ok(Connection::over_segments(stack, Joined { engine, report, _kernel: kernel }, peer))
 }
 
-/// What a listener keeps until its peer comes. A thread of its own answers the peer's first
-/// segments, as the kernel does for a kernel socket: a peer may connect before anybody accepts.
+/// A listening endpoint, until its peer connects. A thread of its own answers the peer's first
+/// segments, as the kernel does for a kernel socket: a peer may connect before `accept` is called.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct XdpTcpListener {
     local: SocketAddr,
-    report: Report,
+    report: EndpointReport,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    joined: Mutex<Receiver<io::Result<Engine>>>,
+    established: Mutex<Receiver<io::Result<TcpEngine>>>,
 }
 
-impl Door {
+impl XdpTcpListener {
     /// Takes the segments to the address of a bound kernel socket.
-    pub fn open(local: SocketAddr, mode: Mode, options: &Options) -> Result<Door, Failure> {
-        let failed = |error: io::Error| failure::of(&error, format!("listening on {local}"));
+    pub fn open(
+        local: SocketAddr,
+        mode: Mode,
+        options: &Options,
+    ) -> Result<XdpTcpListener, XdpError> {
+        let failed = SystemError::during(format!("listening on {local}"));
         let buffer_bytes = buffer_bytes(options)?;
-        let endpoint = Endpoint::open(local, &FlowFilter::tcp(local, None), mode)?;
+        let endpoint = XdpEndpoint::open(local, &FlowFilter::tcp(local, None), mode)?;
         let report = endpoint.report();
-        let mut engine = Engine::new(endpoint, None, buffer_bytes);
-        engine.listen(local).map_err(failed)?;
-        let (sender, joined) = channel();
+        let mut engine = TcpEngine::new(endpoint, None, buffer_bytes);
+        engine.listen(local).map_err(&failed)?;
+        let (sender, established) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let answer = move || {
             while !stopped.load(Ordering::Relaxed) {
-                if let Err(error) = engine.sleep(LOOK) {
-                    // Nobody hears it only if the listener has gone.
+                if let Err(error) = engine.sleep(CONNECT_SLEEP) {
+                    // This fails only if the listener was dropped, which no longer needs it.
                     let _ = sender.send(Err(error));
                     return;
                 }
@@ -121,45 +125,40 @@ impl Door {
                 }
             }
         };
-        let named = thread::Builder::new().name("xdp-tcp listener".to_string());
-        let thread = Some(named.spawn(answer).map_err(failed)?);
-        Ok(Door { local, report, stop, thread, joined: Mutex::new(joined) })
+        let builder = thread::Builder::new().name("xdp-tcp listener".to_string());
+        let thread = Some(builder.spawn(answer).map_err(&failed)?);
+        let established = Mutex::new(established);
+        Ok(XdpTcpListener { local, report, stop, thread, established })
     }
 
     /// Waits for the peer. `kernel` is the socket that has the port.
     pub fn accept(
         &self,
-        stack: Stack,
         kernel: &OwnedFd,
         limit: Duration,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Connection, Failure> {
-        let failed = |error: io::Error| failure::of(&error, format!("listening on {}", self.local));
-        let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<(EstablishedTcp, SocketAddr), XdpError> {
+        let failed = SystemError::during(format!("listening on {}", self.local));
+        let established = self.established.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Deadline::after(limit);
         loop {
             if cancelled() {
-                return Err(failure::cancelled());
+                return Err(XdpError::Cancelled);
             }
-            match joined.recv_timeout(SLICE) {
+            match established.recv_timeout(CALL_TIMEOUT) {
                 Ok(engine) => {
-                    let mut engine = engine.map_err(failed)?;
-                    let Some(peer) = engine.settle() else {
-                        return Err(failed(io::ErrorKind::ConnectionReset.into()));
+                    let mut engine = engine.map_err(&failed)?;
+                    let Some(peer) = engine.fix_peer() else {
+                        return Err(failed(io::ErrorKind::ConnectionReset.into()).into());
                     };
-                    let _kernel = kernel.try_clone().map_err(failed)?;
-                    let joined = Joined { engine, report: self.report.clone(), _kernel };
-                    return Ok(Connection::over_segments(stack, joined, peer));
+                    let _kernel = kernel.try_clone().map_err(&failed)?;
+                    let report = self.report.clone();
+                    return Ok((EstablishedTcp { engine, report, _kernel }, peer));
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let what = "the listener has had its peer";
-                    return Err(Failure::new(FailureKind::BadRequest, what));
-                }
+                Err(RecvTimeoutError::Disconnected) => return Err(XdpError::AlreadyAccepted),
                 Err(RecvTimeoutError::Timeout) if deadline.passed() => {
-                    let what = format!("nobody connected to {} in {limit:?}", self.local);
-                    return Err(Failure::new(FailureKind::Peer, what).hint(
-                        "check that the peer was started and reaches this address by queue 0",
-                    ));
+                    let address = self.local.to_string();
+                    return Err(XdpError::NoPeer { address, limit, other_queue: None });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -167,140 +166,150 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for XdpTcpListener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its end frees the queue; a panic in it has been told already.
+            // Its end frees the queue; the panic hook has already reported a panic in it.
             let _ = thread.join();
         }
     }
 }
 
-/// A connection over AF_XDP that looks at its ring, or sleeps in `poll`.
+/// TCP over AF_XDP that spins on its ring, or sleeps in `poll`.
 #[derive(Debug)]
-pub struct XdpTcp<const SPINS: bool> {
-    joined: Joined,
-    /// Bytes of the current message that have gone, after a call that timed out.
-    sent: usize,
-    /// Bytes of the current message that are there, after a call that timed out.
-    filled: usize,
+pub struct XdpTcpTransport<const SPINS: bool> {
+    established: EstablishedTcp,
+    /// Bytes of the current message that were sent before a call timed out.
+    sent_bytes: usize,
+    /// Bytes of the current message that were received before a call timed out.
+    received_bytes: usize,
 }
 
-/// What the engine answered, with its error as a fault and its end as [`Fault::Closed`].
+/// The bytes that the engine moved; [`TransportError::Closed`] if the connection is closed.
 #[inline(always)]
-fn told(answer: io::Result<Option<usize>>) -> Result<usize, Fault> {
-    answer.map_err(|error| Fault::of(&error))?.ok_or(Fault::Closed)
+fn bytes_or_closed(moved: io::Result<Option<usize>>) -> Result<usize, TransportError> {
+    moved?.ok_or(TransportError::Closed)
 }
 
-impl<const SPINS: bool> XdpTcp<SPINS> {
-    pub(crate) fn new(joined: Joined) -> XdpTcp<SPINS> {
-        XdpTcp { joined, sent: 0, filled: 0 }
+impl<const SPINS: bool> XdpTcpTransport<SPINS> {
+    pub(crate) fn new(established: EstablishedTcp) -> XdpTcpTransport<SPINS> {
+        XdpTcpTransport { established, sent_bytes: 0, received_bytes: 0 }
     }
 
-    /// Takes at least a byte.
+    /// Receives at least a byte.
     #[inline(always)]
-    fn take(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
-        let mut patience = Patience::default();
-        let deadline = (!SPINS).then(|| Deadline::after(SLICE));
+    fn receive_bytes(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
+        let mut spin_limit = SpinLimit::default();
+        let deadline = (!SPINS).then(|| Deadline::after(CALL_TIMEOUT));
         loop {
-            match told(self.joined.engine.take(buffer, !SPINS))? {
-                0 if self.is_late(&mut patience, deadline)? => return Err(Fault::TimedOut),
+            match bytes_or_closed(self.established.engine.receive(buffer, !SPINS))? {
+                0 if self.has_timed_out(&mut spin_limit, deadline)? => {
+                    return Err(TransportError::TimedOut);
+                }
                 0 => {}
                 length => return Ok(length),
             }
         }
     }
 
-    /// After a turn without success: waits in the way of the mode; answers whether to give up.
+    /// After an attempt that moved nothing: waits in the way of the mode; returns whether the call
+    /// has timed out.
     #[inline(always)]
-    fn is_late(
+    fn has_timed_out(
         &mut self,
-        patience: &mut Patience,
+        spin_limit: &mut SpinLimit,
         deadline: Option<Deadline>,
-    ) -> Result<bool, Fault> {
-        let Some(deadline) = deadline else { return Ok(patience.spent()) };
+    ) -> Result<bool, TransportError> {
+        let Some(deadline) = deadline else { return Ok(spin_limit.count_spin()) };
         if !deadline.passed() {
-            let slept = self.joined.engine.sleep(deadline.remaining());
-            slept.map_err(|error| Fault::of(&error))?;
+            self.established.engine.sleep(deadline.remaining())?;
             return Ok(false);
         }
         Ok(true)
     }
 }
 
-impl<const SPINS: bool> Drop for XdpTcp<SPINS> {
+impl<const SPINS: bool> Drop for XdpTcpTransport<SPINS> {
     fn drop(&mut self) {
-        self.joined.engine.finish(LINGER);
+        self.established.engine.close(LINGER);
     }
 }
 
-impl<const SPINS: bool> Transport for XdpTcp<SPINS> {
+impl<const SPINS: bool> Transport for XdpTcpTransport<SPINS> {
     const DATAGRAM: bool = false;
 
     #[inline(always)]
-    fn send(&mut self, message: &[u8]) -> Result<(), Fault> {
-        let mut patience = Patience::default();
-        let deadline = (!SPINS).then(|| Deadline::after(SLICE));
+    fn send(&mut self, message: &[u8]) -> Result<(), TransportError> {
+        let mut spin_limit = SpinLimit::default();
+        let deadline = (!SPINS).then(|| Deadline::after(CALL_TIMEOUT));
         loop {
-            let rest = &message[self.sent.min(message.len())..];
-            let length = told(self.joined.engine.give(rest))?;
-            self.sent += length;
+            debug_assert!(
+                self.sent_bytes <= message.len(),
+                "a send was repeated with another message"
+            );
+            let rest = &message[self.sent_bytes.min(message.len())..];
+            let length = bytes_or_closed(self.established.engine.send(rest))?;
+            self.sent_bytes += length;
             if length == rest.len() {
-                self.sent = 0;
+                self.sent_bytes = 0;
                 return Ok(());
             }
-            if length == 0 && self.is_late(&mut patience, deadline)? {
-                return Err(Fault::TimedOut);
+            if length == 0 && self.has_timed_out(&mut spin_limit, deadline)? {
+                return Err(TransportError::TimedOut);
             }
         }
     }
 
     #[inline(always)]
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
         loop {
-            let filled = self.filled.min(buffer.len());
-            let length = self.take(&mut buffer[filled..])?;
-            if filled + length == buffer.len() {
-                self.filled = 0;
+            debug_assert!(
+                self.received_bytes < buffer.len(),
+                "an empty buffer, or a receive was repeated with another one"
+            );
+            let received_bytes = self.received_bytes.min(buffer.len());
+            let length = self.receive_bytes(&mut buffer[received_bytes..])?;
+            if received_bytes + length == buffer.len() {
+                self.received_bytes = 0;
                 return Ok(buffer.len());
             }
-            self.filled = filled + length;
+            self.received_bytes = received_bytes + length;
         }
     }
 
     #[inline(always)]
-    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
-        self.take(buffer)
+    fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize, TransportError> {
+        self.receive_bytes(buffer)
     }
 
     #[inline(always)]
-    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
-        let length = told(self.joined.engine.give(bytes))?;
+    fn try_send(&mut self, bytes: &[u8]) -> Result<Option<usize>, TransportError> {
+        let length = bytes_or_closed(self.established.engine.send(bytes))?;
         Ok((length > 0 || bytes.is_empty()).then_some(length))
     }
 
     #[inline(always)]
-    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        let length = told(self.joined.engine.take(buffer, !SPINS))?;
+    fn try_receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TransportError> {
+        let length = bytes_or_closed(self.established.engine.receive(buffer, !SPINS))?;
         Ok((length > 0).then_some(length))
     }
 
     #[inline(always)]
-    fn wait(&mut self, limit: Duration) -> Result<bool, Fault> {
-        if SPINS || self.joined.engine.has_news() {
+    fn wait(&mut self, limit: Duration) -> Result<bool, TransportError> {
+        if SPINS || self.established.engine.is_receivable() {
             return Ok(true);
         }
-        self.joined.engine.sleep(limit).map_err(|error| Fault::of(&error))?;
-        Ok(self.joined.engine.has_news())
+        self.established.engine.sleep(limit)?;
+        Ok(self.established.engine.is_receivable())
     }
 
-    fn end_sending(&mut self, _lengths: &[usize]) {
-        self.joined.engine.end_sending();
+    fn end_sending(&mut self, _message_lengths: &[usize]) {
+        self.established.engine.end_sending();
     }
 
     fn settings(&self) -> BTreeMap<String, String> {
-        let Joined { engine, report, .. } = &self.joined;
+        let EstablishedTcp { engine, report, .. } = &self.established;
         let (send, receive) = engine.buffers();
         let mut settings = report.settings.clone();
         for (name, value) in [
@@ -316,6 +325,6 @@ impl<const SPINS: bool> Transport for XdpTcp<SPINS> {
     }
 
     fn doubts(&self) -> Vec<Doubt> {
-        endpoint::doubts(self.joined.engine.socket(), self.joined.report.local)
+        endpoint::doubts(self.established.engine.socket(), self.established.report.local)
     }
 }
