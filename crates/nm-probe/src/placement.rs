@@ -15,8 +15,8 @@ const PREEMPTIONS_PER_S_MAX: f64 = 10.0;
 /// Share of its CPU that other threads may use before the machine counts as busy.
 const FOREIGN_BUSY_MAX: f64 = 0.05;
 
-/// Watches a measuring thread from [`PlacementWatch::start`] to [`PlacementWatch::finish`], which must be
-/// called on the same thread.
+/// Watches a measuring thread from [`PlacementWatch::start`] to [`PlacementWatch::finish`], which
+/// must be called on the same thread.
 #[derive(Debug)]
 pub struct PlacementWatch {
     side: Side,

@@ -392,7 +392,8 @@ mod tests {
     proptest! {
         #[test]
         fn frame_round_trips(
-            addresses in any_addresses(), payload in proptest::collection::vec(any::<u8>(), 0..1472),
+            addresses in any_addresses(),
+            payload in proptest::collection::vec(any::<u8>(), 0..1472),
         ) {
             let frame = encoded(&addresses, &payload);
             prop_assert!(frame.len() >= 60);

@@ -151,7 +151,7 @@ fn system_calls<R: Send>(work: impl FnOnce() -> R + Send) -> (R, Calls) {
     thread::scope(|scope| {
         let working = scope.spawn(|| {
             let listener = report_system_calls();
-            // From here on every call waits for the supervisor, so the descriptor is passed by memory.
+            // From here on every call waits for the supervisor, so memory passes the descriptor.
             reports.store(listener, Ordering::Release);
             assert!(listener >= 0, "seccomp user notification is not available on this kernel");
             work()

@@ -34,9 +34,9 @@ const KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Silence after which the peer counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Small writes that are sent at once, until what is in flight is acknowledged; after them only full
-/// segments are sent. So many fit into the peer's receive ring, where 256 KiB in small segments
-/// would not, and each loss would cost a second.
+/// Small writes that are sent at once, until what is in flight is acknowledged; after them only
+/// full segments are sent. So many fit into the peer's receive ring, where 256 KiB in small
+/// segments would not, and each loss would cost a second.
 const SMALL_WRITES_MAX: u32 = 64;
 
 /// Checks of the ring between two checks of the timers.
@@ -283,8 +283,8 @@ impl TcpEngine {
         Ok(Some(length))
     }
 
-    /// Receives what is available, perhaps nothing: bytes, or none if the peer has ended sending. It
-    /// checks the ring every time, and the timers sometimes or, with `check_timers`, every time.
+    /// Receives what is available, perhaps nothing: bytes, or none if the peer has ended sending.
+    /// It checks the ring every time, and the timers sometimes or, with `check_timers`, every time.
     #[inline(always)]
     pub fn receive(&mut self, buffer: &mut [u8], check_timers: bool) -> io::Result<Option<usize>> {
         if !self.tcp().can_recv() {

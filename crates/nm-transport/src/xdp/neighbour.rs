@@ -1,5 +1,5 @@
-//! The hardware address that frames to a peer are sent to: the kernel chooses the route and resolves
-//! the neighbour, and its tables are read here (rtnetlink(7)).
+//! The hardware address that frames to a peer are sent to: the kernel chooses the route and
+//! resolves the neighbour, and its tables are read here (rtnetlink(7)).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,5 +1,5 @@
-//! TCP over AF_XDP: segments are sent and received as complete frames, and smoltcp makes a stream of
-//! them. The peer may be the same, or the kernel's TCP.
+//! TCP over AF_XDP: segments are sent and received as complete frames, and smoltcp makes a stream
+//! of them. The peer may be the same, or the kernel's TCP.
 //!
 //! A kernel socket is bound to the same address and port and does nothing but reserve them: the
 //! kernel never sees our segments, so it does not reset the connection either.
