@@ -1,84 +1,91 @@
 //! Everything that must hold before a change lands, in the order in which it fails fastest.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use nm_sys::clock::Moment;
 
-use crate::{shell, tidy};
+use crate::suite::{self, Counts};
+use crate::{setup, shell, tidy};
+
+/// The time of each part, in order.
+#[derive(Default)]
+struct Parts(Vec<(&'static str, Duration)>);
+
+impl Parts {
+    fn run<T>(&mut self, name: &'static str, part: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begin = Moment::now();
+        let result = part();
+        self.0.push((name, begin.elapsed()));
+        result
+    }
+
+    fn print(&self) {
+        eprintln!("time of each part:");
+        let total = self.0.iter().map(|(_, time)| *time).sum();
+        for (name, time) in self.0.iter().chain([&("total", total)]) {
+            eprintln!("{:6} s  {name}", time.as_secs());
+        }
+    }
+}
 
 pub fn run() -> Result<()> {
+    let mut parts = Parts::default();
+    // Packages come over the network while the processor checks; a fault ends neither halfway.
+    let result = thread::scope(|scope| run_parts(&mut parts, scope.spawn(setup::run)));
+    parts.print();
+    let counts = result?;
+    println!("{} passed, {} failed", counts.passed, counts.failed);
+    if counts.failed > 0 {
+        bail!("{} tests failed", counts.failed);
+    }
+    Ok(())
+}
+
+fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) -> Result<Counts> {
+    parts.run("tidy", check_tidy)?;
+    parts.run("fmt", || shell::run("cargo fmt --all --check"))?;
+    parts.run("clippy", || {
+        shell::run("cargo clippy --workspace --all-targets --locked -- -D warnings")
+    })?;
+    // Uses what clippy has checked.
+    parts.run("doc", || {
+        let line = "cargo doc --workspace --no-deps --locked --quiet";
+        shell::run_with(line, &[("RUSTDOCFLAGS", "-D warnings")])
+    })?;
+    parts.run("rings under loom", check_rings_under_loom)?;
+    parts.run("setup, the rest of it", || {
+        installing.join().expect("the installing thread does not panic")
+    })?;
+    parts.run("build of the tests", || {
+        shell::run("cargo test --workspace --locked --no-run --quiet")
+    })?;
+    let counts = parts
+        .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
+    parts.run("release build", || shell::run("cargo build --release --locked"))?;
+    parts.run("qualify", check_qualify)?;
+    Ok(counts)
+}
+
+fn check_tidy() -> Result<()> {
     // Until the whole workspace keeps these rules.
     let warned = ["functions", "imports", "words", "unused"];
     let args: Vec<String> =
         warned.iter().flat_map(|check| ["--warn".to_string(), (*check).to_string()]).collect();
-    tidy::run(&args)?;
-    shell::run("cargo fmt --all --check")?;
-    shell::run("cargo clippy --workspace --all-targets --locked -- -D warnings")?;
-    let (passed, failed) = tests("cargo test --workspace --locked --no-fail-fast")?;
-    docs()?;
-    rings_under_loom()?;
-    main_job()?;
-    println!("{passed} passed, {failed} failed");
-    if failed > 0 {
-        bail!("{failed} tests failed");
-    }
-    Ok(())
+    tidy::run(&args)
 }
 
-/// Runs the tests, showing their output, and adds up what the runners count.
-fn tests(line: &str) -> Result<(u64, u64)> {
-    eprintln!("$ {line}");
-    let mut child =
-        shell::command(line).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let (mut passed, mut failed) = (0, 0);
-    for text in BufReader::new(child.stdout.take().expect("piped")).lines() {
-        let text = text?;
-        println!("{text}");
-        if let Some(counts) = text.strip_prefix("test result: ") {
-            let count = |word: &str| -> u64 {
-                let words: Vec<&str> = counts.split([' ', ';']).filter(|w| !w.is_empty()).collect();
-                let at = words.iter().position(|w| *w == word);
-                at.and_then(|at| words.get(at - 1)?.parse().ok()).unwrap_or(0)
-            };
-            passed += count("passed");
-            failed += count("failed");
-        }
-    }
-    let status = child.wait()?;
-    if !status.success() && failed == 0 {
-        bail!("`{line}` ended with {status} before it could count its tests");
-    }
-    if passed == 0 {
-        bail!("`{line}` ran no test");
-    }
-    Ok((passed, failed))
+/// The rings' protocol in every order of accesses that the memory model allows. The `cfg` changes
+/// what all dependencies are built with, so they have a folder of their own.
+fn check_rings_under_loom() -> Result<()> {
+    let line = "cargo test -p nm-ring --lib --release --locked --target-dir target/loom loom";
+    let fast_build = ("CARGO_PROFILE_RELEASE_LTO", "off");
+    shell::run_with(line, &[("RUSTFLAGS", "--cfg loom"), fast_build])
 }
 
-fn docs() -> Result<()> {
-    let line = "cargo doc --workspace --no-deps --locked --quiet";
-    eprintln!("$ {line} (warnings are errors)");
-    let status = shell::command(line).env("RUSTDOCFLAGS", "-D warnings").status()?;
-    if !status.success() {
-        bail!("`{line}` ended with {status}");
-    }
-    Ok(())
-}
-
-/// The rings' protocol in every order of accesses that the memory model allows.
-fn rings_under_loom() -> Result<()> {
-    let line = "cargo test -p nm-ring --release --locked --target-dir target/loom loom";
-    eprintln!("$ RUSTFLAGS=\"--cfg loom\" {line}");
-    let status = shell::command(line).env("RUSTFLAGS", "--cfg loom").status()?;
-    if !status.success() {
-        bail!("`{line}` ended with {status}");
-    }
-    Ok(())
-}
-
-/// The README's first command: it must end with a verdict and leave a whole result.
-fn main_job() -> Result<()> {
-    shell::run("cargo build --release --locked")?;
+/// The README's first command: it must end with a verdict and leave a complete result.
+fn check_qualify() -> Result<()> {
     let out = shell::root().join("target/ci-qualify");
     let _ = std::fs::remove_dir_all(&out);
     let namespaces = || shell::output("ip netns list").map(|(text, _)| text);

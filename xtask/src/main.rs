@@ -1,5 +1,4 @@
-//! Automation of the workspace: `cargo xtask ci | tidy | dist | docs | bench-book | bench-bypass |
-//! bench-exchange | bench-peers`.
+//! Automation of the workspace; `cargo xtask` lists its tasks.
 
 mod bench;
 mod bench_book;
@@ -9,7 +8,9 @@ mod bench_peers;
 mod ci;
 mod connect;
 mod dist;
+mod setup;
 mod shell;
+mod suite;
 mod tidy;
 
 use std::process::ExitCode;
@@ -17,10 +18,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask TASK
 
-  ci            everything that must hold: format, lints, docs, tidy, tests, the README's main job
-  tidy          the rules that no compiler checks: import cycles, function length, words, … (--help)
+  setup         installs what the tests need beside Rust (Debian, as root)
+  test          setup, then all tests; arguments go to `cargo test --workspace`
+  ci            everything that must hold: setup, tidy, format, lints, docs, tests, a release build
+                and a qualification with it
+  tidy          the rules that no compiler checks: import cycles, function length, banned words,
+                unused dependencies, layers, licences (--help)
   dist          static build, completions and man page in target/dist
-  bench-book    ns, allocations and tails per command of the order book, fast and plain
+  bench-book    ns, allocations and tails per command of the order book, fast and reference
   bench-exchange  the exchange's networks and rates, each with the published figure beside
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
   bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
@@ -29,6 +34,8 @@ usage: cargo xtask TASK
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let result = match args.next().as_deref() {
+        Some("setup") => setup::run(),
+        Some("test") => suite::run(&args.collect::<Vec<_>>()),
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("dist") => dist::run(),

@@ -23,8 +23,18 @@ pub fn command(line: &str) -> Command {
 
 /// Runs `line` with our own output streams; fails if it fails.
 pub fn run(line: &str) -> Result<()> {
-    eprintln!("$ {line}");
-    let status = command(line).status().with_context(|| format!("cannot start `{line}`"))?;
+    run_with(line, &[])
+}
+
+/// [`run`] with these variables in the environment.
+pub fn run_with(line: &str, variables: &[(&str, &str)]) -> Result<()> {
+    let shown: String =
+        variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+    eprintln!("$ {shown}{line}");
+    let status = command(line)
+        .envs(variables.iter().copied())
+        .status()
+        .with_context(|| format!("cannot start `{line}`"))?;
     if !status.success() {
         bail!("`{line}` ended with {status}");
     }

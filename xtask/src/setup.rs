@@ -1,0 +1,122 @@
+//! Installs what the tests need beside Rust: the Debian packages of the programs that they start.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+const PACKAGES: &[&str] = &[
+    // Network namespaces, and the browser that opens the reports.
+    "iproute2",
+    "chromium",
+    // Unmodified programs that are tested under `nearmetal accel`.
+    "sockperf",
+    "iperf3",
+    "nuttcp",
+    "redis-server",
+    "redis-tools",
+    "memcached",
+    "libmemcached-tools",
+    "nginx-light",
+    "wrk",
+    "curl",
+    "openssh-client",
+    "openssh-server",
+    "postgresql",
+    "python3",
+    "openjdk-17-jdk-headless",
+    "nodejs",
+];
+
+/// Asked by packages before they start their services; 101 means no.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Installs the packages that are missing. With all of them there, it needs no rights.
+pub fn run() -> Result<()> {
+    let missing = missing(PACKAGES)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !is_root()? {
+        bail!(
+            "the tests need packages that only root can install; run `cargo xtask setup` as root, \
+             or `apt-get install {list}`"
+        );
+    }
+    // The tests start the servers themselves, on ports of their own.
+    let _policy = NoServices::begin()?;
+    shell::run_with("apt-get update -qq", APT)?;
+    shell::run_with(&format!("apt-get install -y -qq --no-install-recommends {list}"), APT)
+}
+
+/// Environment under which packages ask no questions.
+const APT: &[(&str, &str)] = &[("DEBIAN_FRONTEND", "noninteractive")];
+
+/// Those of `packages` that are not installed.
+fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
+    let query = "dpkg-query -W -f=${Package}\\t${Status}\\n";
+    let Ok((installed, _)) = shell::output(&format!("{query} {}", packages.join(" "))) else {
+        bail!(
+            "this is no Debian, as dpkg-query is missing; install the programs of these packages \
+             by hand, then use `cargo test --workspace`: {}",
+            packages.join(" ")
+        );
+    };
+    Ok(packages.iter().copied().filter(|name| !is_installed(&installed, name)).collect())
+}
+
+/// Whether the output of dpkg-query, lines of name, tab and status, has the package as installed.
+fn is_installed(output: &str, package: &str) -> bool {
+    output
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .any(|(name, status)| name == package && status.ends_with(" ok installed"))
+}
+
+fn is_root() -> Result<bool> {
+    let (id, _) = shell::output("id -u")?;
+    Ok(id.trim() == "0")
+}
+
+/// While it lives, installed packages start no service. A policy that the machine already has stays.
+struct NoServices {
+    is_ours: bool,
+}
+
+impl NoServices {
+    fn begin() -> Result<NoServices> {
+        let is_ours = !Path::new(POLICY).exists();
+        let policy = NoServices { is_ours };
+        if is_ours {
+            fs::write(POLICY, "#!/bin/sh\nexit 101\n")
+                .and_then(|()| fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)))
+                .with_context(|| format!("cannot write {POLICY}"))?;
+        }
+        Ok(policy)
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = fs::remove_file(POLICY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_is_installed_only_with_that_status() {
+        let output = "curl\tinstall ok installed\nwrk\tdeinstall ok config-files\n";
+        assert!(is_installed(output, "curl"));
+        assert!(!is_installed(output, "wrk"));
+        assert!(!is_installed(output, "nginx-light"));
+    }
+}
