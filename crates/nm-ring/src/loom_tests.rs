@@ -6,8 +6,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 
-use crate::layout::{INLINE_BYTES_MAX, Region, SLOTS, WRITE_SHUT};
-use crate::pipe::{INLINE_BYTES_MAX, PIPE_BYTES, Pipe};
+use crate::layout::{self, Region, SLOTS, WRITE_SHUT};
+use crate::pipe::{self, PIPE_BYTES, Pipe};
 use crate::record_queue::{Consumer, Producer};
 use crate::sync::Word;
 use crate::wake::{sleep, wake_if_asleep};
@@ -65,7 +65,7 @@ fn loom_short_records_arrive_complete_in_order_without_lost_wake_up() {
 
 #[test]
 fn loom_long_records_arrive_complete() {
-    const { assert!(INLINE_BYTES_MAX < 3) };
+    const { assert!(layout::INLINE_BYTES_MAX < 3) };
     check(|| {
         let region = Arc::new(Region::new());
         let other = region.clone();
@@ -230,7 +230,7 @@ fn loom_overwritten_inline_bytes_still_arrive() {
 
 #[test]
 fn loom_long_and_short_pushes_mix_without_lost_wake_up() {
-    transfer(b"0123456789ab", INLINE_BYTES_MAX + 3, INLINE_BYTES_MAX);
+    transfer(b"0123456789ab", pipe::INLINE_BYTES_MAX + 3, pipe::INLINE_BYTES_MAX);
 }
 
 #[test]
