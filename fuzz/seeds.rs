@@ -1,5 +1,5 @@
-//! Writes what the fuzzers begin with: `cargo run --bin seeds` fills `corpus/book` and
-//! `corpus/codec`, as many files of each kind as the argument says, or eight.
+//! Writes the initial corpus of the fuzzers: `cargo run --bin seeds` fills `corpus/book` and
+//! `corpus/codec`. The argument is the number of files of each kind, eight by default.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The bytes are commands: the fast book must do what the plain one does, and both must be sound.
+//! The bytes are commands: the fast book must behave as the reference book, and both must stay
+//! consistent.
 #![no_main]
 
 use nm_book::testing::differ;

@@ -1,5 +1,5 @@
-//! The bytes are what a peer writes anywhere into the memory of a connection: the pipes of the
-//! other end neither panic, nor read outside, nor hand out more than was asked for.
+//! The bytes are what a malicious peer writes anywhere into the shared memory of a connection: the
+//! pipes of the other end must not panic, read out of bounds, or return more than was requested.
 #![no_main]
 
 use std::os::unix::fs::FileExt;
@@ -13,17 +13,17 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let peer = std::fs::File::from(file);
     let (out, back) = (victim.outgoing(Creator), victim.incoming(Creator));
     let mut buffer = vec![0; PIPE_BYTES + 99];
-    for (step, said) in bytes.chunks_exact(11).enumerate() {
-        // Mostly the words at the beginning of a pipe, which is where it hurts.
-        let [first, second, place, word @ ..] = said else { return };
-        let far = u64::from(*first) << 8 | u64::from(*second);
+    for (step, input) in bytes.chunks_exact(11).enumerate() {
+        // Mostly the header of a pipe, where wrong values are most dangerous.
+        let [first, second, region, word @ ..] = input else { return };
+        let offset = u64::from(*first) << 8 | u64::from(*second);
         let pipe = (CONDUIT_BYTES as u64 - 384) / 2;
-        let at = match place % 4 {
-            0 => far * 8 % CONDUIT_BYTES as u64,
-            which => 384 + u64::from(which & 1) * pipe + far % 96 * 8,
+        let at = match region % 4 {
+            0 => offset * 8 % CONDUIT_BYTES as u64,
+            which => 384 + u64::from(which & 1) * pipe + offset % 96 * 8,
         };
         let at = at.min(CONDUIT_BYTES as u64 - 8) / 8 * 8;
-        peer.write_all_at(word, at).expect("the memory takes it");
+        peer.write_all_at(word, at).expect("the memory is writable");
         let word = word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
         let length = (word >> 7) as usize % buffer.len();
         match step % 7 {

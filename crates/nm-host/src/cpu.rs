@@ -42,7 +42,7 @@ fn cpuinfo(files: &HostFiles, field: &str) -> Vec<String> {
         .collect()
 }
 
-/// The model's name; on ARM, whose files name no model, implementer and part number.
+/// The model name; on ARM, where `/proc/cpuinfo` has none, implementer and part number.
 fn model(files: &HostFiles) -> Option<String> {
     let first = |field| cpuinfo(files, field).into_iter().next();
     first("model name").or_else(|| {
@@ -105,8 +105,8 @@ fn mitigations(files: &HostFiles) -> Vec<String> {
         .collect()
 }
 
-/// The tightest CPU bandwidth limit on the way from this process's control group to the root, as
-/// `QUOTA PERIOD` in µs, which is the form of `cpu.max`. Both versions of control groups.
+/// The lowest CPU bandwidth limit of this process's control group and its ancestors, as
+/// `QUOTA PERIOD` in µs, the format of `cpu.max`. Supports both versions of control groups.
 fn quota(files: &HostFiles) -> Option<String> {
     let groups = files.text("/proc/self/cgroup")?;
     let mut limits: Vec<(u64, u64)> = vec![];
@@ -136,14 +136,14 @@ fn quota(files: &HostFiles) -> Option<String> {
     Some(format!("{quota} {period}"))
 }
 
-/// A limit from the form of `cpu.max`; absent where it is `max` or, in version 1, negative.
+/// A limit in the format of `cpu.max`; absent if it is `max` or, in version 1, negative.
 fn limit_of(text: &str) -> Option<(u64, u64)> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (u32, u32) = (quota.parse().ok()?, period.trim().parse().ok()?);
     Some((quota.into(), period.into()))
 }
 
-/// `path` and every folder above it, the root as the empty text.
+/// `path` and all its parent folders, the root as the empty text.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_end_matches('/');
     let ends = path.char_indices().filter(|(_, c)| *c == '/').map(|(at, _)| at);
@@ -155,13 +155,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_group_up_to_the_root_is_looked_at() {
+    fn ancestors_include_the_root() {
         assert_eq!(ancestors("/a/b").collect::<Vec<_>>(), ["", "/a", "/a/b"]);
         assert_eq!(ancestors("/").collect::<Vec<_>>(), [""]);
     }
 
     #[test]
-    fn no_limit_is_no_limit() {
+    fn only_a_positive_quota_is_a_limit() {
         assert_eq!(limit_of("max 100000"), None);
         assert_eq!(limit_of("-1 100000"), None);
         assert_eq!(limit_of("50000 100000"), Some((50_000, 100_000)));

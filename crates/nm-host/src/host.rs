@@ -3,12 +3,12 @@
 use nm_model::facts::HostFacts;
 use nm_sys::hostfiles::HostFiles;
 
-/// Reads what identifies the host.
+/// Reads name, kernel and operating system of the host.
 pub fn read(files: &HostFiles) -> HostFacts {
     HostFacts {
         name: files.text("/proc/sys/kernel/hostname").unwrap_or_default(),
         kernel: files.text("/proc/sys/kernel/osrelease").unwrap_or_default(),
-        // Kernels before 6.1 do not tell it in a file; the program's own is the same.
+        // Kernels before 6.1 have no such file; the architecture of this program is the same.
         machine: files
             .text("/proc/sys/kernel/arch")
             .unwrap_or_else(|| std::env::consts::ARCH.to_string()),

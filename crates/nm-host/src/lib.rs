@@ -1,8 +1,9 @@
-//! Facts of the machine: everything that explains a latency and that an ordinary process may read.
+//! Facts of the machine: everything that helps to explain a latency and that an ordinary process
+//! may read.
 //!
-//! [`read`] reads files below a root, which tests replace by fixtures; [`facts`] adds what only
-//! calls can tell of the running machine: the hypervisor's signature, network links, the clock, the
-//! environment's variables. What cannot be read is absent, never guessed.
+//! [`read`] reads files below a root, which tests replace by fixtures. [`facts`] adds what is only
+//! available by calls on the running machine: the hypervisor's signature, network links, the clock
+//! and environment variables. What cannot be read is absent, never guessed.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +37,7 @@ pub fn facts() -> Facts {
     facts
 }
 
-/// The part of the facts that lies in files, read below `root` in place of `/`.
+/// The facts that are read from files, below `root` in place of `/`.
 pub fn read(root: &Path) -> Facts {
     let files = HostFiles::new(root);
     Facts {
@@ -76,7 +77,7 @@ fn memory(files: &HostFiles) -> MemoryFacts {
         word("/proc/meminfo", "MemTotal:", 0).and_then(|text| text.parse().ok());
     MemoryFacts {
         total_bytes: total_kib.unwrap_or(0).saturating_mul(1024),
-        // `unlimited` is no number and hence absent.
+        // `unlimited` is not a number and hence absent.
         lock_limit_bytes: word("/proc/self/limits", "Max locked memory", 0)
             .and_then(|text| text.parse().ok()),
     }

@@ -4,8 +4,8 @@ use nm_model::facts::LinkFacts;
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
 
-/// Reads all links. They are asked by ioctl, because `/sys/class/net` may belong to another
-/// namespace; only the NUMA node comes from sysfs, by the device's bus address.
+/// Reads all links. They are queried by ioctl, because `/sys/class/net` may show another namespace;
+/// only the NUMA node comes from sysfs, by the device's bus address.
 pub fn read(files: &HostFiles) -> Vec<LinkFacts> {
     let Ok(links) = Links::new() else { return vec![] };
     links.names().into_iter().map(|name| link(&links, files, name)).collect()

@@ -71,12 +71,12 @@ const SYSCTLS: &[&str] = &[
     "vm.zone_reclaim_mode",
 ];
 
-/// Variables by whole name, or by how the name begins.
+/// Environment variables by name, or by prefix.
 const VARIABLES: &[&str] = &["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GLIBC_TUNABLES"];
-const VARIABLE_STARTS: &[&str] =
+const VARIABLE_PREFIXES: &[&str] =
     &["EF_", "VMA_", "XLIO_", "ONLOAD", "SMC_", "NEARMETAL_", "NM_ACCEL_"];
 
-/// All settings that can be read, raw text with white space as single blanks.
+/// All settings that can be read, as text with white space replaced by single blanks.
 pub fn read(files: &HostFiles) -> BTreeMap<String, String> {
     let sysctls = SYSCTLS
         .iter()
@@ -94,7 +94,7 @@ pub fn read(files: &HostFiles) -> BTreeMap<String, String> {
     settings
 }
 
-/// Whether a process named `irqbalance` runs; absent where no process can be seen.
+/// Whether a process named `irqbalance` runs; absent if no process is visible.
 fn irqbalance_runs(files: &HostFiles) -> Option<bool> {
     let processes: Vec<String> = files
         .names("/proc")
@@ -108,11 +108,11 @@ fn irqbalance_runs(files: &HostFiles) -> Option<bool> {
     })
 }
 
-/// Those of `all` that change sockets or linking.
+/// Those of `all` that affect sockets or dynamic linking.
 pub fn variables(all: impl Iterator<Item = [String; 2]>) -> BTreeMap<String, String> {
     all.filter(|[name, _]| {
         VARIABLES.contains(&name.as_str())
-            || VARIABLE_STARTS.iter().any(|start| name.starts_with(start))
+            || VARIABLE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     })
     .map(|[name, value]| (name, value))
     .collect()
@@ -123,9 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_variables_that_matter_are_told() {
+    fn only_relevant_variables_are_included() {
         let all = [["EF_POLL_USEC", "1"], ["HOME", "/root"], ["LD_PRELOAD", "x.so"]];
-        let told = variables(all.map(|pair| pair.map(str::to_string)).into_iter());
-        assert_eq!(told.keys().collect::<Vec<_>>(), ["EF_POLL_USEC", "LD_PRELOAD"]);
+        let included = variables(all.map(|pair| pair.map(str::to_string)).into_iter());
+        assert_eq!(included.keys().collect::<Vec<_>>(), ["EF_POLL_USEC", "LD_PRELOAD"]);
     }
 }

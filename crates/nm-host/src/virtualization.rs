@@ -3,7 +3,8 @@
 use nm_model::facts::VirtualizationFacts;
 use nm_sys::hostfiles::HostFiles;
 
-/// What the files tell. The CPU's own signature, where there is one, is better: [`signature`].
+/// Reads the facts from files. The CPU's signature ([`signature`]) is more reliable where it
+/// exists.
 pub fn read(files: &HostFiles) -> VirtualizationFacts {
     let dmi = |name| files.text(&format!("/sys/class/dmi/id/{name}"));
     VirtualizationFacts {
@@ -18,7 +19,7 @@ pub fn read(files: &HostFiles) -> VirtualizationFacts {
     }
 }
 
-/// The hypervisor by its files and the firmware's tables; absent if nothing says there is one.
+/// The hypervisor by its files and the firmware's tables; absent if there is no sign of one.
 fn hypervisor(files: &HostFiles) -> Option<String> {
     if let Some(kind) = files.text("/sys/hypervisor/type") {
         return Some(if kind == "xen" { "Xen".to_string() } else { kind });
@@ -49,7 +50,7 @@ fn hypervisor(files: &HostFiles) -> Option<String> {
     by_tables.or_else(flagged)
 }
 
-/// The hypervisor by the signature of CPUID leaf 0x40000000, if leaf 1 says that there is one.
+/// The hypervisor by the signature of CPUID leaf 0x40000000, if leaf 1 reports one.
 #[cfg(target_arch = "x86_64")]
 pub fn signature() -> Option<String> {
     use std::arch::x86_64::__cpuid;
@@ -70,7 +71,7 @@ pub fn signature() -> Option<String> {
     None
 }
 
-/// The usual name of a hypervisor for its signature; unknown signatures name themselves.
+/// The usual name of a hypervisor for its signature; an unknown signature is its own name.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86 has signatures"))]
 fn name_of(signature: &str) -> &str {
     match signature {
@@ -88,7 +89,7 @@ fn name_of(signature: &str) -> &str {
     }
 }
 
-/// The container engine by the signs that engines leave.
+/// The container engine by the files and variables that engines create.
 fn container(files: &HostFiles) -> Option<String> {
     if files.exists("/.dockerenv") {
         return Some("docker".to_string());
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_have_names() {
+    fn signatures_map_to_names() {
         assert_eq!(name_of("KVMKVMKVM"), "KVM");
         assert_eq!(name_of(""), "unknown");
         assert_eq!(name_of("NewVisor"), "NewVisor");
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn the_signature_agrees_with_the_kernels_flag() {
+    fn signature_agrees_with_the_hypervisor_flag() {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap();
         let flagged = text.lines().any(|line| {
             line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor")

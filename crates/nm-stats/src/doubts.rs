@@ -1,5 +1,5 @@
-//! Doubts about a series: those of its rounds merged, and those that only a comparison of its rounds
-//! can show.
+//! Doubts about a series: those of its rounds merged, and those that only a comparison of its
+//! rounds can show.
 
 use nm_model::metric::Quantity;
 use nm_model::result::{LatencyRound, Round, RoundData, Series};
@@ -10,9 +10,9 @@ use crate::mann_kendall::{mann_kendall, slope};
 use crate::modes;
 use crate::outliers::outliers;
 use crate::quantile::samples_needed;
-use crate::rounds::{ROUNDS_MIN, principal, values};
 use crate::summary::PERCENTILES;
 use crate::unit::with_unit;
+use crate::values::{ROUNDS_MIN, principal, values};
 
 /// Kinds that are found in this file, and therefore replaced by it.
 const FOUND_HERE: [DoubtKind; 6] = [
@@ -37,8 +37,8 @@ const DETAILS_MAX: usize = 3;
 /// A round this close to the others is never an outlier, as a ratio.
 const OUTLIER_RATIO_MIN: f64 = 1.05;
 
-/// A fixed percentile up to this one is expected in every round. Higher ones are shown as `n/a` in a
-/// short round, which is no reason for a doubt.
+/// A fixed percentile up to this one is expected in every round. Higher ones are shown as `n/a` in
+/// a short round, which is no reason for a doubt.
 const EXPECTED_PERCENTILE_MAX: f64 = 99.0;
 
 /// Drift over rounds.

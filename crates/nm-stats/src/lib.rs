@@ -1,9 +1,9 @@
 //! Numbers in, numbers with intervals out: summary, intervals, comparison, drift, outliers.
 //!
 //! Two levels, kept apart. Samples inside one round are many and autocorrelated, and conditions of
-//! the round affect all of them: [`summary`] describes them exactly. Rounds are few and independent:
-//! every claim of a difference ([`mod@compare`]) and every interval of a figure ([`rounds`]) is based
-//! on rounds alone.
+//! the round affect all of them: [`summary`] describes them exactly. Rounds are few and
+//! independent: every claim of a difference ([`mod@compare`]) and every interval of a figure
+//! ([`rounds`]) is based on rounds alone.
 //!
 //! Everything here is deterministic: the same input and seed give the same output. Nothing reads a
 //! clock, nothing prints, and no input causes a panic.
@@ -30,6 +30,7 @@ pub mod summary;
 mod doubts;
 mod note;
 mod unit;
+mod values;
 
 pub use compare::{Claim, RoundsComparison, compare};
 pub use holm::holm;

@@ -1,6 +1,6 @@
 //! The Mann-Kendall test for drift (Mann, 1945; Kendall, 1975): do values rise or fall over
-//! time, not necessarily linearly? The Theil-Sen slope gives by how much. Work grows with the square of
-//! the number of values.
+//! time, not necessarily linearly? The Theil-Sen slope gives by how much. Work grows with the
+//! square of the number of values.
 
 use crate::describe::median;
 use crate::normal;
@@ -54,9 +54,9 @@ pub fn slope(values: &[f64]) -> Option<f64> {
     median(&slopes)
 }
 
-/// Share of all orders of `n` values whose score is at least as far from zero as `score`. A score is
-/// the number of pairs minus twice the number of inversions; the distribution of the inversions is
-/// built up by adding one value at a time.
+/// Share of all orders of `n` values whose score is at least as far from zero as `score`. A score
+/// is the number of pairs minus twice the number of inversions; the distribution of the inversions
+/// is built up by adding one value at a time.
 fn exact_p(n: usize, score: i64) -> f64 {
     let pairs = n * (n - 1) / 2;
     let mut shares = vec![1.0f64];

@@ -2,8 +2,8 @@
 //! lie above those of A, comparing only values of the same stratum?
 //!
 //! The statistic is the number of pairs (one of A, one of B, same stratum) in which B is larger;
-//! ties count half. Its distribution under permutation of the labels inside each stratum is computed
-//! exactly, ties included; above [`EXACT_MAX`] values the normal approximation is used.
+//! ties count half. Its distribution under permutation of the labels inside each stratum is
+//! computed exactly, ties included; above [`EXACT_MAX`] values the normal approximation is used.
 
 use crate::normal;
 

@@ -2,8 +2,8 @@
 //!
 //! Whole runs of a ping-pong are in one of two or more modes (depending on which core or cache the
 //! host gave them), tens of percent apart, while rounds of one mode agree within a few percent. A
-//! test that ignores the modes cannot show a small difference; [`mod@crate::compare`] therefore tests
-//! within the modes.
+//! test that ignores the modes cannot show a small difference; [`mod@crate::compare`] therefore
+//! tests within the modes.
 //!
 //! Grouping uses the pooled values only, never the side that a value came from, so that tests that
 //! permute labels within the groups stay exact.

@@ -15,8 +15,8 @@ pub fn mad(values: &[f64]) -> Option<f64> {
     median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
 }
 
-/// Indices of the outliers, in rising order. A value within `distance_min` of the median is never an
-/// outlier, however close together the other values are.
+/// Indices of the outliers, in rising order. A value within `distance_min` of the median is never
+/// an outlier, however close together the other values are.
 pub fn outliers(values: &[f64], distance_min: f64) -> Vec<usize> {
     let (Some(centre), Some(mad)) = (median(values), mad(values)) else { return vec![] };
     let limit = (LIMIT * NORMAL_SCALE * mad).max(distance_min);

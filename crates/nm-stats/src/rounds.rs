@@ -8,8 +8,7 @@ use crate::bootstrap;
 use crate::describe::{cv_percent, median_of_sorted, sorted};
 use crate::doubts;
 
-/// Rounds below which there is no interval.
-pub const ROUNDS_MIN: usize = 5;
+pub use crate::values::{ROUNDS_MIN, principal, values};
 
 /// Seed of the bootstrap; any fixed number makes the same rounds give the same interval.
 const SEED: u64 = 0x6e65_6172_6d65_7461;
@@ -25,19 +24,6 @@ pub fn estimate(series: &mut Series) {
         .filter_map(|metric| estimate_of(metric, &values(&series.rounds, metric)))
         .collect();
     series.doubts = doubts::of(series);
-}
-
-/// The finite values of `metric` in `rounds`, in their order.
-pub fn values(rounds: &[Round], metric: Metric) -> Vec<f64> {
-    rounds.iter().filter_map(|round| round.value(metric)).filter(|v| v.is_finite()).collect()
-}
-
-/// The metric by which the rounds of a series are compared with each other: throughput, or the
-/// median latency (the mean where a median is not known).
-pub fn principal(rounds: &[Round]) -> Option<Metric> {
-    [Metric::Throughput, Metric::Median, Metric::Mean]
-        .into_iter()
-        .find(|metric| rounds.iter().any(|round| round.value(*metric).is_some()))
 }
 
 /// Every metric that a round could have, percentiles as the rounds list them.

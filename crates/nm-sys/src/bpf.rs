@@ -1,8 +1,8 @@
-//! The part of bpf(2) that steers packets into an AF_XDP socket: a map of sockets, a program put
-//! together instruction by instruction, and its attachment to a link.
+//! The part of bpf(2) that redirects packets to an AF_XDP socket: a map of sockets, a program that
+//! is assembled from single instructions, and its attachment to a network link.
 //!
-//! The attachment is a BPF link: the kernel takes the program off the network link when the last
-//! descriptor goes, so also after a kill. No compiler, loader or object file takes part.
+//! The attachment is a BPF link: the kernel detaches the program when the last descriptor is
+//! closed, so also after a kill. No compiler, loader or object file is needed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,25 +20,26 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
 const HELPER_REDIRECT_MAP: i32 = 51;
 
-/// What a program may answer: hand the packet to the kernel's own network stack.
+/// Return code of a program: pass the packet to the kernel's network stack.
 const XDP_PASS: i32 = 2;
 
-/// Bytes of the verifier's log that are asked for after a refusal.
+/// Size of the buffer for the verifier's log after a rejection, bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// Lines of the verifier's log that a sentence quotes; the reason comes last.
+/// Last lines of the verifier's log that an error quotes; the reason is at the end.
 const LOG_LINES: usize = 3;
 
-/// Where in the driver a program runs.
+/// Where an XDP program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, before the kernel makes a packet of its own (`XDP_FLAGS_DRV_MODE`).
+    /// In the driver, before the kernel allocates a packet buffer (`XDP_FLAGS_DRV_MODE`).
     Native,
-    /// After the driver, on the kernel's packet; any driver can (`XDP_FLAGS_SKB_MODE`).
+    /// After the driver, on the kernel's packet buffer; works with any driver
+    /// (`XDP_FLAGS_SKB_MODE`).
     Generic,
 }
 
-/// A map from queue numbers to AF_XDP sockets.
+/// A map from queue numbers to AF_XDP sockets (`BPF_MAP_TYPE_XSKMAP`).
 #[derive(Debug)]
 pub struct XskMap {
     fd: OwnedFd,
@@ -64,10 +65,10 @@ impl XskMap {
         Ok(XskMap { fd })
     }
 
-    /// Sends what is redirected on `queue` to `socket`, which must be bound to that queue.
+    /// Redirects packets of `queue` to `socket`, which must be bound to that queue.
     ///
     /// # Errors
-    /// What the system says, such as `EINVAL` for a socket of another kind.
+    /// Those of the system call, such as `EINVAL` for a socket of another type.
     pub fn set(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
         #[repr(C)]
         struct Attributes {
@@ -90,7 +91,7 @@ impl XskMap {
     }
 }
 
-/// A program that the kernel has accepted.
+/// An XDP program that the kernel has accepted.
 #[derive(Debug)]
 pub struct XdpProgram {
     fd: OwnedFd,
@@ -100,14 +101,14 @@ impl XdpProgram {
     /// Loads an XDP program.
     ///
     /// # Errors
-    /// `EPERM` as for [`XskMap::new`]; the end of the verifier's log where it refuses.
+    /// `EPERM` as for [`XskMap::new`]; the end of the verifier's log if it rejects the program.
     pub fn load(code: &[Instruction]) -> io::Result<XdpProgram> {
         load(code, &mut []).or_else(|error| {
             if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) {
                 return Err(error);
             }
             let mut log = vec![0; LOG_BYTES];
-            load(code, &mut log).map_err(|again| refusal(&log).unwrap_or(again))
+            load(code, &mut log).map_err(|error| verifier_error(&log).unwrap_or(error))
         })
     }
 }
@@ -149,18 +150,18 @@ fn load(code: &[Instruction], log: &mut [u8]) -> io::Result<XdpProgram> {
     Ok(XdpProgram { fd })
 }
 
-/// The reason that the verifier's log ends with.
-fn refusal(log: &[u8]) -> Option<io::Error> {
+/// The reason at the end of the verifier's log.
+fn verifier_error(log: &[u8]) -> Option<io::Error> {
     let text = String::from_utf8_lossy(log.split(|byte| *byte == 0).next()?).into_owned();
-    // The very last line only counts instructions.
+    // The last line is only a count of instructions.
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with("processed ")).collect();
     let quoted = lines[lines.len().saturating_sub(LOG_LINES)..].join("; ");
-    let what = format!("the kernel's verifier refuses the redirect program: {quoted}");
+    let what = format!("the kernel's verifier rejects the redirect program: {quoted}");
     (!quoted.is_empty()).then(|| io::Error::other(what))
 }
 
-/// A program that is attached to a network link for as long as this lives.
+/// The attachment of a program to a network link; detached on drop.
 #[derive(Debug)]
 pub struct XdpAttachment {
     _fd: OwnedFd,
@@ -170,8 +171,8 @@ impl XdpAttachment {
     /// Attaches `program` to the link with this index.
     ///
     /// # Errors
-    /// `EBUSY` or `EEXIST` if the link has a program, `EOPNOTSUPP` if its driver has no such hook.
-    pub fn new(program: &XdpProgram, index: u32, hook: XdpMode) -> io::Result<XdpAttachment> {
+    /// `EBUSY` or `EEXIST` if the link has a program, `EOPNOTSUPP` if its driver lacks this mode.
+    pub fn new(program: &XdpProgram, index: u32, mode: XdpMode) -> io::Result<XdpAttachment> {
         #[repr(C)]
         struct Attributes {
             program: u32,
@@ -179,7 +180,7 @@ impl XdpAttachment {
             attach_type: u32,
             flags: u32,
         }
-        let flags = match hook {
+        let flags = match mode {
             XdpMode::Generic => 1 << 1,
             XdpMode::Native => 1 << 2,
         };
@@ -201,36 +202,35 @@ impl XdpAttachment {
 /// The attributes must be those of the command, and what they point to must be live.
 unsafe fn bpf<T>(command: c_int, attributes: &T) -> io::Result<c_int> {
     let (pointer, size) = (&raw const *attributes, size_of::<T>());
-    // SAFETY: the structure is live; the rest is the caller's part of the contract.
+    // SAFETY: the structure is live; the rest is the caller's contract.
     let result: c_long = unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as c_int) }
 }
 
-/// [`bpf`] for commands that answer a descriptor, which the kernel closes on exec.
+/// [`bpf`] for commands that return a descriptor, which the kernel closes on exec.
 ///
 /// # Safety
 /// As for [`bpf`].
 unsafe fn bpf_fd<T>(command: c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller keeps the contract, which is the same.
+    // SAFETY: the caller's contract is the same.
     let fd: RawFd = unsafe { bpf(command, attributes) }?;
-    // SAFETY: fresh from the kernel and owned by nobody else.
+    // SAFETY: a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// One instruction in the kernel's form.
+/// One BPF instruction in the kernel's format.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
     code: u8,
-    /// Destination in the low half and source in the high one; the other way round where bytes
-    /// are.
+    /// Destination in the low half and source in the high half; swapped on big-endian machines.
     registers: u8,
     offset: i16,
     immediate: i32,
 }
 
-/// A register; a call leaves its result in the first, takes its arguments in the next five and
-/// spares those from 6 on.
+/// A register. A call returns its result in register 0, takes its arguments in 1 to 5, and
+/// preserves those from 6 on.
 type Register = u8;
 
 /// Width of a load.
@@ -241,11 +241,11 @@ enum Width {
     Word = 0x61,
 }
 
-/// A place in the program that a jump goes to.
+/// A jump target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Label(usize);
 
-/// Puts a program together; jumps are by label and always forward.
+/// Assembles a program. Jumps go to labels and always forward.
 #[derive(Debug, Default)]
 struct Assembler {
     code: Vec<Instruction>,
@@ -265,11 +265,12 @@ impl Assembler {
         Label(self.labels - 1)
     }
 
-    /// Has every jump to `label` end here.
-    fn place(&mut self, label: Label) {
+    /// Makes the next instruction the target of all jumps to `label`.
+    fn bind(&mut self, label: Label) {
         let here = self.code.len();
         for (at, _) in self.jumps.extract_if(.., |(_, to)| *to == label) {
-            // Counted from the instruction after the jump; programs here have a few dozen.
+            // Relative to the instruction after the jump; programs here have a few dozen
+            // instructions.
             self.code[at].offset = (here - at - 1) as i16;
         }
     }
@@ -306,7 +307,7 @@ impl Assembler {
         self.add(0x56, register, 0, 0, value.cast_signed());
     }
 
-    /// Loads the map itself, which takes two instructions.
+    /// Loads a reference to the map, which takes two instructions.
     fn load_map(&mut self, to: Register, map: &XskMap) {
         const PSEUDO_MAP_FD: Register = 1;
         self.add(0x18, to, PSEUDO_MAP_FD, 0, map.fd.as_raw_fd());
@@ -321,16 +322,16 @@ impl Assembler {
         self.add(0x95, 0, 0, 0, 0);
     }
 
-    /// Jumps to `label` unless the field at `offset` of the packet is `bytes`, whose length is that
-    /// of the load: 1, 2 or a multiple of 4.
-    fn demand(&mut self, packet: Register, offset: i16, bytes: &[u8], label: Label) {
+    /// Jumps to `label` unless the field at `offset` of the packet equals `bytes`, whose length is
+    /// 1, 2 or a multiple of 4.
+    fn require_field(&mut self, packet: Register, offset: i16, bytes: &[u8], label: Label) {
         const FIELD: Register = 4;
         match *bytes {
             [byte] => {
                 self.load(Width::Byte, FIELD, packet, offset);
                 self.jump_unless(FIELD, byte.into(), label);
             }
-            // The load takes the bytes in the machine's order, and so does the comparison.
+            // Load and comparison both use the byte order of the machine.
             [a, b] => {
                 self.load(Width::Half, FIELD, packet, offset);
                 self.jump_unless(FIELD, u16::from_ne_bytes([a, b]).into(), label);
@@ -349,13 +350,13 @@ impl Assembler {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Which packets a program takes off a link.
+/// Which packets a program redirects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowFilter {
     /// Protocol number of IP.
     protocol: u8,
     local: SocketAddr,
-    /// Only from here, if it is known.
+    /// Only packets from this peer, if present.
     peer: Option<SocketAddr>,
 }
 
@@ -365,20 +366,20 @@ impl FlowFilter {
         FlowFilter { protocol: UDP, local, peer: None }
     }
 
-    /// TCP segments to `local`, from everywhere or from `peer` only, which is of the same family.
+    /// TCP segments to `local`, from any address or from `peer` only, which is of the same family.
     pub fn tcp(local: SocketAddr, peer: Option<SocketAddr>) -> FlowFilter {
         FlowFilter { protocol: TCP, local, peer }
     }
 
-    /// Whether it is of TCP segments.
+    /// Whether it selects TCP segments.
     pub fn is_tcp(&self) -> bool {
         self.protocol == TCP
     }
 }
 
-/// A program that puts the whole packets of `flow` on the socket of the queue that they came by.
-/// All the rest goes on to the kernel: other addresses, ports and protocols, ARP and neighbour
-/// discovery, fragments, IPv4 options, and everything on a queue that has no socket.
+/// A program that redirects the packets of `flow` to the socket of the queue on which they arrived.
+/// All other packets go to the kernel: other addresses, ports and protocols, ARP and neighbour
+/// discovery, fragments, packets with IPv4 options, and everything on a queue that has no socket.
 pub fn redirect_program(map: &XskMap, flow: &FlowFilter) -> Vec<Instruction> {
     const CONTEXT: Register = 1;
     const PACKET: Register = 6;
@@ -387,48 +388,48 @@ pub fn redirect_program(map: &XskMap, flow: &FlowFilter) -> Vec<Instruction> {
     let mut program = Assembler::default();
     let pass = program.label();
     // struct xdp_md: data, data_end, …, rx_queue_index at 16. The queue is read now, because the
-    // first call's argument takes the register of the context.
+    // call below overwrites the register of the context.
     program.load(Width::Word, PACKET, CONTEXT, 0);
     program.load(Width::Word, END, CONTEXT, 4);
     program.load(Width::Word, 2, CONTEXT, 16);
-    // Both UDP and TCP begin with the ports, and have eight bytes at least.
+    // UDP and TCP headers both begin with the ports and have at least eight bytes.
     let headers_bytes = if local.is_ipv4() { 14 + 20 + 8 } else { 14 + 40 + 8 };
     program.copy(3, PACKET);
     program.plus(3, headers_bytes);
     program.jump_above(3, END, pass);
     match local.ip() {
         IpAddr::V4(ip) => {
-            program.demand(PACKET, 12, &[0x08, 0x00], pass);
-            program.demand(PACKET, 14, &[0x45], pass);
-            // No fragment: neither "more follow" nor an offset.
+            program.require_field(PACKET, 12, &[0x08, 0x00], pass);
+            program.require_field(PACKET, 14, &[0x45], pass);
+            // Not a fragment: neither "more fragments" nor an offset.
             program.load(Width::Half, 4, PACKET, 20);
             program.and(4, u16::from_ne_bytes([0x3f, 0xff]).into());
             program.jump_unless(4, 0, pass);
-            program.demand(PACKET, 23, &[protocol], pass);
-            program.demand(PACKET, 30, &ip.octets(), pass);
-            program.demand(PACKET, 36, &local.port().to_be_bytes(), pass);
+            program.require_field(PACKET, 23, &[protocol], pass);
+            program.require_field(PACKET, 30, &ip.octets(), pass);
+            program.require_field(PACKET, 36, &local.port().to_be_bytes(), pass);
         }
         IpAddr::V6(ip) => {
-            program.demand(PACKET, 12, &[0x86, 0xdd], pass);
-            program.demand(PACKET, 20, &[protocol], pass);
-            program.demand(PACKET, 38, &ip.octets(), pass);
-            program.demand(PACKET, 56, &local.port().to_be_bytes(), pass);
+            program.require_field(PACKET, 12, &[0x86, 0xdd], pass);
+            program.require_field(PACKET, 20, &[protocol], pass);
+            program.require_field(PACKET, 38, &ip.octets(), pass);
+            program.require_field(PACKET, 56, &local.port().to_be_bytes(), pass);
         }
     }
     if let Some(peer) = peer {
         let (address, port) = if local.is_ipv4() { (26, 34) } else { (22, 54) };
         match peer.ip() {
-            IpAddr::V4(ip) => program.demand(PACKET, address, &ip.octets(), pass),
-            IpAddr::V6(ip) => program.demand(PACKET, address, &ip.octets(), pass),
+            IpAddr::V4(ip) => program.require_field(PACKET, address, &ip.octets(), pass),
+            IpAddr::V6(ip) => program.require_field(PACKET, address, &ip.octets(), pass),
         }
-        program.demand(PACKET, port, &peer.port().to_be_bytes(), pass);
+        program.require_field(PACKET, port, &peer.port().to_be_bytes(), pass);
     }
-    // redirect_map(map, queue, what to answer where the map has no socket)
+    // bpf_redirect_map(map, queue, return code if the map has no socket for the queue)
     program.load_map(1, map);
     program.set(3, XDP_PASS);
     program.call(HELPER_REDIRECT_MAP);
     program.exit();
-    program.place(pass);
+    program.bind(pass);
     program.set(0, XDP_PASS);
     program.exit();
     program.code
@@ -438,13 +439,13 @@ pub fn redirect_program(map: &XskMap, flow: &FlowFilter) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    /// Stands for a map where nothing is loaded: the number of its descriptor is all that shows.
+    /// A substitute for a map where no program is loaded: only its descriptor is used.
     fn no_map() -> XskMap {
         XskMap { fd: std::fs::File::open("/dev/null").unwrap().into() }
     }
 
     #[test]
-    fn instructions_have_the_kernels_form() {
+    fn instructions_have_the_kernel_format() {
         assert_eq!(size_of::<Instruction>(), 8);
         let mut program = Assembler::default();
         let end = program.label();
@@ -452,7 +453,7 @@ mod tests {
         program.jump_unless(6, 0xffff_fffe, end);
         program.jump_above(6, 7, end);
         program.set(0, 2);
-        program.place(end);
+        program.bind(end);
         program.exit();
         let form = |at: usize| {
             let Instruction { code, registers, offset, immediate } = program.code[at];
@@ -466,10 +467,10 @@ mod tests {
         assert_eq!(form(2), (0x2d, registers(6, 7), 1, 0));
         assert_eq!(form(3), (0xb7, 0, 0, 2));
         assert_eq!(form(4), (0x95, 0, 0, 0));
-        assert!(program.jumps.is_empty(), "every jump has its place");
+        assert!(program.jumps.is_empty(), "every jump has a target");
     }
 
-    /// For each address UDP, TCP from everywhere, and TCP from one peer.
+    /// For each address UDP, TCP from any address, and TCP from one peer.
     fn flows<const COUNT: usize>(addresses: [&str; COUNT]) -> Vec<FlowFilter> {
         let of = |address: &str| {
             let local: SocketAddr = address.parse().unwrap();
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn every_jump_of_the_redirect_program_ends_at_the_answer_pass() {
+    fn every_jump_of_the_redirect_program_ends_at_pass() {
         let map = no_map();
         for flow in flows(["10.77.0.1:4000", "[fd77::1]:4000"]) {
             let code = redirect_program(&map, &flow);
@@ -492,22 +493,22 @@ mod tests {
                 jumps.map(|(at, one)| at + 1 + usize::try_from(one.offset).unwrap()).collect();
             assert!(ends.len() >= 7, "{flow:?}");
             assert!(ends.iter().all(|end| *end == code.len() - 2), "{flow:?}: {ends:?}");
-            let [.., answer, exit] = code[..] else { unreachable!() };
-            assert_eq!((answer.code, answer.immediate, exit.code), (0xb7, XDP_PASS, 0x95));
+            let [.., result, exit] = code[..] else { unreachable!() };
+            assert_eq!((result.code, result.immediate, exit.code), (0xb7, XDP_PASS, 0x95));
         }
     }
 
     #[test]
-    fn the_verifiers_reason_is_quoted() {
+    fn reason_of_the_verifier_is_quoted() {
         let log = b"0: R1=ctx()\n0: (95) exit\nR0 !read_ok\nprocessed 1 insns\n\0\0";
-        let text = refusal(log).unwrap().to_string();
+        let text = verifier_error(log).unwrap().to_string();
         assert!(text.ends_with("0: R1=ctx(); 0: (95) exit; R0 !read_ok"), "{text}");
-        assert!(refusal(b"\0").is_none());
+        assert!(verifier_error(b"\0").is_none());
     }
 
-    /// As root the kernel itself judges; else it must forbid all of it, and say so.
+    /// As root the verifier is tested; otherwise the kernel must report missing permission.
     #[test]
-    fn the_kernels_verifier_accepts_the_programs_and_refuses_a_wrong_one() {
+    fn verifier_accepts_the_programs_and_rejects_an_invalid_one() {
         let map = match XskMap::new(1) {
             Ok(map) => map,
             Err(error) => {
@@ -518,9 +519,9 @@ mod tests {
         for flow in flows(["10.77.0.1:4000", "255.255.255.254:65535", "[fd77::1]:1"]) {
             XdpProgram::load(&redirect_program(&map, &flow)).unwrap();
         }
-        let mut wrong = Assembler::default();
-        wrong.exit();
-        let text = XdpProgram::load(&wrong.code).unwrap_err().to_string();
+        let mut invalid = Assembler::default();
+        invalid.exit();
+        let text = XdpProgram::load(&invalid.code).unwrap_err().to_string();
         assert!(text.contains("verifier") && text.contains("R0"), "{text}");
         assert!(map.set(0, &std::fs::File::open("/dev/null").unwrap()).is_err());
         let program =

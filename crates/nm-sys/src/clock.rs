@@ -12,7 +12,8 @@
 //! 8000_0007h, EDX bit 8), the kernel keeps time with it (`tsc`, or the paravirtual `kvm-clock` and
 //! Hyper-V's TSC page, which are the TSC with a scale from the hypervisor), and two calibrations
 //! against `CLOCK_MONOTONIC_RAW` differ by less than [`PPM_MAX`]. Reading a counter that the
-//! hypervisor traps takes longer than reading the kernel's clock; such a counter is not used either.
+//! hypervisor traps takes longer than reading the kernel's clock; such a counter is not used
+//! either.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -1,7 +1,6 @@
-//! What a network link tells by ioctl: driver, firmware, coalescing, rings, queues, offloads,
-//! speed, MTU, flags. A socket asks in its own network namespace, where `/sys/class/net` may show
-//! the
-//! links of another.
+//! Properties of network links by ioctl: driver, firmware, coalescing, rings, queues, offloads,
+//! speed, MTU, flags. A socket queries its own network namespace, whereas `/sys/class/net` may show
+//! the links of another.
 
 use std::ffi::CStr;
 use std::io;
@@ -21,24 +20,24 @@ const GFLAGS: u32 = 0x25;
 const GGRO: u32 = 0x2b;
 const GCHANNELS: u32 = 0x3c;
 
-/// `ETH_FLAG_LRO` in the answer to [`GFLAGS`].
+/// `ETH_FLAG_LRO` in the result of [`GFLAGS`].
 const FLAG_LRO: u32 = 1 << 15;
 
-/// Words of the largest answer that is asked for: `struct ethtool_drvinfo`, 196 bytes.
-const ANSWER_WORDS: usize = 49;
+/// Words of the largest result that is requested: `struct ethtool_drvinfo`, 196 bytes.
+const RESULT_WORDS: usize = 49;
 
-/// A socket to ask through.
+/// Queries the network links of one network namespace.
 #[derive(Debug)]
 pub struct Links {
     socket: OwnedFd,
 }
 
-/// Driver of a link. Empty texts are what the driver leaves empty.
+/// Driver of a link. A text is empty where the driver leaves it empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Driver {
+pub struct LinkDriver {
     /// Name, such as `virtio_net`.
     pub name: String,
-    /// Version; the kernel's own for drivers of its tree.
+    /// Version; that of the kernel for drivers of its source tree.
     pub version: String,
     /// Firmware version.
     pub firmware: String,
@@ -57,15 +56,15 @@ pub struct Coalescing {
     pub tx_usecs: u32,
     /// Sent packets before an interrupt.
     pub tx_frames: u32,
-    /// Whether the driver changes the receive values by load.
+    /// Whether the driver adapts the receive values to the load.
     pub adaptive_rx: bool,
-    /// Whether the driver changes the transmit values by load.
+    /// Whether the driver adapts the transmit values to the load.
     pub adaptive_tx: bool,
 }
 
 /// Ring sizes in use, entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rings {
+pub struct RingSizes {
     /// Receive.
     pub rx: u32,
     /// Transmit.
@@ -78,7 +77,7 @@ impl Links {
     /// # Errors
     /// If the process has no descriptor left.
     pub fn new() -> io::Result<Links> {
-        // Any family serves; Unix sockets are there even without IPv4.
+        // Any address family works; Unix sockets exist even without IPv4.
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Links { socket })
@@ -93,7 +92,7 @@ impl Links {
             return names;
         }
         let mut entry = list;
-        // SAFETY: `entry` walks the array until its end mark; names are C strings of the array.
+        // SAFETY: `entry` stays within the array, which ends with a null name; names are C strings.
         unsafe {
             while !(*entry).if_name.is_null() {
                 names.push(CStr::from_ptr((*entry).if_name).to_string_lossy().into_owned());
@@ -105,7 +104,7 @@ impl Links {
     }
 
     /// Driver, firmware and bus.
-    pub fn driver(&self, link: &str) -> Option<Driver> {
+    pub fn driver(&self, link: &str) -> Option<LinkDriver> {
         let words = self.ethtool(link, GDRVINFO)?;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let text = |at: usize| {
@@ -113,10 +112,10 @@ impl Links {
             let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
             String::from_utf8_lossy(&field[..end]).trim().to_string()
         };
-        Some(Driver { name: text(4), version: text(36), firmware: text(68), bus: text(100) })
+        Some(LinkDriver { name: text(4), version: text(36), firmware: text(68), bus: text(100) })
     }
 
-    /// Interrupt coalescing, where the driver has it.
+    /// Interrupt coalescing, if the driver supports it.
     pub fn coalescing(&self, link: &str) -> Option<Coalescing> {
         let words = self.ethtool(link, GCOALESCE)?;
         Some(Coalescing {
@@ -129,10 +128,10 @@ impl Links {
         })
     }
 
-    /// Ring sizes, where the driver has rings.
-    pub fn rings(&self, link: &str) -> Option<Rings> {
+    /// Ring sizes, if the driver has rings.
+    pub fn rings(&self, link: &str) -> Option<RingSizes> {
         let words = self.ethtool(link, GRINGPARAM)?;
-        Some(Rings { rx: words[5], tx: words[8] })
+        Some(RingSizes { rx: words[5], tx: words[8] })
     }
 
     /// Queues in use: the larger of receive and transmit, combined ones counted once.
@@ -142,7 +141,7 @@ impl Links {
         Some(rx.max(tx).saturating_add(combined))
     }
 
-    /// Speed, Mb/s, where the link knows it.
+    /// Speed, Mb/s, if the link has one.
     pub fn speed_mbps(&self, link: &str) -> Option<u32> {
         let words = self.ethtool(link, GSET)?;
         // struct ethtool_cmd: `speed` is the low half of bytes 12..14, `speed_hi` bytes 28..30.
@@ -177,7 +176,7 @@ impl Links {
         u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
     }
 
-    /// Index of a link, which the kernel's other interfaces call it by.
+    /// Index of a link, by which other kernel interfaces identify it.
     pub fn index(&self, link: &str) -> Option<u32> {
         let mut request = request_for(link)?;
         self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
@@ -205,8 +204,8 @@ impl Links {
         let mut found = None;
         let mut entry = list;
         while !entry.is_null() && found.is_none() {
-            // SAFETY: `entry` walks the list that getifaddrs made; the name is a C string of it,
-            // and an address is null or whole.
+            // SAFETY: `entry` is an element of the list of getifaddrs; its name is a C string, and
+            // its address is null or complete.
             unsafe {
                 let one = &*entry;
                 if crate::socket::ip_of(one.ifa_addr) == Some(wanted) {
@@ -215,7 +214,7 @@ impl Links {
                 entry = one.ifa_next;
             }
         }
-        // SAFETY: the list is released once, and nothing of it is used any more.
+        // SAFETY: the list is freed once, and nothing refers to it any more.
         unsafe { libc::freeifaddrs(list) };
         found
     }
@@ -235,9 +234,9 @@ impl Links {
         Some(unsafe { request.ifr_ifru.ifru_flags }.into())
     }
 
-    /// One question by `SIOCETHTOOL`; absent where the driver does not answer it.
-    fn ethtool(&self, link: &str, command: u32) -> Option<[u32; ANSWER_WORDS]> {
-        let mut words = [0u32; ANSWER_WORDS];
+    /// One `SIOCETHTOOL` command; absent if the driver does not support it.
+    fn ethtool(&self, link: &str, command: u32) -> Option<[u32; RESULT_WORDS]> {
+        let mut words = [0u32; RESULT_WORDS];
         words[0] = command;
         let mut request = request_for(link)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
@@ -246,14 +245,14 @@ impl Links {
     }
 
     fn ioctl(&self, code: libc::c_ulong, request: &mut libc::ifreq) -> Option<()> {
-        // SAFETY: `request` is a whole ifreq; where it points to an answer, that has room for the
-        // largest structure among the commands of this file.
+        // SAFETY: `request` is a complete ifreq; where it points to a result buffer, that has room
+        // for the largest structure among the commands of this file.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, request) };
         (result == 0).then_some(())
     }
 }
 
-/// An `ifreq` for a link, unless the name is too long to be one.
+/// An `ifreq` for a link; absent if the name is too long.
 fn request_for(link: &str) -> Option<libc::ifreq> {
     // SAFETY: all zeros is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -271,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_link_is_there() {
+    fn loopback_link_is_found() {
         let links = Links::new().unwrap();
         assert!(links.names().contains(&"lo".to_string()));
         assert!(links.mtu("lo").unwrap() >= 1500);
@@ -280,13 +279,13 @@ mod tests {
         assert_eq!(links.speed_mbps("lo"), None);
         assert_eq!(links.coalescing("lo"), None);
         assert_eq!(links.index("lo"), Some(1));
-        assert_eq!(links.hardware_address("lo"), None, "no Ethernet");
+        assert_eq!(links.hardware_address("lo"), None, "loopback is not Ethernet");
         assert_eq!(links.find_by_address([127, 0, 0, 1].into()).as_deref(), Some("lo"));
         assert_eq!(links.find_by_address([192, 0, 2, 77].into()), None);
     }
 
     #[test]
-    fn a_link_that_is_not_there_tells_nothing() {
+    fn missing_link_has_no_properties() {
         let links = Links::new().unwrap();
         for name in ["nothing0", "a-name-that-is-longer-than-any-link", ""] {
             assert_eq!(links.mtu(name), None, "{name}");

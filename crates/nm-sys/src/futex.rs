@@ -1,4 +1,4 @@
-//! Sleeping on a word of memory that processes share, until another process wakes the sleeper.
+//! Sleeping on a word of shared memory until another thread or process wakes the sleeper.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::thread::futex;
 
-/// `futex(FUTEX_WAIT)`—Sleeps for at most `limit` while `word` has the value `expected`. May come
-/// back early; the caller looks again at what it waits for.
+/// `futex(FUTEX_WAIT)`—Sleeps for at most `limit` while `word` has the value `expected`. May return
+/// early; the caller checks its condition again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
     let limit = Timespec::try_from(limit).ok();
-    // Woken, changed before, interrupted or late: the caller looks again in each case.
+    // Woken, value changed, interrupted or timed out: the caller checks its condition in each case.
     let _ = futex::wait(word, futex::Flags::empty(), expected, limit.as_ref());
 }
 
@@ -25,7 +25,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_changed_word_is_not_slept_on_and_a_sleeper_is_woken() {
+    fn changed_word_does_not_sleep_and_a_sleeper_is_woken() {
         let word = AtomicU32::new(1);
         wait(&word, 0, Duration::from_secs(1_000));
         wait(&word, 1, Duration::from_millis(1));

@@ -1,5 +1,6 @@
-//! Reading of small files under `/proc` and `/sys`, below a root that tests replace by a folder of
-//! fixtures. What cannot be read is absent, never an error: an ordinary user sees less.
+//! Reads small files under `/proc` and `/sys`. Tests replace the root by a folder of fixtures. A
+//! file that cannot be read is absent, not an error: an ordinary user may read fewer files than
+//! root.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 /// Longest file that is read, bytes. `/proc/cpuinfo` of a thousand CPUs has about 1.5 MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The folder that stands for `/`.
+/// Files below a folder that is used in place of `/`.
 #[derive(Debug, Clone)]
 pub struct HostFiles {
     root: PathBuf,
@@ -27,12 +28,12 @@ impl HostFiles {
         HostFiles { root: root.into() }
     }
 
-    /// The place of `path`, which is written as from `/`.
+    /// The full path of `path`, which begins with `/`.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The content of a file without white space around it; absent if unreadable or empty.
+    /// The content of a file without surrounding white space; absent if unreadable or empty.
     pub fn text(&self, path: &str) -> Option<String> {
         let mut bytes = vec![];
         File::open(self.path(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -60,20 +61,20 @@ impl HostFiles {
         names
     }
 
-    /// Whether the file or folder is there.
+    /// Whether the file or folder exists.
     pub fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 
-    /// What a symbolic link points to: the last part of it.
+    /// The file name of the target of a symbolic link.
     pub fn link_name(&self, path: &str) -> Option<String> {
         let target = std::fs::read_link(self.path(path)).ok()?;
         Some(Path::file_name(&target)?.to_string_lossy().into_owned())
     }
 }
 
-/// Reads a list in the kernel's form, `0-3,8`. An empty text is an empty list; anything else that
-/// is no list, or a list of more than 65536 numbers, is refused.
+/// Parses a list in the kernel's form, `0-3,8`. An empty text is an empty list. Absent if the text
+/// is not a list, or has more than 65536 numbers.
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     const NUMBERS_MAX: usize = 1 << 16;
     let mut numbers = vec![];
@@ -91,9 +92,10 @@ pub fn parse_list(text: &str) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
-    fn lists_are_read_and_nonsense_is_refused() {
+    fn lists_are_parsed_and_invalid_text_is_rejected() {
         assert_eq!(parse_list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
         assert_eq!(parse_list(""), Some(vec![]));
         assert_eq!(parse_list("5"), Some(vec![5]));
@@ -103,11 +105,17 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_absent() {
+    fn unreadable_files_are_absent() {
         let files = HostFiles::default();
         assert_eq!(files.text("/proc/nothing-of-this-name"), None);
         assert!(files.names("/proc/nothing-of-this-name").is_empty());
         assert!(files.text("/proc/self/status").unwrap().starts_with("Name:"));
         assert!(files.value::<u32>("/proc/sys/kernel/pid_max").unwrap() > 0);
+    }
+    proptest! {
+        #[test]
+        fn any_list_is_parsed_without_a_panic(text in "[0-9,\\- x]{0,20}") {
+            let _ = parse_list(&text);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Safe calls onto the kernel, one family a file.
+//! Safe wrappers of system calls and kernel files, one family a file.
 
 pub mod bpf;
 pub mod clock;

@@ -1,7 +1,7 @@
-//! Memory for samples: all of it there, in place and locked before the first sample is taken.
+//! Memory for samples, allocated, touched and locked before the first sample is taken.
 
-/// A list with a fixed capacity whose memory was touched, and locked where the limit allows, when
-/// it was made. Pushing never allocates and never faults.
+/// A list with a fixed capacity. Its memory is touched, and locked where the limit allows, when it
+/// is created. Pushing never allocates and never causes a page fault.
 #[derive(Debug)]
 pub struct LockedBuffer<T: Copy + Default> {
     /// Always `capacity` long, so that its memory is in use from the start.
@@ -14,7 +14,7 @@ impl<T: Copy + Default> LockedBuffer<T> {
     /// A buffer for `capacity` items.
     pub fn new(capacity: usize) -> LockedBuffer<T> {
         let mut items = Vec::with_capacity(capacity);
-        // Each item is written, so each page is there even if locking fails.
+        // Each item is written, so that each page is resident even if locking fails.
         items.extend((0..capacity).map(|_| std::hint::black_box(T::default())));
         let bytes = std::mem::size_of_val(items.as_slice());
         // SAFETY: the range belongs to `items`, which never grows and is unlocked before it is
@@ -24,7 +24,7 @@ impl<T: Copy + Default> LockedBuffer<T> {
         LockedBuffer { items, length: 0, locked }
     }
 
-    /// Whether the memory is locked: if not, the kernel may take pages away under pressure.
+    /// Whether the memory is locked. If not, the kernel may swap pages out.
     pub fn is_locked(&self) -> bool {
         self.locked
     }
@@ -44,7 +44,7 @@ impl<T: Copy + Default> LockedBuffer<T> {
         self.length == 0
     }
 
-    /// Adds an item. Answers false, and drops the item, if the buffer is full.
+    /// Adds an item. Returns false, and drops the item, if the buffer is full.
     #[inline]
     pub fn push(&mut self, item: T) -> bool {
         let Some(slot) = self.items.get_mut(self.length) else { return false };
@@ -53,7 +53,7 @@ impl<T: Copy + Default> LockedBuffer<T> {
         true
     }
 
-    /// Takes all items out; the memory stays.
+    /// Removes all items; the memory stays allocated.
     pub fn clear(&mut self) {
         self.length = 0;
     }
@@ -63,7 +63,7 @@ impl<T: Copy + Default> LockedBuffer<T> {
         &self.items[..self.length]
     }
 
-    /// The items, to change.
+    /// The items, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut self.items[..self.length]
     }
@@ -84,26 +84,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_buffer_refuses_and_never_moves() {
+    fn full_buffer_rejects_items_and_never_moves() {
         let mut buffer = LockedBuffer::<u64>::new(3);
-        let place = buffer.items.as_ptr();
+        let start = buffer.items.as_ptr();
         assert!((1..=3).all(|item| buffer.push(item)));
         assert!(!buffer.push(4));
         assert_eq!(buffer.as_slice(), [1, 2, 3]);
-        assert_eq!((buffer.items.as_ptr(), buffer.capacity()), (place, 3));
+        assert_eq!((buffer.items.as_ptr(), buffer.capacity()), (start, 3));
         buffer.clear();
         assert!(buffer.is_empty() && buffer.push(5));
     }
 
     #[test]
-    fn filling_it_faults_no_page() {
+    fn filling_causes_no_page_fault() {
         let mut buffer = LockedBuffer::<u64>::new(1 << 18);
         let before = crate::counters::ThreadCounters::now().minor_faults;
         for item in 0..buffer.capacity() as u64 {
             buffer.push(item);
         }
         let faults = crate::counters::ThreadCounters::now().minor_faults - before;
-        // 512 pages were written; a stray fault of the test's own code is none of theirs.
+        // 512 pages were written; the few faults allowed are those of the test's own code.
         assert!(faults < 16, "{faults} faults");
         assert!(LockedBuffer::<u64>::new(0).is_locked());
     }

@@ -1,7 +1,7 @@
 //! Namespaces: starting a program in a network namespace of its own, as root or within a user
 //! namespace, and entering the namespaces of a process.
 //!
-//! The namespaces have no names. A process holds them, and they are gone when it is.
+//! The namespaces have no names. They exist as long as a process is in them.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,14 +13,15 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// How a program is put into a network namespace of its own.
+/// How a program gets a network namespace of its own.
 #[derive(Debug)]
 pub enum Isolation {
-    /// Directly, which takes `CAP_SYS_ADMIN`.
+    /// Directly, which requires `CAP_SYS_ADMIN`.
     Network,
     /// Within a fresh user namespace in which the own user and group are root.
     UserAndNetwork,
-    /// Within the user namespace of a running process, so that one helper may act on both.
+    /// Within the user namespace of a running process, so that one helper process may configure
+    /// both.
     JoinUser(Namespace),
 }
 
@@ -35,7 +36,7 @@ impl Namespace {
     /// The user namespace of process `pid`.
     ///
     /// # Errors
-    /// If there is no such process or it is another user's.
+    /// If there is no such process, or it belongs to another user.
     pub fn user_of(pid: u32) -> io::Result<Namespace> {
         Namespace::open(pid, "user", LinkNameSpaceType::User)
     }
@@ -43,7 +44,7 @@ impl Namespace {
     /// The network namespace of process `pid`.
     ///
     /// # Errors
-    /// If there is no such process or it is another user's.
+    /// If there is no such process, or it belongs to another user.
     pub fn network_of(pid: u32) -> io::Result<Namespace> {
         Namespace::open(pid, "net", LinkNameSpaceType::Network)
     }
@@ -76,10 +77,10 @@ pub fn privileged() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
-/// Has the child of `command` enter namespaces before the program starts. When starting the
-/// command has succeeded, the child is in them.
+/// Has the child of `command` enter namespaces before the program starts. If starting the command
+/// succeeds, the child is in them.
 pub fn isolate(command: &mut Command, isolation: Isolation) {
-    // Everything that allocates is done here, before the fork.
+    // All allocations are made here, before the fork.
     let uid_map = map_line(rustix::process::geteuid().as_raw());
     let gid_map = map_line(rustix::process::getegid().as_raw());
     let deny = CString::from(c"deny");
@@ -104,16 +105,17 @@ pub fn isolate(command: &mut Command, isolation: Isolation) {
 
 /// `int unshare(int flags)`, unshare(2).
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: neither a network nor a user namespace takes open files or memory away from threads.
+    // SAFETY: unsharing a network or user namespace does not affect the open files or memory of
+    // other threads.
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
-/// Root inside is `id` outside.
+/// A line of a map file: root inside the namespace is `id` outside.
 fn map_line(id: u32) -> CString {
     CString::new(format!("0 {id} 1")).unwrap_or_default()
 }
 
-/// Writes a file in one call, which the map files demand.
+/// Writes a file in one call, as the kernel requires for map files.
 fn write(path: &std::ffi::CStr, text: &CString) -> io::Result<()> {
     let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, text.as_bytes())?;
@@ -138,13 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_network_namespace_is_another_one() {
+    fn new_network_namespace_differs_from_ours() {
         let isolation = if privileged() { Isolation::Network } else { Isolation::UserAndNetwork };
         match holder(isolation) {
             Ok(process) => {
                 assert_ne!(network_inode(&process.pid().to_string()), network_inode("self"));
             }
-            // A kernel that forbids it must say so, not start the program where it was.
+            // A kernel that forbids it must report an error, not start the program in our
+            // namespace.
             Err(error) => assert!(
                 matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSPC | libc::EACCES)),
                 "{error}"
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_shares_the_user_namespace_but_not_the_network() {
+    fn second_process_shares_the_user_namespace_but_not_the_network() {
         let first = match holder(Isolation::UserAndNetwork) {
             Ok(first) => first,
             Err(error) => {
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_has_no_namespace() {
+    fn missing_process_has_no_namespace() {
         assert!(Namespace::network_of(u32::MAX).is_err());
     }
 }

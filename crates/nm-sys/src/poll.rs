@@ -1,4 +1,4 @@
-//! Waiting for a descriptor: `poll`, `select` and `epoll`. Nothing here allocates once it is made.
+//! Waiting for a descriptor: `poll`, `select` and `epoll`. Waiting does not allocate.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +29,7 @@ fn ready(fd: RawFd, events: c_short, limit: Duration) -> io::Result<bool> {
     };
     // SAFETY: one live entry and its number, a live time-out, and no signal mask.
     let found = unsafe { libc::ppoll(&mut entry, 1, &time, std::ptr::null()) };
-    answer(found)
+    check_ready(found)
 }
 
 /// `select` on one descriptor.
@@ -39,10 +39,10 @@ pub struct SelectOne {
 }
 
 impl SelectOne {
-    /// A selector of `fd`.
+    /// Waits on `fd`.
     ///
     /// # Errors
-    /// `EINVAL` if the descriptor's number is too high for `select` (1024 and above).
+    /// `EINVAL` if the descriptor is too large for `select` (1024 and above).
     pub fn new(fd: RawFd) -> io::Result<SelectOne> {
         if (0..libc::FD_SETSIZE as RawFd).contains(&fd) {
             Ok(SelectOne { fd })
@@ -66,7 +66,7 @@ impl SelectOne {
             let none = std::ptr::null_mut();
             libc::select(self.fd + 1, &mut set, none, none, &mut time)
         };
-        answer(found)
+        check_ready(found)
     }
 }
 
@@ -79,25 +79,27 @@ pub struct EpollOne {
 impl EpollOne {
     /// An epoll instance that watches `fd` for reading.
     pub fn new(fd: RawFd) -> io::Result<EpollOne> {
-        // SAFETY: a plain number; the result is checked before it is owned.
+        // SAFETY: the argument is a number; the result is checked before it is owned.
         let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        answer(raw)?;
-        // SAFETY: fresh from the kernel and owned by nobody else.
+        check_ready(raw)?;
+        // SAFETY: a new descriptor that nothing else owns.
         let epoll = unsafe { OwnedFd::from_raw_fd(raw) };
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: a live event; a wrong descriptor is an error, not undefined.
-        answer(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })?;
+        // SAFETY: the event is live; an invalid descriptor is an error, not undefined behaviour.
+        check_ready(unsafe {
+            libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event)
+        })?;
         Ok(EpollOne { epoll })
     }
 
-    /// Whether the descriptor can be read within `limit`, in whole milliseconds rounded down:
-    /// `epoll_wait` knows no finer ones.
+    /// Whether the descriptor can be read within `limit`, rounded down to milliseconds, the
+    /// resolution of `epoll_wait`.
     #[inline]
     pub fn wait(&self, limit: Duration) -> io::Result<bool> {
         let ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event, as told.
-        answer(unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, ms) })
+        // SAFETY: there is room for one event, and the kernel writes at most one.
+        check_ready(unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &mut event, 1, ms) })
     }
 }
 
@@ -148,16 +150,16 @@ impl std::fmt::Debug for Poller {
     }
 }
 
-/// Descriptors that one wait can tell of.
+/// Most descriptors that one wait reports.
 const EVENTS: usize = 256;
 
 impl Poller {
     /// A poller that watches nothing.
     pub fn new() -> io::Result<Poller> {
-        // SAFETY: a plain number; the result is checked before it is owned.
+        // SAFETY: the argument is a number; the result is checked before it is owned.
         let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        answer(raw)?;
-        // SAFETY: fresh from the kernel and owned by nobody else.
+        check_ready(raw)?;
+        // SAFETY: a new descriptor that nothing else owns.
         let epoll = unsafe { OwnedFd::from_raw_fd(raw) };
         Ok(Poller { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS] })
     }
@@ -200,20 +202,20 @@ impl Poller {
     ) -> io::Result<()> {
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         let (epoll, fd) = (self.epoll.as_raw_fd(), fd.as_raw_fd());
-        // SAFETY: a live event; a wrong descriptor is an error, not undefined.
+        // SAFETY: the event is live; an invalid descriptor is an error, not undefined behaviour.
         let done = unsafe { libc::epoll_ctl(epoll, what, fd, &mut event) };
-        answer(done).map(drop)
+        check_ready(done).map(drop)
     }
 
-    /// Sleeps until something is ready, for at most `limit`; `ready` is what was found, nothing if
-    /// the wait was interrupted.
+    /// Sleeps until a descriptor is ready, for at most `limit`. `ready` gets the descriptors that
+    /// are ready, none if the wait was interrupted.
     pub fn wait(&mut self, ready: &mut Vec<Readiness>, limit: Option<Duration>) -> io::Result<()> {
         ready.clear();
         let found = self.wait_raw(limit);
         let found = match found {
             0.. => found as usize,
             _ => {
-                answer(found)?;
+                check_ready(found)?;
                 0
             }
         };
@@ -244,8 +246,8 @@ impl Poller {
         unsafe { libc::epoll_pwait2(epoll, events, EVENTS as c_int, limit, std::ptr::null()) }
     }
 
-    /// `epoll_pwait2` where the C library has no name for it: nothing can be put in front of that
-    /// one anyway.
+    /// `epoll_pwait2` where the C library has no function for it; an accelerator cannot interpose
+    /// such a C library anyway.
     #[cfg(not(target_env = "gnu"))]
     fn wait_raw(&mut self, limit: Option<Duration>) -> c_int {
         let limit = limit.map(|limit| libc::timespec {
@@ -277,7 +279,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A waker that has not woken anybody.
+    /// A waker in the state after [`Waker::drain`].
     pub fn new() -> io::Result<Waker> {
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Waker { fd: Arc::new(fd) })
@@ -285,17 +287,18 @@ impl Waker {
 
     /// Makes the descriptor readable until [`Waker::drain`].
     pub fn wake(&self) {
-        // It can fail only when it was woken 2^64 - 2 times, and is readable then all the same.
+        // It fails only after 2^64 - 2 wake-ups, and the descriptor is readable then anyway.
         let _ = rustix::io::write(&*self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable; before looking for what was announced, not after.
+    /// Makes it unreadable. To be called before looking for new work, not after, or a wake-up is
+    /// lost.
     pub fn drain(&self) {
         let _ = rustix::io::read(&*self.fd, &mut [0; 8]);
     }
 }
 
-/// Takes over an eventfd that another process made.
+/// Takes over an eventfd that another process created.
 impl From<OwnedFd> for Waker {
     fn from(fd: OwnedFd) -> Waker {
         Waker { fd: Arc::new(fd) }
@@ -308,10 +311,10 @@ impl AsFd for Waker {
     }
 }
 
-/// An interrupted wait counts as one in which nothing came; whoever waits looks at its own
-/// deadline.
+/// The result of a wait. An interrupted wait counts as one in which nothing became ready; the
+/// caller checks its own deadline.
 #[inline]
-fn answer(found: c_int) -> io::Result<bool> {
+fn check_ready(found: c_int) -> io::Result<bool> {
     if found >= 0 {
         return Ok(found > 0);
     }
@@ -325,7 +328,7 @@ mod tests {
     use crate::socket;
 
     #[test]
-    fn each_way_tells_ready_from_not_ready() {
+    fn each_call_reports_readiness() {
         let (a, b) = socket::unix_pair().unwrap();
         let fd = a.as_raw_fd();
         let (selector, epoll) = (SelectOne::new(fd).unwrap(), EpollOne::new(fd).unwrap());
@@ -343,12 +346,12 @@ mod tests {
         }
         drop(b);
         for way in ways {
-            assert!(way(Duration::ZERO).unwrap(), "an ended peer is readable");
+            assert!(way(Duration::ZERO).unwrap(), "a closed peer makes the socket readable");
         }
     }
 
     #[test]
-    fn a_poller_tells_which_of_many_is_ready_for_what() {
+    fn poller_reports_which_descriptor_is_ready_for_what() {
         let mut poller = Poller::new().unwrap();
         let (waker, mut ready) = (Waker::new().unwrap(), vec![]);
         let (a, b) = socket::unix_pair().unwrap();
@@ -373,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_is_told_once_for_each_wake_whether_it_is_drained_or_not() {
+    fn edge_is_reported_once_for_each_wake_drained_or_not() {
         let mut poller = Poller::new().unwrap();
         let (waker, mut ready) = (Waker::new().unwrap(), vec![]);
         poller.add_edge_triggered(&waker, 7).unwrap();
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn select_refuses_what_it_cannot_hold() {
+    fn select_rejects_too_large_descriptors() {
         assert!(SelectOne::new(1024).is_err());
         assert!(SelectOne::new(-1).is_err());
     }

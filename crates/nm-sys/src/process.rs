@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive their parent, and that can be waited for with a time-out.
+//! Child processes that do not outlive their parent and can be waited for with a time-out.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-/// A child process that is killed when this value is dropped or when this process ends, however it
-/// ends.
+/// A child process that is killed when this value is dropped or when this process ends for any
+/// reason.
 #[derive(Debug)]
 pub struct ChildProcess {
     child: Child,
@@ -21,53 +21,53 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts `command` so that the kernel kills it with this process, and so that Ctrl-C on the
-    /// terminal does not reach it: what happens then is the parent's to decide.
+    /// Starts `command` so that the kernel kills it when this process ends, and so that Ctrl-C on
+    /// the terminal does not reach it: the parent decides what happens then.
     ///
     /// # Errors
-    /// Those of starting a program, and those of what was added to the command for the child to do
-    /// before it (namespaces).
+    /// Those of starting a program, and those of what the child does before that (entering
+    /// namespaces).
     pub fn spawn(mut command: Command) -> io::Result<ChildProcess> {
         ignore_interrupt(&mut command);
         die_with_parent(&mut command);
-        let child = spawn_from_lasting_thread(command)?;
+        let child = spawn_from_permanent_thread(command)?;
         let pidfd = Pid::from_raw(child.id().cast_signed())
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(ChildProcess { child, pidfd })
     }
 
-    /// Process id. It stays the child's own until the child has been waited for.
+    /// Process id. It is not reused before the child has been waited for.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The child's standard input, if it is a pipe that was not taken yet.
+    /// The child's standard input, if it is a pipe and was not taken yet.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// The child's standard output, if it is a pipe that was not taken yet.
+    /// The child's standard output, if it is a pipe and was not taken yet.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// The child's standard error, if it is a pipe that was not taken yet.
+    /// The child's standard error, if it is a pipe and was not taken yet.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// How the child ended, if it has.
+    /// The exit status, if the child has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits until the child has ended, `timeout` at most. Absent if it still runs.
+    /// Waits for the child to end, for at most `timeout`. Absent if it still runs.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<ExitStatus> {
         const STEP: Duration = Duration::from_millis(20);
         match &self.pidfd {
             Some(pidfd) => {
                 let timeout = Timespec::try_from(timeout).ok();
-                // Interrupted or not: the status tells, and the caller has a limit of its own.
+                // The result does not matter: the status is read below, also after an interruption.
                 let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref());
             }
             None => {
@@ -85,7 +85,7 @@ impl ChildProcess {
     /// Kills the child if it still runs, and waits for its end. May be called again.
     pub fn kill(&mut self) {
         if self.try_wait().is_none() {
-            // Not yet waited for, so the id is still this child's.
+            // The child has not been waited for, so its id has not been reused.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -109,9 +109,9 @@ impl Drop for ChildProcess {
 
 /// Has the kernel kill the child of `command` when the thread that starts it ends.
 ///
-/// `PR_SET_PDEATHSIG`, prctl(2): it speaks of the *thread*, so start the command from one that
-/// lives as long as the child shall, as [`ChildProcess::spawn`] does. The parent may have died before
-/// the call, which its changed id shows.
+/// `PR_SET_PDEATHSIG`, prctl(2). The signal is sent when the *thread* that started the child ends,
+/// so start the command from a thread that lives as long as the child is needed, as
+/// [`ChildProcess::spawn`] does. If the parent died before the call, the parent id has changed.
 pub fn die_with_parent(command: &mut Command) {
     let parent = rustix::process::getpid();
     let set = move || {
@@ -125,8 +125,8 @@ pub fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(set) };
 }
 
-/// Whether no process `pid` runs any more: it never was, has been waited for, or is a zombie. A
-/// process that we may not see counts as running.
+/// Whether no process `pid` runs: it never existed, has been waited for, or is a zombie. A process
+/// that we may not access counts as running.
 pub fn is_dead(pid: u32) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -134,12 +134,13 @@ pub fn is_dead(pid: u32) -> bool {
             let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
             matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
         }
-        // No pidfd on kernels before 5.3, or no descriptor left: a zombie counts as running then.
+        // Kernels before 5.3 have no pidfd, or no descriptor is free: a zombie counts as running
+        // then.
         Err(_) => rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH),
     }
 }
 
-/// Has the child of `command` ignore SIGINT, which a terminal sends to all of a foreground group.
+/// Has the child of `command` ignore SIGINT, which a terminal sends to the whole foreground group.
 fn ignore_interrupt(command: &mut Command) {
     let ignore = || {
         // SAFETY: SIG_IGN installs no code; signal(2) is async-signal-safe.
@@ -150,25 +151,25 @@ fn ignore_interrupt(command: &mut Command) {
     unsafe { command.pre_exec(ignore) };
 }
 
-type Job = (Command, mpsc::Sender<io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts `command` from a thread that ends only with this process, because the death signal of a
-/// child comes when the thread that started it ends.
-fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
-    static JOBS: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
-    let jobs = JOBS.get_or_init(|| {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        // A thread that cannot be made drops the queue, which the send below reports.
+/// Starts `command` from a thread that ends only with this process, because the kernel kills the
+/// child when the thread that started it ends.
+fn spawn_from_permanent_thread(command: Command) -> io::Result<Child> {
+    static REQUESTS: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
+    let requests = REQUESTS.get_or_init(|| {
+        let (requests, queue) = mpsc::channel::<SpawnRequest>();
+        // If the thread cannot be started, the queue is dropped and the send below fails.
         let _ = thread::Builder::new().name("spawner".into()).spawn(move || {
-            for (mut command, answer) in queue {
-                let _ = answer.send(command.spawn());
+            for (mut command, reply) in queue {
+                let _ = reply.send(command.spawn());
             }
         });
-        jobs
+        requests
     });
-    let gone = || io::Error::other("the thread that starts processes is gone");
-    let (answer, result) = mpsc::channel();
-    jobs.send((command, answer)).map_err(|_| gone())?;
+    let gone = || io::Error::other("the thread that starts processes has ended");
+    let (reply, result) = mpsc::channel();
+    requests.send((command, reply)).map_err(|_| gone())?;
     result.recv().map_err(|_| gone())?
 }
 
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_outlives_the_thread_that_asked_for_it() {
+    fn child_outlives_the_thread_that_requested_it() {
         let mut process =
             thread::spawn(|| ChildProcess::spawn(sleeper()).unwrap()).join().expect("no panic");
         assert_eq!(process.wait_timeout(Duration::from_millis(50)), None);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_child_is_seen() {
+    fn exit_status_of_a_child_is_returned() {
         let mut command = Command::new("sh");
         command.args(["-c", "exit 3"]);
         let mut process = ChildProcess::spawn(command).unwrap();
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_kills() {
+    fn dropping_kills_the_child() {
         let process = ChildProcess::spawn(sleeper()).unwrap();
         let folder = format!("/proc/{}", process.pid());
         assert!(std::path::Path::new(&folder).exists());
@@ -222,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_an_error() {
+    fn missing_program_is_an_error() {
         let error = ChildProcess::spawn(Command::new("/nothing/of/this/name")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn the_dead_are_told_from_the_living() {
+    fn dead_processes_are_detected() {
         assert!(!is_dead(std::process::id()));
         assert!(is_dead(0) && is_dead(u32::MAX));
         let mut child = Command::new("true").spawn().unwrap();

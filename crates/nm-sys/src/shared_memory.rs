@@ -1,5 +1,6 @@
-//! Memory that two processes share: an anonymous file, sealed so that neither can shrink it under
-//! the other, and mapped. It has no name anywhere and is gone when its last user is.
+//! Memory that two processes share: an anonymous file, sealed so that neither process can shrink it
+//! while the other uses it, and mapped. It has no name in any file system and is freed when its
+//! last user closes it.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,36 +11,36 @@ use rustix::fs::memfd_create;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What both ends rely on: the size stays as it is, and this stays so.
+/// Guarantees for both ends: the size cannot change, and no seal can be added or removed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Memory that is mapped, without the descriptor that it came from.
+/// Mapped memory, without its descriptor.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; who reads and writes through
-// `start` answers for the order of it.
+// SAFETY: the mapping belongs to the process, not to a thread; code that reads and writes through
+// `start` is responsible for synchronisation.
 unsafe impl Send for Mapping {}
 
-// SAFETY: as above: nothing is read or written through a shared reference here.
+// SAFETY: as above; nothing is read or written through a shared reference here.
 unsafe impl Sync for Mapping {}
 
 /// How memory is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapMode {
-    /// Readable and writable, each page in place from the start.
+    /// Readable and writable, all pages allocated at once.
     Populated,
-    /// Readable and writable, a page takes memory when it is first touched.
+    /// Readable and writable, each page allocated when it is first touched.
     Sparse,
     /// Readable only.
     ReadOnly,
 }
 
 impl Mapping {
-    /// Fresh memory of `bytes` zero bytes and its descriptor; `name` shows in `/proc/PID/maps`.
+    /// New memory of `bytes` zero bytes and its descriptor; `/proc/PID/maps` shows `name`.
     ///
     /// # Errors
     /// What the system says, such as `ENOMEM`.
@@ -50,11 +51,11 @@ impl Mapping {
         Ok((Mapping::map(&file, bytes, mode)?, file))
     }
 
-    /// The memory behind a descriptor that another process handed over.
+    /// The memory of a descriptor that another process sent.
     ///
     /// # Errors
-    /// `EINVAL` if its size is not `bytes` or could still change; a touch beyond the end of a file
-    /// that its owner shrinks would kill this process.
+    /// `EINVAL` if its size is not `bytes`, or could still change: an access beyond the end of a file
+    /// that its owner has shrunk would kill this process (`SIGBUS`).
     pub fn open(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
         let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
@@ -73,14 +74,14 @@ impl Mapping {
             MapMode::Populated => MapFlags::SHARED | MapFlags::POPULATE,
             _ => MapFlags::SHARED,
         };
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory in use.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, file, 0) }?;
         let start =
             NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Mapping { start, bytes })
     }
 
-    /// Where the mapping begins: at the border of a page, valid for [`Mapping::bytes`].
+    /// Start of the mapping: page-aligned, valid for [`Mapping::bytes`].
     pub fn start(&self) -> NonNull<c_void> {
         self.start
     }
@@ -98,7 +99,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A mapping of shared memory, readable and writable, in place from the start, and its descriptor.
+/// A mapping of shared memory, readable and writable, all pages allocated, with its descriptor.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: OwnedFd,
@@ -106,7 +107,7 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Fresh memory: see [`Mapping::new`].
+    /// New memory: see [`Mapping::new`].
     ///
     /// # Errors
     /// What the system says, such as `ENOMEM`.
@@ -115,7 +116,7 @@ impl SharedMemory {
         Ok(SharedMemory { file, mapping })
     }
 
-    /// The memory behind a descriptor that another process handed over: see [`Mapping::open`].
+    /// The memory of a descriptor that another process sent: see [`Mapping::open`].
     ///
     /// # Errors
     /// `EINVAL` if its size is not `bytes` or could still change.
@@ -124,12 +125,12 @@ impl SharedMemory {
         Ok(SharedMemory { file, mapping })
     }
 
-    /// The descriptor to hand to the other process.
+    /// The descriptor to send to the other process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Where the mapping begins: at the border of a page, valid for [`SharedMemory::bytes`].
+    /// Start of the mapping: page-aligned, valid for [`SharedMemory::bytes`].
     pub fn start(&self) -> NonNull<c_void> {
         self.mapping.start()
     }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_mappings_show_one_memory() {
+    fn two_mappings_share_memory() {
         let memory = SharedMemory::new("nearmetal-test", 8192).unwrap();
         let file = memory.descriptor().try_clone_to_owned().unwrap();
         let other = SharedMemory::open(file, 8192).unwrap();
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_shrink_or_has_another_size_is_refused() {
+    fn memory_that_could_shrink_or_has_another_size_is_rejected() {
         let memory = SharedMemory::new("nearmetal-test", 8192).unwrap();
         assert!(ftruncate(memory.descriptor(), 0).is_err(), "sealed");
         let file = memory.descriptor().try_clone_to_owned().unwrap();
@@ -166,6 +167,6 @@ mod tests {
         ftruncate(&open, 8192).unwrap();
         assert!(SharedMemory::open(open, 8192).is_err(), "not sealed");
         let (socket, _) = crate::socket::unix_pair().unwrap();
-        assert!(SharedMemory::open(socket, 8192).is_err(), "no memory at all");
+        assert!(SharedMemory::open(socket, 8192).is_err(), "not a memory file");
     }
 }

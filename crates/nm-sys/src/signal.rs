@@ -1,4 +1,4 @@
-//! Signals taken as data, for a parent that stands in front of a program and hands them on.
+//! Signals received through a descriptor, for a parent process that forwards them to its child.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -8,18 +8,18 @@ use std::process::Command;
 
 use libc::{c_int, signalfd_siginfo, sigset_t};
 
-/// A signal that has arrived.
+/// A signal that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
     /// Its number.
     pub number: i32,
-    /// Whether the kernel sent it, as a terminal does on Ctrl-C, to the whole group; else a process
-    /// sent it to this one.
+    /// Whether the kernel sent it, as on Ctrl-C in a terminal, to the whole process group. If not,
+    /// a process sent it to this one.
     pub by_kernel: bool,
 }
 
-/// Signals that wait to be taken instead of acting. The thread that made this value has them
-/// blocked, and so have threads that it starts later.
+/// Signals that are blocked and received through a descriptor. They are blocked in the thread that
+/// created this value and in threads that it starts later.
 #[derive(Debug)]
 pub struct Signals {
     file: OwnedFd,
@@ -27,9 +27,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Every signal that can be handed on: not those that stop a process or speak of its faults.
+    /// Every signal that can be forwarded: not those that stop a process or report its own faults.
     pub fn forwardable() -> Vec<i32> {
-        let own = [
+        let excluded = [
             libc::SIGKILL,
             libc::SIGSTOP,
             libc::SIGTSTP,
@@ -44,22 +44,25 @@ impl Signals {
             libc::SIGSYS,
             libc::SIGABRT,
         ];
-        // The first real-time signals belong to the C library.
-        (1..32).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !own.contains(n)).collect()
+        // The first real-time signals are used by the C library.
+        (1..32)
+            .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+            .filter(|n| !excluded.contains(n))
+            .collect()
     }
 
-    /// `signalfd(-1, mask, flags)`—Takes these signals from now on, see signalfd(2).
+    /// `signalfd(-1, mask, flags)`—Blocks these signals and receives them from now on; signalfd(2).
     ///
     /// # Errors
-    /// What the system says; `EINVAL` for a number that is no signal.
+    /// Those of the system call; `EINVAL` for a number that is not a signal.
     pub fn block(numbers: &[i32]) -> io::Result<Signals> {
         let check = |result: c_int| match result {
             -1 => Err(io::Error::last_os_error()),
             done => Ok(done),
         };
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: `sigemptyset` writes the whole set before anything reads it, `pthread_sigmask`
-        // likewise the mask from before; signalfd gives a new descriptor that nobody else owns.
+        // SAFETY: `sigemptyset` initialises the set before it is read, and `pthread_sigmask` the
+        // previous mask; signalfd returns a new descriptor that nothing else owns.
         unsafe {
             check(libc::sigemptyset(set.as_mut_ptr()))?;
             for &number in numbers {
@@ -81,7 +84,7 @@ impl Signals {
     pub fn wait(&self) -> io::Result<ReceivedSignal> {
         let mut info = MaybeUninit::<signalfd_siginfo>::uninit();
         loop {
-            // SAFETY: the buffer has the length that is said; a read gives whole records only.
+            // SAFETY: the buffer has the given length; a read returns complete records only.
             let read = unsafe {
                 libc::read(
                     self.file.as_raw_fd(),
@@ -90,7 +93,7 @@ impl Signals {
                 )
             };
             if usize::try_from(read) == Ok(size_of::<signalfd_siginfo>()) {
-                // SAFETY: the kernel has filled the whole record.
+                // SAFETY: the kernel has filled the complete record.
                 let info = unsafe { info.assume_init() };
                 let number = info.ssi_signo.cast_signed();
                 return Ok(ReceivedSignal { number, by_kernel: info.ssi_code > 0 });
@@ -102,12 +105,11 @@ impl Signals {
         }
     }
 
-    /// Has the child of `command` begin with the signals blocked that this thread had blocked
-    /// before.
+    /// Has the child of `command` start with the signal mask that this thread had before.
     pub fn restore_mask_in(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || {
-            // SAFETY: a whole set is read; `sigprocmask` is async-signal-safe.
+            // SAFETY: the set is initialised; `sigprocmask` is async-signal-safe.
             match unsafe { libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) } {
                 -1 => Err(io::Error::last_os_error()),
                 _ => Ok(()),
@@ -118,7 +120,7 @@ impl Signals {
     }
 }
 
-/// `kill(pid, number)`—Sends any signal to a process; that it has gone is no error.
+/// `kill(pid, number)`—Sends any signal to a process; it is not an error if the process has ended.
 pub fn send(pid: u32, number: i32) {
     if let Ok(pid) = libc::pid_t::try_from(pid) {
         // SAFETY: the call touches no memory.
@@ -132,7 +134,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn what_can_be_handed_on_leaves_out_stops_and_faults() {
+    fn forwardable_signals_exclude_stops_and_faults() {
         let numbers = Signals::forwardable();
         for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGRTMIN()] {
             assert!(numbers.contains(&number), "{number}");
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_taken_and_a_child_starts_with_the_mask_from_before() {
+    fn signal_is_received_and_a_child_starts_with_the_previous_mask() {
         // In a thread of its own, so that the mask of the others stays as it is.
         let ended = std::thread::spawn(|| {
             let signals = Signals::block(&[libc::SIGUSR2]).unwrap();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn no_signal_has_such_a_number() {
+    fn invalid_signal_number_is_an_error() {
         assert!(Signals::block(&[4711]).is_err());
         send(u32::MAX, 15);
     }

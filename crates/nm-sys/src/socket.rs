@@ -1,7 +1,7 @@
-//! Sockets: making them, moving bytes, and the options that change what is measured.
+//! Sockets: creating them, moving bytes, and the options that change what is measured.
 //!
-//! Every call goes through the C library's function of that name, never straight into the kernel:
-//! accelerators that are put in front of a program (Onload, VMA, our own) replace those functions.
+//! Every call uses the C library's function, never a direct system call: accelerators that are
+//! preloaded into a program (Onload, VMA, our own) replace those functions.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -13,7 +13,7 @@ use libc::{c_int, c_void, socklen_t};
 
 use crate::poll;
 
-/// Flag of [`receive`]: answer `EAGAIN` instead of sleeping.
+/// Flag of [`receive`]: return `EAGAIN` instead of sleeping.
 pub const DONT_WAIT: c_int = libc::MSG_DONTWAIT;
 
 /// Flag of [`receive`] on a stream: sleep until the buffer is full.
@@ -23,7 +23,7 @@ pub const WAIT_ALL: c_int = libc::MSG_WAITALL;
 #[inline(always)]
 pub fn send(fd: RawFd, bytes: &[u8], flags: c_int) -> io::Result<usize> {
     // SAFETY: the pointer and length are those of a live slice, which the kernel only reads. A
-    // closed descriptor would be an error, not undefined.
+    // closed descriptor would be an error, not undefined behaviour.
     let sent = unsafe {
         libc::send(fd, bytes.as_ptr().cast::<c_void>(), bytes.len(), flags | libc::MSG_NOSIGNAL)
     };
@@ -39,7 +39,7 @@ pub fn receive(fd: RawFd, buffer: &mut [u8], flags: c_int) -> io::Result<usize> 
     if received >= 0 { Ok(received as usize) } else { Err(io::Error::last_os_error()) }
 }
 
-/// `recvfrom`—Receives a datagram and tells where it came from.
+/// `recvfrom`—Receives a datagram and returns the address of its sender.
 pub fn receive_from(fd: RawFd, buffer: &mut [u8], flags: c_int) -> io::Result<(usize, SocketAddr)> {
     let mut address = Address::empty();
     // SAFETY: both buffers are live and writable, each with its true length.
@@ -59,7 +59,7 @@ pub fn receive_from(fd: RawFd, buffer: &mut [u8], flags: c_int) -> io::Result<(u
     Ok((received as usize, address.read()?))
 }
 
-/// What kind of socket.
+/// Type of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketType {
     /// TCP.
@@ -68,14 +68,14 @@ pub enum SocketType {
     Datagram,
 }
 
-/// `socket`—A socket for addresses like `address`, closed on exec.
+/// `socket`—A socket of the address family of `address`, closed on exec.
 pub fn socket(address: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = match kind {
         SocketType::Stream => libc::SOCK_STREAM,
         SocketType::Datagram => libc::SOCK_DGRAM,
     };
-    // SAFETY: plain numbers; the result is checked before it is owned.
+    // SAFETY: the arguments are numbers; the result is checked before it is owned.
     unsafe { owned(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0)) }
 }
 
@@ -94,21 +94,22 @@ pub fn bind(fd: &OwnedFd, address: &SocketAddr) -> io::Result<()> {
 
 /// `listen`.
 pub fn listen(fd: &OwnedFd, backlog: i32) -> io::Result<()> {
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are numbers.
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })
 }
 
 /// `accept4`—The next connection; sleeps until there is one.
 pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let (peer, length) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: null pointers say that the peer's address is not wanted; the result is checked.
+    // SAFETY: null pointers are allowed where the peer's address is not needed; the result is
+    // checked.
     unsafe { owned(libc::accept4(fd.as_raw_fd(), peer, length, libc::SOCK_CLOEXEC)) }
 }
 
 /// `connect`—Connects, for at most `limit`.
 ///
 /// # Errors
-/// `ETIMEDOUT` after `limit`, and what the system says.
+/// `ETIMEDOUT` after `limit`, and those of the system calls.
 pub fn connect(fd: &OwnedFd, address: &SocketAddr, limit: Duration) -> io::Result<()> {
     let address = Address::from(address);
     set_nonblocking(fd, true)?;
@@ -130,16 +131,16 @@ pub fn connect(fd: &OwnedFd, address: &SocketAddr, limit: Duration) -> io::Resul
     set_nonblocking(fd, false)
 }
 
-/// `shutdown(SHUT_WR)`—Tells the peer of a stream that nothing more will come.
+/// `shutdown(SHUT_WR)`—Signals the end of a stream to the peer.
 pub fn shutdown_write(fd: RawFd) -> io::Result<()> {
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are numbers.
     check(unsafe { libc::shutdown(fd, libc::SHUT_WR) })
 }
 
-/// `getsockname`—This end's address.
+/// `getsockname`—The local address.
 pub fn local_address(fd: &OwnedFd) -> io::Result<SocketAddr> {
     let mut address = Address::empty();
-    // SAFETY: the storage is live and writable, and its length is told.
+    // SAFETY: the storage is live and writable, and the length is its own.
     check(unsafe {
         libc::getsockname(
             fd.as_raw_fd(),
@@ -150,14 +151,14 @@ pub fn local_address(fd: &OwnedFd) -> io::Result<SocketAddr> {
     address.read()
 }
 
-/// `TCP_NODELAY`: small messages leave at once.
+/// `TCP_NODELAY`: small messages are sent at once.
 pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1 as c_int)
 }
 
-/// `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_USER_TIMEOUT`: a peer that has been silent
-/// for `limit` is asked whether it is there, and one that does not answer for twice as long, or
-/// does not take what was sent, has gone: the connection fails. Whole seconds, at least one.
+/// `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_USER_TIMEOUT`: after `limit` without data
+/// from the peer, keepalive probes are sent. If the peer acknowledges neither probes nor data for
+/// twice as long, the connection fails. Rounded down to seconds, at least one.
 pub fn set_peer_timeout(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     let seconds = limit.as_secs().clamp(1, 3_600) as c_int;
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1 as c_int)?;
@@ -166,12 +167,13 @@ pub fn set_peer_timeout(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, seconds * 2_000)
 }
 
-/// `SO_REUSEADDR`: lets a server bind again at once, and several receivers share a group's port.
+/// `SO_REUSEADDR`: lets a server bind again at once, and several receivers of a multicast group
+/// share a port.
 pub fn set_reuse_address(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1 as c_int)
 }
 
-/// `SO_BUSY_POLL`: how long a sleeping receive spins on the device first, µs.
+/// `SO_BUSY_POLL`: how long a blocking receive polls the device before it sleeps, µs.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN` where the value is above `net.core.busy_read`.
@@ -179,7 +181,7 @@ pub fn set_busy_poll(fd: BorrowedFd<'_>, microseconds: u32) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, microseconds as c_int)
 }
 
-/// `SO_RCVTIMEO` and `SO_SNDTIMEO`: after this long a sleeping call answers `EAGAIN`.
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO`: after this time a blocking call returns `EAGAIN`.
 pub fn set_timeouts(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     let time = libc::timeval {
         tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
@@ -189,27 +191,27 @@ pub fn set_timeouts(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, time)
 }
 
-/// `SO_SNDBUF` and `SO_RCVBUF`: asks for buffers of this size; the kernel doubles and limits it.
+/// `SO_SNDBUF` and `SO_RCVBUF`: requests buffers of this size; the kernel doubles and limits it.
 pub fn set_buffers(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
 }
 
-/// `SO_SNDBUF` as it came to be, bytes.
+/// `SO_SNDBUF` in effect, bytes.
 pub fn send_buffer(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)? as u32)
 }
 
-/// `SO_RCVBUF` as it came to be, bytes.
+/// `SO_RCVBUF` in effect, bytes.
 pub fn receive_buffer(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(get::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)? as u32)
 }
 
-/// `TCP_CONGESTION`: chooses the congestion control.
+/// `TCP_CONGESTION`: sets the congestion control algorithm.
 ///
 /// # Errors
-/// `ENOENT` if the kernel has none of that name, `EPERM` if an ordinary user may not choose it.
+/// `ENOENT` if the kernel has no such algorithm, `EPERM` if an ordinary user may not set it.
 pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     // SAFETY: the pointer and length are those of a live string, which the kernel only reads.
     check(unsafe {
@@ -223,14 +225,14 @@ pub fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     })
 }
 
-/// `TCP_CONGESTION`: the congestion control in use.
+/// `TCP_CONGESTION`: the congestion control algorithm in use.
 pub fn congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
     let name: [u8; 16] = get(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION)?;
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// `TCP_MAXSEG`: the largest segment, bytes.
+/// `TCP_MAXSEG`: maximum segment size, bytes.
 pub fn max_segment(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(get::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)? as u32)
 }
@@ -242,10 +244,10 @@ pub fn route_mtu(fd: BorrowedFd<'_>, ipv4: bool) -> io::Result<u32> {
     Ok(get::<c_int>(fd, level, name)? as u32)
 }
 
-/// `TCP_INFO`: segments sent again since the connection was made.
+/// `TCP_INFO`: segments retransmitted since the connection was established.
 pub fn retransmits(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // `tcpi_total_retrans` is the u32 at byte 100 of `struct tcp_info` (linux/tcp.h), which only
-    // ever grows at its end.
+    // `tcpi_total_retrans` is the u32 at byte 100 of `struct tcp_info` (linux/tcp.h), which the
+    // kernel only extends at its end.
     let info: [u8; 104] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     Ok(u64::from(u32::from_ne_bytes([info[100], info[101], info[102], info[103]])))
 }
@@ -254,9 +256,9 @@ pub fn retransmits(fd: BorrowedFd<'_>) -> io::Result<u64> {
 pub fn join_group(fd: BorrowedFd<'_>, group: IpAddr, interface: IpAddr) -> io::Result<()> {
     match (group, interface) {
         (IpAddr::V4(group), IpAddr::V4(interface)) => {
-            let request = group_request(group, interface);
+            let request = membership_request(group, interface);
             set(fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)?;
-            // Otherwise a socket also gets what other sockets of this machine have joined.
+            // Otherwise the socket also receives groups that other sockets of this machine joined.
             set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0 as c_int)
         }
         (IpAddr::V6(group), IpAddr::V6(interface)) => {
@@ -270,12 +272,12 @@ pub fn join_group(fd: BorrowedFd<'_>, group: IpAddr, interface: IpAddr) -> io::R
     }
 }
 
-/// Sends multicast out of the interface that has the address `interface`, one hop far, and to
-/// receivers on this machine as well.
+/// Sends multicast through the interface that has the address `interface`, with a hop limit of one,
+/// and to receivers on this machine as well.
 pub fn set_multicast_interface(fd: BorrowedFd<'_>, interface: IpAddr) -> io::Result<()> {
     match interface {
         IpAddr::V4(interface) => {
-            let request = group_request(Ipv4Addr::UNSPECIFIED, interface);
+            let request = membership_request(Ipv4Addr::UNSPECIFIED, interface);
             set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, request)?;
             set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, 1 as c_int)?;
             set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 1 as c_int)
@@ -289,7 +291,7 @@ pub fn set_multicast_interface(fd: BorrowedFd<'_>, interface: IpAddr) -> io::Res
     }
 }
 
-fn group_request(group: Ipv4Addr, interface: Ipv4Addr) -> libc::ip_mreqn {
+fn membership_request(group: Ipv4Addr, interface: Ipv4Addr) -> libc::ip_mreqn {
     let in_addr = |address: Ipv4Addr| libc::in_addr { s_addr: u32::from(address).to_be() };
     libc::ip_mreqn {
         imr_multiaddr: in_addr(group),
@@ -312,11 +314,11 @@ pub fn interface_index(address: Ipv6Addr) -> io::Result<u32> {
 
 fn set_nonblocking(fd: &OwnedFd, nonblocking: bool) -> io::Result<()> {
     let value = c_int::from(nonblocking);
-    // SAFETY: `FIONBIO` reads one int from a live place.
+    // SAFETY: `FIONBIO` reads one int from live memory.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONBIO, &value) })
 }
 
-/// `setsockopt` with a plain value.
+/// `setsockopt`.
 fn set<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: T) -> io::Result<()> {
     // SAFETY: pointer and length are those of a live value, which the kernel only reads.
     check(unsafe {
@@ -330,17 +332,17 @@ fn set<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: T) -> io::
     })
 }
 
-/// Values that any bytes make a valid value of.
-trait Plain: Copy {}
-impl Plain for c_int {}
-impl<const N: usize> Plain for [u8; N] {}
+/// Types of which any bytes are a valid value.
+trait AnyBytes: Copy {}
+impl AnyBytes for c_int {}
+impl<const N: usize> AnyBytes for [u8; N] {}
 
-/// `getsockopt` of a plain value; what the kernel does not fill stays zero.
-fn get<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
-    // SAFETY: all-zero bytes are a valid value of every `Plain` type.
+/// `getsockopt`; bytes that the kernel does not fill stay zero.
+fn get<T: AnyBytes>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
+    // SAFETY: all-zero bytes are a valid value of every `AnyBytes` type.
     let mut value: T = unsafe { zeroed() };
     let mut length = size_of::<T>() as socklen_t;
-    // SAFETY: the value is live and writable, and its length is told; any bytes are valid.
+    // SAFETY: the value is live and writable, the length is its own, and any bytes are valid.
     check(unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -358,22 +360,23 @@ fn check(result: c_int) -> io::Result<()> {
 }
 
 /// # Safety
-/// `fd` must be negative (an error) or a fresh descriptor that nothing else owns.
+/// `fd` must be negative (an error) or a new descriptor that nothing else owns.
 unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: not negative, hence fresh and unowned by the contract.
+    // SAFETY: not negative, hence new and not owned elsewhere, by the caller's contract.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The IP address in a socket address of the C library; none for null and for other families.
 ///
 /// # Safety
-/// The pointer must be null or go to a whole address of its family.
+/// The pointer must be null or point to a complete address of its family.
 pub(crate) unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, hence whole by the contract; the family says which structure it is.
+    // SAFETY: not null, hence a complete address by the caller's contract; the family determines
+    // the structure.
     unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {
@@ -389,7 +392,7 @@ pub(crate) unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// A socket address in the kernel's form.
+/// A socket address in the kernel's format.
 struct Address {
     storage: libc::sockaddr_storage,
     length: socklen_t,
@@ -397,7 +400,7 @@ struct Address {
 
 impl Address {
     fn empty() -> Address {
-        // SAFETY: an all-zero sockaddr_storage is a valid value of that plain structure.
+        // SAFETY: an all-zero sockaddr_storage is valid.
         let storage = unsafe { zeroed() };
         Address { storage, length: size_of::<libc::sockaddr_storage>() as socklen_t }
     }
@@ -409,13 +412,15 @@ impl Address {
     fn read(&self) -> io::Result<SocketAddr> {
         match c_int::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the family says which structure it is, and the storage fits each.
+                // SAFETY: the family determines the structure, and the storage is large enough for
+                // each.
                 let v4 = unsafe { *(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
                 Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says which structure it is, and the storage fits each.
+                // SAFETY: the family determines the structure, and the storage is large enough for
+                // each.
                 let v6 = unsafe { *(&raw const self.storage).cast::<libc::sockaddr_in6>() };
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 let port = u16::from_be(v6.sin6_port);
@@ -431,17 +436,17 @@ impl From<&SocketAddr> for Address {
         let mut result = Address::empty();
         match address {
             SocketAddr::V4(v4) => {
-                // SAFETY: an all-zero sockaddr_in is a valid value of that plain structure.
+                // SAFETY: an all-zero sockaddr_in is valid.
                 let mut raw: libc::sockaddr_in = unsafe { zeroed() };
                 raw.sin_family = libc::AF_INET as libc::sa_family_t;
                 raw.sin_port = v4.port().to_be();
                 raw.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
                 result.length = size_of::<libc::sockaddr_in>() as socklen_t;
-                // SAFETY: the storage is made to hold, and is aligned for, every socket address.
+                // SAFETY: the storage is large enough and aligned for every socket address.
                 unsafe { (&raw mut result.storage).cast::<libc::sockaddr_in>().write(raw) };
             }
             SocketAddr::V6(v6) => {
-                // SAFETY: an all-zero sockaddr_in6 is a valid value of that plain structure.
+                // SAFETY: an all-zero sockaddr_in6 is valid.
                 let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
                 raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
                 raw.sin6_port = v6.port().to_be();
@@ -449,7 +454,7 @@ impl From<&SocketAddr> for Address {
                 raw.sin6_flowinfo = v6.flowinfo();
                 raw.sin6_scope_id = v6.scope_id();
                 result.length = size_of::<libc::sockaddr_in6>() as socklen_t;
-                // SAFETY: the storage is made to hold, and is aligned for, every socket address.
+                // SAFETY: the storage is large enough and aligned for every socket address.
                 unsafe { (&raw mut result.storage).cast::<libc::sockaddr_in6>().write(raw) };
             }
         }
@@ -476,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_arrive_and_the_settings_can_be_read() {
+    fn bytes_arrive_and_options_can_be_read() {
         let (client, server) = tcp_pair();
         assert_eq!(send(client.as_raw_fd(), b"hello", 0).unwrap(), 5);
         let mut buffer = [0; 5];
@@ -495,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_with_a_time_out_ends() {
+    fn receive_with_a_time_out_ends() {
         let (client, _server) = tcp_pair();
         set_timeouts(client.as_fd(), Duration::from_millis(5)).unwrap();
         let error = receive(client.as_raw_fd(), &mut [0], 0).unwrap_err();
@@ -503,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_refused() {
+    fn connection_without_listener_is_refused() {
         let any = "127.0.0.1:0".parse().unwrap();
         let bound = socket(&any, SocketType::Stream).unwrap();
         bind(&bound, &any).unwrap();
@@ -515,7 +520,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_address_survives_the_kernels_form(
+        fn every_address_survives_conversion(
             v4 in any::<bool>(), bits in any::<u128>(), port in any::<u16>(), scope in any::<u32>(),
         ) {
             let address = if v4 {

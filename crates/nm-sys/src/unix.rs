@@ -1,4 +1,4 @@
-//! Unix sockets beyond moving bytes: who the peer is, and handing descriptors over.
+//! Unix sockets: credentials of the peer, and passing descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,18 +13,18 @@ use rustix::net::{
 /// `SO_PEERCRED`: whether the peer of a connected socket runs as the same user as this process.
 ///
 /// # Errors
-/// What the system says.
+/// Those of the system call.
 pub fn peer_is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(socket_peercred(socket)?.uid == rustix::process::geteuid())
 }
 
-/// Most descriptors that go with one message.
+/// Most descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// `sendmsg` with `SCM_RIGHTS`—Sends `bytes`, and with them a descriptor for the peer to own.
+/// `sendmsg` with `SCM_RIGHTS`—Sends `bytes` together with a duplicate of a descriptor.
 ///
 /// # Errors
-/// What the system says.
+/// Those of the system call.
 pub fn send_descriptor(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -36,7 +36,7 @@ pub fn send_descriptor(
 /// As [`send_descriptor`], with up to [`DESCRIPTORS_MAX`] descriptors.
 ///
 /// # Errors
-/// What the system says; `EINVAL` for more descriptors.
+/// Those of the system call; `EINVAL` for more descriptors.
 pub fn send_descriptors(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -44,19 +44,19 @@ pub fn send_descriptors(
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let is_sent = descriptors.len() <= DESCRIPTORS_MAX
+    let fits = descriptors.len() <= DESCRIPTORS_MAX
         && control.push(SendAncillaryMessage::ScmRights(descriptors));
-    if !is_sent {
+    if !fits {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// `recvmsg`—Receives bytes and the descriptor that came with them, if one did. Further ones are
-/// closed.
+/// `recvmsg`—Receives bytes and the descriptor that was sent with them, if any. Further descriptors
+/// are closed.
 ///
 /// # Errors
-/// What the system says; `EAGAIN` after the socket's time-out.
+/// Those of the system call; `EAGAIN` after the socket's time-out.
 pub fn receive_descriptor(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -68,7 +68,7 @@ pub fn receive_descriptor(
 /// As [`receive_descriptor`], all of up to [`DESCRIPTORS_MAX`] descriptors.
 ///
 /// # Errors
-/// What the system says; `EAGAIN` after the socket's time-out.
+/// Those of the system call; `EAGAIN` after the socket's time-out.
 pub fn receive_descriptors(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -92,7 +92,7 @@ mod tests {
     use std::os::fd::{AsFd, AsRawFd};
 
     #[test]
-    fn a_descriptor_changes_hands() {
+    fn descriptor_is_passed() {
         let (a, b) = crate::socket::unix_pair().unwrap();
         assert!(peer_is_same_user(a.as_fd()).unwrap());
         let (inner, other) = crate::socket::unix_pair().unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn several_descriptors_come_in_order() {
+    fn several_descriptors_arrive_in_order() {
         let (a, b) = crate::socket::unix_pair().unwrap();
         let (one, one_end) = crate::socket::unix_pair().unwrap();
         let (two, two_end) = crate::socket::unix_pair().unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_alone_bring_no_descriptor() {
+    fn bytes_alone_carry_no_descriptor() {
         let (a, b) = crate::socket::unix_pair().unwrap();
         crate::socket::send(a.as_raw_fd(), b"x", 0).unwrap();
         let (length, descriptor) = receive_descriptor(b.as_fd(), &mut [0; 8]).unwrap();

@@ -9,7 +9,7 @@ fn fixture(name: &str) -> Facts {
 }
 
 #[test]
-fn a_metal_host_of_two_sockets() {
+fn bare_metal_host_with_two_sockets() {
     let facts = fixture("metal");
     assert_eq!(facts.host.name, "metal-1");
     assert_eq!(facts.host.kernel, "5.14.0-rt");
@@ -44,7 +44,7 @@ fn a_metal_host_of_two_sockets() {
 }
 
 #[test]
-fn a_kvm_guest_with_a_quota_of_version_1() {
+fn kvm_guest_with_a_cgroup_v1_quota() {
     let facts = fixture("kvm-guest");
     assert_eq!(facts.virtualization.hypervisor.as_deref(), Some("KVM"));
     let product = facts.virtualization.product.unwrap();
@@ -60,7 +60,7 @@ fn a_kvm_guest_with_a_quota_of_version_1() {
 }
 
 #[test]
-fn a_container_without_sysfs() {
+fn container_without_sysfs() {
     let facts = fixture("container");
     assert_eq!(facts.virtualization.container.as_deref(), Some("lxc"));
     assert_eq!(facts.virtualization.hypervisor, None);
@@ -72,7 +72,7 @@ fn a_container_without_sysfs() {
 }
 
 #[test]
-fn an_empty_root_gives_empty_facts() {
+fn empty_root_gives_empty_facts() {
     let facts = fixture("no-such-tree");
     assert_eq!(facts.cpu.online, 0);
     assert_eq!(facts.cpu.model, None);
@@ -81,7 +81,7 @@ fn an_empty_root_gives_empty_facts() {
 }
 
 #[test]
-fn this_machine_tells_its_facts() {
+fn facts_of_this_machine_are_read() {
     let facts = nm_host::facts();
     assert!(!facts.host.name.is_empty() && !facts.host.kernel.is_empty());
     assert!(facts.cpu.online >= 1 && !facts.cpu.allowed.is_empty());

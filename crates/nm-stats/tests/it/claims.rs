@@ -107,7 +107,8 @@ fn power_for_5_percent_with_ten_rounds_a_side_is_at_least_95_percent() {
 }
 
 /// Without a margin, so that no false alarm is reported as equivalence instead. One configuration
-/// alone may exceed 5 % by chance (the test allows three standard deviations), all together may not.
+/// alone may exceed 5 % by chance (the test allows three standard deviations), all together may
+/// not.
 #[test]
 fn false_alarms_of_every_distribution_are_at_most_5_percent() {
     let mut total = 0;

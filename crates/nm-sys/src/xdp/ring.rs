@@ -1,5 +1,5 @@
-//! The rings that an AF_XDP socket shares with the kernel: one side adds entries, the other takes
-//! them, and each tells the other only how far it is, by a counter that wraps around at 2^32.
+//! The rings that an AF_XDP socket shares with the kernel: a producer adds entries, a consumer
+//! removes them, and each publishes its position as a counter that wraps around at 2^32.
 
 use std::io;
 use std::marker::PhantomData;
@@ -7,21 +7,21 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Mapped memory; unmapped when it goes.
+/// Mapped memory; unmapped on drop.
 #[derive(Debug)]
-pub struct Memory {
+pub struct MappedMemory {
     pointer: NonNull<u8>,
     length: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone and to no thread in particular.
-unsafe impl Send for Memory {}
+unsafe impl Send for MappedMemory {}
 
-impl Memory {
-    /// Private memory whose pages are all in place.
-    pub fn anonymous(length: usize) -> io::Result<Memory> {
+impl MappedMemory {
+    /// Private memory, all pages allocated.
+    pub fn anonymous(length: usize) -> io::Result<MappedMemory> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        Memory::map(length, flags, -1, 0)
+        MappedMemory::map(length, flags, -1, 0)
     }
 
     /// The ring of an AF_XDP socket at `page`, shared with the kernel.
@@ -30,49 +30,49 @@ impl Memory {
         offsets: &libc::xdp_ring_offset,
         page: libc::off_t,
         entries_bytes: usize,
-    ) -> io::Result<Memory> {
+    ) -> io::Result<MappedMemory> {
         let length = offsets.desc as usize + entries_bytes;
-        Memory::map(length, libc::MAP_SHARED | libc::MAP_POPULATE, socket.as_raw_fd(), page)
+        MappedMemory::map(length, libc::MAP_SHARED | libc::MAP_POPULATE, socket.as_raw_fd(), page)
     }
 
-    fn map(length: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Memory> {
+    fn map(length: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<MappedMemory> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory in use.
         let pointer =
             unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, fd, offset) };
         match NonNull::new(pointer.cast::<u8>()) {
             Some(pointer) if pointer.as_ptr().cast() != libc::MAP_FAILED => {
-                Ok(Memory { pointer, length })
+                Ok(MappedMemory { pointer, length })
             }
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Where it begins; aligned to a page.
+    /// Start of the mapping; page-aligned.
     pub fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// A part of it; empty where it would reach beyond, which the kernel never asks for.
+    /// A part of it; empty if out of range, which the kernel never requests.
     #[inline(always)]
     pub fn bytes(&self, at: usize, length: usize) -> &[u8] {
-        if !self.holds(at, length) {
+        if !self.contains(at, length) {
             return &[];
         }
-        // SAFETY: within the mapping, which lives as long as `self`; a frame that was handed to
-        // this process is written by nobody else until it is handed back.
+        // SAFETY: within the mapping, which lives as long as `self`; the kernel does not write to a
+        // frame that belongs to this process.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr().add(at), length) }
     }
 
-    /// A part of it to write; empty as for [`Memory::bytes`].
+    /// A part of it, writable; empty as for [`MappedMemory::bytes`].
     #[inline(always)]
     pub fn bytes_mut(&mut self, at: usize, length: usize) -> &mut [u8] {
-        if !self.holds(at, length) {
+        if !self.contains(at, length) {
             return &mut [];
         }
         // SAFETY: as for `bytes`, and borrowed for writing.
@@ -80,45 +80,45 @@ impl Memory {
     }
 
     #[inline(always)]
-    fn holds(&self, at: usize, length: usize) -> bool {
+    fn contains(&self, at: usize, length: usize) -> bool {
         at.checked_add(length).is_some_and(|end| end <= self.length)
     }
 }
 
-impl Drop for Memory {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping, of which no reference can be left.
+        // SAFETY: the range of the mapping, to which no reference remains.
         unsafe { libc::munmap(self.pointer.as_ptr().cast(), self.length) };
     }
 }
 
-/// One side's view of a ring.
+/// A ring as one side uses it.
 #[derive(Debug)]
 struct Ring<T> {
-    /// Keeps what the pointers go to.
-    _memory: Memory,
+    /// Owns the memory that the pointers refer to.
+    _memory: MappedMemory,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     size: u32,
-    /// How far this side is.
+    /// Position of this side.
     own: u32,
-    /// How far the other side was when last looked at.
+    /// Position of the other side when it was last read.
     other: u32,
     _entries: PhantomData<T>,
 }
 
-// SAFETY: the pointers go into memory that the value owns, and each side is used by one owner.
+// SAFETY: the pointers refer to memory that the value owns, and each side has a single owner.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
     /// # Safety
     /// The memory must be a ring with these offsets and room for `size` entries of type `T`, any
-    /// bytes must make a valid `T`, and this process must have no other view of this side.
-    unsafe fn new(memory: Memory, at: &libc::xdp_ring_offset, size: u32) -> Ring<T> {
-        debug_assert!(size.is_power_of_two());
-        debug_assert!(at.desc as usize + size as usize * size_of::<T>() <= memory.length());
+    /// bytes must be a valid `T`, and this process must have no other view of this side.
+    unsafe fn new(memory: MappedMemory, at: &libc::xdp_ring_offset, size: u32) -> Ring<T> {
+        assert!(size.is_power_of_two());
+        assert!(at.desc as usize + size as usize * size_of::<T>() <= memory.length());
         let start = memory.pointer();
         // SAFETY: the offsets lie within the mapping by the caller's contract.
         unsafe {
@@ -169,7 +169,7 @@ impl<T: Copy> Producer<T> {
     /// # Safety
     /// The memory must be a ring with these offsets and room for `size` entries of type `T`, and
     /// this process must have no other producer of it. `size` is a power of two.
-    pub unsafe fn new(memory: Memory, at: &libc::xdp_ring_offset, size: u32) -> Producer<T> {
+    pub unsafe fn new(memory: MappedMemory, at: &libc::xdp_ring_offset, size: u32) -> Producer<T> {
         // SAFETY: the caller's contract is the same.
         let mut ring = unsafe { Ring::new(memory, at, size) };
         ring.own = ring.producer().load(Ordering::Relaxed);
@@ -177,33 +177,33 @@ impl<T: Copy> Producer<T> {
         Producer(ring)
     }
 
-    /// Adds an entry and shows it to the other side; false if the ring is full.
+    /// Adds an entry and publishes it to the other side; false if the ring is full.
     #[inline(always)]
     pub fn push(&mut self, entry: T) -> bool {
         let ring = &mut self.0;
         if ring.own.wrapping_sub(ring.other) == ring.size {
-            // Pairs with the consumer's release: it has read the entry before we write over it.
+            // Pairs with the consumer's release: it has read the entry before we overwrite it.
             ring.other = ring.consumer().load(Ordering::Acquire);
             if ring.own.wrapping_sub(ring.other) == ring.size {
                 return false;
             }
         }
-        // SAFETY: the consumer has taken this entry, and does not look at it before `producer` is
+        // SAFETY: the consumer has released this entry, and does not read it before `producer` is
         // beyond it.
         unsafe { ring.entry(ring.own).write(entry) };
         ring.own = ring.own.wrapping_add(1);
-        // The entry, and the frame that it speaks of, become visible with the counter.
+        // The release publishes the entry and the content of its frame together with the counter.
         ring.producer().store(ring.own, Ordering::Release);
         true
     }
 
-    /// Entries that the other side has not taken.
+    /// Entries that the other side has not consumed.
     pub fn outstanding(&mut self) -> u32 {
         self.0.other = self.0.consumer().load(Ordering::Acquire);
         self.0.own.wrapping_sub(self.0.other)
     }
 
-    /// Whether the kernel waits for a call before it looks here.
+    /// Whether the kernel needs a system call before it reads the ring (`XDP_RING_NEED_WAKEUP`).
     #[inline(always)]
     pub fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()
@@ -217,7 +217,7 @@ pub struct Consumer<T>(Ring<T>);
 impl<T: Copy> Consumer<T> {
     /// # Safety
     /// As for [`Producer::new`], with no other consumer.
-    pub unsafe fn new(memory: Memory, at: &libc::xdp_ring_offset, size: u32) -> Consumer<T> {
+    pub unsafe fn new(memory: MappedMemory, at: &libc::xdp_ring_offset, size: u32) -> Consumer<T> {
         // SAFETY: the caller's contract is the same.
         let mut ring = unsafe { Ring::new(memory, at, size) };
         ring.own = ring.consumer().load(Ordering::Relaxed);
@@ -230,7 +230,8 @@ impl<T: Copy> Consumer<T> {
     pub fn peek(&mut self) -> Option<T> {
         let ring = &mut self.0;
         if ring.own == ring.other {
-            // Pairs with the producer's release: the entry is there once the counter shows it.
+            // Pairs with the producer's release: the entry is written before the counter includes
+            // it.
             ring.other = ring.producer().load(Ordering::Acquire);
             if ring.own == ring.other {
                 return None;
@@ -240,14 +241,13 @@ impl<T: Copy> Consumer<T> {
         Some(unsafe { ring.entry(ring.own).read() })
     }
 
-    /// Gives the entry that [`Consumer::peek`] showed back to the other side; nothing where it
-    /// showed none.
+    /// Releases the entry that [`Consumer::peek`] returned; does nothing if it returned none.
     #[inline(always)]
     pub fn advance(&mut self) {
         let ring = &mut self.0;
         if ring.own != ring.other {
             ring.own = ring.own.wrapping_add(1);
-            // All that was read of the entry was read before the producer may write over it.
+            // The entry has been read before the producer may overwrite it.
             ring.consumer().store(ring.own, Ordering::Release);
         }
     }
@@ -261,13 +261,13 @@ mod tests {
     const OFFSETS: libc::xdp_ring_offset =
         libc::xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
 
-    /// Both sides of a ring of eight entries whose counters begin at `start`.
-    fn ring(start: u32) -> (Producer<u64>, Consumer<u64>, Memory) {
+    /// Both sides of a ring of eight entries whose counters start at `start`.
+    fn ring(start: u32) -> (Producer<u64>, Consumer<u64>, MappedMemory) {
         let file = std::fs::File::from(memfd());
         file.set_len(4096).unwrap();
         let view = || {
             use std::os::fd::AsFd;
-            Memory::ring(file.as_fd(), &OFFSETS, 0, 64).unwrap()
+            MappedMemory::ring(file.as_fd(), &OFFSETS, 0, 64).unwrap()
         };
         let mut memory = view();
         for at in [OFFSETS.producer, OFFSETS.consumer] {
@@ -284,7 +284,7 @@ mod tests {
     proptest! {
         /// Against a queue of the standard library, with counters that wrap on the way.
         #[test]
-        fn entries_come_out_once_and_in_order(
+        fn entries_are_consumed_once_and_in_order(
             start in prop_oneof![any::<u32>(), u32::MAX - 20..=u32::MAX],
             steps in proptest::collection::vec(any::<bool>(), 0..100),
         ) {
@@ -299,7 +299,7 @@ mod tests {
                     }
                 } else {
                     prop_assert_eq!(consumer.peek(), model.front().copied());
-                    prop_assert_eq!(consumer.peek(), model.pop_front(), "looking takes nothing");
+                    prop_assert_eq!(consumer.peek(), model.pop_front(), "peeking removes nothing");
                     consumer.advance();
                 }
                 prop_assert_eq!(producer.outstanding() as usize, model.len());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_pass_every_entry_over_the_wrap() {
+    fn every_entry_is_passed_across_the_wrap_around() {
         const COUNT: u64 = 100_000;
         let (mut producer, mut consumer, _memory) = ring(u32::MAX - 50_000);
         let sending = std::thread::spawn(move || {
@@ -327,19 +327,19 @@ mod tests {
         }
         sending.join().unwrap();
         consumer.advance();
-        assert_eq!(consumer.peek(), None, "advancing over nothing does nothing");
+        assert_eq!(consumer.peek(), None, "advancing an empty ring does nothing");
     }
 
     #[test]
-    fn a_part_beyond_the_memory_is_empty() {
-        let mut memory = Memory::anonymous(4096).unwrap();
+    fn out_of_range_part_is_empty() {
+        let mut memory = MappedMemory::anonymous(4096).unwrap();
         assert_eq!(memory.bytes(4000, 96).len(), 96);
         assert!(memory.bytes(4000, 97).is_empty());
         assert!(memory.bytes_mut(usize::MAX, 2).is_empty());
     }
 
     #[test]
-    fn the_kernels_flag_is_seen() {
+    fn need_wakeup_flag_is_read() {
         let (producer, _consumer, mut memory) = ring(0);
         assert!(!producer.needs_wakeup());
         memory.bytes_mut(OFFSETS.flags as usize, 4).copy_from_slice(&1u32.to_ne_bytes());
