@@ -7,7 +7,7 @@
 //! One thread does both directions and never blocks in a send or a receive: it sends what is due,
 //! receives what has arrived, and then waits in the way of its mode for a response or the next due
 //! time. In a sleeping mode it wakes 300 µs early and spins for the rest, because sleeps end late:
-//! by up to 190 µs in a guest whose idle CPU is given to others.
+//! by 190 µs, as measured in a guest whose idle CPU was given to others.
 
 use std::time::Duration;
 
