@@ -1,5 +1,5 @@
-//! What the two benchmark commands share: the ground they run on, pinned programs at both ends of
-//! it, and the words of a table that everybody can check.
+//! What the benchmark commands share: the network they run on, pinned programs at both ends of it,
+//! and the lines of a report that name the machine.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,40 +17,41 @@ const NAMESPACES: [(&str, &str); 2] = [("nmbench-a", "10.78.1.1"), ("nmbench-b",
 pub const CLIENT_CPU: u32 = 1;
 pub const SERVER_CPU: u32 = 0;
 
-/// Longest time for one measurement, s: a program that hangs does not end the run.
-const PATIENCE_S: u32 = 40;
+/// Longest time of one measurement, s: a program that hangs does not stop the run.
+const TIMEOUT_S: u32 = 40;
 
-/// Where both ends of a measurement are.
+/// The network between both ends of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum Network {
     Loopback,
-    /// Two namespaces back to back. Needs a [`Wire`].
+    /// Two namespaces joined by a veth pair. Needs a [`VethPair`].
     Veth,
 }
 
-impl Ground {
+impl Network {
     /// The server's address.
     pub fn address(self) -> &'static str {
         match self {
-            Ground::Loopback => "127.0.0.1",
-            Ground::Veth => NAMESPACES[1].1,
+            Network::Loopback => "127.0.0.1",
+            Network::Veth => NAMESPACES[1].1,
         }
     }
 
-    fn at(self, end: usize) -> String {
+    /// The start of a command line that runs at an end: 0 is the client's, 1 the server's.
+    fn exec_prefix(self, end: usize) -> String {
         match self {
-            Ground::Loopback => String::new(),
-            Ground::Veth => format!("ip netns exec {} ", NAMESPACES[end].0),
+            Network::Loopback => String::new(),
+            Network::Veth => format!("ip netns exec {} ", NAMESPACES[end].0),
         }
     }
 }
 
-/// Two namespaces back to back; removed on drop.
-pub struct Wire;
+/// Two namespaces joined by a veth pair; removed on drop.
+pub struct VethPair;
 
-impl Wire {
-    pub fn up() -> Result<Wire> {
-        let wire = Wire;
+impl VethPair {
+    pub fn create() -> Result<VethPair> {
+        let pair = VethPair;
         let [(a, a_address), (b, b_address)] = NAMESPACES;
         for line in [
             format!("ip netns add {a}"),
@@ -68,11 +69,11 @@ impl Wire {
                 bail!("`{line}` failed: {text}");
             }
         }
-        Ok(wire)
+        Ok(pair)
     }
 }
 
-impl Drop for Wire {
+impl Drop for VethPair {
     fn drop(&mut self) {
         for (name, _) in NAMESPACES {
             let _ = shell::output(&format!("ip netns del {name}"));
@@ -85,14 +86,14 @@ pub struct Server(Child);
 
 impl Server {
     /// Starts `line` on the server's CPU, or on `cpu`.
-    pub fn start_on(ground: Ground, cpu: u32, line: &str) -> Result<Server> {
-        let server = Server::spawn(&format!("{}taskset -c {cpu} {line}", ground.at(1)))?;
+    pub fn start_on(network: Network, cpu: u32, line: &str) -> Result<Server> {
+        let server = Server::spawn(&format!("{}taskset -c {cpu} {line}", network.exec_prefix(1)))?;
         sleep(Duration::from_millis(300));
         Ok(server)
     }
 
-    pub fn start(ground: Ground, line: &str) -> Result<Server> {
-        Server::start_on(ground, SERVER_CPU, line)
+    pub fn start(network: Network, line: &str) -> Result<Server> {
+        Server::start_on(network, SERVER_CPU, line)
     }
 
     fn spawn(line: &str) -> Result<Server> {
@@ -114,28 +115,32 @@ impl Drop for Server {
 }
 
 /// What a client wrote.
-pub struct Said {
+pub struct ClientOutput {
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Runs `line` on the client's CPU to its good end.
-pub fn client(ground: Ground, line: &str) -> Result<Said> {
-    let line = format!("{}timeout -k 1 {PATIENCE_S} taskset -c {CLIENT_CPU} {line}", ground.at(0));
-    let output = shell::command(&line).stdin(Stdio::null()).output()?;
+/// Runs `line` on the client's CPU; fails if it fails.
+pub fn client(network: Network, line: &str) -> Result<ClientOutput> {
+    let line = format!(
+        "{}timeout -k 1 {TIMEOUT_S} taskset -c {CLIENT_CPU} {line}",
+        network.exec_prefix(0)
+    );
+    let ended = shell::command(&line).stdin(Stdio::null()).output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let said = Said { stdout: text(&output.stdout), stderr: text(&output.stderr) };
-    if output.status.success() {
-        return Ok(said);
+    let output = ClientOutput { stdout: text(&ended.stdout), stderr: text(&ended.stderr) };
+    if ended.status.success() {
+        return Ok(output);
     }
-    eprintln!("`{line}` ended with {}: {}{}", output.status, said.stdout, said.stderr);
-    if matches!(output.status.code(), Some(124 | 137)) {
-        bail!("did not end within {PATIENCE_S} s");
+    eprintln!("`{line}` ended with {}: {}{}", ended.status, output.stdout, output.stderr);
+    // `timeout` ended it.
+    if matches!(ended.status.code(), Some(124 | 137)) {
+        bail!("did not end within {TIMEOUT_S} s");
     }
-    let lines = || said.stderr.lines().chain(said.stdout.lines());
+    let lines = || output.stderr.lines().chain(output.stdout.lines());
     let cause = lines().find(|line| line.to_lowercase().contains("error"));
     let cause = cause.or_else(|| lines().find(|line| !line.trim().is_empty()));
-    bail!("{}: {}", output.status, cause.unwrap_or("no word why"))
+    bail!("{}: {}", ended.status, cause.unwrap_or("it wrote no error"))
 }
 
 /// The folder that `cargo build --release` fills.
@@ -155,15 +160,15 @@ pub fn build() -> Result<()> {
 }
 
 /// nearmetal's own client and server; it sets both ends' CPUs itself, as its users do.
-pub fn nearmetal(ground: Ground, words: &str) -> Result<Value> {
+pub fn nearmetal(network: Network, words: &str) -> Result<Value> {
     let binary = binary();
-    let line = format!("{}{binary} pingpong server --once", ground.at(1));
+    let line = format!("{}{binary} pingpong server --once", network.exec_prefix(1));
     let _server = Server::spawn(&line)?;
     sleep(Duration::from_millis(200));
     let line = format!(
-        "{}timeout -k 1 {PATIENCE_S} {binary} {words} --affinity \
+        "{}timeout -k 1 {TIMEOUT_S} {binary} {words} --affinity \
          '{CLIENT_CPU};{SERVER_CPU}' --format json",
-        ground.at(0)
+        network.exec_prefix(0)
     );
     let output = Command::new("sh").args(["-c", &line]).current_dir(shell::root()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -172,7 +177,7 @@ pub fn nearmetal(ground: Ground, words: &str) -> Result<Value> {
 }
 
 /// Fails where a tool is missing, naming its package.
-pub fn need(tool: &str, package: &str) -> Result<()> {
+pub fn require_tool(tool: &str, package: &str) -> Result<()> {
     if shell::output(&format!("which {tool}"))?.1 {
         return Ok(());
     }
@@ -191,8 +196,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Lines that name the machine, the tools and the load.
-pub fn circumstances(packages: &[&str]) -> String {
+/// Lines that name the date, the machine, the versions of the tools and the load.
+pub fn environment_lines(packages: &[&str]) -> String {
     let mut lines = vec![("date", "date -u +%F".to_string()), ("machine", "uname -srm".into())];
     lines.extend(packages.iter().map(|name| (*name, format!("dpkg-query -W {name}"))));
     lines.push(("load at the end", "cat /proc/loadavg".into()));

@@ -1,4 +1,4 @@
-//! The fast order book beside the plain one: pinned to one CPU, rounds interleaved, figures of one
+//! The fast order book beside the reference book: pinned to one CPU, rounds interleaved, figures of one
 //! run. The measuring program is the bench `book` of nm-book, which says how.
 //!
 //! Writes Markdown to stdout and to `docs/results/book.md` or the file of `--out`.
@@ -36,9 +36,9 @@ pub fn run(args: &[String]) -> Result<()> {
     let model = processor.lines().find_map(|line| line.strip_prefix("model name"));
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let text = format!(
-        "# The order book, fast and plain\n\n\
+        "# The order book, fast and reference\n\n\
          Made by `cargo xtask bench-book --rounds {rounds} --commands {commands}`: one thread on \
-         CPU {cpu}, fast and plain book in turn. How each figure is made: \
+         CPU {cpu}, fast and reference book in turn. How each figure is made: \
          crates/nm-book/benches/book.rs.\n\
          - Machine: {}, {}\n- load at the end: {}\n{tables}",
         model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),

@@ -2,17 +2,19 @@
 //! `nearmetal accel`, against the kernel and against the limit of the hardware, all in one run.
 //!
 //! Rounds are interleaved (each measures everything, every second one backwards), both ends are
-//! pinned, and what counts is the ratio of two figures of the same round. Writes Markdown to stdout
+//! pinned, and a goal is a ratio of two figures of the same round. Writes Markdown to stdout
 //! and, with `--out FILE`, to a file. What cannot be measured here is a row that says why.
 
 mod cases;
+mod figures;
+mod goals;
 mod table;
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{self, Wire};
+use crate::bench::{self, VethPair};
 use crate::shell;
-use table::Figures;
+use figures::Figures;
 
 const USAGE: &str = "\
 usage: cargo xtask bench-bypass [--rounds N] [--out FILE] [--only TEXT]
@@ -21,7 +23,7 @@ usage: cargo xtask bench-bypass [--rounds N] [--out FILE] [--only TEXT]
   --out FILE    write the table there as well
   --only TEXT   only measurements whose names hold TEXT";
 
-pub struct Options {
+struct Options {
     rounds: usize,
     out: Option<String>,
     only: String,
@@ -30,15 +32,15 @@ pub struct Options {
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     bench::build()?;
-    let wire = Wire::up();
-    if let Err(error) = &wire {
+    let veth_pair = VethPair::create();
+    if let Err(error) = &veth_pair {
         eprintln!("no pair of namespaces: {error:#}");
     }
     let folder = cases::Folder::make()?;
     let mut measurements = cases::all(&folder);
     measurements.retain(|one| one.cases.iter().any(|case| case.name.contains(&options.only)));
     let mut figures = Figures::default();
-    figures.announce(measurements.iter().flat_map(|one| &one.cases));
+    figures.set_order(measurements.iter().flat_map(|one| &one.cases));
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
         for measurement in &measurements {
@@ -48,7 +50,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
         measurements.reverse();
     }
-    let text = figures.text(&options);
+    let text = table::report(&figures, options.rounds);
     print!("{text}");
     if let Some(path) = &options.out {
         std::fs::write(shell::root().join(path), &text)

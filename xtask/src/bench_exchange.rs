@@ -1,9 +1,9 @@
-//! The exchange at its goals: each network and rate by `nearmetal exchange run`, and what each came
-//! to, with the published figure of its size beside; then the highest rates by `exchange search`.
-//! With the default rounds all of it takes about ten minutes.
+//! The exchange at its goals: the result of `nearmetal exchange run` for each network and rate, with
+//! the published figure of its size beside it; then the highest rates by `exchange search`. With the
+//! default rounds all of it takes about ten minutes.
 //!
 //! Writes Markdown to stdout and to `docs/results/exchange.md` or the file of `--out`. A run that
-//! fails stands in the table with the reason.
+//! fails keeps its row, with the reason.
 
 use std::fs;
 use std::path::Path;
@@ -120,15 +120,15 @@ fn figures(folder: &Path) -> Option<String> {
     Some(format!("{} | {lost} | {cpu} | {verdict}", cells.join(" | ")))
 }
 
-/// The highest rate that was carried, the lowest that was not, and how sure the first is.
+/// The highest rate that was carried, the lowest that was not, and the confidence in the first.
 fn bracket(text: &str) -> String {
-    let Ok(told) = serde_json::from_str::<Value>(text) else {
+    let Ok(result) = serde_json::from_str::<Value>(text) else {
         return format!("n/a | n/a | failed: {}", first_line(text));
     };
-    let whole = |name: &str| told[name].as_f64().map_or("none".to_string(), |n| format!("{n:.0}"));
-    let sure =
-        told["sure"].as_f64().map_or("n/a".to_string(), |sure| format!("{:.0} %", sure * 1e2));
-    format!("{} | {} | {sure}", whole("carried_per_s"), whole("not_carried_per_s"))
+    let rate = |name: &str| result[name].as_f64().map_or("none".to_string(), |n| format!("{n:.0}"));
+    let share =
+        result["sure"].as_f64().map_or("n/a".to_string(), |share| format!("{:.0} %", share * 1e2));
+    format!("{} | {} | {share}", rate("carried_per_s"), rate("not_carried_per_s"))
 }
 
 fn failure(text: &str) -> String {
@@ -136,7 +136,7 @@ fn failure(text: &str) -> String {
 }
 
 fn first_line(text: &str) -> String {
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it wrote nothing");
     line.replace('|', "/")
 }
 

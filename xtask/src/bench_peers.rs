@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::bench::{self, CLIENT_CPU, Ground, SERVER_CPU, Server, Wire, median, need};
+use crate::bench::{self, CLIENT_CPU, Network, SERVER_CPU, Server, VethPair, median, require_tool};
 use crate::shell;
 
 const USAGE: &str = "\
@@ -34,10 +34,10 @@ pub fn run(args: &[String]) -> Result<()> {
         ("ip", "iproute2"),
         ("taskset", "util-linux"),
     ] {
-        need(tool, package)?;
+        require_tool(tool, package)?;
     }
     bench::build()?;
-    let _wire = Wire::up()?;
+    let _veth_pair = VethPair::create()?;
     let mut figures = Figures::default();
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
@@ -86,10 +86,10 @@ fn parse(args: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-const GROUND: Ground = Ground::Veth;
+const NETWORK: Network = Network::Veth;
 
 fn client(line: &str) -> Result<String> {
-    Ok(bench::client(GROUND, line)?.stdout)
+    Ok(bench::client(NETWORK, line)?.stdout)
 }
 
 #[derive(Default)]
@@ -129,10 +129,10 @@ type Tool = fn(&str, &str, u32, f64) -> Result<f64>;
 type Stream = fn(u32, f64) -> Result<f64>;
 
 fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
-    let address = GROUND.address();
+    let address = NETWORK.address();
     let milliseconds = (seconds * 1e3) as u64;
     let result = bench::nearmetal(
-        GROUND,
+        NETWORK,
         &format!(
             "pingpong {protocol}-{mode} {address} --sizes {size} --maxms {milliseconds} \
          --maxiter 10000000 --warmupms 400"
@@ -146,11 +146,11 @@ fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Re
 }
 
 fn pingpong_sockperf(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
-    let address = GROUND.address();
+    let address = NETWORK.address();
     let tcp = if protocol == "tcp" { "--tcp" } else { "" };
     let spin = if mode == "spin" { "--nonblocked" } else { "" };
     let common = format!("-i {address} -p 11111 {tcp} {spin}");
-    let _server = Server::start(GROUND, &format!("sockperf server {common}"))?;
+    let _server = Server::start(NETWORK, &format!("sockperf server {common}"))?;
     // sockperf leaves the first 400 ms and the last 50 ms of its time out of its figures.
     let time = (seconds + 0.45).ceil() as u64;
     let text = client(&format!("sockperf ping-pong {common} -m {size} -t {time}"))?;
@@ -179,9 +179,9 @@ fn throughput(options: &Options, round: usize, figures: &mut Figures) -> Result<
 }
 
 fn stream_nearmetal(write_bytes: u32, seconds: f64) -> Result<f64> {
-    let address = GROUND.address();
+    let address = NETWORK.address();
     let result = bench::nearmetal(
-        GROUND,
+        NETWORK,
         &format!("stream {address} --write {write_bytes} --seconds {seconds} --omit 0"),
     )?;
     let total = &result["series"][0]["rounds"][0]["data"]["total_gbps"];
@@ -189,8 +189,8 @@ fn stream_nearmetal(write_bytes: u32, seconds: f64) -> Result<f64> {
 }
 
 fn stream_iperf3(write_bytes: u32, seconds: f64) -> Result<f64> {
-    let address = GROUND.address();
-    let _server = Server::start(GROUND, &format!("iperf3 -s -1 -B {address} -p 5301"))?;
+    let address = NETWORK.address();
+    let _server = Server::start(NETWORK, &format!("iperf3 -s -1 -B {address} -p 5301"))?;
     let text = client(&format!("iperf3 -c {address} -p 5301 -t {seconds} -l {write_bytes} -J"))?;
     let json: Value = serde_json::from_str(&text)?;
     let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
@@ -198,8 +198,8 @@ fn stream_iperf3(write_bytes: u32, seconds: f64) -> Result<f64> {
 }
 
 fn stream_nuttcp(write_bytes: u32, seconds: f64) -> Result<f64> {
-    let address = GROUND.address();
-    let _server = Server::start(GROUND, "nuttcp -S --nofork -P 5400 -p 5401")?;
+    let address = NETWORK.address();
+    let _server = Server::start(NETWORK, "nuttcp -S --nofork -P 5400 -p 5401")?;
     let kibibytes = write_bytes / 1024;
     let text = client(&format!(
         "nuttcp -P 5400 -p 5401 -t -T{} -l{kibibytes}k -fparse {address}",
@@ -221,7 +221,7 @@ impl Figures {
              {} s a measurement.",
             options.rounds, options.seconds
         );
-        text += &bench::circumstances(&["sockperf", "iperf3", "nuttcp"]);
+        text += &bench::environment_lines(&["sockperf", "iperf3", "nuttcp"]);
         if !self.latency_ns.is_empty() {
             text.push_str(
                 "\n## Half round trip, ns: median of the rounds' medians, best round, ratio to \

@@ -10,7 +10,7 @@ use nm_sys::clock::Moment;
 const WARM_UP: u32 = 100;
 
 /// Connects to itself, accepts and closes both ends, COUNT times; prints the time of one, ns. It is
-/// one thread, so that the time is that of the calls and of nobody's wake-up.
+/// one thread, so that the time is that of the calls, without a wake-up.
 pub fn run(args: &[String]) -> Result<()> {
     let [count] = args else { bail!("usage: xtask connect COUNT") };
     let count: u32 = count.parse().context("COUNT is no number")?;

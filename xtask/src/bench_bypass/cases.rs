@@ -1,4 +1,4 @@
-//! What is measured, each with the programs that a user would run.
+//! The measurements, each with the programs that a user would run.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use nm_model::result::{CACHE_LINE_LIMIT, RoundData, RunResult};
 use nm_ring::cache_line;
 use serde_json::Value;
 
-use super::table::{Case, Figure};
-use crate::bench::{self, CLIENT_CPU, Ground, SERVER_CPU, Server, client, need};
+use crate::bench::{self, CLIENT_CPU, Network, SERVER_CPU, Server, client, require_tool};
+use crate::bench_bypass::figures::{Case, Figure};
 
 /// Message sizes of nearmetal's own probe, bytes.
 pub const SIZES: [u32; 4] = [1, 64, 256, 1024];
@@ -25,13 +25,13 @@ const CONNECTIONS: u32 = 3000;
 /// Sockets of the programs that wait for several.
 const SOCKETS: u16 = 4;
 
-/// One thing that is measured at a time: its cases, and how their figures are had.
+/// One run of programs: the cases that it measures, and the function that returns their figures.
 pub struct Measurement {
     pub cases: Vec<Case>,
     pub run: Box<dyn Fn() -> Result<Vec<Figure>>>,
 }
 
-fn one(
+fn measurement(
     name: impl Into<String>,
     size_bytes: u32,
     run: impl Fn() -> Result<Figure> + 'static,
@@ -40,50 +40,50 @@ fn one(
     Measurement { cases, run: Box::new(move || Ok(vec![run()?])) }
 }
 
-/// How a program's end is started.
+/// How the programs are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LaunchMode {
     Plain,
     Accel,
     /// Accelerated, but never spinning.
     Sleeping,
 }
 
-impl Way {
+impl LaunchMode {
     fn suffix(self) -> &'static str {
         match self {
-            Way::Plain => "",
-            Way::Accel => " under accel",
-            Way::Sleeping => " under accel --spin-us 0",
+            LaunchMode::Plain => "",
+            LaunchMode::Accel => " under accel",
+            LaunchMode::Sleeping => " under accel --spin-us 0",
         }
     }
 
-    /// The start of a command line; a client's says at its end where its sockets were.
+    /// The start of a command line; a client's prints an exit report on its sockets.
     fn prefix(self, is_client: bool) -> String {
         let stats = if is_client { " --stats --format json" } else { "" };
-        let spin = if self == Way::Sleeping { " --spin-us 0" } else { "" };
+        let spin = if self == LaunchMode::Sleeping { " --spin-us 0" } else { "" };
         match self {
-            Way::Plain => String::new(),
+            LaunchMode::Plain => String::new(),
             _ => format!("{} accel{stats}{spin} -- ", bench::binary()),
         }
     }
 
-    /// Runs a client, and fails if it was to be accelerated and was not.
+    /// Runs a client; fails if it should have been accelerated and was not.
     fn client(self, line: &str) -> Result<String> {
-        let said = client(Ground::Loopback, &format!("{}{line}", self.prefix(true)))?;
-        if self != Way::Plain {
-            in_shared_memory(&said.stderr)?;
+        let output = client(Network::Loopback, &format!("{}{line}", self.prefix(true)))?;
+        if self != LaunchMode::Plain {
+            require_shared_memory(&output.stderr)?;
         }
-        Ok(said.stdout)
+        Ok(output.stdout)
     }
 
     fn server(self, line: &str) -> Result<Server> {
-        Server::start(Ground::Loopback, &format!("{}{line}", self.prefix(false)))
+        Server::start(Network::Loopback, &format!("{}{line}", self.prefix(false)))
     }
 }
 
 /// Fails unless the exit report at the end of `stderr` has a socket that used shared memory.
-fn in_shared_memory(stderr: &str) -> Result<()> {
+fn require_shared_memory(stderr: &str) -> Result<()> {
     let text = stderr.rfind("\n{\n").map_or(stderr, |at| &stderr[at..]);
     let report: Value = serde_json::from_str(text.trim()).context("there is no exit report")?;
     if report["moved"].as_u64().is_some_and(|moved| moved > 0) {
@@ -104,12 +104,12 @@ impl Folder {
         Ok(Folder(path))
     }
 
-    /// sockperf's list of sockets to wait for.
+    /// sockperf's list of the sockets that it waits for.
     fn feed(&self) -> PathBuf {
         let path = self.0.join("feed");
         let lines: Vec<String> =
             (0..SOCKETS).map(|n| format!("T:127.0.0.1:{}\n", 11200 + n)).collect();
-        // A feed that cannot be written is a sockperf that says so.
+        // Where it cannot be written, sockperf fails and names it.
         let _ = std::fs::write(&path, lines.concat());
         path
     }
@@ -121,11 +121,11 @@ impl Drop for Folder {
     }
 }
 
-/// Everything, figures that are compared beside each other.
+/// All measurements; those that are compared are next to each other.
 pub fn all(folder: &Folder) -> Vec<Measurement> {
-    let mut list = vec![one("cache-line limit", 0, || Ok(Figure::of(limit_ns()?)))];
+    let mut list = vec![measurement("cache-line limit", 0, || Ok(Figure::of(limit_ns()?)))];
     for stack in ["shm-spin", "shm", "tcp-spin", "tcp-blocking", "udp-spin", "udp-blocking"] {
-        list.push(pingpong(Ground::Loopback, stack));
+        list.push(pingpong(Network::Loopback, stack));
     }
     for stack in [
         "udp-spin",
@@ -136,26 +136,26 @@ pub fn all(folder: &Folder) -> Vec<Measurement> {
         "udp-blocking",
         "tcp-blocking",
     ] {
-        list.push(pingpong(Ground::Veth, stack));
+        list.push(pingpong(Network::Veth, stack));
     }
     for size in SOCKPERF_SIZES {
-        for (way, mode) in [
-            (Way::Plain, "blocking"),
-            (Way::Accel, "blocking"),
-            (Way::Plain, "spinning"),
-            (Way::Accel, "spinning"),
+        for (mode, waiting) in [
+            (LaunchMode::Plain, "blocking"),
+            (LaunchMode::Accel, "blocking"),
+            (LaunchMode::Plain, "spinning"),
+            (LaunchMode::Accel, "spinning"),
         ] {
-            let name = format!("sockperf {mode}{}", way.suffix());
-            list.push(one(name, size, move || sockperf_one(way, mode, size)));
+            let name = format!("sockperf {waiting}{}", mode.suffix());
+            list.push(measurement(name, size, move || sockperf_one(mode, waiting, size)));
         }
     }
-    list.push(one("sockperf blocking under accel --spin-us 0", 64, || {
-        sockperf_one(Way::Sleeping, "blocking", 64)
+    list.push(measurement("sockperf blocking under accel --spin-us 0", 64, || {
+        sockperf_one(LaunchMode::Sleeping, "blocking", 64)
     }));
     list.extend(muxers(folder));
-    for way in [Way::Plain, Way::Accel] {
-        let name = format!("sockperf blocking, both ends on one CPU{}", way.suffix());
-        list.push(one(name, 64, move || one_cpu(way)));
+    for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+        let name = format!("sockperf blocking, both ends on one CPU{}", mode.suffix());
+        list.push(measurement(name, 64, move || one_cpu(mode)));
     }
     list.extend(not_accelerated());
     list.extend(rates());
@@ -167,25 +167,25 @@ fn limit_ns() -> Result<f64> {
 }
 
 /// nearmetal's own probe over a stack, at each size.
-fn pingpong(ground: Ground, stack: &'static str) -> Measurement {
-    let place = if ground == Ground::Veth { "veth" } else { "loopback" };
+fn pingpong(network: Network, stack: &'static str) -> Measurement {
+    let network_name = if network == Network::Veth { "veth" } else { "loopback" };
     let name = if stack.starts_with("shm") {
         format!("nearmetal {stack}")
     } else {
-        format!("nearmetal {stack}, {place}")
+        format!("nearmetal {stack}, {network_name}")
     };
     let cases = SIZES.map(|size| Case::new(name.clone(), size)).to_vec();
-    Measurement { cases, run: Box::new(move || pingpong_run(ground, stack)) }
+    Measurement { cases, run: Box::new(move || pingpong_run(network, stack)) }
 }
 
-fn pingpong_run(ground: Ground, stack: &str) -> Result<Vec<Figure>> {
+fn pingpong_run(network: Network, stack: &str) -> Result<Vec<Figure>> {
     let sizes = SIZES.map(|size| size.to_string()).join(",");
     let result = bench::nearmetal(
-        ground,
+        network,
         &format!(
             "pingpong {stack} {} --sizes {sizes} --maxms 300 --maxiter 1000000 \
              --warmupms 100",
-            ground.address()
+            network.address()
         ),
     )?;
     let result: RunResult = serde_json::from_value(result)?;
@@ -216,8 +216,8 @@ fn sockperf(
     client_run: impl Fn(&str) -> Result<String>,
     words: &str,
 ) -> Result<Figure> {
-    need("sockperf", "sockperf")?;
-    let _server = Server::start(Ground::Loopback, &format!("{server}sockperf server {words}"))?;
+    require_tool("sockperf", "sockperf")?;
+    let _server = Server::start(Network::Loopback, &format!("{server}sockperf server {words}"))?;
     let text = client_run(&format!("sockperf ping-pong {words} -t 1 {PINGPONG_RATE}"))?;
     let result = nm_report::import::read(&text, "sockperf")?;
     let mut figure = latency(&result, 0)?;
@@ -225,48 +225,48 @@ fn sockperf(
     Ok(figure)
 }
 
-fn sockperf_one(way: Way, mode: &str, size_bytes: u32) -> Result<Figure> {
-    let spin = if mode == "spinning" { " --nonblocked" } else { "" };
+fn sockperf_one(mode: LaunchMode, waiting: &str, size_bytes: u32) -> Result<Figure> {
+    let spin = if waiting == "spinning" { " --nonblocked" } else { "" };
     let words = format!("--tcp -i 127.0.0.1 -p 11111 -m {size_bytes}{spin}");
-    sockperf(&way.prefix(false), |line| way.client(line), &words)
+    sockperf(&mode.prefix(false), |line| mode.client(line), &words)
 }
 
 /// Programs that wait for several sockets at once.
 fn muxers(folder: &Folder) -> Vec<Measurement> {
     let mut list = vec![];
     for muxer in ["epoll", "poll", "select"] {
-        for way in [Way::Plain, Way::Accel] {
-            let name = format!("sockperf {muxer} of {SOCKETS} sockets{}", way.suffix());
+        for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+            let name = format!("sockperf {muxer} of {SOCKETS} sockets{}", mode.suffix());
             let feed = folder.feed();
-            list.push(one(name, 64, move || {
+            list.push(measurement(name, 64, move || {
                 let words = format!("-f {} -F {muxer} -m 64", feed.display());
-                sockperf(&way.prefix(false), |line| way.client(line), &words)
+                sockperf(&mode.prefix(false), |line| mode.client(line), &words)
             }));
         }
     }
     list
 }
 
-fn one_cpu(way: Way) -> Result<Figure> {
-    need("sockperf", "sockperf")?;
+fn one_cpu(mode: LaunchMode) -> Result<Figure> {
+    require_tool("sockperf", "sockperf")?;
     let words = "--tcp -i 127.0.0.1 -p 11111 -m 64";
-    let server = format!("{}sockperf server {words}", way.prefix(false));
-    let _server = Server::start_on(Ground::Loopback, CLIENT_CPU, &server)?;
-    let text = way.client(&format!("sockperf ping-pong {words} -t 1 {PINGPONG_RATE}"))?;
+    let server = format!("{}sockperf server {words}", mode.prefix(false));
+    let _server = Server::start_on(Network::Loopback, CLIENT_CPU, &server)?;
+    let text = mode.client(&format!("sockperf ping-pong {words} -t 1 {PINGPONG_RATE}"))?;
     latency(&nm_report::import::read(&text, "sockperf")?, 0)
 }
 
-/// Connections that the preload cannot accelerate: a peer without it, and UDP.
+/// Connections that the accelerator leaves to the kernel: a peer without it, and UDP.
 fn not_accelerated() -> Vec<Measurement> {
     let mut list = vec![];
     for (protocol, option) in [("TCP", " --tcp"), ("UDP", "")] {
-        for way in [Way::Plain, Way::Accel] {
-            let preload = if way == Way::Accel { ", client preloaded" } else { "" };
+        for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+            let preload = if mode == LaunchMode::Accel { ", client preloaded" } else { "" };
             let name = format!("sockperf spinning {protocol}, plain server{preload}");
-            list.push(one(name, 64, move || {
+            list.push(measurement(name, 64, move || {
                 let words = format!("{option} -i 127.0.0.1 -p 11111 -m 64 --nonblocked");
                 let run = |line: &str| {
-                    Ok(client(Ground::Loopback, &format!("{}{line}", way.prefix(true)))?.stdout)
+                    Ok(client(Network::Loopback, &format!("{}{line}", mode.prefix(true)))?.stdout)
                 };
                 sockperf("", run, &words)
             }));
@@ -278,23 +278,25 @@ fn not_accelerated() -> Vec<Measurement> {
 /// Messages, bits and connections a second.
 fn rates() -> Vec<Measurement> {
     let mut list = vec![];
-    for way in [Way::Plain, Way::Accel] {
-        let name = |what: &str| format!("{what}{}", way.suffix());
-        list.push(one(name("sockperf throughput, messages/s"), 64, move || small_messages(way)));
-        list.push(one(name("iperf3, Gb/s"), 128 << 10, move || iperf3(way)));
-        list.push(one(name("nuttcp, Gb/s"), 64 << 10, move || nuttcp(way)));
-        list.push(one(name("connect + accept, ns"), 0, move || connect(way)));
+    for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+        let name = |what: &str| format!("{what}{}", mode.suffix());
+        list.push(measurement(name("sockperf throughput, messages/s"), 64, move || {
+            small_messages(mode)
+        }));
+        list.push(measurement(name("iperf3, Gb/s"), 128 << 10, move || iperf3(mode)));
+        list.push(measurement(name("nuttcp, Gb/s"), 64 << 10, move || nuttcp(mode)));
+        list.push(measurement(name("connect + accept, ns"), 0, move || connect(mode)));
     }
     // Each plain figure beside its accelerated one.
-    list.sort_by_key(|one| one.cases[0].name.replace(" under accel", ""));
+    list.sort_by_key(|measurement| measurement.cases[0].name.replace(" under accel", ""));
     list
 }
 
-fn small_messages(way: Way) -> Result<Figure> {
-    need("sockperf", "sockperf")?;
+fn small_messages(mode: LaunchMode) -> Result<Figure> {
+    require_tool("sockperf", "sockperf")?;
     let words = "--tcp -i 127.0.0.1 -p 11111";
-    let _server = way.server(&format!("sockperf server {words}"))?;
-    let text = way.client(&format!("sockperf throughput {words} -m 64 -t 1"))?;
+    let _server = mode.server(&format!("sockperf server {words}"))?;
+    let text = mode.client(&format!("sockperf throughput {words} -m 64 -t 1"))?;
     let rate = text
         .split_once("Message Rate is ")
         .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
@@ -311,23 +313,23 @@ fn gbps(text: &str, name: &str) -> Result<Figure> {
     }
 }
 
-fn iperf3(way: Way) -> Result<Figure> {
-    need("iperf3", "iperf3")?;
-    let _server = way.server("iperf3 -s -1 -B 127.0.0.1 -p 5301")?;
-    gbps(&way.client("iperf3 -c 127.0.0.1 -p 5301 -t 1 -l 131072 -J")?, "iperf3")
+fn iperf3(mode: LaunchMode) -> Result<Figure> {
+    require_tool("iperf3", "iperf3")?;
+    let _server = mode.server("iperf3 -s -1 -B 127.0.0.1 -p 5301")?;
+    gbps(&mode.client("iperf3 -c 127.0.0.1 -p 5301 -t 1 -l 131072 -J")?, "iperf3")
 }
 
-fn nuttcp(way: Way) -> Result<Figure> {
-    need("nuttcp", "nuttcp")?;
-    let _server = way.server("nuttcp -S --nofork -P 5400 -p 5401")?;
-    gbps(&way.client("nuttcp -P 5400 -p 5401 -t -T1 -l64k -fparse 127.0.0.1")?, "nuttcp")
+fn nuttcp(mode: LaunchMode) -> Result<Figure> {
+    require_tool("nuttcp", "nuttcp")?;
+    let _server = mode.server("nuttcp -S --nofork -P 5400 -p 5401")?;
+    gbps(&mode.client("nuttcp -P 5400 -p 5401 -t -T1 -l64k -fparse 127.0.0.1")?, "nuttcp")
 }
 
-/// Time of one connection made, accepted and closed. No byte is sent, so none is in shared memory.
-fn connect(way: Way) -> Result<Figure> {
+/// Time to connect, accept and close. No byte is sent, so none is in shared memory.
+fn connect(mode: LaunchMode) -> Result<Figure> {
     let own = std::env::current_exe()?.display().to_string();
-    let line = format!("{}{own} connect {CONNECTIONS}", way.prefix(true));
-    let text = client(Ground::Loopback, &line)?.stdout;
+    let line = format!("{}{own} connect {CONNECTIONS}", mode.prefix(true));
+    let text = client(Network::Loopback, &line)?.stdout;
     let ns = text.trim().parse().with_context(|| format!("no time of a connection: {text}"))?;
     Ok(Figure { samples: Some(u64::from(CONNECTIONS)), ..Figure::of(ns) })
 }
