@@ -1,5 +1,5 @@
-//! The fast order book beside the reference book: pinned to one CPU, rounds interleaved, figures of one
-//! run. The measuring program is the bench `book` of nm-book, which says how.
+//! The fast order book beside the reference book: pinned to one CPU, rounds interleaved, figures of
+//! one run. The measuring program is the bench `book` of nm-book; its head has the method.
 //!
 //! Writes Markdown to stdout and to `docs/results/book.md` or the file of `--out`.
 

@@ -1,6 +1,6 @@
-//! The exchange at its goals: the result of `nearmetal exchange run` for each network and rate, with
-//! the published figure of its size beside it; then the highest rates by `exchange search`. With the
-//! default rounds all of it takes about ten minutes.
+//! The exchange at its goals: the result of `nearmetal exchange run` for each network and rate,
+//! with the published figure of its size beside it; then the highest rates by `exchange search`.
+//! With the default rounds all of it takes about ten minutes.
 //!
 //! Writes Markdown to stdout and to `docs/results/exchange.md` or the file of `--out`. A run that
 //! fails keeps its row, with the reason.

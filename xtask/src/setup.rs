@@ -82,7 +82,7 @@ fn is_root() -> Result<bool> {
     Ok(id.trim() == "0")
 }
 
-/// While it lives, installed packages start no service. A policy that the machine already has stays.
+/// While it lives, installed packages start no service. A policy of the machine itself stays.
 struct NoServices {
     is_ours: bool,
 }
