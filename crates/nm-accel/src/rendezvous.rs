@@ -230,6 +230,7 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
 }
 
 fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress) {
+    debug_assert_eq!(RENDEZVOUS_LOCK.load(Ordering::Relaxed), 1, "one rendezvous at a time");
     socket.connection_token.store(address.token, Ordering::Relaxed);
     let result = match socket.record().role() {
         SocketRole::Server => accept_memory(socket, fd, address),
@@ -514,23 +515,9 @@ fn accept_memory(
     fd: c_int,
     address: &RendezvousAddress,
 ) -> Result<(), KernelReason> {
-    let mut listener = socket.rendezvous_listener.load(Ordering::Relaxed);
+    let listener = socket.rendezvous_listener.load(Ordering::Relaxed);
     if listener < 0 {
-        listener = table::protect(unix_socket());
-        if listener < 0 {
-            return Ok(());
-        }
-        // SAFETY: the address is live and of the stated length; the others take no pointers.
-        let ready = unsafe {
-            address.remove();
-            kernel::bind(listener, address.as_sockaddr(), address.length) == 0
-                && kernel::listen(listener, 4) == 0
-        };
-        if !ready {
-            table::close_library_descriptor(listener);
-            return Ok(());
-        }
-        socket.rendezvous_listener.store(listener, Ordering::Relaxed);
+        open_listener(socket, address);
         return Ok(());
     }
     // SAFETY: no pointers.
@@ -579,6 +566,25 @@ fn accept_memory(
     address.remove();
     close_listener(socket);
     Ok(())
+}
+
+/// Listens for the peer at `address`. If that fails, a later call tries again.
+fn open_listener(socket: &Socket, address: &RendezvousAddress) {
+    let listener = table::protect(unix_socket());
+    if listener < 0 {
+        return;
+    }
+    address.remove();
+    // SAFETY: the address is live and of the stated length; `listen` takes no pointers.
+    let is_listening = unsafe {
+        kernel::bind(listener, address.as_sockaddr(), address.length) == 0
+            && kernel::listen(listener, 4) == 0
+    };
+    if is_listening {
+        socket.rendezvous_listener.store(listener, Ordering::Relaxed);
+    } else {
+        table::close_library_descriptor(listener);
+    }
 }
 
 /// Closes the socket's rendezvous listener, if it has one.

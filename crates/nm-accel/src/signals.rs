@@ -45,6 +45,11 @@ struct DeferredSignal {
     info: MaybeUninit<siginfo_t>,
 }
 
+impl DeferredSignal {
+    const NONE: DeferredSignal =
+        DeferredSignal { signal: 0, has_info: false, info: MaybeUninit::uninit() };
+}
+
 /// State shared by a thread's handlers and calls. Only its thread accesses it; the fields are
 /// atomic because a handler may run between any two instructions.
 struct ThreadSignals {
@@ -67,7 +72,7 @@ thread_local! {
             deferrals: AtomicU32::new(0),
             deferred_count: AtomicU32::new(0),
             deferred: UnsafeCell::new(
-                [DeferredSignal { signal: 0, has_info: false, info: MaybeUninit::uninit() }; DEFERRED_MAX],
+                [DeferredSignal::NONE; DEFERRED_MAX],
             ),
             timeout: UnsafeCell::new(timespec { tv_sec: 0, tv_nsec: 0 }),
         }

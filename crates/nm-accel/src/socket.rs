@@ -45,6 +45,8 @@ pub const IN_PIPE: u32 = 1;
 /// Stage of a direction that has returned to the kernel.
 pub const AFTER_PIPE: u32 = 2;
 
+const _: () = assert!(BEFORE_PIPE < IN_PIPE && IN_PIPE < AFTER_PIPE);
+
 /// Flag in `active_calls`: the last descriptor is closed; the last active call releases the memory.
 const CLOSING: u32 = 1 << 31;
 
@@ -186,6 +188,8 @@ impl Socket {
 
     /// Initialises a socket from the pool.
     pub fn open(&self, fd: c_int, record: &'static Record, phase: Phase) {
+        assert_ne!(phase, Phase::Joined, "only `join` makes a socket joined");
+        debug_assert!(self.doorbell() < 0, "a socket of the pool has no memory");
         self.record.store(ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
         self.incoming_stage.store(BEFORE_PIPE, Ordering::Relaxed);
         self.outgoing_stage.store(BEFORE_PIPE, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The calls that move bytes: recv, send, read, write and all their relatives.
+//! The calls that move bytes: recv, send, read, write and their variants.
 //!
-//! Each of them looks its descriptor up and goes to the kernel at once if it is none of ours. A
-//! socket on its way to shared memory also goes to the kernel, and is counted; a joined one goes to
+//! Each looks its descriptor up and calls the kernel at once if the library does not manage it. A
+//! candidate's calls also go to the kernel, and are counted; a joined socket's calls go to
 //! [`crate::stream`].
 
 use std::ffi::{c_int, c_void};
@@ -15,16 +15,16 @@ use super::handover;
 use crate::socket::{Phase, Socket};
 use crate::{kernel, rendezvous, stream, table, wait};
 
-/// Most parts that a vector may have.
+/// Longest vector that the kernel accepts, parts.
 const PARTS_MAX: usize = 1024;
 
-/// Flags of a receiving call that only the kernel can serve.
+/// Flags of a receiving call that only the kernel supports.
 const KERNEL_RECEIVE: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
-/// Flags of a sending call that only the kernel can serve.
+/// Flags of a sending call that only the kernel supports.
 const KERNEL_SEND: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
-/// Receives: from memory if the socket is joined, else by `raw`.
+/// Receives: from shared memory if the socket is joined, else by `raw`.
 #[inline(always)]
 fn receive(
     socket: &'static Socket,
@@ -75,7 +75,7 @@ fn count_received(socket: &Socket, result: isize) -> isize {
     result
 }
 
-/// Sends: to memory if the socket is joined, else by `raw`.
+/// Sends: to shared memory if the socket is joined, else by `raw`.
 #[inline(always)]
 fn transmit(
     socket: &'static Socket,
@@ -144,10 +144,10 @@ fn single_part(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: bytes }]
 }
 
-/// A caller's vector; None if its length is one that the kernel refuses.
+/// A caller's vector; None if the kernel rejects its length.
 ///
 /// # Safety
-/// `vector` names `count` live entries.
+/// `vector` points to `count` live entries.
 #[inline(always)]
 unsafe fn parts<'a>(vector: *const iovec, count: usize) -> Option<&'a [iovec]> {
     if count == 0 {
@@ -156,7 +156,7 @@ unsafe fn parts<'a>(vector: *const iovec, count: usize) -> Option<&'a [iovec]> {
     if count > PARTS_MAX || vector.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     let parts = unsafe { slice::from_raw_parts(vector, count) };
     (stream::total(parts) <= isize::MAX as usize).then_some(parts)
 }
@@ -167,7 +167,7 @@ unsafe fn parts<'a>(vector: *const iovec, count: usize) -> Option<&'a [iovec]> {
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::read(fd, buffer, bytes) };
     match table::get(fd) {
         Some(socket) if bytes > 0 => receive(socket, fd, &single_part(buffer, bytes), 0, raw),
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> i
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::write(fd, buffer, bytes) };
     match table::get(fd) {
         Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), 0, raw),
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, bytes: usize, flags: c_int) -> isize {
     let raw = || {
-        // SAFETY: the program's own call.
+        // SAFETY: the program's own arguments, passed on unchanged.
         unsafe { kernel::recvfrom(fd, buffer, bytes, flags, ptr::null_mut(), ptr::null_mut()) }
     };
     match table::get(fd) {
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn send(
     bytes: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, ptr::null(), 0) };
     match table::get(fd) {
         Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), flags, raw),
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::recvfrom(fd, buffer, bytes, flags, address, length) };
     let Some(socket) = table::get(fd) else { return raw() };
     let result = receive(socket, fd, &single_part(buffer, bytes), flags, raw);
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn sendto(
     address: *const sockaddr,
     length: socklen_t,
 ) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, address, length) };
     match table::get(fd) {
         Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), flags, raw),
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn sendto(
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::readv(fd, vector, count) };
     let Some(socket) = table::get(fd) else { return raw() };
     // SAFETY: the program's own vector.
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::writev(fd, vector, count) };
     let Some(socket) = table::get(fd) else { return raw() };
     // SAFETY: the program's own vector.
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn preadv2(
     offset: i64,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::preadv2(fd, vector, count, offset, 0, flags) };
     let Some(socket) = table::get(fd) else { return raw() };
     let allowed = libc::RWF_NOWAIT | libc::RWF_HIPRI;
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn pwritev2(
     offset: i64,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::pwritev2(fd, vector, count, offset, 0, flags) };
     let Some(socket) = table::get(fd) else { return raw() };
     let allowed = libc::RWF_NOWAIT | libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn preadv64v2(
     offset: i64,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { preadv2(fd, vector, count, offset, flags) }
 }
 
@@ -383,7 +383,7 @@ pub unsafe extern "C" fn pwritev64v2(
     offset: i64,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { pwritev2(fd, vector, count, offset, flags) }
 }
 
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn pwritev64v2(
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::recvmsg(fd, message, flags) };
     let Some(socket) = table::get(fd) else { return raw() };
     if message.is_null() || !socket.is_joined() && socket.phase() == Phase::Kernel {
@@ -421,7 +421,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::sendmsg(fd, message, flags) };
     if message.is_null() {
         return raw();
@@ -456,7 +456,7 @@ pub unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let Some(_) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
-        // SAFETY: the program's own call.
+        // SAFETY: the program's own arguments, passed on unchanged.
         return unsafe { kernel::recvmmsg(fd, messages, count, flags, timeout) };
     };
     // SAFETY: the program's own variable, if it gives one.
@@ -467,7 +467,7 @@ pub unsafe extern "C" fn recvmmsg(
     for index in 0..count.min(PARTS_MAX as u32) {
         // SAFETY: the program's own array of `count` entries.
         let message = unsafe { &mut *messages.add(index as usize) };
-        // SAFETY: as above.
+        // SAFETY: the program's own array of `count` entries, as just used.
         let result =
             unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
         if result < 0 {
@@ -505,20 +505,20 @@ pub unsafe extern "C" fn sendmmsg(
                 return kernel::fail(libc::ECONNRESET) as c_int;
             }
         }
-        // SAFETY: the program's own call.
+        // SAFETY: the program's own arguments, passed on unchanged.
         return unsafe { kernel::sendmmsg(fd, messages, count, flags) };
     }
     for index in 0..count.min(PARTS_MAX as u32) {
         // SAFETY: the program's own array of `count` entries.
         let message = unsafe { &mut *messages.add(index as usize) };
         let wanted = message.msg_hdr.msg_iovlen;
-        // SAFETY: as above.
+        // SAFETY: the program's own array of `count` entries, as just used.
         let result = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
         if result < 0 {
             return if index == 0 { -1 } else { index as c_int };
         }
         message.msg_len = result as u32;
-        // SAFETY: as above.
+        // SAFETY: the program's own array of `count` entries, as just used.
         let parts = unsafe { parts(message.msg_hdr.msg_iov, wanted) };
         if parts.is_some_and(|parts| stream::total(parts) > result as usize) {
             return index as c_int + 1;
@@ -542,14 +542,14 @@ pub unsafe extern "C" fn sendfile(
     offset: *mut i64,
     bytes: usize,
 ) -> isize {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::sendfile(out, file, offset, bytes) };
     let Some(socket) = table::get(out) else { return raw() };
     if !socket.is_joined() {
         return transmit_slow(socket, out, &[], 0, raw);
     }
     let Some(_guard) = socket.enter(out) else { return raw() };
-    // SAFETY: the program's own variable, if it gives one; else the file's own position is asked.
+    // SAFETY: the program's own variable, if it gives one; else the file's own position is queried.
     let (mut at, own) = unsafe {
         match offset.as_ref() {
             Some(&at) => (at, false),
@@ -609,12 +609,12 @@ pub unsafe extern "C" fn sendfile64(
     offset: *mut i64,
     bytes: usize,
 ) -> isize {
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { sendfile(out, file, offset, bytes) }
 }
 
 unsafe extern "C" {
-    /// Ends the program because a checked call would have written past its buffer.
+    /// Aborts the program because a checked call would have written past its buffer.
     fn __chk_fail() -> !;
 }
 
@@ -630,10 +630,10 @@ pub unsafe extern "C" fn __read_chk(
     capacity: usize,
 ) -> isize {
     if bytes > capacity {
-        // SAFETY: ends the program, as libc would.
+        // SAFETY: aborts the program, as libc would.
         unsafe { __chk_fail() };
     }
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { read(fd, buffer, bytes) }
 }
 
@@ -650,10 +650,10 @@ pub unsafe extern "C" fn __recv_chk(
     flags: c_int,
 ) -> isize {
     if bytes > capacity {
-        // SAFETY: ends the program, as libc would.
+        // SAFETY: aborts the program, as libc would.
         unsafe { __chk_fail() };
     }
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { recv(fd, buffer, bytes, flags) }
 }
 
@@ -672,9 +672,9 @@ pub unsafe extern "C" fn __recvfrom_chk(
     length: *mut socklen_t,
 ) -> isize {
     if bytes > capacity {
-        // SAFETY: ends the program, as libc would.
+        // SAFETY: aborts the program, as libc would.
         unsafe { __chk_fail() };
     }
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { recvfrom(fd, buffer, bytes, flags, address, length) }
 }

@@ -1,7 +1,7 @@
-//! Copying and closing descriptors: dup and its relatives, fcntl, close, close_range.
+//! Duplicating and closing descriptors: dup and its variants, fcntl, close, close_range.
 //!
-//! The library's own descriptors are not there for the program: using them is EBADF, closing a
-//! range goes around them.
+//! The library's own descriptors do not exist for the program: their use fails with EBADF, and
+//! closing a range skips them.
 
 use std::ffi::c_int;
 
@@ -19,20 +19,20 @@ fn bad_descriptor() -> c_int {
     kernel::fail(EBADF) as c_int
 }
 
-/// Enters `copy`, a new descriptor of what `original` leads to.
+/// Registers `copy`, a new descriptor of what `original` refers to.
 fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
     let Some(socket) = source else {
         multiplex::descriptor_copied(original, copy);
         return;
     };
     if memory_ownership() == MemoryOwnership::Borrower {
-        // A vfork child makes copies in order to hand them to the program that it executes; this
-        // table, its parent's, cannot know them, so the exec could not find the copy.
+        // A vfork child makes copies for the program that it executes. The table is its parent's
+        // and cannot contain them, so the exec would not find the copy.
         socket.move_to_kernel(KernelReason::Exec);
         return;
     }
     if (0..=2).contains(&copy) {
-        // The C library reads and writes the standard streams itself.
+        // The C library reads and writes the standard streams directly.
         socket.move_to_kernel(KernelReason::Stdio);
     }
     table::bind(copy, socket);
@@ -71,8 +71,8 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
         }
         return result;
     }
-    // The socket under `copy` is told of its end before the kernel closes it, so the call has to be
-    // sure to succeed. SAFETY: plain numbers.
+    // The end of the socket under `copy` is published before the kernel closes it, so the call must
+    // be certain to succeed. SAFETY: plain numbers.
     let valid = unsafe { kernel::fcntl(original, libc::F_GETFD, 0) } >= 0;
     if !valid || flags & !libc::O_CLOEXEC != 0 || memory_ownership() == MemoryOwnership::Borrower {
         // SAFETY: plain numbers.
@@ -143,11 +143,11 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         return bad_descriptor();
     }
     if command != F_DUPFD && command != F_DUPFD_CLOEXEC {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments, as the C function requires.
         return unsafe { fcntl_other(fd, command, argument) };
     }
     let source = table::get(fd);
-    // C passes an int: what lies above it in the register means nothing.
+    // C passes an int: the upper half of the register is undefined.
     let lowest = argument as c_int as usize;
     // SAFETY: plain numbers.
     let copy = unsafe { kernel::fcntl(fd, command, lowest) };
@@ -157,13 +157,13 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
     copy
 }
 
-/// What `fcntl` is called in programs with 64-bit file offsets.
+/// The name of [`fcntl`] in programs with 64-bit file offsets.
 ///
 /// # Safety
 /// As fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { fcntl(fd, command, argument) }
 }
 
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
 /// As fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { fcntl(fd, command, argument) }
 }
 
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
             return bad_descriptor();
         }
         multiplex::descriptor_closed(fd);
-        // SAFETY: the caller's promise; the descriptor is not one of ours.
+        // SAFETY: the caller guarantees that it may be closed; it is not one of the library's.
         return unsafe { kernel::close(fd) };
     }
     close_known(fd)
@@ -200,12 +200,12 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// As close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { close(fd) }
 }
 
-/// Closes a descriptor that is in the table: the peer is told in shared memory first, if it is the
-/// last one, and memory goes when the last thread has left the socket.
+/// Closes a descriptor of the table. If it is the last one, the end is published in shared memory
+/// first, and the last active call releases the memory.
 fn close_known(fd: c_int) -> c_int {
     let mut release = None;
     if memory_ownership() == MemoryOwnership::Owner {
@@ -228,9 +228,10 @@ fn close_known(fd: c_int) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let unknown = flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) != 0;
-    // SAFETY: a range that holds no descriptor.
+    // SAFETY: the range contains no descriptor.
     let here = unsafe { kernel::close_range(u32::MAX, u32::MAX, 0) } == 0;
-    // Only marking (ours are marked already), wrong, or a kernel that has no such call.
+    // Marks descriptors only (the library's are marked already), has invalid arguments, or the
+    // kernel does not have the call.
     if flags & CLOSE_RANGE_CLOEXEC != 0 || unknown || first > last || !here {
         // SAFETY: plain numbers.
         return unsafe { kernel::close_range(first, last, flags) };
@@ -245,7 +246,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
     0
 }
 
-/// Closes what the table or an epoll set knows between `first` and `last`.
+/// Closes the descriptors of the table and the epoll sets between `first` and `last`.
 fn close_known_in(first: u32, last: u32) {
     table::for_each_descriptor(|fd, _| {
         if (first..=last).contains(&fd.cast_unsigned()) {
@@ -258,7 +259,7 @@ fn close_known_in(first: u32, last: u32) {
     }
 }
 
-/// Calls `visit` for each stretch of `first..=last` that holds none of the library's descriptors.
+/// Calls `visit` for each part of `first..=last` that has none of the library's descriptors.
 fn for_each_gap(first: u32, last: u32, mut visit: impl FnMut(u32, u32)) {
     let mut from = first;
     loop {
@@ -286,15 +287,15 @@ fn for_each_gap(first: u32, last: u32, mut visit: impl FnMut(u32, u32)) {
 pub unsafe extern "C" fn closefrom(lowest: c_int) {
     let first = lowest.max(0).cast_unsigned();
     let errno = kernel::errno();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     if unsafe { close_range(first, u32::MAX, 0) } == 0 {
         return;
     }
-    // A kernel before 5.9: one by one, as far as descriptors go.
+    // A kernel before 5.9: closes them one by one, up to the limit of descriptors.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = limit.current.unwrap_or(table::DESCRIPTORS as u64);
     for fd in first..u32::try_from(limit).unwrap_or(u32::MAX).min(i32::MAX as u32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments, as the C function requires.
         unsafe { close(fd.cast_signed()) };
     }
     kernel::set_errno(errno);

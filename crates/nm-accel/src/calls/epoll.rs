@@ -14,7 +14,7 @@ use crate::{kernel, signals, table};
 /// Bytes of the kernel's signal set.
 const MASK_BYTES: usize = 8;
 
-/// Looks at the kernel in one call that bring nothing but bells.
+/// Most polls of the kernel in one call that return only doorbells.
 const DOORBELL_ROUNDS_MAX: usize = 16;
 
 /// `epoll_create(2)`.
@@ -29,7 +29,7 @@ pub extern "C" fn epoll_create(size: c_int) -> c_int {
 /// `epoll_create1(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: no memory is handed over.
+    // SAFETY: no pointers.
     let fd = unsafe { kernel::epoll_create1(flags) };
     if fd >= 0 && table::owner_pid() != 0 {
         multiplex::epoll_created(fd);
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn epoll_ctl(
     }
     let set = registry::get(epoll).or_else(|| multiplex::adopt_epoll(epoll, op, fd));
     let Some(set) = set.filter(|_| !event.is_null() || op == libc::EPOLL_CTL_DEL) else {
-        // SAFETY: the caller's event.
+        // SAFETY: the program's own event.
         return unsafe { kernel::epoll_ctl(epoll, op, fd, event) };
     };
     if op == libc::EPOLL_CTL_DEL {
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn epoll_ctl(
     match op {
         libc::EPOLL_CTL_ADD => set.add(epoll, fd, events, data),
         libc::EPOLL_CTL_MOD => set.modify(epoll, fd, events, data),
-        // SAFETY: the caller's event.
+        // SAFETY: the program's own event.
         _ => unsafe { kernel::epoll_ctl(epoll, op, fd, event) },
     }
 }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn epoll_wait(
     limit: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { epoll_pwait(epoll, events, limit, timeout_ms, std::ptr::null()) }
 }
 
@@ -101,14 +101,14 @@ pub unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     let limit_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
     let mask: *const c_void = mask.cast();
-    // SAFETY: the caller's array and mask.
+    // SAFETY: the program's own array and mask.
     let kernel_wait =
         || unsafe { kernel::epoll_pwait(epoll, events, limit, timeout_ms, mask, MASK_BYTES) };
-    // SAFETY: the caller's array and mask.
+    // SAFETY: the program's own array and mask.
     unsafe { wait(epoll, events, limit, limit_ns, mask, kernel_wait) }
 }
 
-/// The wait, or the `kernel_wait` one if nothing in the set needs more.
+/// Waits, by `kernel_wait` if the kernel's own call is sufficient for the set.
 ///
 /// # Safety
 /// As [`Call::new`].
@@ -124,7 +124,7 @@ unsafe fn wait(
     let set = registry::get(epoll).filter(|_| limit > 0 && !events.is_null());
     let Some(set) = set else { return kernel_wait() };
     if !set.is_kernel_only() {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller guarantees the arguments, as the C function requires.
         return unsafe { Call::new(set, epoll, events, limit, mask).wait(limit_ns) };
     }
     if limit_ns == Some(0) {
@@ -135,13 +135,13 @@ unsafe fn wait(
     if count <= 0 || set.is_kernel_only() {
         return count;
     }
-    // Another thread has put a connection in while this one slept.
+    // Another thread has added a connection while this one slept.
     let passed = begun.map_or(0, |begun| wait::now_ns().saturating_sub(begun));
     let left_ns = limit_ns.map(|limit| limit.saturating_sub(passed));
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     let mut call = unsafe { Call::new(set, epoll, events, limit, mask) };
     call.handle_events(count);
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     call.result().unwrap_or_else(|| unsafe { call.wait(left_ns) })
 }
 
@@ -158,19 +158,19 @@ pub unsafe extern "C" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     let mask: *const c_void = mask.cast();
-    // SAFETY: the caller's array, time and mask.
+    // SAFETY: the program's own array, time and mask.
     let kernel_wait =
         || unsafe { kernel::epoll_pwait2(epoll, events, limit, timeout, mask, MASK_BYTES) };
     // SAFETY: null, or the caller's time.
     match unsafe { timeout.as_ref() }.copied().map(nanoseconds) {
-        // The kernel refuses the time.
+        // The kernel rejects the time.
         Some(None) => kernel_wait(),
-        // SAFETY: the caller's array and mask.
+        // SAFETY: the program's own array and mask.
         limit_ns => unsafe { wait(epoll, events, limit, limit_ns.flatten(), mask, kernel_wait) },
     }
 }
 
-/// One wait for a set in which the accelerator follows something.
+/// One wait for a set with members that the accelerator tracks.
 struct Call {
     set: &'static EpollSet,
     epoll: c_int,
@@ -179,12 +179,12 @@ struct Call {
     signals: u32,
 }
 
-/// What a step found: the call's result, or nothing yet.
+/// Result of a step: the call's result, or nothing yet.
 type Found = Option<c_int>;
 
 impl Call {
     /// # Safety
-    /// `events` is good for `limit` events during the call; `mask` is null or points to a set.
+    /// `events` is valid for `limit` events during the call; `mask` is null or points to a set.
     unsafe fn new(
         set: &'static EpollSet,
         epoll: c_int,
@@ -193,7 +193,7 @@ impl Call {
         mask: *const c_void,
     ) -> Call {
         let limit = usize::try_from(limit).unwrap_or(0);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller guarantees the arguments, as the C function requires.
         let events = unsafe { Events::new(events, limit) };
         Call { set, epoll, events, mask, signals: signals::delivery_count() }
     }
@@ -221,7 +221,7 @@ impl Call {
         }
     }
 
-    /// Memory first, as a rule, then the kernel.
+    /// Checks memory first, as a rule, then polls the kernel.
     fn check_both(&mut self) -> Found {
         let mut kernel_first = false;
         if let Some(mut inner) = self.set.lock() {
@@ -239,7 +239,7 @@ impl Call {
         self.check_kernel()
     }
 
-    /// Looks at memory alone.
+    /// Checks memory only.
     #[inline]
     fn check_memory(&mut self) -> Found {
         if let Some(mut inner) = self.set.lock() {
@@ -248,7 +248,7 @@ impl Call {
         self.result()
     }
 
-    /// Appends what the kernel has, and then what memory has, to what has been found.
+    /// Appends the kernel's events, and then those of memory.
     fn check_kernel(&mut self) -> Found {
         let saved = kernel::errno();
         if let Some(mut inner) = self.set.lock() {
@@ -265,8 +265,8 @@ impl Call {
                 return Some(-1);
             }
             self.handle_events(count);
-            // Bells must not crowd out what they tell of. Once there is something to tell, another
-            // look would bring what is level-triggered a second time.
+            // Doorbells must not crowd out the events that they announce. Once there is an event,
+            // another poll would return level-triggered ones a second time.
             if count < capacity || self.events.len() > 0 {
                 break;
             }
@@ -278,7 +278,7 @@ impl Call {
         self.result()
     }
 
-    /// Translates `count` events that the kernel has appended, and looks at memory again.
+    /// Translates `count` events that the kernel has appended, and checks memory again.
     fn handle_events(&mut self, count: c_int) {
         if let Some(mut inner) = self.set.lock() {
             let count = usize::try_from(count).unwrap_or(0);
@@ -287,8 +287,8 @@ impl Call {
         }
     }
 
-    /// The kernel's wait without a time limit does not let signals in by itself: a pending one
-    /// that only the call's mask allows is let in here, as a wait that sleeps would.
+    /// The kernel's wait with a time-out of zero does not deliver signals: a pending one that only
+    /// the call's mask allows is delivered here, as in a wait that sleeps.
     fn deliver_pending_signals(&mut self) -> Found {
         if self.mask.is_null() || self.events.len() > 0 {
             return None;
@@ -300,7 +300,7 @@ impl Call {
         (result < 0).then_some(-1)
     }
 
-    /// The call's result if something has been found.
+    /// The call's result if there are events.
     fn result(&mut self) -> Found {
         let found = self.events.len();
         if found == 0 {
@@ -316,7 +316,7 @@ impl Call {
 
     fn spin(&mut self, limit: &WaitLimit) -> Found {
         let mut spin = {
-            // The lock keeps the socket's memory.
+            // The set's lock keeps the socket's memory mapped.
             let mut inner = self.set.lock()?;
             let last_reported = inner.spin_target()?;
             let often = self.set.needs_kernel_check();
@@ -346,7 +346,7 @@ impl Call {
         }
     }
 
-    /// Sleeps in the kernel's wait, armed for everything that memory may bring.
+    /// Sleeps in the kernel's wait, with the active members armed.
     fn sleep(&mut self, limit: &WaitLimit) -> Found {
         let asleep = self.set.lock().is_none_or(|mut inner| {
             EpollSet::publish_nested(&inner);
@@ -358,7 +358,7 @@ impl Call {
         let time = signals::sleep_timeout(limit.left_ns());
         let count = if signals::delivery_count() == self.signals {
             let (first, capacity) = self.events.rest();
-            // SAFETY: the program's array and mask; the time is this thread's own place for it.
+            // SAFETY: the program's array and mask; the time is in this thread's own memory.
             unsafe {
                 kernel::epoll_pwait2(self.epoll, first, capacity, time, self.mask, MASK_BYTES)
             }

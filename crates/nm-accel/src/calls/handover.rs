@@ -1,6 +1,6 @@
-//! Where a descriptor goes to somebody who does not know of shared memory: another process
-//! (SCM_RIGHTS), the C library's own streams, io_uring, splice; and calls that come by number
-//! through `syscall`.
+//! Where a descriptor is handed to code that does not know shared memory: another process
+//! (SCM_RIGHTS), the C library's own streams, io_uring, splice. Also system calls by number through
+//! `syscall`.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::ptr;
@@ -14,17 +14,17 @@ use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
 use crate::next::Next;
 use crate::{exec_substitutes, kernel, table};
 
-/// Gives the socket under `fd`, if it is known, back to the kernel.
+/// Returns the socket of `fd`, if the library manages it, to the kernel.
 fn return_to_kernel(fd: c_int, reason: KernelReason) {
     if let Some(socket) = table::get(fd) {
         socket.move_to_kernel(reason);
     }
 }
 
-/// Gives back the sockets whose descriptors a message carries to another process. False if bytes
-/// would be lost on the way: then the call fails with `ECONNRESET`.
+/// Returns to the kernel the sockets whose descriptors a message carries to another process. False
+/// if bytes would be lost: then the call fails with `ECONNRESET`.
 ///
-/// `message` is null or what the program passes to sendmsg, which the caller answers for.
+/// `message` is null or what the program passes to sendmsg; the caller guarantees it.
 pub fn before_sendmsg(message: *const msghdr) -> bool {
     // SAFETY: the program's own header, if any.
     let Some(message) = (unsafe { message.as_ref() }) else { return true };
@@ -62,23 +62,22 @@ type SpliceFn = unsafe extern "C" fn(c_int, *mut i64, c_int, *mut i64, usize, c_
 type AnyFn = unsafe extern "C" fn();
 type AddDup2Fn = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int, c_int) -> c_int;
 
-// SAFETY: types as in stdio.h, fcntl.h and spawn.h, for this and those below; the variadic ones are
-// only jumped to.
+// SAFETY: type as in stdio.h.
 static FDOPEN: Next<FdopenFn> = unsafe { Next::new(c"fdopen") };
-// SAFETY: see above.
+// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static SPLICE: Next<SpliceFn> = unsafe { Next::new(c"splice") };
-// SAFETY: see above.
+// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static ADD_DUP2: Next<AddDup2Fn> = unsafe { Next::new(c"posix_spawn_file_actions_adddup2") };
-// SAFETY: see above.
+// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static DPRINTF: Next<AnyFn> = unsafe { Next::new(c"dprintf") };
-// SAFETY: see above.
+// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static VDPRINTF: Next<AnyFn> = unsafe { Next::new(c"vdprintf") };
-// SAFETY: see above.
+// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static DPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__dprintf_chk") };
-// SAFETY: see above.
+// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static VDPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__vdprintf_chk") };
 
-/// Looks up the C library's own functions, which a handler must not have to.
+/// Looks up the C library's functions here, because a signal handler must not.
 pub fn prepare() {
     FDOPEN.get();
     SPLICE.get();
@@ -99,7 +98,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         kernel::set_errno(libc::ENOSYS);
         return ptr::null_mut();
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(fd, mode) }
 }
 
@@ -110,11 +109,11 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { fdopen(fd, mode) }
 }
 
-/// Gives `fd` back and answers the address of the C library's function.
+/// Returns `fd` to the kernel, and gives the address of the C library's function.
 fn before_print(fd: c_int, real: &Next<AnyFn>) -> *const c_void {
     return_to_kernel(fd, KernelReason::Stdio);
     real.get().map_or(ptr::null(), |function| function as *const c_void)
@@ -136,8 +135,8 @@ extern "C" fn before_vdprintf_checked(fd: c_int) -> *const c_void {
     before_print(fd, &VDPRINTF_CHECKED)
 }
 
-/// Functions whose arguments (variadic, floating-point) are handed on untouched: all registers that
-/// may hold some are kept over the call of `$before`, which gives the address to jump to.
+/// Functions whose arguments (variadic, floating-point) are passed on unchanged: all registers that
+/// may hold some are saved over the call of `$before`, which returns the address to jump to.
 macro_rules! pass_through {
     ($($(#[$doc:meta])* $name:ident after $before:ident;)*) => {$(
         $(#[$doc])*
@@ -238,7 +237,7 @@ pass_through! {
 }
 
 /// `ssize_t splice(int in, off64_t *, int out, off64_t *, size_t bytes, unsigned flags)`: pages
-/// move inside the kernel, so the bytes have to be there. (tee and vmsplice take pipes only.)
+/// move inside the kernel, so the bytes must be there. (tee and vmsplice take pipes only.)
 ///
 /// # Safety
 /// As splice(2).
@@ -254,7 +253,7 @@ pub unsafe extern "C" fn splice(
     return_to_kernel(source, KernelReason::Splice);
     return_to_kernel(target, KernelReason::Splice);
     let Some(real) = SPLICE.get() else { return kernel::fail(libc::ENOSYS) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(source, source_offset, target, target_offset, bytes, flags) }
 }
 
@@ -271,29 +270,28 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 ) -> c_int {
     return_to_kernel(fd, KernelReason::Exec);
     let Some(real) = ADD_DUP2.get() else { return libc::ENOSYS };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(actions, fd, copy) }
 }
 
-/// 1 once the process has been seen to make an io_uring.
+/// 1 once the process has created an io_uring.
 static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
-/// How often [`ring_in_sight`] has been asked.
+/// How often [`has_io_uring`] was called.
 static IO_URING_CHECKS: AtomicU32 = AtomicU32::new(0);
 
-/// Why new sockets of this process stay with the kernel, if they do.
+/// Why new sockets of this process stay on the kernel, if they do.
 pub fn process_kernel_reason() -> Option<KernelReason> {
     (IO_URING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
 }
 
-/// The kernel works on descriptors without any call of the program: every socket goes back.
+/// The kernel uses descriptors without any call of the program: every socket returns to it.
 fn io_uring_created() {
     IO_URING_SEEN.store(1, Ordering::Relaxed);
     table::for_each_socket(|socket| socket.move_to_kernel(KernelReason::IoUring));
 }
 
-/// Whether the process has an io_uring that was made by inlined instructions (liburing does so
-/// when it is linked statically): looks through the descriptors at the first, second, fourth …
-/// question.
+/// Whether the process has an io_uring that was created by inlined instructions (as statically
+/// linked liburing does): searches the descriptors at the first, second, fourth … call.
 pub fn has_io_uring() -> bool {
     if IO_URING_SEEN.load(Ordering::Relaxed) != 0 {
         return true;
@@ -306,7 +304,7 @@ pub fn has_io_uring() -> bool {
     false
 }
 
-/// Reads /proc/self/fd, without allocating.
+/// Reads /proc/self/fd without allocating.
 fn has_io_uring_descriptor() -> bool {
     use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -325,29 +323,29 @@ fn has_io_uring_descriptor() -> bool {
     false
 }
 
-/// liburing's own functions, which make the system call by an inlined instruction. They exist in
-/// the library only; where it is not loaded nobody calls these.
-macro_rules! io_uring_constructors {
+/// liburing's own functions, which make the system call by an inlined instruction. Where liburing
+/// is not loaded nothing calls these.
+macro_rules! io_uring_makers {
     ($($name:ident = $text:literal ($($argument:ident),*);)*) => {$(
-        /// liburing's function of this name; the process's sockets go to the kernel.
+        /// liburing's function of this name; the process's sockets return to the kernel.
         ///
         /// # Safety
         /// As liburing's.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: usize),*) -> c_int {
-            type Maker = unsafe extern "C" fn($(io_uring_constructors!(@word $argument)),*) -> c_int;
-            // SAFETY: all arguments are words or smaller, handed on as they came.
-            static REAL: Next<Maker> = unsafe { Next::new($text) };
+            type Function = unsafe extern "C" fn($(io_uring_makers!(@word $argument)),*) -> c_int;
+            // SAFETY: all arguments are words or smaller, passed on unchanged.
+            static REAL: Next<Function> = unsafe { Next::new($text) };
             io_uring_created();
             let Some(real) = REAL.get() else { return -libc::ENOSYS };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the arguments, as the C function requires.
             unsafe { real($($argument),*) }
         }
     )*};
     (@word $argument:ident) => { usize };
 }
 
-io_uring_constructors! {
+io_uring_makers! {
     io_uring_queue_init = c"io_uring_queue_init" (entries, ring, flags);
     io_uring_queue_init_params = c"io_uring_queue_init_params" (entries, ring, parameters);
     io_uring_queue_init_mem = c"io_uring_queue_init_mem" (entries, ring, parameters, memory, bytes);
@@ -370,8 +368,8 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     let int = |word: usize| word as c_int;
-    // SAFETY: the caller's promise, for each of them: the words are what the call of this number
-    // takes, and our functions take the same.
+    // SAFETY: the caller guarantees the arguments of the call of this number, and each function
+    // takes the same ones.
     unsafe {
         let result = match number {
             libc::SYS_read => data::read(int(a), b as _, c),
@@ -396,14 +394,15 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// Calls by number that are not about data.
+/// System calls by number that do not move data.
 ///
 /// # Safety
 /// As the system call of that number.
 unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = words;
     let int = |word: usize| word as c_int;
-    // SAFETY: as in `syscall`.
+    // SAFETY: the caller guarantees the arguments of the call of this number, and each function
+    // takes the same ones.
     unsafe {
         let result = match number {
             libc::SYS_close => descriptors::close(int(a)),
@@ -428,7 +427,7 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             }
             libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
             libc::SYS_pselect6 => {
-                // The mask comes with its size, both in memory.
+                // The mask and its size are passed in memory.
                 let mask = (f as *const *const libc::sigset_t).as_ref();
                 let mask = mask.map_or(ptr::null(), |mask| *mask);
                 select::pselect(int(a), b as _, c as _, d as _, e as _, mask)
@@ -451,8 +450,8 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
     }
 }
 
-/// A process made by number, past fork and its handlers. One that shares our memory is a borrower
-/// and needs nothing.
+/// A fork by number, which runs no fork handlers. A child that shares our memory is a borrower and
+/// needs nothing.
 ///
 /// # Safety
 /// As clone(2); the child must not need a stack of its own.
@@ -462,7 +461,7 @@ unsafe fn raw_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
     if copies {
         before_fork();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     let pid = unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;
     if copies {
         after_bare_fork(pid);

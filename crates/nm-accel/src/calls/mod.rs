@@ -1,4 +1,4 @@
-//! The functions of libc that are replaced, one family a file.
+//! The functions of libc that are replaced, one family per file.
 
 pub mod data;
 pub mod descriptors;

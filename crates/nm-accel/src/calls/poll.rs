@@ -1,4 +1,4 @@
-//! poll, ppoll and their checked twins.
+//! poll, ppoll and their variants with bounds checks.
 
 use std::ffi::c_void;
 
@@ -11,13 +11,13 @@ use crate::{kernel, wait};
 /// Bytes of the kernel's signal set.
 const MASK_BYTES: usize = 8;
 
-/// Whether the kernel alone can answer for the whole array.
+/// Whether the kernel alone reports the readiness of the whole array.
 ///
 /// # Safety
 /// `fds` is null or points to `count` entries.
 #[inline]
 unsafe fn is_kernel_only(fds: *const pollfd, count: nfds_t) -> bool {
-    // More entries than descriptors can exist: the kernel refuses that.
+    // More entries than descriptors can exist: the kernel rejects the call.
     if fds.is_null() || count as usize > DESCRIPTORS {
         return true;
     }
@@ -34,9 +34,9 @@ unsafe fn is_kernel_only(fds: *const pollfd, count: nfds_t) -> bool {
 /// The array as a slice.
 ///
 /// # Safety
-/// `fds` points to `count` entries that nobody else changes during the call.
+/// `fds` points to `count` entries that nothing else changes during the call.
 unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
 }
 
@@ -47,14 +47,14 @@ unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     let limit_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
-    // SAFETY: the caller's array.
+    // SAFETY: the program's own array.
     if !unsafe { is_kernel_only(fds, count) } {
-        // SAFETY: the caller's array; there is no mask.
+        // SAFETY: the program's own array; there is no mask.
         return unsafe { array::wait(slice(fds, count), limit_ns, std::ptr::null()) };
     }
     let mut time = limit_ns.map(wait::timespec);
     let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // SAFETY: the caller's array; the time is live.
+    // SAFETY: the program's own array; the time is live.
     unsafe { kernel::ppoll(fds, count as usize, time, std::ptr::null(), 0) }
 }
 
@@ -77,29 +77,28 @@ pub unsafe extern "C" fn ppoll(
         None => None,
     };
     let mask: *const c_void = mask.cast();
-    // SAFETY: the caller's array.
+    // SAFETY: the program's own array.
     if !unsafe { is_kernel_only(fds, count) } {
-        // SAFETY: the caller's array and mask.
+        // SAFETY: the program's own array and mask.
         return unsafe { array::wait(slice(fds, count), limit_ns, mask) };
     }
     let mut time = time;
     let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // SAFETY: the caller's array and mask; the time is live.
+    // SAFETY: the program's own array and mask; the time is live.
     unsafe { kernel::ppoll(fds, count as usize, time, mask, MASK_BYTES) }
 }
 
-/// A time limit in ns, if the kernel would take it.
+/// A time limit, ns, if the kernel accepts it.
 pub fn nanoseconds(time: timespec) -> Option<u64> {
     let seconds = u64::try_from(time.tv_sec).ok()?;
     let rest = u64::try_from(time.tv_nsec).ok().filter(|&ns| ns < 1_000_000_000)?;
     Some(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
 }
 
-/// What glibc's checked calls end in when the array is smaller than its count.
+/// Aborts as glibc's checked calls do when the array is smaller than its count.
 fn check(count: nfds_t, bytes: usize) {
     if bytes / size_of::<pollfd>() < count as usize {
-        // As glibc: the program is about to write beyond its array.
-        // SAFETY: ends the process.
+        // The program is about to write beyond its array. SAFETY: aborts the process.
         unsafe { libc::abort() };
     }
 }
@@ -116,7 +115,7 @@ pub unsafe extern "C" fn __poll_chk(
     bytes: usize,
 ) -> c_int {
     check(count, bytes);
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { poll(fds, count, timeout_ms) }
 }
 
@@ -133,7 +132,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     bytes: usize,
 ) -> c_int {
     check(count, bytes);
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 

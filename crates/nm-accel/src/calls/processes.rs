@@ -1,9 +1,10 @@
-//! fork, exec, spawn and exit: who owns the table, who holds a socket, and what must go back to
-//! the kernel before a program that knows nothing of shared memory gets the descriptor.
+//! fork, exec, spawn and exit: which process owns the table, which processes hold a socket, and
+//! what must return to the kernel before a program without this library gets the descriptor.
 //!
-//! vfork is not interposed: a wrapper cannot return twice. Its child runs on our memory, so every
-//! function that would change state of this process asks [`memory_ownership`] first. Neither is clone: a
-//! child that it copies is found out by [`memory_ownership`], one that shares our memory is a borrower.
+//! vfork is not interposed, because a wrapper cannot return twice. Its child runs on our memory, so
+//! every function that would change state of this process calls [`memory_ownership`] first. clone
+//! is not interposed either: a child with a copy of the memory is detected by [`memory_ownership`],
+//! one that shares it is a borrower.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -18,24 +19,24 @@ use crate::next::Next;
 use crate::socket::Socket;
 use crate::{kernel, multiplex, rendezvous, table};
 
-/// What the calling process may do with the table.
+/// Whether the calling process may change the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryOwnership {
     /// The table is its own.
     Owner,
-    /// It runs on the memory of the process that owns the table (vfork and the like): its
+    /// It runs on the memory of the process that owns the table (vfork and similar): its
     /// descriptors are its own, the table is not.
     Borrower,
 }
 
-/// A word that reads 1 in this process and 0 in a copy of it that nobody has seen yet.
+/// A word that is 1 in this process and 0 in a new copy of it that a fork made.
 static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Set when the process is ending and has let go of its sockets.
+/// Set when the process is ending and has released its sockets.
 static HAS_EXITED: AtomicBool = AtomicBool::new(false);
 
-/// Whose memory this is; costs one getpid. A copied process that came about without fork (a raw
-/// clone) is noticed here and made the owner of its copy.
+/// Who owns this memory; costs one getpid. A child that was made without fork (a raw clone) is
+/// detected here and becomes the owner of its copy.
 pub fn memory_ownership() -> MemoryOwnership {
     let owner = table::owner_pid();
     if owner == 0 || kernel::getpid() == owner {
@@ -46,7 +47,7 @@ pub fn memory_ownership() -> MemoryOwnership {
         };
     }
     let mark = FORK_MARK.load(Ordering::Relaxed);
-    // SAFETY: null, or the page that `prepare` mapped for good.
+    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
     let is_copy = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);
     if !is_copy {
         return MemoryOwnership::Borrower;
@@ -56,13 +57,13 @@ pub fn memory_ownership() -> MemoryOwnership {
     MemoryOwnership::Owner
 }
 
-/// Everything that has to be ready before the program's first call: handlers of fork, the mark,
-/// functions of the C library that a signal handler or a fresh child may need.
+/// Prepares everything that is needed before the program's first call: fork handlers, the fork
+/// mark, and functions of the C library that a signal handler or the child of a fork may need.
 pub fn prepare() {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     let access = ProtFlags::READ | ProtFlags::WRITE;
     const PAGE: usize = 4096;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
     if let Ok(page) = page
         // SAFETY: the advice is for the page just mapped.
@@ -73,8 +74,8 @@ pub fn prepare() {
         unsafe { &*mark }.store(1, Ordering::Relaxed);
         FORK_MARK.store(mark, Ordering::Relaxed);
     }
-    // The C library runs them for fork, daemon and forkpty alike. It can fail only without memory.
-    // SAFETY: three functions that take and give nothing, here as long as the process.
+    // The C library runs the handlers for fork, daemon and forkpty alike. Fails only without
+    // memory. SAFETY: three functions without arguments and results, valid as long as the process.
     unsafe {
         libc::pthread_atfork(Some(before_handler), Some(parent_handler), Some(child_handler))
     };
@@ -101,8 +102,8 @@ extern "C" fn parent_handler() {
     rendezvous::unlock();
 }
 
-/// What must be done before the memory is copied: no two ends meet meanwhile, and each socket is
-/// held by a process more.
+/// Called before the memory is copied: prevents a rendezvous meanwhile, and counts one more process
+/// that holds each socket.
 pub fn before_fork() {
     rendezvous::lock_for_fork();
     table::for_each_socket(|socket| {
@@ -115,21 +116,23 @@ extern "C" fn child_handler() {
     after_fork_in_child();
 }
 
-/// A process more holds each socket. Before the fork: the parent may try to meet right after it.
+/// Counts one more process that holds each socket. Before the fork: the parent may try a rendezvous
+/// right after it.
 pub fn hold_sockets() {
     table::for_each_socket(|socket| socket.record().hold());
 }
 
-/// A process less holds each socket. The records stay open: an exec or a fork may fail.
+/// Counts one process less that holds each socket. The records stay open, because an exec or a fork
+/// may fail.
 pub fn release_sockets() {
     table::for_each_socket(|socket| {
         socket.record().holders.fetch_sub(1, Ordering::Relaxed);
     });
 }
 
-/// In the child of a fork: table, sets and locks are the child's own from now on.
+/// In the child of a fork: makes it the owner of table, sets and locks.
 pub fn after_fork_in_child() {
-    // SAFETY: null, or the page that `prepare` mapped for good.
+    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
     if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Relaxed).as_ref() } {
         mark.store(1, Ordering::Relaxed);
     }
@@ -139,8 +142,8 @@ pub fn after_fork_in_child() {
     crate::signals::forked_child();
 }
 
-/// After a fork that ran no handlers, as its result is: the child becomes the owner, and a fork
-/// that failed holds nothing.
+/// After a fork that ran no handlers, in both processes: the child becomes the owner, and a failed
+/// fork is no longer counted.
 pub fn after_bare_fork(pid: i64) {
     if pid == 0 {
         after_fork_in_child();
@@ -168,25 +171,25 @@ type SpawnFn = unsafe extern "C" fn(
 type SystemFn = unsafe extern "C" fn(*const c_char) -> c_int;
 type PopenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 
-// SAFETY: types as in unistd.h, spawn.h and stdlib.h, for this and those below.
+// SAFETY: type as in unistd.h.
 static FORK: Next<ForkFn> = unsafe { Next::new(c"fork") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static FORK_BARE: Next<ForkFn> = unsafe { Next::new(c"_Fork") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static EXECV: Next<ExecFn> = unsafe { Next::new(c"execv") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static EXECVP: Next<ExecFn> = unsafe { Next::new(c"execvp") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static EXECVPE: Next<ExecEnvFn> = unsafe { Next::new(c"execvpe") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static FEXECVE: Next<FexecveFn> = unsafe { Next::new(c"fexecve") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static POSIX_SPAWN: Next<SpawnFn> = unsafe { Next::new(c"posix_spawn") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static POSIX_SPAWNP: Next<SpawnFn> = unsafe { Next::new(c"posix_spawnp") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static SYSTEM: Next<SystemFn> = unsafe { Next::new(c"system") };
-// SAFETY: see above.
+// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static POPEN: Next<PopenFn> = unsafe { Next::new(c"popen") };
 
 /// The result of a function that the C library does not have.
@@ -201,7 +204,7 @@ fn not_supported() -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     let Some(real) = FORK.get() else { return not_supported() };
-    // SAFETY: the caller's promise; the handlers of `prepare` do the counting.
+    // SAFETY: as fork(2); the handlers of `prepare` count the sockets' holders.
     let pid = unsafe { real() };
     if pid < 0 && !FORK_MARK.load(Ordering::Relaxed).is_null() {
         release_sockets();
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn fork() -> pid_t {
 /// As fork(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __fork() -> pid_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { fork() }
 }
 
@@ -228,16 +231,16 @@ pub unsafe extern "C" fn __fork() -> pid_t {
 pub unsafe extern "C" fn _Fork() -> pid_t {
     let Some(real) = FORK_BARE.get() else { return not_supported() };
     before_fork();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     let pid = unsafe { real() };
     after_bare_fork(i64::from(pid));
     pid
 }
 
-/// Sends back to the kernel every socket of which a descriptor outlives an exec.
+/// Returns to the kernel every socket with a descriptor that stays open across an exec.
 ///
-/// In a vfork child the descriptors are asked of the kernel, which knows the child's own; a socket
-/// that it copied has gone back already (see `descriptors`).
+/// In a vfork child the flags are read from the kernel, which knows the child's own descriptors; a
+/// socket that the child duplicated has returned already (see `descriptors`).
 fn return_surviving_sockets(mut survives: impl FnMut(c_int, &'static Socket)) {
     let mut known = false;
     table::for_each_socket(|_| known = true);
@@ -254,8 +257,8 @@ fn return_surviving_sockets(mut survives: impl FnMut(c_int, &'static Socket)) {
     });
 }
 
-/// Runs an exec, which comes back only if it failed. The process lets go of its sockets before:
-/// those that it shares with its parent may then meet.
+/// Runs an exec, which returns only if it failed. The process releases its sockets first: those
+/// that it shares with its parent may then rendezvous.
 pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
     let mut substitutes = Substitutes::new();
     return_surviving_sockets(|fd, socket| substitutes.replace(fd, socket));
@@ -285,7 +288,7 @@ pub unsafe extern "C" fn execve(
 ) -> c_int {
     let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
     run_exec(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments, as the C function requires.
         unsafe { kernel::call(libc::SYS_execve, path, arguments, environment, 0, 0, 0) as c_int }
     })
 }
@@ -306,7 +309,7 @@ pub unsafe extern "C" fn execveat(
     let (folder, flags) = (folder as usize, flags as usize);
     run_exec(|| {
         let number = libc::SYS_execveat;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the arguments, as the C function requires.
         unsafe { kernel::call(number, folder, path, arguments, environment, flags, 0) as c_int }
     })
 }
@@ -318,7 +321,7 @@ pub unsafe extern "C" fn execveat(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     let Some(real) = EXECV.get() else { return not_supported() };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     run_exec(|| unsafe { real(path, arguments) })
 }
 
@@ -329,7 +332,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     let Some(real) = EXECVP.get() else { return not_supported() };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     run_exec(|| unsafe { real(file, arguments) })
 }
 
@@ -344,7 +347,7 @@ pub unsafe extern "C" fn execvpe(
     environment: Strings,
 ) -> c_int {
     let Some(real) = EXECVPE.get() else { return not_supported() };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     run_exec(|| unsafe { real(file, arguments, environment) })
 }
 
@@ -355,7 +358,7 @@ pub unsafe extern "C" fn execvpe(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
     let Some(real) = FEXECVE.get() else { return not_supported() };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     run_exec(|| unsafe { real(fd, arguments, environment) })
 }
 
@@ -385,8 +388,8 @@ unsafe extern "C" fn execle_listed(path: *const c_char, arguments: Strings) -> c
 }
 
 /// Stable Rust cannot define a variadic function. These take the arguments where the calling
-/// convention puts them: the registers are stored right below those on the stack, so that all lie
-/// in one array, which is what the non-variadic exec wants.
+/// convention puts them: the registers are stored right below those on the stack, so that all are
+/// in one array, which the non-variadic exec takes.
 macro_rules! variadic_exec {
     ($($(#[$doc:meta])* $name:ident -> $listed:ident;)*) => {$(
         $(#[$doc])*
@@ -468,7 +471,7 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
     return_surviving_sockets(|_, _| ());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(pid, path, actions, attributes, arguments, environment) }
 }
 
@@ -487,7 +490,7 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
     return_surviving_sockets(|_, _| ());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(pid, file, actions, attributes, arguments, environment) }
 }
 
@@ -501,7 +504,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     if !command.is_null() {
         return_surviving_sockets(|_, _| ());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(command) }
 }
 
@@ -516,7 +519,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         return ptr::null_mut();
     };
     return_surviving_sockets(|_, _| ());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(command, mode) }
 }
 
@@ -527,14 +530,14 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { popen(command, mode) }
 }
 
-/// The process is about to end without closing anything: it holds no socket any more.
+/// The process is about to end without closing anything: releases its sockets.
 ///
-/// What still runs, exit handlers of other libraries, gets its descriptors closed by the kernel and
-/// changes nothing here any more: a socket must not be let go of twice.
+/// Exit handlers of other libraries may still run. The kernel closes their descriptors, and they
+/// change nothing here, because a socket must not be released twice.
 pub fn before_exit() {
     if table::owner_pid() != 0 && memory_ownership() == MemoryOwnership::Owner {
         HAS_EXITED.store(true, Ordering::Relaxed);
@@ -576,6 +579,6 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { _exit(status) }
 }

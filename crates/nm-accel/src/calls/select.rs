@@ -1,4 +1,4 @@
-//! select and pselect: turned into poll where a socket in shared memory takes part.
+//! select and pselect: converted to poll if a joined socket is among the descriptors.
 
 use std::ffi::c_void;
 
@@ -11,12 +11,12 @@ use crate::wait::{self, WaitLimit};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// What makes a descriptor readable, writable and exceptional, as the kernel's select sees it.
+/// Poll events that make a descriptor readable, writable and exceptional for select.
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
 const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
 const EXCEPTIONAL: i16 = libc::POLLPRI;
 
-/// The three sets of a call, of any length: programs may hand over more than `FD_SETSIZE` bits.
+/// The three sets of a call, of any length: programs may pass more than `FD_SETSIZE` bits.
 #[derive(Clone, Copy)]
 struct Sets {
     count: usize,
@@ -27,11 +27,11 @@ impl Sets {
     /// The bits of `fd` in the three sets, as poll events.
     ///
     /// # Safety
-    /// Each set that is not null has room for `count` bits.
+    /// Each set that is not null has space for `count` bits.
     unsafe fn events(&self, fd: usize) -> i16 {
         let mut events = 0;
         for (words, bits) in self.words.iter().zip([READABLE, WRITABLE, EXCEPTIONAL]) {
-            // SAFETY: `fd` is below `count`, as the caller promises.
+            // SAFETY: `fd` is below `count`, as the caller guarantees.
             if unsafe { word_at(*words, fd / WORD_BITS) } >> (fd % WORD_BITS) & 1 != 0 {
                 events |= bits;
             }
@@ -39,7 +39,8 @@ impl Sets {
         events
     }
 
-    /// Calls `visit` with each descriptor that is in a set and its events, until it says `false`.
+    /// Calls `visit` with each descriptor that is in a set and its events, until it returns
+    /// `false`.
     ///
     /// # Safety
     /// As [`Sets::events`].
@@ -48,13 +49,13 @@ impl Sets {
             let index = first / WORD_BITS;
             let mut any = 0;
             for words in self.words {
-                // SAFETY: `first` is below `count`, as the caller promises.
+                // SAFETY: `first` is below `count`, as the caller guarantees.
                 any |= unsafe { word_at(words, index) };
             }
             while any != 0 {
                 let fd = first + any.trailing_zeros() as usize;
                 any &= any - 1;
-                // SAFETY: as this function.
+                // SAFETY: the caller guarantees the sets, and `fd` is below `count`.
                 if fd < self.count && !visit(fd, unsafe { self.events(fd) }) {
                     return false;
                 }
@@ -63,7 +64,7 @@ impl Sets {
         true
     }
 
-    /// Clears all and sets what `entries` report: the number of bits.
+    /// Clears the sets and sets the bits that `entries` report; returns the number of bits.
     ///
     /// # Safety
     /// As [`Sets::events`].
@@ -86,7 +87,7 @@ impl Sets {
                     continue;
                 }
                 let fd = entry.fd.cast_unsigned() as usize;
-                // SAFETY: as above: the descriptor came out of these sets.
+                // SAFETY: within the set: the descriptor came out of these sets.
                 unsafe {
                     let word = words.add(fd / WORD_BITS);
                     word.write_unaligned(word.read_unaligned() | 1 << (fd % WORD_BITS));
@@ -98,19 +99,19 @@ impl Sets {
     }
 }
 
-/// A word of a set; a set that is not there is empty.
+/// A word of a set; a null set is empty.
 ///
 /// # Safety
-/// The set, if it is there, has room for the word.
+/// The set is null or has space for the word.
 unsafe fn word_at(words: *const u64, index: usize) -> u64 {
     if words.is_null() {
         return 0;
     }
-    // SAFETY: the caller's promise; programs may hand over any address.
+    // SAFETY: the caller guarantees the word; programs may pass any address.
     unsafe { words.add(index).read_unaligned() }
 }
 
-/// Whether an entry reports something that its sets ask about.
+/// Whether an entry reports something that its sets request.
 fn has_requested_event(entry: &pollfd) -> bool {
     let ends = libc::POLLHUP | libc::POLLERR;
     entry.events & READABLE != 0 && entry.revents & (READABLE | ends) != 0
@@ -118,7 +119,7 @@ fn has_requested_event(entry: &pollfd) -> bool {
         || entry.events & EXCEPTIONAL != 0 && entry.revents & EXCEPTIONAL != 0
 }
 
-/// The call with a socket in shared memory among its descriptors.
+/// The call with a joined socket among its descriptors.
 ///
 /// # Safety
 /// As [`Sets::events`]; `mask` is null or points to a signal set.
@@ -139,12 +140,12 @@ unsafe fn wait_for(sets: Sets, limit_ns: Option<u64>, mask: *const c_void) -> c_
         count += 1;
         true
     };
-    // SAFETY: as this function.
+    // SAFETY: the caller guarantees the sets.
     unsafe { sets.for_each(&mut add) };
     let entries = if large.is_empty() { &mut small[..count] } else { &mut large[..] };
     let limit = WaitLimit::new(limit_ns);
     loop {
-        // SAFETY: as this function.
+        // SAFETY: the caller guarantees the mask.
         let found = unsafe { array::wait(entries, limit.left_ns(), mask) };
         if found < 0 {
             return -1;
@@ -153,17 +154,17 @@ unsafe fn wait_for(sets: Sets, limit_ns: Option<u64>, mask: *const c_void) -> c_
             return kernel::fail(libc::EBADF) as c_int;
         }
         if found == 0 || entries.iter().any(|entry| entry.fd >= 0 && has_requested_event(entry)) {
-            // SAFETY: as this function.
+            // SAFETY: the caller guarantees the sets.
             return unsafe { sets.report(entries) };
         }
-        // poll tells of ends that select has not been asked about: they are no reason to return.
+        // poll reports ends that select was not asked for: they are no reason to return.
         for entry in entries.iter_mut().filter(|entry| entry.revents != 0) {
             entry.fd = -1;
         }
     }
 }
 
-/// Both calls, once their times are understood. `None`: the kernel alone can answer.
+/// Both calls, with their times decoded. `None`: the kernel alone reports the readiness.
 ///
 /// # Safety
 /// As [`wait_for`].
@@ -172,9 +173,9 @@ unsafe fn wait_if_accelerated(
     limit_ns: Option<u64>,
     mask: *const c_void,
 ) -> Option<c_int> {
-    // SAFETY: as this function.
+    // SAFETY: the caller guarantees the sets.
     let plain = unsafe { sets.for_each(|fd, _| array::is_kernel_only(fd as c_int)) };
-    // SAFETY: as this function.
+    // SAFETY: the caller guarantees the sets and the mask.
     (!plain).then(|| unsafe { wait_for(sets, limit_ns, mask) })
 }
 
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn select(
     let sets = Sets { count: usize::try_from(count).unwrap_or(0), words };
     let mut time = limit_ns.map(wait::timespec);
     let limit = WaitLimit::new(limit_ns);
-    // SAFETY: the caller's sets.
+    // SAFETY: the program's own sets.
     let result = unsafe { wait_if_accelerated(sets, limit_ns, std::ptr::null()) };
     let result = match result {
         Some(result) => {
@@ -211,26 +212,26 @@ pub unsafe extern "C" fn select(
         None => {
             let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
             let [r, w, e] = sets.words.map(<*mut u64>::cast::<c_void>);
-            // SAFETY: the caller's sets; the time is live; there is no mask.
+            // SAFETY: the program's own sets; the time is live; there is no mask.
             unsafe { kernel::pselect6(count, r, w, e, time, std::ptr::null()) }
         }
     };
     if let Some(left) = time {
         let left = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1_000 };
-        // SAFETY: the caller's time, which was not null.
+        // SAFETY: the program's own time, which was not null.
         unsafe { timeout.write(left) };
     }
     result
 }
 
-/// A time limit in µs, if it is one; microseconds beyond a second count on.
+/// A time limit, µs, if it is valid; more than a second of microseconds is allowed.
 fn microseconds(time: timeval) -> Option<u64> {
     let seconds = u64::try_from(time.tv_sec).ok()?;
     let rest = u64::try_from(time.tv_usec).ok()?;
     Some(seconds.saturating_mul(1_000_000).saturating_add(rest))
 }
 
-/// What the kernel's pselect6 takes as its last argument.
+/// The structure that the kernel's pselect6 takes as its last argument.
 #[repr(C)]
 struct Mask {
     mask: *const sigset_t,
@@ -259,7 +260,7 @@ pub unsafe extern "C" fn pselect(
     };
     let words = [readable.cast(), writable.cast(), exceptional.cast()];
     let sets = Sets { count: usize::try_from(count).unwrap_or(0), words };
-    // SAFETY: the caller's sets and mask.
+    // SAFETY: the program's own sets and mask.
     if let Some(result) = unsafe { wait_if_accelerated(sets, limit_ns, mask.cast()) } {
         return result;
     }
@@ -267,7 +268,7 @@ pub unsafe extern "C" fn pselect(
     let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let mask = Mask { mask, bytes: 8 };
     let [r, w, e] = sets.words.map(<*mut u64>::cast::<c_void>);
-    // SAFETY: the caller's sets and mask; the time and the mask's frame are live.
+    // SAFETY: the program's own sets and mask; the time and the mask's frame are live.
     unsafe { kernel::pselect6(count, r, w, e, time, (&raw const mask).cast()) }
 }
 
@@ -306,7 +307,7 @@ mod tests {
             reported.iter().map(has_requested_event).collect::<Vec<_>>(),
             [true, false, false]
         );
-        // SAFETY: as above.
+        // SAFETY: the sets have room for 128 bits.
         assert_eq!(unsafe { sets.report(&reported) }, 2);
         assert_eq!(words, [[1 << 3, 0], [1 << 3, 0], [0, 0]]);
     }

@@ -1,4 +1,4 @@
-//! sigaction, signal and their relatives: the kernel gets the trampoline of [`crate::signals`], the
+//! sigaction, signal and their variants: the kernel gets the trampoline of [`crate::signals`], the
 //! program always sees its own handlers.
 
 use std::ffi::c_int;
@@ -14,18 +14,18 @@ type SigactionFn =
 type SignalFn = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 type SiginterruptFn = unsafe extern "C" fn(c_int, c_int) -> c_int;
 
-// SAFETY: types as in signal.h, for this and those below.
+// SAFETY: type as in signal.h.
 static SIGACTION: Next<SigactionFn> = unsafe { Next::new(c"sigaction") };
-// SAFETY: see above.
+// SAFETY: type as in signal.h.
 static SIGNAL: Next<SignalFn> = unsafe { Next::new(c"signal") };
-// SAFETY: see above.
+// SAFETY: type as in signal.h.
 static SYSV_SIGNAL: Next<SignalFn> = unsafe { Next::new(c"__sysv_signal") };
-// SAFETY: see above.
+// SAFETY: type as in signal.h.
 static SIGSET: Next<SignalFn> = unsafe { Next::new(c"sigset") };
-// SAFETY: see above.
+// SAFETY: type as in signal.h.
 static SIGINTERRUPT: Next<SiginterruptFn> = unsafe { Next::new(c"siginterrupt") };
 
-/// Looks up the C library's own functions, which a handler must not have to.
+/// Looks up the C library's functions here, because a signal handler must not.
 pub fn prepare() {
     SIGACTION.get();
     SIGNAL.get();
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     let Some(real) = SIGACTION.get() else { return kernel::fail(libc::ENOSYS) as c_int };
-    // SAFETY: the caller's pointers are null or good; all bits of the structure are plain values.
+    // SAFETY: the caller's pointers are null or valid; all bits of the structure are plain values.
     let (mut given, mut before) = unsafe {
         (
             if new.is_null() { std::mem::zeroed() } else { *new },
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn sigaction(
     );
     if result == 0 && !old.is_null() {
         before.sa_sigaction = shown;
-        // SAFETY: the caller's pointer.
+        // SAFETY: the program's own pointer.
         unsafe { *old = before };
     }
     result
@@ -87,11 +87,11 @@ pub unsafe extern "C" fn __sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { sigaction(signal, new, old) }
 }
 
-/// One of the functions that take a handler and give the one before.
+/// One of the functions that take a handler and return the former one.
 fn install(real: &Next<SignalFn>, signal: c_int, handler: sighandler_t) -> sighandler_t {
     let Some(real) = real.get() else {
         kernel::set_errno(libc::ENOSYS);
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: sighandler_t) -> si
     install(&SYSV_SIGNAL, signal, handler)
 }
 
-/// What `signal` is called in programs built for System V.
+/// The name of `signal` in programs built for System V.
 ///
 /// # Safety
 /// `handler` must be fit to be called.

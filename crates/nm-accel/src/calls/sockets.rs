@@ -1,4 +1,4 @@
-//! The calls that make, name, end and set sockets: connect, accept, shutdown, options, flags.
+//! connect, accept, shutdown, options and flags.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use super::processes::{self, MemoryOwnership};
 use crate::socket::{Phase, Socket};
 use crate::{kernel, rendezvous, table};
 
-/// Takes note of a socket, unless this process only borrows its parent's memory.
+/// Registers a socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
     if table::owner_pid() == 0 || matches!(processes::memory_ownership(), MemoryOwnership::Borrower)
     {
@@ -23,18 +23,18 @@ fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
     kernel::set_errno(errno);
 }
 
-/// Copies an address out of a program's memory.
+/// Copies an address from the program's memory.
 ///
 /// # Safety
-/// `place` names `length` live bytes.
-unsafe fn copy(place: *const sockaddr, length: socklen_t) -> sockaddr_storage {
+/// `source` points to `length` live bytes.
+unsafe fn copy(source: *const sockaddr, length: socklen_t) -> sockaddr_storage {
     // SAFETY: all zero is a valid address storage.
     let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
     let bytes = (length as usize).min(size_of::<sockaddr_storage>());
-    if !place.is_null() {
-        // SAFETY: both are live for so many bytes.
+    if !source.is_null() {
+        // SAFETY: both are valid for `bytes` bytes.
         unsafe {
-            ptr::copy_nonoverlapping(place.cast::<u8>(), (&raw mut storage).cast::<u8>(), bytes);
+            ptr::copy_nonoverlapping(source.cast::<u8>(), (&raw mut storage).cast::<u8>(), bytes);
         }
     }
     storage
@@ -46,7 +46,7 @@ unsafe fn copy(place: *const sockaddr, length: socklen_t) -> sockaddr_storage {
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let result = unsafe { kernel::connect(fd, address, length) };
     let begun = result == 0 || kernel::errno() == libc::EINPROGRESS;
     if !begun || address.is_null() || length < 2 {
@@ -59,7 +59,8 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: so
             admit(fd, SocketRole::Client, rendezvous::parse_address(&storage));
         }
         libc::AF_UNSPEC => {
-            // Dissolved: whatever it is next, it is the kernel's.
+            // The connection is dissolved: the socket stays on the kernel, whatever it is used for
+            // next.
             if let Some(socket) = table::get(fd) {
                 socket.move_to_kernel(KernelReason::ConnectionNotSeen);
             }
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn accept(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { accept4(fd, address, length, 0) }
 }
 
@@ -95,13 +96,13 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     if !address.is_null() {
-        // SAFETY: the program's own call.
+        // SAFETY: the program's own arguments, passed on unchanged.
         let accepted = unsafe { kernel::accept4(fd, address, length, flags) };
         if accepted >= 0 && !length.is_null() {
-            // SAFETY: the program's own variables, which the kernel has just written. Where its
-            // buffer was too short, only the family counts.
+            // SAFETY: the program's own variables, which the kernel has just written. If its buffer
+            // was too short, only the family is used.
             let storage = unsafe { copy(address, *length) };
-            // SAFETY: as above.
+            // SAFETY: the program's own variable, which the kernel has just written.
             admit_accepted(accepted, &storage, unsafe { *length });
         }
         return accepted;
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn setsockopt(
             socket.move_to_kernel(KernelReason::SocketOption);
         }
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let result = unsafe { kernel::setsockopt(fd, level, name, value, length) };
     if let Some(socket) = socket
         && result == 0
@@ -199,18 +200,18 @@ pub unsafe extern "C" fn setsockopt(
     result
 }
 
-/// `ioctl(2)`: what lies in the pipes counts in `FIONREAD` and `TIOCOUTQ`.
+/// `ioctl(2)`: bytes in the pipes are included in `FIONREAD` and `TIOCOUTQ`.
 ///
 /// # Safety
-/// As libc's function of this name, whose one further argument, if any, is a register's worth.
+/// As libc's function of this name, whose optional argument is one word.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::ioctl(fd, request as usize, argument) };
     let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
         return raw();
     };
-    // The kernel looks at the low half of the request only.
+    // The kernel uses the low half of the request only.
     match request as u32 as c_ulong {
         libc::FIONBIO => {
             let result = raw();
@@ -230,10 +231,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
             let result = raw();
             if result == 0 {
-                let place = ptr::with_exposed_provenance_mut::<c_int>(argument);
+                let number = ptr::with_exposed_provenance_mut::<c_int>(argument);
                 let more = in_pipes(socket, fd, request as u32 as c_ulong);
-                // SAFETY: the kernel has just written this number, wherever it lies.
-                unsafe { place.write_unaligned(place.read_unaligned().saturating_add(more)) };
+                // SAFETY: the kernel has just written this number; it may be unaligned.
+                unsafe { number.write_unaligned(number.read_unaligned().saturating_add(more)) };
             }
             result
         }
@@ -241,10 +242,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     }
 }
 
-/// `SIOCOUTQNSD`: bytes that have not been sent.
+/// `SIOCOUTQNSD`: unsent bytes.
 const SIOCOUTQNSD: c_ulong = 0x894B;
 
-/// Bytes that the kernel does not know of.
+/// Bytes of the pipes, which the kernel does not know.
 fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
     if !socket.is_joined() {
         return 0;
@@ -263,7 +264,7 @@ fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
 /// # Safety
 /// As libc's function.
 pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::fcntl(fd, command, argument) };
     let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
         return raw();

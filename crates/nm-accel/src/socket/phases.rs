@@ -31,6 +31,8 @@ impl Socket {
         doorbell: c_int,
         peer_doorbell: c_int,
     ) {
+        assert!(!self.is_joined() && self.doorbell() < 0, "a socket joins once");
+        assert!(doorbell >= 0 && peer_doorbell >= 0, "a joined socket has both doorbells");
         // SAFETY: the phase is not `Joined` yet, so no thread reads it; the rendezvous lock admits
         // one thread at a time.
         unsafe { (*self.conduit.get()).write(mapped) };

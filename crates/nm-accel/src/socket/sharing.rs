@@ -120,6 +120,7 @@ impl Socket {
         }
         let doorbell = self.doorbell.swap(-1, Ordering::AcqRel);
         if doorbell >= 0 {
+            debug_assert!(self.peer_doorbell.load(Ordering::Relaxed) >= 0);
             multiplex::socket_closed(self);
             self.phase.store(KERNEL, Ordering::Release);
             // SAFETY: a socket with a doorbell has been joined, and no call is active any more.
