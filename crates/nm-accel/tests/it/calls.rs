@@ -1,5 +1,5 @@
-//! libc's calls with their errors as values: exactly the symbols that a C program would call, so
-//! that the library stands in front of them. One wrapper a call, no retries, nothing hidden.
+//! libc's calls with their errors as values: the symbols that a C program would call, so that the
+//! library intercepts them. One wrapper per call, without retries.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
@@ -10,7 +10,7 @@ use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, pollfd, sigset_t, socklen
 
 use crate::harness::mark;
 
-/// What `errno` said.
+/// The value of `errno`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub c_int);
 
@@ -33,7 +33,7 @@ pub(crate) type Outcome<T = usize> = Result<T, Errno>;
 pub(crate) type Fd = c_int;
 
 pub(crate) fn errno() -> Errno {
-    // SAFETY: the place is this thread's own.
+    // SAFETY: the variable is this thread's own.
     Errno(unsafe { *libc::__errno_location() })
 }
 
@@ -54,20 +54,20 @@ fn done(result: c_int) -> Outcome<()> {
 #[track_caller]
 pub(crate) fn send(fd: Fd, bytes: &[u8], flags: c_int) -> Outcome {
     mark();
-    // SAFETY: the bytes are there for the call.
+    // SAFETY: the bytes are live for the call.
     size(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
 #[track_caller]
 pub(crate) fn recv(fd: Fd, buffer: &mut [u8], flags: c_int) -> Outcome {
     mark();
-    // SAFETY: the buffer is there for the call.
+    // SAFETY: the buffer is live for the call.
     size(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) })
 }
 
-/// `recv` with a length of its own choice, for `MSG_TRUNC`, which needs no buffer.
+/// `recv` with any length, for `MSG_TRUNC`, which needs no buffer.
 #[track_caller]
-pub(crate) fn recv_nowhere(fd: Fd, length: usize, flags: c_int) -> Outcome {
+pub(crate) fn recv_discarding(fd: Fd, length: usize, flags: c_int) -> Outcome {
     mark();
     // SAFETY: with MSG_TRUNC a stream socket writes nothing.
     size(unsafe { libc::recv(fd, null_mut(), length, flags | libc::MSG_TRUNC) })
@@ -77,20 +77,20 @@ pub(crate) fn recv_nowhere(fd: Fd, length: usize, flags: c_int) -> Outcome {
 pub(crate) fn sendto(fd: Fd, bytes: &[u8], flags: c_int, to: Option<&Address>) -> Outcome {
     mark();
     let (name, length) = to.map_or((null(), 0), |to| (to.as_ptr(), to.length));
-    // SAFETY: the bytes and the address are there for the call.
+    // SAFETY: the bytes and the address are live for the call.
     size(unsafe {
         libc::sendto(fd, bytes.as_ptr().cast(), bytes.len(), flags, name.cast(), length)
     })
 }
 
-/// `recvfrom`, and the length of the address that it gave (untouched: 77).
+/// `recvfrom`, and the length of the address that it returned (unchanged: 77).
 #[track_caller]
 pub(crate) fn recvfrom(fd: Fd, buffer: &mut [u8], flags: c_int) -> Outcome<(usize, Address)> {
     mark();
     let mut from = Address::default();
     from.length = size_of_val(&from.storage) as socklen_t;
     let (name, length) = (from.as_mut_ptr(), &raw mut from.length);
-    // SAFETY: the buffer and the address are there for the call.
+    // SAFETY: the buffer and the address are live for the call.
     let result = unsafe {
         libc::recvfrom(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags, name, length)
     };
@@ -100,18 +100,18 @@ pub(crate) fn recvfrom(fd: Fd, buffer: &mut [u8], flags: c_int) -> Outcome<(usiz
 #[track_caller]
 pub(crate) fn read(fd: Fd, buffer: &mut [u8]) -> Outcome {
     mark();
-    // SAFETY: the buffer is there for the call.
+    // SAFETY: the buffer is live for the call.
     size(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) })
 }
 
 #[track_caller]
 pub(crate) fn write(fd: Fd, bytes: &[u8]) -> Outcome {
     mark();
-    // SAFETY: the bytes are there for the call.
+    // SAFETY: the bytes are live for the call.
     size(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })
 }
 
-/// The parts of a vector as the kernel wants them.
+/// The parts of a vector as the kernel's structures.
 pub(crate) fn parts_of(parts: &[&[u8]]) -> Vec<iovec> {
     let part =
         |part: &&[u8]| iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
@@ -119,7 +119,7 @@ pub(crate) fn parts_of(parts: &[&[u8]]) -> Vec<iovec> {
 }
 
 /// Parts to receive into.
-pub(crate) fn rooms_of(rooms: &mut [&mut [u8]]) -> Vec<iovec> {
+pub(crate) fn receive_parts(rooms: &mut [&mut [u8]]) -> Vec<iovec> {
     let room =
         |room: &mut &mut [u8]| iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     rooms.iter_mut().map(room).collect()
@@ -129,15 +129,15 @@ pub(crate) fn rooms_of(rooms: &mut [&mut [u8]]) -> Vec<iovec> {
 pub(crate) fn writev(fd: Fd, parts: &[&[u8]]) -> Outcome {
     mark();
     let vector = parts_of(parts);
-    // SAFETY: the parts are there for the call.
+    // SAFETY: the parts are live for the call.
     size(unsafe { libc::writev(fd, vector.as_ptr(), vector.len() as c_int) })
 }
 
 #[track_caller]
 pub(crate) fn readv(fd: Fd, rooms: &mut [&mut [u8]]) -> Outcome {
     mark();
-    let vector = rooms_of(rooms);
-    // SAFETY: the rooms are there for the call.
+    let vector = receive_parts(rooms);
+    // SAFETY: the parts are live for the call.
     size(unsafe { libc::readv(fd, vector.as_ptr(), vector.len() as c_int) })
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn sendmsg(fd: Fd, parts: &[&[u8]], flags: c_int) -> Outcome {
     mark();
     let mut vector = parts_of(parts);
     let header = header(&mut vector);
-    // SAFETY: the header and its parts are there for the call.
+    // SAFETY: the header and its parts are live for the call.
     size(unsafe { libc::sendmsg(fd, &raw const header, flags) })
 }
 
@@ -163,14 +163,14 @@ pub(crate) fn sendmsg(fd: Fd, parts: &[&[u8]], flags: c_int) -> Outcome {
 #[track_caller]
 pub(crate) fn recvmsg(fd: Fd, rooms: &mut [&mut [u8]], flags: c_int) -> Outcome<(usize, c_int)> {
     mark();
-    let mut vector = rooms_of(rooms);
+    let mut vector = receive_parts(rooms);
     let mut header = header(&mut vector);
-    // SAFETY: the header and its rooms are there for the call.
+    // SAFETY: the header and its parts are live for the call.
     let result = unsafe { libc::recvmsg(fd, &raw mut header, flags) };
     size(result).map(|count| (count, header.msg_flags))
 }
 
-/// `sendmmsg`: the length of each message that went.
+/// `sendmmsg`: the length of each message that was sent.
 #[track_caller]
 pub(crate) fn sendmmsg(fd: Fd, messages: &[&[&[u8]]], flags: c_int) -> Outcome<Vec<usize>> {
     mark();
@@ -179,22 +179,22 @@ pub(crate) fn sendmmsg(fd: Fd, messages: &[&[&[u8]]], flags: c_int) -> Outcome<V
         .iter_mut()
         .map(|vector| libc::mmsghdr { msg_hdr: header(vector), msg_len: 0 })
         .collect();
-    // SAFETY: the headers and all parts are there for the call.
+    // SAFETY: the headers and all parts are live for the call.
     let sent =
         unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), headers.len() as u32, flags as _) };
     number(sent).map(|sent| headers[..sent as usize].iter().map(|h| h.msg_len as usize).collect())
 }
 
-/// `recvmmsg` into rooms of one part each: the length of each message that came.
+/// `recvmmsg` into one part per message: the length of each message that was received.
 #[track_caller]
 pub(crate) fn recvmmsg(fd: Fd, rooms: &mut [&mut [u8]], flags: c_int) -> Outcome<Vec<usize>> {
     mark();
-    let mut vectors: Vec<_> = rooms_of(rooms).into_iter().map(|room| [room]).collect();
+    let mut vectors: Vec<_> = receive_parts(rooms).into_iter().map(|room| [room]).collect();
     let mut headers: Vec<_> = vectors
         .iter_mut()
         .map(|vector| libc::mmsghdr { msg_hdr: header(vector), msg_len: 0 })
         .collect();
-    // SAFETY: the headers and all rooms are there for the call.
+    // SAFETY: the headers and all parts are live for the call.
     let came = unsafe {
         libc::recvmmsg(fd, headers.as_mut_ptr(), headers.len() as u32, flags as _, null_mut())
     };
@@ -205,7 +205,7 @@ pub(crate) fn recvmmsg(fd: Fd, rooms: &mut [&mut [u8]], flags: c_int) -> Outcome
 pub(crate) fn sendfile(to: Fd, from: Fd, offset: Option<&mut i64>, count: usize) -> Outcome {
     mark();
     let offset = offset.map_or(null_mut(), std::ptr::from_mut);
-    // SAFETY: the offset is null or there for the call.
+    // SAFETY: the offset is null or live for the call.
     size(unsafe { libc::sendfile(to, from, offset, count) })
 }
 
@@ -272,7 +272,7 @@ impl Address {
         c_int::from(self.storage.ss_family)
     }
 
-    /// The port, which lies at the same place in both families.
+    /// The port, which has the same offset in both families.
     pub(crate) fn port(&self) -> u16 {
         // SAFETY: the storage is large and aligned enough for every family.
         u16::from_be(unsafe { (*self.as_ptr().cast::<libc::sockaddr_in>()).sin_port })
@@ -281,37 +281,37 @@ impl Address {
 
 pub(crate) fn socket(family: c_int, kind: c_int) -> Outcome<Fd> {
     mark();
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     number(unsafe { libc::socket(family, kind, 0) })
 }
 
 pub(crate) fn socketpair(family: c_int, kind: c_int) -> Outcome<[Fd; 2]> {
     let mut pair = [-1; 2];
-    // SAFETY: the pair is there for the call.
+    // SAFETY: the pair is live for the call.
     done(unsafe { libc::socketpair(family, kind, 0, pair.as_mut_ptr()) }).map(|()| pair)
 }
 
 pub(crate) fn bind(fd: Fd, address: &Address) -> Outcome<()> {
-    // SAFETY: the address is there for the call.
+    // SAFETY: the address is live for the call.
     done(unsafe { libc::bind(fd, address.as_ptr(), address.length) })
 }
 
 pub(crate) fn listen(fd: Fd, backlog: c_int) -> Outcome<()> {
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     done(unsafe { libc::listen(fd, backlog) })
 }
 
 #[track_caller]
 pub(crate) fn connect(fd: Fd, address: &Address) -> Outcome<()> {
     mark();
-    // SAFETY: the address is there for the call.
+    // SAFETY: the address is live for the call.
     done(unsafe { libc::connect(fd, address.as_ptr(), address.length) })
 }
 
 #[track_caller]
 pub(crate) fn accept(fd: Fd) -> Outcome<Fd> {
     mark();
-    // SAFETY: no address is asked for.
+    // SAFETY: no address is requested.
     number(unsafe { libc::accept(fd, null_mut(), null_mut()) })
 }
 
@@ -322,21 +322,21 @@ pub(crate) fn accept_from(fd: Fd) -> Outcome<(Fd, Address)> {
     let mut from = Address::default();
     from.length = size_of_val(&from.storage) as socklen_t;
     let (name, length) = (from.as_mut_ptr(), &raw mut from.length);
-    // SAFETY: the address is there for the call.
+    // SAFETY: the address is live for the call.
     number(unsafe { libc::accept(fd, name, length) }).map(|fd| (fd, from))
 }
 
 #[track_caller]
 pub(crate) fn accept4(fd: Fd, flags: c_int) -> Outcome<Fd> {
     mark();
-    // SAFETY: no address is asked for.
+    // SAFETY: no address is requested.
     number(unsafe { libc::accept4(fd, null_mut(), null_mut(), flags) })
 }
 
 #[track_caller]
 pub(crate) fn shutdown(fd: Fd, how: c_int) -> Outcome<()> {
     mark();
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     done(unsafe { libc::shutdown(fd, how) })
 }
 
@@ -344,7 +344,7 @@ pub(crate) fn getsockname(fd: Fd) -> Outcome<Address> {
     let mut name = Address::default();
     name.length = size_of_val(&name.storage) as socklen_t;
     let (at, length) = (name.as_mut_ptr(), &raw mut name.length);
-    // SAFETY: the address is there for the call.
+    // SAFETY: the address is live for the call.
     done(unsafe { libc::getsockname(fd, at, length) }).map(|()| name)
 }
 
@@ -352,7 +352,7 @@ pub(crate) fn getpeername(fd: Fd) -> Outcome<Address> {
     let mut name = Address::default();
     name.length = size_of_val(&name.storage) as socklen_t;
     let (at, length) = (name.as_mut_ptr(), &raw mut name.length);
-    // SAFETY: the address is there for the call.
+    // SAFETY: the address is live for the call.
     done(unsafe { libc::getpeername(fd, at, length) }).map(|()| name)
 }
 
@@ -360,7 +360,7 @@ pub(crate) fn getpeername(fd: Fd) -> Outcome<Address> {
 pub(crate) fn set_option<T: Copy>(fd: Fd, level: c_int, name: c_int, value: T) -> Outcome<()> {
     mark();
     let at = (&raw const value).cast::<c_void>();
-    // SAFETY: the value is there for the call.
+    // SAFETY: the value is live for the call.
     done(unsafe { libc::setsockopt(fd, level, name, at, size_of::<T>() as socklen_t) })
 }
 
@@ -369,13 +369,13 @@ pub(crate) fn option(fd: Fd, level: c_int, name: c_int) -> Outcome<c_int> {
     let mut value = 0;
     let mut length = size_of::<c_int>() as socklen_t;
     let at = (&raw mut value).cast::<c_void>();
-    // SAFETY: value and length are there for the call.
+    // SAFETY: value and length are live for the call.
     done(unsafe { libc::getsockopt(fd, level, name, at, &raw mut length) }).map(|()| value)
 }
 
-/// `ioctl` that gives or takes a number.
+/// `ioctl` that reads or writes a number.
 pub(crate) fn ioctl(fd: Fd, request: u64, value: &mut c_int) -> Outcome<c_int> {
-    // SAFETY: the number is there for the call.
+    // SAFETY: the number is live for the call.
     number(unsafe { libc::ioctl(fd, request as _, std::ptr::from_mut(value)) })
 }
 
@@ -384,26 +384,26 @@ pub(crate) fn ioctl(fd: Fd, request: u64, value: &mut c_int) -> Outcome<c_int> {
 #[track_caller]
 pub(crate) fn close(fd: Fd) -> Outcome<()> {
     mark();
-    // SAFETY: the body knows whose the descriptor is.
+    // SAFETY: the body owns the descriptor.
     done(unsafe { libc::close(fd) })
 }
 
 pub(crate) fn dup(fd: Fd) -> Outcome<Fd> {
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     number(unsafe { libc::dup(fd) })
 }
 
 #[track_caller]
 pub(crate) fn dup2(fd: Fd, new: Fd) -> Outcome<Fd> {
     mark();
-    // SAFETY: the body knows whose the descriptor is.
+    // SAFETY: the body owns the descriptor.
     number(unsafe { libc::dup2(fd, new) })
 }
 
 #[track_caller]
 pub(crate) fn dup3(fd: Fd, new: Fd, flags: c_int) -> Outcome<Fd> {
     mark();
-    // SAFETY: the body knows whose the descriptor is.
+    // SAFETY: the body owns the descriptor.
     number(unsafe { libc::dup3(fd, new, flags) })
 }
 
@@ -415,13 +415,13 @@ pub(crate) fn fcntl(fd: Fd, command: c_int, argument: c_int) -> Outcome<c_int> {
 
 pub(crate) fn pipe() -> [Fd; 2] {
     let mut ends = [-1; 2];
-    // SAFETY: the ends are there for the call.
+    // SAFETY: the array is live for the call.
     done(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }).unwrap();
     ends
 }
 
 pub(crate) fn eventfd() -> Fd {
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     number(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).unwrap()
 }
 
@@ -435,7 +435,7 @@ pub(crate) fn open(path: &CStr, flags: c_int) -> Outcome<Fd> {
 #[track_caller]
 pub(crate) fn poll(list: &mut [pollfd], timeout_ms: c_int) -> Outcome<c_int> {
     mark();
-    // SAFETY: the list is there for the call.
+    // SAFETY: the list is live for the call.
     number(unsafe { libc::poll(list.as_mut_ptr(), list.len() as nfds_t, timeout_ms) })
 }
 
@@ -449,7 +449,7 @@ pub(crate) fn ppoll(
     let time = timeout_ns.map(timespec_of);
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     let mask = mask.map_or(null(), std::ptr::from_ref);
-    // SAFETY: list, time and mask are there for the call.
+    // SAFETY: list, time and mask are live for the call.
     number(unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as nfds_t, time, mask) })
 }
 
@@ -474,12 +474,12 @@ impl Set {
     }
 
     pub(crate) fn has(&self, fd: Fd) -> bool {
-        // SAFETY: the set is there and the descriptor below FD_SETSIZE.
+        // SAFETY: the set is live and the descriptor below FD_SETSIZE.
         unsafe { libc::FD_ISSET(fd, &raw const self.0) }
     }
 }
 
-/// `select` over what is asked for; the time is in and out, in microseconds.
+/// `select` for the given sets; the time is in and out, in microseconds.
 #[track_caller]
 pub(crate) fn select(
     reads: Option<&mut Set>,
@@ -498,7 +498,7 @@ pub(crate) fn select(
         }
         None => null_mut(),
     };
-    // SAFETY: the sets and the time are there for the call.
+    // SAFETY: the sets and the time are live for the call.
     let result = unsafe { libc::select(libc::FD_SETSIZE as c_int, reads, writes, faults, at) };
     let result = number(result);
     if let Some(us) = time_us {
@@ -518,12 +518,12 @@ pub(crate) fn pselect(
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     let mask = mask.map_or(null(), std::ptr::from_ref);
     let count = libc::FD_SETSIZE as c_int;
-    // SAFETY: set, time and mask are there for the call.
+    // SAFETY: set, time and mask are live for the call.
     number(unsafe { libc::pselect(count, &raw mut reads.0, null_mut(), null_mut(), time, mask) })
 }
 
 pub(crate) fn epoll_create() -> Fd {
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     number(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).unwrap()
 }
 
@@ -531,16 +531,16 @@ pub(crate) fn epoll_create() -> Fd {
 pub(crate) fn epoll_ctl(set: Fd, what: c_int, fd: Fd, events: u32, data: u64) -> Outcome<()> {
     mark();
     let mut event = epoll_event { events, u64: data };
-    // SAFETY: the event is there for the call.
+    // SAFETY: the event is live for the call.
     done(unsafe { libc::epoll_ctl(set, what, fd, &raw mut event) })
 }
 
-/// `epoll_wait`: the events and data of what is ready, in the order given.
+/// `epoll_wait`: events and data of the ready descriptors, in the order returned.
 #[track_caller]
 pub(crate) fn epoll_wait(set: Fd, most: usize, timeout_ms: c_int) -> Outcome<Vec<(u32, u64)>> {
     mark();
     let mut events = vec![epoll_event { events: 0, u64: 0 }; most];
-    // SAFETY: the events are there for the call.
+    // SAFETY: the events are live for the call.
     let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), most as c_int, timeout_ms) };
     number(found).map(|found| events[..found as usize].iter().map(|e| (e.events, e.u64)).collect())
 }
@@ -555,13 +555,13 @@ pub(crate) fn epoll_pwait(
     mark();
     let mut events = vec![epoll_event { events: 0, u64: 0 }; most];
     let mask = mask.map_or(null(), std::ptr::from_ref);
-    // SAFETY: the events and the mask are there for the call.
+    // SAFETY: the events and the mask are live for the call.
     let found =
         unsafe { libc::epoll_pwait(set, events.as_mut_ptr(), most as c_int, timeout_ms, mask) };
     number(found).map(|found| events[..found as usize].iter().map(|e| (e.events, e.u64)).collect())
 }
 
-// glibc 2.35 and later; declared here because the libc crate leaves it out.
+// glibc 2.35 and later; declared here because the libc crate does not have it.
 unsafe extern "C" {
     fn epoll_pwait2(
         set: c_int,
@@ -578,7 +578,7 @@ pub(crate) fn epoll_wait_ns(set: Fd, timeout_ns: Option<i64>) -> Outcome<Vec<(u3
     let mut events = vec![epoll_event { events: 0, u64: 0 }; 16];
     let time = timeout_ns.map(timespec_of);
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
-    // SAFETY: the events and the time are there for the call.
+    // SAFETY: the events and the time are live for the call.
     let found = unsafe { epoll_pwait2(set, events.as_mut_ptr(), 16, time, null()) };
     number(found).map(|found| events[..found as usize].iter().map(|e| (e.events, e.u64)).collect())
 }
@@ -590,16 +590,16 @@ pub(crate) fn fork() -> c_int {
     number(unsafe { libc::fork() }).unwrap()
 }
 
-/// `waitpid`: the status as the kernel gives it.
+/// `waitpid`: the status as the kernel returns it.
 #[track_caller]
 pub(crate) fn waitpid(process: c_int) -> Outcome<c_int> {
     mark();
     let mut status = 0;
-    // SAFETY: the status is there for the call.
+    // SAFETY: the status is live for the call.
     number(unsafe { libc::waitpid(process, &raw mut status, 0) }).map(|_| status)
 }
 
 pub(crate) fn kill(process: c_int, signal: c_int) {
-    // SAFETY: the body gives a process that it started.
+    // SAFETY: the body passes a process that it started.
     done(unsafe { libc::kill(process, signal) }).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Bytes: every call that moves them, every size; nothing lost, twice or out of order.
+//! Every call that moves bytes, with every size: nothing is lost, duplicated or reordered.
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, POLLIN};
 
@@ -14,11 +14,11 @@ behaviours![
     two_processes_exchange_a_mebibyte,
     two_processes_child_serves,
     many_small_messages_are_one_stream,
-    a_small_buffer_takes_a_part,
-    a_receive_does_not_wait_for_all,
+    small_buffer_receives_a_part,
+    receive_does_not_wait_for_all,
     peek_leaves_the_bytes,
-    peek_twice_then_take_part,
-    peek_sees_more_later,
+    peek_twice_then_receive_a_part,
+    peek_returns_later_data_too,
     peek_and_wait_for_all,
     peek_without_waiting_finds_nothing,
     wait_for_all_gathers,
@@ -26,50 +26,50 @@ behaviours![
     wait_for_all_across_a_full_buffer,
     dontwait_on_an_empty_blocking_socket,
     dontwait_on_a_full_blocking_socket,
-    trunc_throws_away,
+    trunc_discards_bytes,
     trunc_with_a_buffer_counts,
-    a_receive_of_zero_bytes_with_data,
-    a_read_of_zero_bytes,
-    a_send_of_zero_bytes,
-    a_write_of_zero_bytes_sends_nothing,
+    receive_of_zero_bytes_with_data,
+    read_of_zero_bytes,
+    send_of_zero_bytes,
+    write_of_zero_bytes_sends_nothing,
     writev_gathers_readv_scatters,
     vectors_with_empty_parts,
-    a_vector_of_1024_parts,
-    a_vector_of_1025_parts_is_refused,
-    a_vector_larger_than_the_buffer,
-    a_vector_of_nothing,
+    vector_of_1024_parts,
+    vector_of_1025_parts_is_rejected,
+    vector_larger_than_the_buffer,
+    empty_vector,
     sendmsg_and_recvmsg,
     recvmsg_peeks,
     recvmsg_gives_no_name_and_no_control,
     recvmsg_waits_for_all,
     sendmmsg_sends_in_order,
-    recvmmsg_takes_what_is_there,
-    recvmmsg_on_nothing,
+    recvmmsg_receives_available_data,
+    recvmmsg_without_data,
     sendto_without_an_address,
     sendto_ignores_an_address,
     recvfrom_gives_no_address,
     preadv2_family_on_a_socket,
-    pread_is_refused,
-    lseek_is_refused,
+    pread_is_rejected,
+    lseek_is_rejected,
     read_and_write_like_recv_and_send,
-    a_full_socket_says_again,
-    room_after_a_full_buffer,
-    a_large_nonblocking_send_goes_in_part,
-    a_thread_may_talk_to_itself,
-    a_blocked_writer_goes_on,
-    a_blocked_reader_gets_what_comes,
+    full_socket_returns_eagain,
+    space_after_a_full_buffer,
+    large_nonblocking_send_is_partial,
+    one_thread_may_use_both_ends,
+    blocked_writer_continues_when_space_is_free,
+    blocked_reader_receives_new_data,
     odd_chunks_wrap_around,
     ping_pong_of_every_size,
     ipv6,
     mapped_ipv4,
-    more_flag_delays_but_keeps,
+    more_flag_delays_but_loses_nothing,
     both_ends_on_one_cpu,
     data_before_joining_comes_first,
     data_unread_while_joining,
-    an_empty_socket_says_again,
+    empty_socket_returns_eagain,
 ];
 
-/// Sends `count` bytes of a pattern and receives them, with never more under way than fits.
+/// Sends `count` bytes of a pattern and receives them, with never more in flight than fits.
 #[track_caller]
 fn carry(from: Fd, to: Fd, seed: u64, count: usize) {
     let bytes = pattern(seed, count);
@@ -187,7 +187,7 @@ fn many_small_messages_are_one_stream() {
     check_nothing_left(pair);
 }
 
-fn a_small_buffer_takes_a_part() {
+fn small_buffer_receives_a_part() {
     let pair = joined_pair();
     send_all(pair.client, b"hello world");
     wait_for(pair.server, POLLIN);
@@ -198,7 +198,7 @@ fn a_small_buffer_takes_a_part() {
     check_nothing_left(pair);
 }
 
-fn a_receive_does_not_wait_for_all() {
+fn receive_does_not_wait_for_all() {
     let pair = joined_pair();
     send_all(pair.client, b"abc");
     let mut buffer = [0; 100];
@@ -217,7 +217,7 @@ fn peek_leaves_the_bytes() {
     check_nothing_left(pair);
 }
 
-fn peek_twice_then_take_part() {
+fn peek_twice_then_receive_a_part() {
     let pair = joined_pair();
     send_all(pair.client, &pattern(1, 300));
     wait_for(pair.server, POLLIN);
@@ -232,7 +232,7 @@ fn peek_twice_then_take_part() {
     assert_bytes(&buffer[..200], &pattern_at(1, 100, 200));
 }
 
-fn peek_sees_more_later() {
+fn peek_returns_later_data_too() {
     let pair = joined_pair();
     let mut buffer = [0; 16];
     send_all(pair.client, b"ab");
@@ -320,11 +320,11 @@ fn dontwait_on_a_full_blocking_socket() {
     check_nothing_left(pair);
 }
 
-fn trunc_throws_away() {
+fn trunc_discards_bytes() {
     let pair = joined_pair();
     send_all(pair.client, b"throw away, keep");
     eventually("all is there", || unread(pair.server) == 16);
-    assert_eq!(recv_nowhere(pair.server, 12, 0), Ok(12));
+    assert_eq!(recv_discarding(pair.server, 12, 0), Ok(12));
     assert_eq!(recv_exact(pair.server, 4), b"keep");
     check_nothing_left(pair);
 }
@@ -337,7 +337,7 @@ fn trunc_with_a_buffer_counts() {
     assert_eq!(recv_exact(pair.server, 2), b"ef");
 }
 
-fn a_receive_of_zero_bytes_with_data() {
+fn receive_of_zero_bytes_with_data() {
     let pair = joined_pair();
     send_all(pair.client, b"abc");
     wait_for(pair.server, POLLIN);
@@ -345,7 +345,7 @@ fn a_receive_of_zero_bytes_with_data() {
     assert_eq!(recv_exact(pair.server, 3), b"abc");
 }
 
-fn a_read_of_zero_bytes() {
+fn read_of_zero_bytes() {
     let pair = joined_pair();
     assert_eq!(read(pair.server, &mut []), Ok(0));
     send_all(pair.client, b"abc");
@@ -354,13 +354,13 @@ fn a_read_of_zero_bytes() {
     assert_eq!(recv_exact(pair.server, 3), b"abc");
 }
 
-fn a_send_of_zero_bytes() {
+fn send_of_zero_bytes() {
     let pair = joined_pair();
     assert_eq!(send(pair.client, &[], MSG_NOSIGNAL), Ok(0));
     check_nothing_left(pair);
 }
 
-fn a_write_of_zero_bytes_sends_nothing() {
+fn write_of_zero_bytes_sends_nothing() {
     let pair = joined_pair();
     assert_eq!(write(pair.client, &[]), Ok(0));
     assert_eq!(writev(pair.client, &[&[], &[]]), Ok(0));
@@ -387,7 +387,7 @@ fn vectors_with_empty_parts() {
     assert_eq!((&first, &second), (b"a", b"bc"));
 }
 
-fn a_vector_of_1024_parts() {
+fn vector_of_1024_parts() {
     let pair = joined_pair();
     let bytes = pattern(8, 1024 * 3);
     let parts: Vec<&[u8]> = bytes.chunks(3).collect();
@@ -399,7 +399,7 @@ fn a_vector_of_1024_parts() {
     assert_bytes(&rooms, &bytes);
 }
 
-fn a_vector_of_1025_parts_is_refused() {
+fn vector_of_1025_parts_is_rejected() {
     let pair = joined_pair();
     let parts = [&b"x"[..]; 1025];
     assert_eq!(writev(pair.client, &parts), Err(INVAL));
@@ -410,7 +410,7 @@ fn a_vector_of_1025_parts_is_refused() {
     check_nothing_left(pair);
 }
 
-fn a_vector_larger_than_the_buffer() {
+fn vector_larger_than_the_buffer() {
     let pair = joined_pair();
     let bytes = pattern(6, 5 << 20);
     let parts: Vec<&[u8]> = bytes.chunks(1 << 20).collect();
@@ -420,7 +420,7 @@ fn a_vector_larger_than_the_buffer() {
     });
 }
 
-fn a_vector_of_nothing() {
+fn empty_vector() {
     let pair = joined_pair();
     assert_eq!(writev(pair.client, &[]), Ok(0));
     assert_eq!(readv(pair.server, &mut []), Ok(0));
@@ -453,14 +453,14 @@ fn recvmsg_gives_no_name_and_no_control() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     let (mut byte, mut name, mut control) = ([0], [0u8; 128], [0u8; 64]);
-    let mut vector = rooms_of(&mut [&mut byte[..]]);
+    let mut vector = receive_parts(&mut [&mut byte[..]]);
     let mut header = header(&mut vector);
     header.msg_name = name.as_mut_ptr().cast();
     header.msg_namelen = 128;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = 64;
     header.msg_flags = -1;
-    // SAFETY: everything that the header names is there.
+    // SAFETY: everything that the header points to is live.
     assert_eq!(unsafe { libc::recvmsg(pair.server, &raw mut header, 0) }, 1);
     assert_eq!((header.msg_namelen, header.msg_controllen), (0, 0));
     assert_eq!(header.msg_flags & !libc::MSG_CMSG_CLOEXEC, 0);
@@ -490,7 +490,7 @@ fn sendmmsg_sends_in_order() {
     check_nothing_left(pair);
 }
 
-fn recvmmsg_takes_what_is_there() {
+fn recvmmsg_receives_available_data() {
     let pair = joined_pair();
     send_all(pair.client, b"abcdefgh");
     eventually("all is there", || unread(pair.server) == 8);
@@ -500,7 +500,7 @@ fn recvmmsg_takes_what_is_there() {
     assert_eq!((&first, &second, &third[..2]), (b"abc", b"def", &b"gh"[..]));
 }
 
-fn recvmmsg_on_nothing() {
+fn recvmmsg_without_data() {
     let pair = joined_pair();
     let mut buffer = [0; 3];
     assert_eq!(recvmmsg(pair.server, &mut [&mut buffer[..]], MSG_DONTWAIT), Err(AGAIN));
@@ -532,21 +532,21 @@ fn recvfrom_gives_no_address() {
 fn preadv2_family_on_a_socket() {
     let pair = joined_pair();
     let parts = parts_of(&[b"abc", b"def"]);
-    // SAFETY: the parts are there for the call.
+    // SAFETY: the parts are live for the call.
     let sent = unsafe { libc::pwritev2(pair.client, parts.as_ptr(), 2, -1, 0) };
     assert_eq!(sent, 6, "{:?}", errno());
     eventually("all is there", || unread(pair.server) == 6);
     let mut buffer = [0; 6];
-    let rooms = rooms_of(&mut [&mut buffer[..]]);
-    // SAFETY: the room is there for the call.
+    let rooms = receive_parts(&mut [&mut buffer[..]]);
+    // SAFETY: the buffer is live for the call.
     let got = unsafe { libc::preadv2(pair.server, rooms.as_ptr(), 1, -1, 0) };
     assert_eq!((got, &buffer), (6, b"abcdef"), "{:?}", errno());
 }
 
-fn pread_is_refused() {
+fn pread_is_rejected() {
     let pair = joined_pair();
     let mut buffer = [0; 3];
-    // SAFETY: the buffer is there for the calls.
+    // SAFETY: the buffer is live for the calls.
     unsafe {
         assert_eq!(libc::pread(pair.server, buffer.as_mut_ptr().cast(), 3, 0), -1);
         assert_eq!(errno(), Errno(libc::ESPIPE));
@@ -556,9 +556,9 @@ fn pread_is_refused() {
     check_nothing_left(pair);
 }
 
-fn lseek_is_refused() {
+fn lseek_is_rejected() {
     let pair = joined_pair();
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     assert_eq!(unsafe { libc::lseek(pair.server, 0, libc::SEEK_CUR) }, -1);
     assert_eq!(errno(), Errno(libc::ESPIPE));
 }
@@ -574,7 +574,7 @@ fn read_and_write_like_recv_and_send() {
     check_nothing_left(pair);
 }
 
-fn a_full_socket_says_again() {
+fn full_socket_returns_eagain() {
     let pair = joined_nonblocking();
     let sent = fill(pair.client, 1);
     assert!(sent >= 65_536, "only {sent} bytes fit");
@@ -585,7 +585,7 @@ fn a_full_socket_says_again() {
     check_nothing_left(pair);
 }
 
-fn room_after_a_full_buffer() {
+fn space_after_a_full_buffer() {
     let pair = joined_nonblocking();
     for round in 0..3 {
         let sent = fill(pair.client, round);
@@ -597,7 +597,7 @@ fn room_after_a_full_buffer() {
     check_nothing_left(pair);
 }
 
-fn a_large_nonblocking_send_goes_in_part() {
+fn large_nonblocking_send_is_partial() {
     let pair = joined_nonblocking();
     let bytes = pattern(5, 24 << 20);
     let sent = send(pair.client, &bytes, MSG_NOSIGNAL).unwrap();
@@ -605,9 +605,9 @@ fn a_large_nonblocking_send_goes_in_part() {
     assert_bytes(&recv_exact(pair.server, sent), &bytes[..sent]);
 }
 
-/// A single thread that writes much before it reads: it would wait for itself for ever if less
-/// fitted than the kernel's smallest buffers hold.
-fn a_thread_may_talk_to_itself() {
+/// One thread that writes much before it reads: it would block forever if less fitted than into the
+/// kernel's smallest buffers.
+fn one_thread_may_use_both_ends() {
     let pair = joined_pair();
     let bytes = pattern(1, 60_000);
     for _ in 0..20 {
@@ -617,7 +617,7 @@ fn a_thread_may_talk_to_itself() {
     check_nothing_left(pair);
 }
 
-fn a_blocked_writer_goes_on() {
+fn blocked_writer_continues_when_space_is_free() {
     let pair = joined_pair();
     let bytes = pattern(2, 4 << 20);
     std::thread::scope(|scope| {
@@ -628,7 +628,7 @@ fn a_blocked_writer_goes_on() {
     });
 }
 
-fn a_blocked_reader_gets_what_comes() {
+fn blocked_reader_receives_new_data() {
     let pair = joined_pair();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -691,7 +691,7 @@ fn mapped_ipv4() {
     check_nothing_left(pair);
 }
 
-fn more_flag_delays_but_keeps() {
+fn more_flag_delays_but_loses_nothing() {
     let pair = joined_pair();
     assert_eq!(send(pair.client, b"head", libc::MSG_MORE | MSG_NOSIGNAL), Ok(4));
     assert_eq!(send(pair.client, b"tail", MSG_NOSIGNAL), Ok(4));
@@ -710,7 +710,7 @@ fn both_ends_on_one_cpu() {
 }
 
 fn data_before_joining_comes_first() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let bytes = pattern(1, 50_000);
     for chunk in bytes.chunks(500) {
         send_all(pair.client, chunk);
@@ -719,9 +719,9 @@ fn data_before_joining_comes_first() {
     assert_bytes(&recv_exact(pair.server, bytes.len()), &bytes);
 }
 
-/// Both directions carry on while the connection moves, with data unread at each moment.
+/// Both directions transfer while the connection joins, with data unread at each moment.
 fn data_unread_while_joining() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let mut taken = [0; 2];
     let ends = [(pair.client, pair.server), (pair.server, pair.client)];
     for turn in 0..300 {
@@ -741,7 +741,7 @@ fn data_unread_while_joining() {
     check_nothing_left(pair);
 }
 
-fn an_empty_socket_says_again() {
+fn empty_socket_returns_eagain() {
     let pair = joined_nonblocking();
     let mut buffer = [0; 4];
     assert_eq!(recv(pair.client, &mut buffer, 0), Err(AGAIN));

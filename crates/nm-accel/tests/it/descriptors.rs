@@ -1,4 +1,5 @@
-//! Descriptors: copies, lowest numbers, ranges, flags; the library's own ones stay out of the way.
+//! Descriptors: duplicates, lowest numbers, ranges, flags; the library's own ones are out of the
+//! way.
 
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, FD_CLOEXEC, MSG_DONTWAIT, O_CLOEXEC};
 
@@ -13,34 +14,34 @@ behaviours![
     dup2_of_a_joined_socket_over_a_joined_one,
     dup2_of_a_file_over_a_joined_socket,
     dup3_sets_close_on_exec,
-    dup3_onto_itself_is_refused,
+    dup3_onto_itself_is_rejected,
     fcntl_dupfd,
     fcntl_dupfd_cloexec,
     closing_one_of_two_keeps_the_connection,
     closing_both_ends_the_connection,
     dup_before_joining,
-    lowest_number_after_close,
-    lowest_number_for_every_kind,
-    dup_of_a_closed_number,
+    lowest_descriptor_after_close,
+    lowest_descriptor_for_every_call,
+    dup_of_a_closed_descriptor,
     close_on_exec_flag,
     accepted_socket_has_no_flags,
     accept4_flags,
     close_range_closes,
-    close_range_spares_the_rest,
+    close_range_leaves_other_descriptors_open,
     close_range_cloexec,
     closefrom_closes,
-    closing_every_number_by_hand,
-    numbers_stay_low,
-    the_limit_of_descriptors,
+    closing_every_descriptor_one_by_one,
+    descriptors_stay_low,
+    descriptor_limit,
     close_while_another_thread_reads,
-    reuse_of_the_number_by_a_file,
+    descriptor_reused_by_a_file,
     dup2_onto_standard_input,
-    shutdown_reaches_all_copies,
+    shutdown_affects_all_duplicates,
 ];
 
 /// Bytes go from one descriptor to the other.
 #[track_caller]
-fn check_way(from: Fd, to: Fd) {
+fn check_direction(from: Fd, to: Fd) {
     send_all(from, b"way");
     assert_eq!(recv_exact(to, 3), b"way");
 }
@@ -49,8 +50,8 @@ fn dup_is_the_same_socket() {
     let pair = joined_pair();
     let other = dup(pair.server).unwrap();
     for fd in [other, pair.server] {
-        check_way(pair.client, fd);
-        check_way(fd, pair.client);
+        check_direction(pair.client, fd);
+        check_direction(fd, pair.client);
     }
     send_all(pair.client, b"ab");
     assert_eq!(recv_exact(other, 1), b"a");
@@ -61,15 +62,15 @@ fn dup_is_the_same_socket() {
 fn dup2_is_the_same_socket() {
     let pair = joined_pair();
     assert_eq!(dup2(pair.server, 200), Ok(200));
-    check_way(pair.client, 200);
-    check_way(200, pair.client);
+    check_direction(pair.client, 200);
+    check_direction(200, pair.client);
     assert_state(200, JOINED);
 }
 
 fn dup2_onto_itself() {
     let pair = joined_pair();
     assert_eq!(dup2(pair.server, pair.server), Ok(pair.server));
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
     assert_eq!(dup2(555, 555), Err(BADF));
 }
 
@@ -77,18 +78,18 @@ fn dup2_over_a_joined_socket_closes_it() {
     let (one, two) = (joined_pair(), joined_pair());
     assert_eq!(dup2(one.server, two.server), Ok(two.server));
     assert_eq!(recv(two.client, &mut [0], 0), Ok(0));
-    check_way(one.client, two.server);
-    check_way(one.server, one.client);
+    check_direction(one.client, two.server);
+    check_direction(one.server, one.client);
 }
 
 fn dup2_of_a_joined_socket_over_a_joined_one() {
     let (one, two) = (joined_pair(), joined_pair());
     let kept = dup(two.server).unwrap();
     dup2(one.server, two.server).unwrap();
-    check_way(two.client, kept);
-    check_way(one.client, two.server);
+    check_direction(two.client, kept);
+    check_direction(one.client, two.server);
     close(one.server).unwrap();
-    check_way(one.client, two.server);
+    check_direction(one.client, two.server);
 }
 
 fn dup2_of_a_file_over_a_joined_socket() {
@@ -106,14 +107,14 @@ fn dup3_sets_close_on_exec() {
     assert_eq!(fcntl(201, F_GETFD, 0), Ok(FD_CLOEXEC));
     assert_eq!(dup3(pair.server, 202, 0), Ok(202));
     assert_eq!(fcntl(202, F_GETFD, 0), Ok(0));
-    check_way(pair.client, 201);
+    check_direction(pair.client, 201);
 }
 
-fn dup3_onto_itself_is_refused() {
+fn dup3_onto_itself_is_rejected() {
     let pair = joined_pair();
     assert_eq!(dup3(pair.server, pair.server, 0), Err(INVAL));
     assert_eq!(dup3(pair.server, 203, 77), Err(INVAL));
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
 }
 
 fn fcntl_dupfd() {
@@ -122,15 +123,15 @@ fn fcntl_dupfd() {
     assert_eq!(fcntl(pair.server, F_DUPFD, 150), Ok(151));
     assert_eq!(fcntl(150, F_GETFD, 0), Ok(0));
     close(pair.server).unwrap();
-    check_way(pair.client, 150);
-    check_way(151, pair.client);
+    check_direction(pair.client, 150);
+    check_direction(151, pair.client);
 }
 
 fn fcntl_dupfd_cloexec() {
     let pair = joined_pair();
     assert_eq!(fcntl(pair.server, F_DUPFD_CLOEXEC, 150), Ok(150));
     assert_eq!(fcntl(150, F_GETFD, 0), Ok(FD_CLOEXEC));
-    check_way(pair.client, 150);
+    check_direction(pair.client, 150);
     assert_eq!(fcntl(pair.server, F_DUPFD, -1), Err(INVAL));
 }
 
@@ -141,7 +142,7 @@ fn closing_one_of_two_keeps_the_connection() {
     close(pair.server).unwrap();
     assert_eq!(recv_exact(other, 6), b"unread");
     assert_eq!(recv(pair.client, &mut [0], MSG_DONTWAIT), Err(AGAIN));
-    check_way(other, pair.client);
+    check_direction(other, pair.client);
 }
 
 fn closing_both_ends_the_connection() {
@@ -153,15 +154,15 @@ fn closing_both_ends_the_connection() {
 }
 
 fn dup_before_joining() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let other = dup(pair.server).unwrap();
-    let pair = join_up(pair);
-    check_way(pair.client, other);
+    let pair = join_both_ends(pair);
+    check_direction(pair.client, other);
     close(pair.server).unwrap();
-    check_way(other, pair.client);
+    check_direction(other, pair.client);
 }
 
-/// Opens files until all numbers up to the highest open one are taken: the next number.
+/// Opens files until all numbers up to the highest open one are used; returns the next number.
 fn first_free_above(highest: Fd) -> Fd {
     loop {
         let fd = open(c"/dev/null", libc::O_RDONLY).unwrap();
@@ -172,7 +173,7 @@ fn first_free_above(highest: Fd) -> Fd {
     }
 }
 
-fn lowest_number_after_close() {
+fn lowest_descriptor_after_close() {
     let pairs: Vec<Pair> = (0..5).map(|_| joined_pair()).collect();
     let next = first_free_above(pairs[4].server.max(pairs[4].client));
     let freed = pairs[2].server;
@@ -181,7 +182,7 @@ fn lowest_number_after_close() {
     assert_eq!(open(c"/dev/null", libc::O_RDONLY), Ok(next));
 }
 
-fn lowest_number_for_every_kind() {
+fn lowest_descriptor_for_every_call() {
     let pair = joined_pair();
     let next = first_free_above(pair.client.max(pair.server));
     let (listening, address) = listener(Family::V4);
@@ -191,11 +192,11 @@ fn lowest_number_for_every_kind() {
     assert_eq!(dup(client), Ok(next + 3));
     assert_eq!(epoll_create(), next + 4);
     assert_eq!(pipe(), [next + 5, next + 6]);
-    join_up(Pair { client, server: next + 2 });
+    join_both_ends(Pair { client, server: next + 2 });
     assert_eq!(open(c"/dev/null", libc::O_RDONLY), Ok(next + 7));
 }
 
-fn dup_of_a_closed_number() {
+fn dup_of_a_closed_descriptor() {
     let pair = joined_pair();
     close(pair.client).unwrap();
     assert_eq!(dup(pair.client), Err(BADF));
@@ -209,7 +210,7 @@ fn close_on_exec_flag() {
         fcntl(pair.server, F_SETFD, flag).unwrap();
         assert_eq!(fcntl(pair.server, F_GETFD, 0), Ok(flag));
     }
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
 }
 
 fn accepted_socket_has_no_flags() {
@@ -227,14 +228,14 @@ fn accept4_flags() {
     let client = connected(&address);
     let server = accept4(listening, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).unwrap();
     assert_eq!(fcntl(server, F_GETFD, 0), Ok(FD_CLOEXEC));
-    let pair = join_up(Pair { client, server });
+    let pair = join_both_ends(Pair { client, server });
     assert_eq!(recv(pair.server, &mut [0], 0), Err(AGAIN));
     assert_eq!(accept4(listening, 0x77), Err(INVAL));
 }
 
 #[track_caller]
 fn close_range(first: u32, last: u32, flags: u32) {
-    // SAFETY: the body names its own descriptors.
+    // SAFETY: the body passes its own descriptors.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }, 0);
 }
 
@@ -247,13 +248,13 @@ fn close_range_closes() {
     assert_eq!(send(300, b"x", 0), Err(BADF));
 }
 
-fn close_range_spares_the_rest() {
+fn close_range_leaves_other_descriptors_open() {
     let pair = joined_pair();
     dup2(pair.server, 300).unwrap();
     dup2(pair.client, 400).unwrap();
     close_range(500, u32::MAX, 0);
-    check_way(400, 300);
-    check_way(300, 400);
+    check_direction(400, 300);
+    check_direction(300, 400);
     assert_state(300, JOINED);
 }
 
@@ -262,10 +263,10 @@ fn close_range_cloexec() {
     dup2(pair.server, 300).unwrap();
     close_range(300, 300, libc::CLOSE_RANGE_CLOEXEC);
     assert_eq!(fcntl(300, F_GETFD, 0), Ok(FD_CLOEXEC));
-    check_way(pair.client, 300);
+    check_direction(pair.client, 300);
 }
 
-// glibc 2.34 and later; declared here because the libc crate leaves it out.
+// glibc 2.34 and later; declared here because the libc crate does not have it.
 unsafe extern "C" {
     fn closefrom(first: Fd);
 }
@@ -274,15 +275,15 @@ fn closefrom_closes() {
     let pair = joined_pair();
     dup2(pair.server, 300).unwrap();
     close(pair.server).unwrap();
-    // SAFETY: nobody needs the rest.
+    // SAFETY: nothing uses the other descriptors.
     unsafe { closefrom(300) };
     assert_eq!(recv(pair.client, &mut [0], 0), Ok(0));
     let fresh = joined_pair();
-    check_way(fresh.client, fresh.server);
+    check_direction(fresh.client, fresh.server);
 }
 
-/// What old daemons do: every number that could be open.
-fn closing_every_number_by_hand() {
+/// Closes every number that could be open, as old daemons do.
+fn closing_every_descriptor_one_by_one() {
     let pair = joined_pair();
     for fd in 3..4096 {
         if fd != pair.client && fd != pair.server {
@@ -290,26 +291,26 @@ fn closing_every_number_by_hand() {
         }
     }
     for _ in 0..100 {
-        check_way(pair.client, pair.server);
-        check_way(pair.server, pair.client);
+        check_direction(pair.client, pair.server);
+        check_direction(pair.server, pair.client);
     }
     let fresh = joined_pair();
-    check_way(fresh.client, fresh.server);
+    check_direction(fresh.client, fresh.server);
 }
 
-fn numbers_stay_low() {
+fn descriptors_stay_low() {
     let pairs: Vec<Pair> = (0..20).map(|_| joined_pair()).collect();
     let highest = pairs.iter().flat_map(|pair| [pair.client, pair.server]).max();
     let lowest = pairs.iter().flat_map(|pair| [pair.client, pair.server]).min();
-    // Forty numbers, a listener's in between that is free again.
+    // Forty numbers, one between them that a closed listener has freed.
     assert!(highest.unwrap() - lowest.unwrap() <= 40, "{lowest:?} to {highest:?}");
 }
 
-fn the_limit_of_descriptors() {
+fn descriptor_limit() {
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-    // SAFETY: the limit is there for the call.
+    // SAFETY: the limit is live for the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let mut files = vec![];
     let refused = loop {
         match open(c"/dev/null", libc::O_RDONLY) {
@@ -321,12 +322,12 @@ fn the_limit_of_descriptors() {
     for round in 0..100 {
         send_all(pair.client, &pattern(round, 500));
         assert_bytes(&recv_exact(pair.server, 500), &pattern(round, 500));
-        check_way(pair.server, pair.client);
+        check_direction(pair.server, pair.client);
     }
 }
 
-/// The reader may go on waiting (Linux keeps the socket for it) or see an end; it must come back
-/// when the peer speaks or ends, and nothing breaks.
+/// The reader may keep waiting (Linux keeps the socket for it) or see an end; it must return when
+/// the peer sends or ends, without a fault.
 fn close_while_another_thread_reads() {
     let pair = joined_pair();
     std::thread::scope(|scope| {
@@ -342,10 +343,10 @@ fn close_while_another_thread_reads() {
         assert!(allowed.contains(&outcome), "{outcome:?}");
     });
     let fresh = joined_pair();
-    check_way(fresh.client, fresh.server);
+    check_direction(fresh.client, fresh.server);
 }
 
-fn reuse_of_the_number_by_a_file() {
+fn descriptor_reused_by_a_file() {
     let pair = joined_pair();
     let number = pair.server;
     close(number).unwrap();
@@ -365,11 +366,11 @@ fn dup2_onto_standard_input() {
     dup2(pair.server, 0).unwrap();
     send_all(pair.client, b"later");
     assert_eq!(recv_exact(0, 12), b"unread later");
-    check_way(0, pair.client);
-    check_way(pair.client, pair.server);
+    check_direction(0, pair.client);
+    check_direction(pair.client, pair.server);
 }
 
-fn shutdown_reaches_all_copies() {
+fn shutdown_affects_all_duplicates() {
     let pair = joined_pair();
     let other = dup(pair.server).unwrap();
     shutdown(other, libc::SHUT_WR).unwrap();

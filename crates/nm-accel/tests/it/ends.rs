@@ -1,4 +1,5 @@
-//! How connections end: in order, by half, with a reset, by a killed peer, and who is told what.
+//! How connections end: in order, one direction, with a reset, by a killed peer; and which calls
+//! report it.
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, POLLHUP, POLLIN, POLLOUT, SHUT_RD, SHUT_RDWR, SHUT_WR};
 
@@ -9,13 +10,13 @@ behaviours![
     end_after_close,
     end_after_data,
     unread_bytes_are_counted_once_after_the_end,
-    unread_bytes_are_thrown_away_once_after_the_end,
+    unread_bytes_are_discarded_once_after_the_end,
     half_close_with_unread_data_before_the_peer_is_killed,
-    end_is_told_again_and_again,
+    end_is_reported_repeatedly,
     end_after_much_data,
     half_closed_still_receives,
-    half_close_with_data_on_its_way,
-    half_closes_cross,
+    half_close_with_data_in_flight,
+    both_ends_shut_write_at_once,
     send_after_own_half_close,
     send_after_own_half_close_raises_sigpipe,
     shutdown_for_reading_ends_reading,
@@ -25,7 +26,7 @@ behaviours![
     shutdown_both_wakes_a_reader,
     shutdown_for_writing_wakes_a_blocked_writer,
     shutdown_twice,
-    shutdown_with_a_wrong_word,
+    shutdown_with_an_invalid_argument,
     shutdown_before_joining,
     peer_closed_then_send_gets_a_pipe_error,
     peer_closed_then_write_raises_sigpipe,
@@ -34,9 +35,9 @@ behaviours![
     close_with_unread_data_resets_a_blocked_writer,
     reset_by_linger,
     reset_wakes_a_reader,
-    reset_error_is_told_once,
-    reset_after_data_on_its_way,
-    reset_shows_in_so_error,
+    reset_error_is_reported_once,
+    reset_after_data_in_flight,
+    reset_is_visible_in_so_error,
     recv_after_reset_and_send_after_reset,
     killed_peer_idle_is_an_end,
     killed_peer_while_reading,
@@ -48,11 +49,11 @@ behaviours![
     exit_of_the_peer_is_an_end,
     end_for_every_waiter,
     end_for_a_peeker,
-    shutdown_shows_not_connected_afterwards,
+    shutdown_returns_not_connected_afterwards,
     closed_descriptor_is_bad,
     linger_with_time_delivers,
     close_delivers_what_was_sent,
-    peer_closes_while_we_fill,
+    peer_closes_while_we_fill_the_buffer,
 ];
 
 fn end_after_close() {
@@ -80,7 +81,7 @@ fn unread_bytes_are_counted_once_after_the_end() {
     assert_bytes(&recv_to_end(pair.server).0, &pattern_at(1, 2_000, 3_000));
 }
 
-fn unread_bytes_are_thrown_away_once_after_the_end() {
+fn unread_bytes_are_discarded_once_after_the_end() {
     let pair = joined_pair();
     send_all(pair.client, &pattern(1, 5_000));
     shutdown(pair.client, SHUT_WR).unwrap();
@@ -103,7 +104,7 @@ fn half_close_with_unread_data_before_the_peer_is_killed() {
     waitpid(child.0).unwrap();
 }
 
-fn end_is_told_again_and_again() {
+fn end_is_reported_repeatedly() {
     let pair = joined_nonblocking();
     shutdown(pair.client, SHUT_WR).unwrap();
     wait_for(pair.server, POLLIN);
@@ -139,7 +140,7 @@ fn half_closed_still_receives() {
     assert_eq!(recv(pair.client, &mut [0], 0), Ok(0));
 }
 
-fn half_close_with_data_on_its_way() {
+fn half_close_with_data_in_flight() {
     let pair = joined_pair();
     let sent = fill(pair.client, 4);
     shutdown(pair.client, SHUT_WR).unwrap();
@@ -150,7 +151,7 @@ fn half_close_with_data_on_its_way() {
     assert_eq!(recv_exact(pair.client, 6), b"thanks");
 }
 
-fn half_closes_cross() {
+fn both_ends_shut_write_at_once() {
     let pair = joined_pair();
     send_all(pair.client, b"a");
     send_all(pair.server, b"b");
@@ -244,7 +245,7 @@ fn shutdown_twice() {
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Ok(0));
 }
 
-fn shutdown_with_a_wrong_word() {
+fn shutdown_with_an_invalid_argument() {
     let pair = joined_pair();
     assert_eq!(shutdown(pair.client, 17), Err(INVAL));
     one_byte(pair.client, pair.server);
@@ -252,7 +253,7 @@ fn shutdown_with_a_wrong_word() {
 }
 
 fn shutdown_before_joining() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     shutdown(pair.client, SHUT_WR).unwrap();
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Ok(0));
     for round in 0..200 {
@@ -263,9 +264,9 @@ fn shutdown_before_joining() {
     assert_eq!(recv(pair.client, &mut [0; 4], 0), Ok(0));
 }
 
-/// Sends until the error comes; the first sends after a close may still succeed.
+/// Sends until the error arrives; the first sends after a close may still succeed.
 #[track_caller]
-fn send_until_refused(fd: Fd) -> Errno {
+fn send_until_error(fd: Fd) -> Errno {
     let mut refused = None;
     eventually("a send is refused", || {
         refused = send(fd, b"x", MSG_NOSIGNAL).err();
@@ -279,7 +280,7 @@ fn peer_closed_then_send_gets_a_pipe_error() {
     close(pair.client).unwrap();
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Ok(0));
     assert_eq!(send(pair.server, b"first", MSG_NOSIGNAL), Ok(5));
-    let refused = send_until_refused(pair.server);
+    let refused = send_until_error(pair.server);
     assert_eq!(refused, PIPE);
 }
 
@@ -343,7 +344,7 @@ fn reset_wakes_a_reader() {
     });
 }
 
-fn reset_error_is_told_once() {
+fn reset_error_is_reported_once() {
     let pair = joined_pair();
     close_with_reset(pair.client);
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Err(RESET));
@@ -351,8 +352,8 @@ fn reset_error_is_told_once() {
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Ok(0));
 }
 
-/// Data that was there before the reset is still given, then the reset is told.
-fn reset_after_data_on_its_way() {
+/// Data that arrived before the reset is still returned, then the reset is reported.
+fn reset_after_data_in_flight() {
     let pair = joined_pair();
     send_all(pair.client, b"before");
     wait_for(pair.server, POLLIN);
@@ -362,7 +363,7 @@ fn reset_after_data_on_its_way() {
     assert_eq!((&got[..], how), (&b"before"[..], Err(RESET)));
 }
 
-fn reset_shows_in_so_error() {
+fn reset_is_visible_in_so_error() {
     let pair = joined_pair();
     close_with_reset(pair.client);
     wait_for(pair.server, POLLHUP);
@@ -381,14 +382,14 @@ fn recv_after_reset_and_send_after_reset() {
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Ok(0));
 }
 
-fn sleep_for_ever(_: Fd) {
+fn sleep_forever(_: Fd) {
     loop {
         pause_ms(1000);
     }
 }
 
 fn killed_peer_idle_is_an_end() {
-    let (fd, child) = joined_with_child(sleep_for_ever);
+    let (fd, child) = joined_with_child(sleep_forever);
     child.kill();
     assert_eq!(recv(fd, &mut [0; 4], 0), Ok(0));
 }
@@ -418,9 +419,9 @@ fn killed_peer_while_writing() {
 }
 
 fn killed_peer_with_our_data_unread_is_a_reset() {
-    let (fd, child) = joined_with_child(sleep_for_ever);
+    let (fd, child) = joined_with_child(sleep_forever);
     send_all(fd, b"never read");
-    // Linux sends the reset only once it has acknowledged the data, which it may put off by 40 ms.
+    // Linux sends the reset only once it has acknowledged the data, which it may delay by 40 ms.
     pause_ms(120);
     child.kill();
     assert_eq!(recv(fd, &mut [0; 4], 0), Err(RESET));
@@ -429,7 +430,7 @@ fn killed_peer_with_our_data_unread_is_a_reset() {
 fn killed_peer_after_its_data() {
     let (fd, child) = joined_with_child(|fd| {
         send_all(fd, &pattern(7, 50_000));
-        sleep_for_ever(fd);
+        sleep_forever(fd);
     });
     eventually("all has come", || unread(fd) == 50_000);
     child.kill();
@@ -517,7 +518,7 @@ fn end_for_a_peeker() {
     assert_eq!(recv(pair.server, &mut buffer, libc::MSG_PEEK), Ok(0));
 }
 
-fn shutdown_shows_not_connected_afterwards() {
+fn shutdown_returns_not_connected_afterwards() {
     let pair = joined_pair();
     close(pair.client).unwrap();
     assert_eq!(recv(pair.server, &mut [0], 0), Ok(0));
@@ -558,7 +559,7 @@ fn close_delivers_what_was_sent() {
     assert_eq!(how, Ok(()));
 }
 
-fn peer_closes_while_we_fill() {
+fn peer_closes_while_we_fill_the_buffer() {
     let pair = joined_nonblocking();
     fill(pair.client, 8);
     assert_eq!(ready(pair.client, POLLOUT, 0), 0);

@@ -1,4 +1,4 @@
-//! Readiness by epoll: level, edge, one shot, exclusive, sets in sets, sets and processes.
+//! Readiness by epoll: level, edge, one shot, exclusive, nested sets, sets and processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -8,32 +8,32 @@ use crate::calls::*;
 use crate::support::*;
 
 behaviours![
-    level_shows_data_until_it_is_read,
-    level_shows_room,
-    level_shows_room_after_full,
+    level_reports_data_until_it_is_read,
+    level_reports_space,
+    level_reports_space_after_full,
     level_wakes_for_data,
-    level_wakes_for_room,
-    edge_shows_data_once,
-    edge_shows_more_data_again,
-    edge_shows_room_once_after_full,
-    edge_shows_what_was_there_at_the_start,
-    edge_shows_the_end,
-    edge_again_after_modification,
-    oneshot_shows_once_until_armed,
+    level_wakes_for_space,
+    edge_reports_data_once,
+    edge_reports_more_data_again,
+    edge_reports_space_once_after_full,
+    edge_reports_data_that_was_present_at_add,
+    edge_reports_the_end,
+    edge_is_reported_again_after_modification,
+    oneshot_reports_once_until_rearmed,
     oneshot_edge,
-    exclusive_wakes_somebody,
-    end_shows_unasked_flags,
-    half_close_shows_rdhup,
-    reset_shows_err_and_hup,
-    data_of_the_program_comes_back,
-    add_twice_is_refused,
-    modify_unknown_is_refused,
-    delete_unknown_is_refused,
+    exclusive_wakes_a_waiter,
+    end_is_reported_without_being_requested,
+    half_close_reports_rdhup,
+    reset_reports_err_and_hup,
+    program_data_is_returned,
+    add_twice_is_rejected,
+    modify_unknown_is_rejected,
+    delete_unknown_is_rejected,
     errors_of_wait,
-    a_set_in_itself_is_refused,
+    set_in_itself_is_rejected,
     modify_changes_interest,
     delete_stops_reports,
-    no_interest_still_shows_hang_up,
+    hang_up_is_reported_without_interest,
     added_before_connect,
     added_before_joining,
     added_while_listening_and_accepted,
@@ -41,23 +41,23 @@ behaviours![
     edge_waiting_while_the_connection_joins,
     close_removes,
     duplicate_keeps_the_registration,
-    two_numbers_of_one_socket,
-    number_reused_after_close,
+    two_descriptors_of_one_socket,
+    descriptor_reused_after_close,
     one_socket_in_two_sets,
     both_ends_in_one_set,
-    mixes_kinds,
-    few_places_are_shared_fairly,
-    each_socket_comes_once_in_a_call,
+    mixes_sockets_and_other_descriptors,
+    small_event_array_is_shared_fairly,
+    each_socket_is_reported_once_per_call,
     hundred_sockets,
     several_threads_in_one_set,
-    several_threads_each_event_once,
+    several_threads_receive_each_event_once,
     added_by_another_thread_while_waiting,
-    a_set_polled,
-    a_set_selected,
-    a_set_in_a_set,
-    a_set_waited_for_by_poll,
-    a_set_after_fork,
-    a_duplicate_of_a_set,
+    set_watched_by_poll,
+    set_watched_by_select,
+    nested_set,
+    poll_waits_for_a_set,
+    set_after_fork,
+    duplicate_of_a_set,
     pwait_with_a_signal_mask,
     pwait2_below_a_millisecond,
     wait_is_interrupted,
@@ -74,7 +74,7 @@ const ERR: u32 = libc::EPOLLERR as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
-/// A new set with one socket in it, under its own number.
+/// A new set with one socket in it, with its own number as data.
 #[track_caller]
 fn set_of(fd: Fd, events: u32) -> Fd {
     let set = epoll_create();
@@ -87,7 +87,7 @@ fn add(set: Fd, fd: Fd, events: u32) {
     epoll_ctl(set, EPOLL_CTL_ADD, fd, events, fd as u64).unwrap();
 }
 
-/// What the set shows of its sockets by now; waits for the first.
+/// The data of the sockets that the set reports; waits for the first.
 #[track_caller]
 fn soon(set: Fd) -> Vec<(u32, u64)> {
     epoll_wait(set, 16, SOON_MS).unwrap()
@@ -98,13 +98,13 @@ fn now(set: Fd) -> Vec<(u32, u64)> {
     epoll_wait(set, 16, 0).unwrap()
 }
 
-/// Nothing shows, not even somewhat later.
+/// The set reports nothing, now and a little later.
 #[track_caller]
 fn quiet(set: Fd) {
     assert_eq!(epoll_wait(set, 16, 30), Ok(vec![]));
 }
 
-fn level_shows_data_until_it_is_read() {
+fn level_reports_data_until_it_is_read() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     quiet(set);
@@ -119,7 +119,7 @@ fn level_shows_data_until_it_is_read() {
     assert_state(pair.server, JOINED);
 }
 
-fn level_shows_room() {
+fn level_reports_space() {
     let pair = joined_pair();
     let set = set_of(pair.client, IN | OUT);
     assert_eq!(now(set), [(OUT, pair.client as u64)]);
@@ -128,7 +128,7 @@ fn level_shows_room() {
     assert_eq!(now(set), [(IN | OUT, pair.client as u64)]);
 }
 
-fn level_shows_room_after_full() {
+fn level_reports_space_after_full() {
     let pair = joined_pair();
     let set = set_of(pair.client, OUT);
     let sent = fill(pair.client, 1);
@@ -149,7 +149,7 @@ fn level_wakes_for_data() {
     });
 }
 
-fn level_wakes_for_room() {
+fn level_wakes_for_space() {
     let pair = joined_pair();
     let set = set_of(pair.client, OUT);
     let sent = fill(pair.client, 1);
@@ -162,7 +162,7 @@ fn level_wakes_for_room() {
     });
 }
 
-fn edge_shows_data_once() {
+fn edge_reports_data_once() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | EDGE);
     quiet(set);
@@ -173,7 +173,7 @@ fn edge_shows_data_once() {
     quiet(set);
 }
 
-fn edge_shows_more_data_again() {
+fn edge_reports_more_data_again() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | EDGE);
     for _ in 0..10 {
@@ -186,7 +186,7 @@ fn edge_shows_more_data_again() {
     assert_eq!(soon(set), [(IN, pair.server as u64)]);
 }
 
-fn edge_shows_room_once_after_full() {
+fn edge_reports_space_once_after_full() {
     let pair = joined_pair();
     let set = set_of(pair.client, OUT | EDGE);
     assert_eq!(now(set), [(OUT, pair.client as u64)]);
@@ -197,7 +197,7 @@ fn edge_shows_room_once_after_full() {
     assert_eq!(soon(set), [(OUT, pair.client as u64)]);
 }
 
-fn edge_shows_what_was_there_at_the_start() {
+fn edge_reports_data_that_was_present_at_add() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     wait_for(pair.server, POLLIN);
@@ -206,7 +206,7 @@ fn edge_shows_what_was_there_at_the_start() {
     quiet(set);
 }
 
-fn edge_shows_the_end() {
+fn edge_reports_the_end() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | RDHUP | EDGE);
     shutdown(pair.client, SHUT_WR).unwrap();
@@ -214,7 +214,7 @@ fn edge_shows_the_end() {
     quiet(set);
 }
 
-fn edge_again_after_modification() {
+fn edge_is_reported_again_after_modification() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | EDGE);
     send_all(pair.client, b"x");
@@ -225,7 +225,7 @@ fn edge_again_after_modification() {
     quiet(set);
 }
 
-fn oneshot_shows_once_until_armed() {
+fn oneshot_reports_once_until_rearmed() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | ONCE);
     send_all(pair.client, b"x");
@@ -253,7 +253,7 @@ fn oneshot_edge() {
     assert_eq!(soon(set), [(IN, 1)]);
 }
 
-fn exclusive_wakes_somebody() {
+fn exclusive_wakes_a_waiter() {
     let pair = joined_pair();
     let exclusive = IN | libc::EPOLLEXCLUSIVE as u32;
     let sets = [set_of(pair.server, exclusive), set_of(pair.server, exclusive)];
@@ -275,7 +275,7 @@ fn exclusive_wakes_somebody() {
     assert!(woken.load(SeqCst) > 0);
 }
 
-fn end_shows_unasked_flags() {
+fn end_is_reported_without_being_requested() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | OUT);
     close(pair.client).unwrap();
@@ -286,7 +286,7 @@ fn end_shows_unasked_flags() {
     assert_eq!(now(set), [(IN | OUT | HUP, pair.server as u64)]);
 }
 
-fn half_close_shows_rdhup() {
+fn half_close_reports_rdhup() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | RDHUP);
     send_all(pair.client, b"x");
@@ -297,7 +297,7 @@ fn half_close_shows_rdhup() {
     assert_eq!(now(set), [(IN | RDHUP, pair.server as u64)]);
 }
 
-fn reset_shows_err_and_hup() {
+fn reset_reports_err_and_hup() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | OUT | RDHUP);
     close_with_reset(pair.client);
@@ -305,7 +305,7 @@ fn reset_shows_err_and_hup() {
     assert_eq!(now(set), [(IN | OUT | RDHUP | ERR | HUP, pair.server as u64)]);
 }
 
-fn data_of_the_program_comes_back() {
+fn program_data_is_returned() {
     let set = epoll_create();
     let odd = [0, 1, u64::MAX, 1 << 63, 0xffff_ffff, 0x8000_0000_0000_0001, 0x5a5a_5a5a << 32];
     let pairs = odd.map(|data| {
@@ -328,7 +328,7 @@ fn data_of_the_program_comes_back() {
     }
 }
 
-fn add_twice_is_refused() {
+fn add_twice_is_rejected() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     let again = epoll_ctl(set, EPOLL_CTL_ADD, pair.server, OUT, 0);
@@ -337,14 +337,14 @@ fn add_twice_is_refused() {
     assert_eq!(soon(set), [(IN, pair.server as u64)]);
 }
 
-fn modify_unknown_is_refused() {
+fn modify_unknown_is_rejected() {
     let pair = joined_pair();
     let set = epoll_create();
     let result = epoll_ctl(set, EPOLL_CTL_MOD, pair.server, IN, 0);
     assert_eq!(result, Err(Errno(libc::ENOENT)));
 }
 
-fn delete_unknown_is_refused() {
+fn delete_unknown_is_rejected() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     assert_eq!(epoll_ctl(set, EPOLL_CTL_DEL, pair.client, 0, 0), Err(Errno(libc::ENOENT)));
@@ -363,7 +363,7 @@ fn errors_of_wait() {
     assert_eq!(epoll_ctl(pair.server, EPOLL_CTL_ADD, pair.client, IN, 0), Err(INVAL));
 }
 
-fn a_set_in_itself_is_refused() {
+fn set_in_itself_is_rejected() {
     let set = epoll_create();
     assert_eq!(epoll_ctl(set, EPOLL_CTL_ADD, set, IN, 0), Err(INVAL));
     let file = open(c"/proc/self/status", libc::O_RDONLY).unwrap();
@@ -394,7 +394,7 @@ fn delete_stops_reports() {
     assert_eq!(soon(set).len(), 1);
 }
 
-fn no_interest_still_shows_hang_up() {
+fn hang_up_is_reported_without_interest() {
     let pair = joined_pair();
     let set = set_of(pair.server, 0);
     send_all(pair.client, b"x");
@@ -411,7 +411,7 @@ fn added_before_connect() {
     assert_eq!(connect(client, &address), Err(Errno(libc::EINPROGRESS)));
     let server = accept(listening).unwrap();
     eventually("connected", || now(set) == [(OUT, client as u64)]);
-    let pair = join_up(Pair { client, server });
+    let pair = join_both_ends(Pair { client, server });
     epoll_ctl(set, EPOLL_CTL_MOD, client, IN, 9).unwrap();
     quiet(set);
     send_all(pair.server, b"x");
@@ -419,10 +419,10 @@ fn added_before_connect() {
 }
 
 fn added_before_joining() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let set = set_of(pair.server, IN);
     let edge = set_of(pair.client, IN | EDGE);
-    let pair = join_up(pair);
+    let pair = join_both_ends(pair);
     now(edge);
     quiet(set);
     send_all(pair.client, b"x");
@@ -440,15 +440,15 @@ fn added_while_listening_and_accepted() {
     let server = accept(listening).unwrap();
     add(set, server, IN);
     quiet(set);
-    let pair = join_up(Pair { client, server });
+    let pair = join_both_ends(Pair { client, server });
     send_all(pair.client, b"x");
     assert_eq!(soon(set), [(IN, server as u64)]);
 }
 
-/// Somebody waits in the set while the connection moves by traffic of the other direction.
+/// A thread waits for the set while the connection joins by traffic of the other direction.
 #[track_caller]
 fn check_waiting_while_joining(events: u32) {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let set = set_of(pair.server, events);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -495,7 +495,7 @@ fn duplicate_keeps_the_registration() {
     quiet(set);
 }
 
-fn two_numbers_of_one_socket() {
+fn two_descriptors_of_one_socket() {
     let pair = joined_pair();
     let other = dup(pair.server).unwrap();
     let set = set_of(pair.server, IN);
@@ -509,7 +509,7 @@ fn two_numbers_of_one_socket() {
     }
 }
 
-fn number_reused_after_close() {
+fn descriptor_reused_after_close() {
     let set = epoll_create();
     for round in 0..50 {
         let pair = joined_pair();
@@ -547,12 +547,12 @@ fn both_ends_in_one_set() {
     }
 }
 
-fn mixes_kinds() {
+fn mixes_sockets_and_other_descriptors() {
     let pair = joined_pair();
     let [out, into] = pipe();
     let (listening, address) = listener(Family::V4);
     let event = eventfd();
-    // SAFETY: a call about numbers; the time is there for the second one.
+    // SAFETY: no pointers but the time, which is live for the call.
     let timer = unsafe {
         let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, 0);
         let after =
@@ -581,8 +581,8 @@ fn mixes_kinds() {
     }
 }
 
-/// With one place a call, everybody who is ready must come up soon.
-fn few_places_are_shared_fairly() {
+/// With room for one event per call, every ready socket must be reported soon.
+fn small_event_array_is_shared_fairly() {
     let set = epoll_create();
     let pairs: Vec<Pair> = (0..10).map(|_| joined_pair()).collect();
     let [out, into] = pipe();
@@ -602,18 +602,18 @@ fn few_places_are_shared_fairly() {
     assert_eq!(seen.len(), 11, "only {seen:?} came up in 100 calls");
 }
 
-/// Whatever else has rung, and however many places there are.
-fn each_socket_comes_once_in_a_call() {
+/// Independent of other doorbells, and of the size of the event array.
+fn each_socket_is_reported_once_per_call() {
     for fresh_count in 1..6 {
         let joined: Vec<Pair> = (0..3).map(|_| joined_pair()).collect();
-        let fresh: Vec<Pair> = (0..fresh_count).map(|_| fresh_pair()).collect();
+        let fresh: Vec<Pair> = (0..fresh_count).map(|_| unused_pair()).collect();
         let set = epoll_create();
         for pair in joined.iter().chain(&fresh) {
             add(set, pair.server, IN);
         }
         fresh.iter().for_each(|pair| send_all(pair.client, b"x"));
         for places in 1..=2 * joined.len() + fresh.len() {
-            // A set that is waited for from outside wants to be woken by all that is in it.
+            // A set that is watched from outside must be woken by all its members.
             ready(set, POLLIN, 0);
             joined.iter().for_each(|pair| send_all(pair.client, b"x"));
             let found = epoll_wait(set, places, 1000).unwrap();
@@ -664,7 +664,7 @@ fn several_threads_in_one_set() {
     assert_eq!(got.load(SeqCst), 300);
 }
 
-fn several_threads_each_event_once() {
+fn several_threads_receive_each_event_once() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN | EDGE);
     let seen = AtomicUsize::new(0);
@@ -692,7 +692,7 @@ fn added_by_another_thread_while_waiting() {
     });
 }
 
-fn a_set_polled() {
+fn set_watched_by_poll() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     assert_eq!(ready(set, POLLIN, 0), 0);
@@ -704,7 +704,7 @@ fn a_set_polled() {
     wait_for(set, POLLIN);
 }
 
-fn a_set_selected() {
+fn set_watched_by_select() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     send_all(pair.client, b"x");
@@ -712,7 +712,7 @@ fn a_set_selected() {
     assert_eq!(select(Some(&mut reads), None, None, None), Ok(1));
 }
 
-fn a_set_in_a_set() {
+fn nested_set() {
     let pair = joined_pair();
     let inner = set_of(pair.server, IN);
     let outer = set_of(inner, IN);
@@ -726,7 +726,7 @@ fn a_set_in_a_set() {
     }
 }
 
-fn a_set_waited_for_by_poll() {
+fn poll_waits_for_a_set() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     std::thread::scope(|scope| {
@@ -738,7 +738,7 @@ fn a_set_waited_for_by_poll() {
     assert_eq!(now(set), [(IN, pair.server as u64)]);
 }
 
-fn a_set_after_fork() {
+fn set_after_fork() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     let child = spawn(|| {
@@ -756,7 +756,7 @@ fn a_set_after_fork() {
     child.join();
 }
 
-fn a_duplicate_of_a_set() {
+fn duplicate_of_a_set() {
     let pair = joined_pair();
     let set = set_of(pair.server, IN);
     let other = dup(set).unwrap();
@@ -772,7 +772,7 @@ fn pwait_with_a_signal_mask() {
     let set = set_of(pair.server, IN);
     handle(libc::SIGUSR1, counted, libc::SA_RESTART);
     block(libc::SIGUSR1, true);
-    // SAFETY: a signal to this very thread, which has a handler for it.
+    // SAFETY: a signal to this thread, which has a handler for it.
     unsafe { libc::raise(libc::SIGUSR1) };
     assert_eq!(epoll_pwait(set, 4, 10, Some(&only(libc::SIGUSR1))), Ok(vec![]));
     assert_eq!(HANDLED.load(SeqCst), 0);
@@ -834,7 +834,7 @@ fn echo_server_with_many_clients() {
     server.join();
 }
 
-/// Echoes to `clients` connections and ends with the last of them.
+/// Echoes to `clients` connections and returns after the last of them.
 fn serve(listening: Fd, clients: usize, events: u32) {
     let set = set_of(listening, IN);
     let (mut ended, mut buffer) = (0, vec![0; 65_536]);

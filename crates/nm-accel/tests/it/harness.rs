@@ -1,7 +1,7 @@
-//! Runs one body in a process of its own: the test binary starts itself again, with the library in
-//! front of libc from the first instruction or without it, and a variable that names the body. The
-//! body runs before `main`, on the main thread, with nobody else in the process, so that signals,
-//! forks and descriptor numbers are the body's own.
+//! Runs one body in a process of its own: the test binary starts itself again, with the library
+//! preloaded or without it, and a variable that names the body. The body runs before `main`, on the
+//! main thread, with no other thread in the process, so that signals, forks and descriptor numbers
+//! are the body's own.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,28 +16,29 @@ use std::time::Duration;
 
 use nm_sys::clock::Deadline;
 
-/// What stands between the body and the kernel.
+/// Whether the body runs on the kernel alone or with the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Kernel,
     Accelerated,
 }
 
-/// A body under its full name.
+/// A body and its full name.
 pub(crate) type Body = (&'static str, fn());
 
-/// Names the body that this process is there for.
+/// Names the body that this process runs.
 const BODY: &str = "NEARMETAL_TEST_BODY";
 /// The library under test, for bodies that start programs with it.
 const LIBRARY: &str = "NEARMETAL_TEST_LIBRARY";
-/// After this a body hangs. Bodies need well under a second on a quiet machine.
+/// A body that takes longer hangs. Bodies need well under a second on a quiet machine.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Exit status of a body that panicked.
 const FAILED: i32 = 101;
 
-/// Starts the body `name` on `side` and demands that it comes to a good end.
+/// Runs the body `name` on `side` and requires that it succeeds.
 pub(crate) fn check(side: Side, bodies: &[Body], name: &str) {
-    let full = bodies.iter().map(|(full, _)| *full).find(|full| full.ends_with(name));
+    let full =
+        bodies.iter().map(|(full, _)| *full).find(|full| full.rsplit("::").next() == Some(name));
     let full = full.expect("a body that is registered");
     let mut output = tempfile::tempfile().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -51,16 +52,16 @@ pub(crate) fn check(side: Side, bodies: &[Body], name: &str) {
     unsafe { command.pre_exec(keep_only_standard_streams) };
     let mut child = command.spawn().unwrap();
     let ended = wait(&mut child, LIMIT);
-    let report = ended.is_none().then(|| interrogate(&child));
+    let report = ended.is_none().then(|| describe_hanging_processes(&child));
     end_group(&mut child);
     if let Some(fault) = fault(ended, report) {
         panic!("{full} on {side:?} {fault}\n{}", text_of(&mut output));
     }
 }
 
-/// Bodies count descriptors: what the caller of the tests left open must not be there.
+/// Bodies count descriptors, so those that the caller of the tests left open must be closed.
 fn keep_only_standard_streams() -> std::io::Result<()> {
-    // SAFETY: numbers.
+    // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Ok(())
 }
@@ -84,7 +85,7 @@ fn text_of(output: &mut File) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Puts the library in front of a program. It joins connections at once.
+/// Preloads the library into a program, which then joins connections at once.
 pub(crate) fn accelerate(command: &mut Command, library: &Path) {
     command.env("LD_PRELOAD", library).env(LIBRARY, library);
     if std::env::var_os("NEARMETAL_ACCEL_AFTER").is_none() {
@@ -107,9 +108,9 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Asks every process of a group that hangs where it is: its last call by the bodies' own record,
-/// and what the kernel says of each thread.
-fn interrogate(child: &Child) -> String {
+/// Describes where every process of a hanging group waits: its last call as recorded by the bodies,
+/// and the kernel's state of each thread.
+fn describe_hanging_processes(child: &Child) -> String {
     let group = child.id().cast_signed();
     let mut report = String::new();
     for process in processes_of(group) {
@@ -137,12 +138,12 @@ fn processes_of(group: i32) -> Vec<i32> {
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     numbers
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        // SAFETY: a question about a number.
+        // SAFETY: queries a number.
         .filter(|process| unsafe { libc::getpgid(*process) } == group)
         .collect()
 }
 
-/// Ends whatever a body left behind, at its good end too.
+/// Kills the processes that a body has left, also after it succeeded.
 fn end_group(child: &mut Child) {
     let group = child.id().cast_signed();
     for process in processes_of(group) {
@@ -203,41 +204,41 @@ fn state_function() -> Option<StateFunction> {
     }
 }
 
-/// What the library says of a descriptor: 0 unknown, 1 kernel, 2 candidate, 3 joined, 4 in part;
-/// nothing on the kernel.
+/// The library's state of a descriptor: 0 unknown, 1 kernel, 2 candidate, 3 joined, 4 in part; none
+/// without the library.
 pub(crate) fn state(fd: libc::c_int) -> Option<i32> {
-    // SAFETY: any number may be asked about.
+    // SAFETY: any number may be passed.
     state_function().map(|ask| unsafe { ask(fd) })
 }
 
 /// The latest call that this process made through [`crate::calls`].
 static LATEST: AtomicPtr<Location<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Notes where this process is, for the report about a body that hangs.
+/// Records the current call, for the report about a body that hangs.
 #[track_caller]
 pub(crate) fn mark() {
     LATEST.store(std::ptr::from_ref(Location::caller()).cast_mut(), Relaxed);
 }
 
-/// Tells where this process was last.
-extern "C" fn confess(_signal: libc::c_int) {
-    // SAFETY: null or a location that lives for ever.
+/// Prints the last call of this process.
+extern "C" fn print_last_call(_signal: libc::c_int) {
+    // SAFETY: null or a static location.
     let at = unsafe { LATEST.load(Relaxed).as_ref() };
     let at = at.map_or((String::new(), 0), |at| (at.file().to_owned(), at.line()));
     note(&format!("process {} was last at {}:{}", std::process::id(), at.0, at.1));
 }
 
-/// Writes a line to the output that the test's message shows.
+/// Writes a line to the output that is part of the test's message.
 pub(crate) fn note(line: &str) {
     let line = format!("{line}\n");
-    // SAFETY: the bytes are there; the call has a number of its own, past everybody's wrappers.
+    // SAFETY: the bytes are live; the call by number bypasses all wrappers.
     unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
 /// Runs `body` and ends the process: 0, or [`FAILED`] if it panicked.
 pub(crate) fn run_and_exit(body: impl FnOnce()) -> ! {
     let status = if catch_unwind(AssertUnwindSafe(body)).is_ok() { 0 } else { FAILED };
-    // SAFETY: nothing of this process needs to be tidied up.
+    // SAFETY: this process has nothing to clean up.
     unsafe { libc::_exit(status) }
 }
 
@@ -250,8 +251,8 @@ extern "C" fn start() {
     }
     run_and_exit(|| {
         let wanted = std::env::var(BODY).unwrap();
-        // SAFETY: the handler is a function of the right shape and lives for ever.
-        unsafe { libc::signal(libc::SIGXCPU, confess as *const () as libc::sighandler_t) };
+        // SAFETY: the handler is a function of the right type, valid as long as the process.
+        unsafe { libc::signal(libc::SIGXCPU, print_last_call as *const () as libc::sighandler_t) };
         let bodies = crate::BODIES.iter().flat_map(|module| module.iter());
         let body = bodies.into_iter().find(|(name, _)| *name == wanted);
         body.unwrap_or_else(|| panic!("no body is called {wanted}")).1();
@@ -263,7 +264,7 @@ extern "C" fn start() {
 static START: extern "C" fn() = start;
 
 /// The command that runs the body `name` of this binary in another process, as a peer that is
-/// accelerated or not, whatever this process is.
+/// accelerated or not, independent of this process.
 pub(crate) fn another(name: &str, side: Side) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(BODY, name).env_remove("LD_PRELOAD");
@@ -273,7 +274,7 @@ pub(crate) fn another(name: &str, side: Side) -> Command {
     command
 }
 
-/// A C string of what must not hold a zero.
+/// A C string of a text without a zero byte.
 pub(crate) fn c_string(text: &str) -> CString {
     CString::new(text).unwrap()
 }

@@ -1,7 +1,7 @@
-//! A peer that means harm: a program without the library that speaks the meeting's protocol, brings
-//! nonsense, or joins in earnest and then scribbles over the shared memory. Only its own bytes may
-//! suffer. Each body lives in a network namespace of its own, so that the only meeting is the one
-//! under attack.
+//! A hostile peer: a program without the library that speaks the rendezvous protocol, sends invalid
+//! data, or joins correctly and then overwrites the shared memory. Only its own bytes may suffer.
+//! Each body runs in a network namespace of its own, so that the only rendezvous is that of the
+//! connection under attack.
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -16,28 +16,28 @@ use nm_sys::clock::{Deadline, Moment};
 
 use crate::calls::*;
 use crate::harness::{Body, Side, another, c_string, note, state};
-use crate::spaces::own_network;
+use crate::spaces::enter_own_network;
 use crate::support::*;
 
 accelerated_only![
-    garbage_at_the_meeting,
-    wrong_version_at_the_meeting,
-    wrong_size_at_the_meeting,
-    no_memory_at_the_meeting,
-    unsealed_memory_at_the_meeting,
-    short_memory_at_the_meeting,
-    file_in_place_of_memory_at_the_meeting,
-    gone_at_once_from_the_meeting,
-    silent_at_the_meeting,
-    another_user_at_the_meeting,
-    scribbling_while_we_receive,
-    scribbling_while_we_send,
-    scribbling_while_we_wait,
-    scribbling_over_the_control_words,
+    rendezvous_with_garbage,
+    rendezvous_with_wrong_version,
+    rendezvous_with_wrong_size,
+    rendezvous_without_memory,
+    rendezvous_with_unsealed_memory,
+    rendezvous_with_short_memory,
+    rendezvous_offers_a_file_instead_of_memory,
+    rendezvous_peer_disconnects_at_once,
+    rendezvous_peer_is_silent,
+    rendezvous_with_another_user,
+    overwriting_while_we_receive,
+    overwriting_while_we_send,
+    overwriting_while_we_wait,
+    overwriting_the_control_words,
     squatter_that_never_answers,
     squatter_of_another_user,
-    squatter_that_scribbles_while_we_receive,
-    squatter_that_scribbles_while_we_send,
+    squatter_that_overwrites_while_we_receive,
+    squatter_that_overwrites_while_we_send,
 ];
 
 /// Program of the peer.
@@ -46,20 +46,20 @@ pub(crate) const PEERS: &[Body] =
 
 const MANNER: &str = "NEARMETAL_TEST_MANNER";
 const PORT: &str = "NEARMETAL_TEST_PORT";
-/// The version that the meeting speaks; see `meet.rs`.
+/// Version of the rendezvous protocol; see `rendezvous.rs`.
 const VERSION: u32 = 1;
-/// Bytes and answers before the attack, so that the accelerated end has opened the meeting.
+/// Messages before the attack, so that the accelerated end has opened the rendezvous.
 const ROUNDS: usize = 20;
 
-/// A connection to a peer that attacks by `manner`, after the first messages.
+/// A connection to a peer that attacks by `attack_kind`, after the first messages.
 #[track_caller]
-fn attacked(manner: &str) -> (Fd, Child) {
-    if manner.starts_with("squatter") {
-        return squatted(manner);
+fn attacked(attack_kind: &str) -> (Fd, Child) {
+    if attack_kind.starts_with("squatter") {
+        return squatted(attack_kind);
     }
     let (listening, address) = listener(Family::V4);
     let mut peer = another(concat!(module_path!(), "::attack"), Side::Kernel);
-    peer.env(MANNER, manner).env(PORT, address.port().to_string());
+    peer.env(MANNER, attack_kind).env(PORT, address.port().to_string());
     let peer = peer.spawn().unwrap();
     let fd = accept(listening).unwrap();
     for _ in 0..ROUNDS {
@@ -69,13 +69,13 @@ fn attacked(manner: &str) -> (Fd, Child) {
     (fd, peer)
 }
 
-/// A connection to a server that sits on the meeting's name.
+/// A connection to a server that listens on the rendezvous name of an accelerated server.
 #[track_caller]
-fn squatted(manner: &str) -> (Fd, Child) {
+fn squatted(attack_kind: &str) -> (Fd, Child) {
     let (listening, address) = listener(Family::V4);
     let mut peer = another(concat!(module_path!(), "::squat"), Side::Kernel);
-    peer.env(MANNER, manner).env(PORT, listening.to_string());
-    // Only this descriptor of the body outlives the exec.
+    peer.env(MANNER, attack_kind).env(PORT, listening.to_string());
+    // Only this descriptor of the body stays open across the exec.
     fcntl(listening, libc::F_SETFD, 0).unwrap();
     let peer = peer.spawn().unwrap();
     close(listening).unwrap();
@@ -87,11 +87,11 @@ fn squatted(manner: &str) -> (Fd, Child) {
     (fd, peer)
 }
 
-/// The connection goes on until the kernel has it for good, and nothing is lost.
+/// The connection continues until it has returned to the kernel, and nothing is lost.
 #[track_caller]
-fn check_goes_back(manner: &str) {
-    own_network();
-    let (fd, mut peer) = attacked(manner);
+fn check_returns_to_kernel(attack_kind: &str) {
+    enter_own_network();
+    let (fd, mut peer) = attacked(attack_kind);
     let deadline = Deadline::after(SOON);
     let mut round = 0;
     while state(fd) != Some(KERNEL) {
@@ -106,50 +106,50 @@ fn check_goes_back(manner: &str) {
     }
     shutdown(fd, libc::SHUT_WR).unwrap();
     assert_eq!(recv_to_end(fd).1, Ok(()));
-    assert!(peer.wait().unwrap().success(), "the squatter was not asked for");
+    assert!(peer.wait().unwrap().success(), "the squatter was not used");
     check_others();
 }
 
 fn squatter_that_never_answers() {
-    check_goes_back("squatter silent");
+    check_returns_to_kernel("squatter silent");
 }
 
 fn squatter_of_another_user() {
-    // SAFETY: a question.
+    // SAFETY: queries a number.
     let user = unsafe { libc::geteuid() };
     assert_eq!(user, 0, "this test must run as root: its peer becomes another user");
-    check_goes_back("squatter of another user");
+    check_returns_to_kernel("squatter of another user");
 }
 
-fn squatter_that_scribbles_while_we_receive() {
-    check_survives("squatter scribble", receive_somehow);
+fn squatter_that_overwrites_while_we_receive() {
+    check_survival("squatter overwrite", receive_ignoring_errors);
 }
 
-fn squatter_that_scribbles_while_we_send() {
-    check_survives("squatter scribble control", |fd, _| {
-        // SAFETY: the peer may die at any time; that must not end this process.
+fn squatter_that_overwrites_while_we_send() {
+    check_survival("squatter overwrite control", |fd, _| {
+        // SAFETY: ignoring SIGPIPE needs no handler; the peer may die at any time.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        send_somehow(fd, 1);
-        receive_somehow(fd, 1);
+        send_ignoring_errors(fd, 1);
+        receive_ignoring_errors(fd, 1);
     });
 }
 
-/// The peer came with nonsense: the connection goes on over the kernel.
+/// The peer sent invalid data: the connection continues over the kernel.
 #[track_caller]
-fn check_goes_on(manner: &str) {
-    own_network();
-    let (fd, mut peer) = attacked(manner);
+fn check_continues(attack_kind: &str) {
+    enter_own_network();
+    let (fd, mut peer) = attacked(attack_kind);
     for round in 0..300 {
         assert_bytes(&recv_exact(fd, 500), &pattern(round, 500));
         send_all(fd, &pattern(round, 400));
         assert_ne!(state(fd), Some(JOINED), "joined with a peer that brought nonsense");
     }
     assert_eq!(recv(fd, &mut [0], 0), Ok(0));
-    assert!(peer.wait().unwrap().success(), "the attacker did not get to its meeting");
+    assert!(peer.wait().unwrap().success(), "the attacker did not get to its rendezvous");
     check_others();
 }
 
-/// Other connections of the process are as they should be.
+/// Other connections of the process work.
 #[track_caller]
 fn check_others() {
     let pair = joined_pair();
@@ -159,70 +159,70 @@ fn check_others() {
     }
 }
 
-fn garbage_at_the_meeting() {
-    check_goes_on("garbage");
+fn rendezvous_with_garbage() {
+    check_continues("garbage");
 }
 
-fn wrong_version_at_the_meeting() {
-    check_goes_on("wrong version");
+fn rendezvous_with_wrong_version() {
+    check_continues("wrong version");
 }
 
-fn wrong_size_at_the_meeting() {
-    check_goes_on("wrong size");
+fn rendezvous_with_wrong_size() {
+    check_continues("wrong size");
 }
 
-fn no_memory_at_the_meeting() {
-    check_goes_on("no memory");
+fn rendezvous_without_memory() {
+    check_continues("no memory");
 }
 
-fn unsealed_memory_at_the_meeting() {
-    check_goes_on("unsealed");
+fn rendezvous_with_unsealed_memory() {
+    check_continues("unsealed");
 }
 
-fn short_memory_at_the_meeting() {
-    check_goes_on("short");
+fn rendezvous_with_short_memory() {
+    check_continues("short");
 }
 
-fn file_in_place_of_memory_at_the_meeting() {
-    check_goes_on("file");
+fn rendezvous_offers_a_file_instead_of_memory() {
+    check_continues("file");
 }
 
-fn gone_at_once_from_the_meeting() {
-    check_goes_on("gone");
+fn rendezvous_peer_disconnects_at_once() {
+    check_continues("gone");
 }
 
-fn silent_at_the_meeting() {
-    check_goes_on("silent");
+fn rendezvous_peer_is_silent() {
+    check_continues("silent");
 }
 
-fn another_user_at_the_meeting() {
-    // SAFETY: a question.
+fn rendezvous_with_another_user() {
+    // SAFETY: queries a number.
     let user = unsafe { libc::geteuid() };
     assert_eq!(user, 0, "this test must run as root: its peer becomes another user");
-    check_goes_on("another user");
+    check_continues("another user");
 }
 
 /// Calls on joined sockets whose memory changes all the time, for a while each: a reset that the
-/// peer claims ends a connection soon, and most of the harm is done before.
+/// peer claims ends a connection soon, and most attacks happen before.
 #[track_caller]
-fn check_survives(manner: &str, call: impl Fn(Fd, u64)) {
-    own_network();
+fn check_survival(attack_kind: &str, call: impl Fn(Fd, u64)) {
+    enter_own_network();
     for _ in 0..8 {
-        survive(manner, &call);
+        use_attacked_sockets(attack_kind, &call);
     }
     check_others();
 }
 
 #[track_caller]
-fn survive(manner: &str, call: &impl Fn(Fd, u64)) {
-    let (fd, mut peer) = attacked(manner);
+fn use_attacked_sockets(attack_kind: &str, call: &impl Fn(Fd, u64)) {
+    let (fd, mut peer) = attacked(attack_kind);
     set_limit(fd, libc::SO_RCVTIMEO, 20);
     set_limit(fd, libc::SO_SNDTIMEO, 20);
     let mut joined = false;
     let start_of_all = Moment::now();
     let deadline = Deadline::after(Duration::from_millis(200));
     for turn in 0.. {
-        // Data calls bring the socket to the meeting.
+        // Data calls bring the socket to the rendezvous.
         let _ = send(fd, b"w", MSG_NOSIGNAL | MSG_DONTWAIT);
         joined |= state(fd).is_some_and(|state| state >= JOINED);
         let start = Moment::now();
@@ -242,7 +242,7 @@ fn survive(manner: &str, call: &impl Fn(Fd, u64)) {
     peer.wait().unwrap();
 }
 
-fn receive_somehow(fd: Fd, turn: u64) {
+fn receive_ignoring_errors(fd: Fd, turn: u64) {
     let mut buffer = vec![0; 1 + turn as usize * 7919 % 100_000];
     let flags = [0, MSG_DONTWAIT, libc::MSG_PEEK, libc::MSG_WAITALL, libc::MSG_TRUNC];
     let _ = recv(fd, &mut buffer, flags[turn as usize % 5]);
@@ -251,7 +251,7 @@ fn receive_somehow(fd: Fd, turn: u64) {
     assert!((0..=1 << 24).contains(&count), "FIONREAD says {count}");
 }
 
-fn send_somehow(fd: Fd, turn: u64) {
+fn send_ignoring_errors(fd: Fd, turn: u64) {
     let bytes = vec![7; 1 + turn as usize * 7919 % 100_000];
     let flags = [0, MSG_DONTWAIT][turn as usize % 2];
     if let Ok(count) = send(fd, &bytes, flags | MSG_NOSIGNAL) {
@@ -262,21 +262,21 @@ fn send_somehow(fd: Fd, turn: u64) {
     }
 }
 
-fn scribbling_while_we_receive() {
-    check_survives("scribble", receive_somehow);
+fn overwriting_while_we_receive() {
+    check_survival("overwrite", receive_ignoring_errors);
 }
 
-fn scribbling_while_we_send() {
-    check_survives("scribble", |fd, turn| {
-        // SAFETY: the peer may die at any time; that must not end this process.
+fn overwriting_while_we_send() {
+    check_survival("overwrite", |fd, turn| {
+        // SAFETY: ignoring SIGPIPE needs no handler; the peer may die at any time.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        send_somehow(fd, turn);
+        send_ignoring_errors(fd, turn);
     });
 }
 
-fn scribbling_while_we_wait() {
+fn overwriting_while_we_wait() {
     let set = epoll_create();
-    check_survives("scribble", |fd, turn| {
+    check_survival("overwrite", |fd, turn| {
         if turn == 0 {
             epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 1).unwrap();
         }
@@ -288,12 +288,12 @@ fn scribbling_while_we_wait() {
     });
 }
 
-fn scribbling_over_the_control_words() {
-    check_survives("scribble control", |fd, turn| {
+fn overwriting_the_control_words() {
+    check_survival("overwrite control", |fd, turn| {
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        receive_somehow(fd, turn);
-        send_somehow(fd, turn);
+        receive_ignoring_errors(fd, turn);
+        send_ignoring_errors(fd, turn);
         let _ = option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
         if turn % 50 == 49 {
             let _ = close(dup(fd).unwrap());
@@ -301,19 +301,23 @@ fn scribbling_over_the_control_words() {
     });
 }
 
-/// The peer: connects, talks a little, finds the meeting and spoils it.
+/// The peer: connects, exchanges some messages, finds the rendezvous and attacks it.
 fn attack() {
-    let manner = std::env::var(MANNER).unwrap();
+    let attack_kind = std::env::var(MANNER).unwrap();
     let port = std::env::var(PORT).unwrap().parse().unwrap();
     let fd = connected(&Family::V4.address(port));
     for _ in 0..ROUNDS {
         send_all(fd, b"p");
         assert_eq!(recv_exact(fd, 1), b"q");
     }
-    let meeting = meeting(&manner);
-    let kept = spoil(meeting, &manner);
-    if manner.starts_with("scribble") {
-        scribble(&kept.expect("memory that was given away"), manner == "scribble control", fd);
+    let rendezvous = rendezvous_connection(&attack_kind);
+    let kept = attack_rendezvous(rendezvous, &attack_kind);
+    if attack_kind.starts_with("overwrite") {
+        overwrite(
+            &kept.expect("memory that was given away"),
+            attack_kind == "overwrite control",
+            fd,
+        );
     }
     for round in 0..300 {
         send_all(fd, &pattern(round, 500));
@@ -321,35 +325,36 @@ fn attack() {
     }
 }
 
-/// The peer: accepts, and sits on the name under which the client looks for an accelerated server.
+/// The peer: accepts, and listens on the name under which the client looks for an accelerated
+/// server.
 fn squat() {
-    let manner = std::env::var(MANNER).unwrap();
+    let attack_kind = std::env::var(MANNER).unwrap();
     let listening = std::env::var(PORT).unwrap().parse().unwrap();
     let (fd, client) = accept_from(listening).unwrap();
     close(listening).unwrap();
-    if manner == "squatter of another user" {
-        become_nobody();
+    if attack_kind == "squatter of another user" {
+        change_to_nobody();
     }
-    let meeting = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+    let rendezvous = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
     let server = getsockname(fd).unwrap().port();
-    let name = name_of_meeting(client.port(), server);
-    bind(meeting, &abstract_address(&name)).unwrap();
-    listen(meeting, 8).unwrap();
+    let name = rendezvous_name(client.port(), server);
+    bind(rendezvous, &abstract_address(&name)).unwrap();
+    listen(rendezvous, 8).unwrap();
     for _ in 0..ROUNDS {
         send_all(fd, b"p");
         assert_eq!(recv_exact(fd, 1), b"q");
     }
     let mut visits = vec![];
-    if manner.contains("scribble") {
-        let visitor = accept(meeting).unwrap();
+    if attack_kind.contains("overwrite") {
+        let visitor = accept(rendezvous).unwrap();
         let mapped = ConduitMapping::open(first_descriptor(visitor)).unwrap();
         mapped.opened.store(1, Relaxed);
         mapped.own(EndpointRole::Opener).set_flags(WATCHES_DOORBELL);
-        scribble(&mapped, manner.ends_with("control"), fd);
+        overwrite(&mapped, attack_kind.ends_with("control"), fd);
     }
-    nonblocking(meeting, true);
+    nonblocking(rendezvous, true);
     for round in 0.. {
-        visits.extend(accept(meeting).ok());
+        visits.extend(accept(rendezvous).ok());
         send_all(fd, &pattern(round, 500));
         if recv(fd, &mut [0], libc::MSG_PEEK) != Ok(1) {
             break;
@@ -359,9 +364,8 @@ fn squat() {
     assert_ne!(visits.len(), 0, "nobody came");
 }
 
-/// The name that the two ends of a connection over 127.0.0.1 make for their meeting; what goes into
-/// it is no secret. See `meet.rs`.
-fn name_of_meeting(client: u16, server: u16) -> String {
+/// The rendezvous name of a connection over 127.0.0.1; it contains no secret. See `rendezvous.rs`.
+fn rendezvous_name(client: u16, server: u16) -> String {
     let words = [0usize, 1].map(|seed| {
         let mut hasher = DefaultHasher::new();
         hasher.write_usize(seed);
@@ -375,16 +379,16 @@ fn name_of_meeting(client: u16, server: u16) -> String {
     format!("nearmetal-accel/{VERSION}/{:016x}{:016x}", words[0], words[1])
 }
 
-/// The first descriptor that comes with a message.
+/// The first descriptor that arrives with a message.
 fn first_descriptor(from: Fd) -> OwnedFd {
     let mut bytes = [0; 8];
-    let mut vector = rooms_of(&mut [&mut bytes[..]]);
+    let mut vector = receive_parts(&mut [&mut bytes[..]]);
     let mut header = header(&mut vector);
     let mut control = [0u64; 16];
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: everything that the header names is there; the kernel lays the descriptors into the
-    // control buffer, and they belong to nobody yet.
+    // SAFETY: everything that the header points to is live; the kernel writes the descriptors to
+    // the control buffer, and nothing owns them yet.
     unsafe {
         assert_eq!(libc::recvmsg(from, &raw mut header, 0), 8, "{:?}", errno());
         let message = libc::CMSG_FIRSTHDR(&raw const header);
@@ -392,13 +396,13 @@ fn first_descriptor(from: Fd) -> OwnedFd {
     }
 }
 
-fn become_nobody() {
-    // SAFETY: numbers; this process is root, and nobody afterwards.
+fn change_to_nobody() {
+    // SAFETY: no pointers but an empty list; this process is root, and nobody afterwards.
     let changed = unsafe { libc::setgid(65_534) == 0 && libc::setuid(65_534) == 0 };
     assert!(changed, "the peer could not become another user: {:?}", errno());
 }
 
-/// The address of an abstract unix socket.
+/// The address of an abstract Unix socket.
 fn abstract_address(name: &str) -> Address {
     let name = c_string(name);
     let mut address = Address::default();
@@ -413,17 +417,17 @@ fn abstract_address(name: &str) -> Address {
     address
 }
 
-/// A connection to the only meeting of this namespace.
-fn meeting(manner: &str) -> Fd {
+/// Connects to the only rendezvous of this namespace.
+fn rendezvous_connection(attack_kind: &str) -> Fd {
     let mut name = None;
-    eventually("the accelerated end opens a meeting", || {
+    eventually("the accelerated end opens a rendezvous", || {
         let table = std::fs::read_to_string("/proc/self/net/unix").unwrap();
         let names = table.lines().filter_map(|line| line.split_once("@nearmetal-accel/"));
         name = names.map(|(_, rest)| format!("nearmetal-accel/{rest}")).next();
         name.is_some()
     });
-    if manner == "another user" {
-        become_nobody();
+    if attack_kind == "another user" {
+        change_to_nobody();
     }
     let address = abstract_address(&name.unwrap());
     let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
@@ -431,29 +435,31 @@ fn meeting(manner: &str) -> Fd {
     fd
 }
 
-/// What is brought to the meeting; memory that was given away in earnest comes back.
-fn spoil(meeting: Fd, manner: &str) -> Option<ConduitMapping> {
+/// Sends the attack's message to the rendezvous; returns the memory if it was valid.
+fn attack_rendezvous(rendezvous: Fd, attack_kind: &str) -> Option<ConduitMapping> {
     let size = CONDUIT_BYTES as u32;
     let (mapped, memory) = ConduitMapping::new().unwrap();
-    let bells = [eventfd(), eventfd()];
-    let bring = |words: [u32; 2], memory: Fd| bring(meeting, words, &[memory, bells[0], bells[1]]);
-    match manner {
-        "garbage" => drop(send(meeting, b"who goes there? a long line of nonsense", 0)),
-        "wrong version" => bring([VERSION + 1, size], memory.as_raw_fd()),
-        "wrong size" => bring([VERSION, size + 4096], memory.as_raw_fd()),
-        "no memory" => bring_nothing(meeting, [VERSION, size]),
-        "unsealed" => bring([VERSION, size], plain_memory(CONDUIT_BYTES as i64)),
-        "short" => bring([VERSION, size], plain_memory(4096)),
-        "file" => bring([VERSION, size], open(c"/dev/null", libc::O_RDWR).unwrap()),
-        "gone" => close(meeting).unwrap(),
-        // It stays open and says nothing.
+    let doorbells = [eventfd(), eventfd()];
+    let offer_memory = |words: [u32; 2], memory: Fd| {
+        offer(rendezvous, words, &[memory, doorbells[0], doorbells[1]]);
+    };
+    match attack_kind {
+        "garbage" => drop(send(rendezvous, b"not a message of the rendezvous protocol", 0)),
+        "wrong version" => offer_memory([VERSION + 1, size], memory.as_raw_fd()),
+        "wrong size" => offer_memory([VERSION, size + 4096], memory.as_raw_fd()),
+        "no memory" => offer_nothing(rendezvous, [VERSION, size]),
+        "unsealed" => offer_memory([VERSION, size], unsealed_memory(CONDUIT_BYTES as i64)),
+        "short" => offer_memory([VERSION, size], unsealed_memory(4096)),
+        "file" => offer_memory([VERSION, size], open(c"/dev/null", libc::O_RDWR).unwrap()),
+        "gone" => close(rendezvous).unwrap(),
+        // It stays open and sends nothing.
         "silent" => {}
-        _ => bring([VERSION, size], memory.as_raw_fd()),
+        _ => offer_memory([VERSION, size], memory.as_raw_fd()),
     }
     Some(mapped)
 }
 
-fn plain_memory(size: i64) -> Fd {
+fn unsealed_memory(size: i64) -> Fd {
     // SAFETY: the name is a C string, the rest are numbers.
     unsafe {
         let fd = libc::memfd_create(c"plain".as_ptr(), libc::MFD_ALLOW_SEALING);
@@ -462,13 +468,13 @@ fn plain_memory(size: i64) -> Fd {
     }
 }
 
-fn bring_nothing(meeting: Fd, words: [u32; 2]) {
-    bring(meeting, words, &[]);
+fn offer_nothing(rendezvous: Fd, words: [u32; 2]) {
+    offer(rendezvous, words, &[]);
 }
 
-fn bring(meeting: Fd, words: [u32; 2], descriptors: &[Fd]) {
+fn offer(rendezvous: Fd, words: [u32; 2], descriptors: &[Fd]) {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let mut vector = rooms_of(&mut [&mut bytes[..]]);
+    let mut vector = receive_parts(&mut [&mut bytes[..]]);
     let mut header = header(&mut vector);
     let mut control = [0u64; 16];
     let length = size_of_val(descriptors) as u32;
@@ -485,18 +491,18 @@ fn bring(meeting: Fd, words: [u32; 2], descriptors: &[Fd]) {
             place.copy_from_nonoverlapping(descriptors.as_ptr(), descriptors.len());
         }
     }
-    // SAFETY: everything that the header names is there.
-    let sent = unsafe { libc::sendmsg(meeting, &raw const header, MSG_NOSIGNAL) };
+    // SAFETY: everything that the header points to is live.
+    let sent = unsafe { libc::sendmsg(rendezvous, &raw const header, MSG_NOSIGNAL) };
     note(&format!("the attacker's message: {sent}"));
 }
 
-/// Writes random words to random places, most of them where positions and states lie, until the
-/// harness ends it. The other end's bytes are read away, so that it does not stand still.
-fn scribble(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
+/// Writes random words to random offsets, most of them where positions and states are, until the
+/// harness ends it. Reads the other end's bytes, so that it does not block.
+fn overwrite(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
     let first = std::ptr::from_ref(&**mapped).cast::<AtomicU64>();
-    // SAFETY: the region is that long, mapped for ever, and all of it is shared words.
+    // SAFETY: the region is that long and never unmapped, and all of it is shared words.
     let words = unsafe { std::slice::from_raw_parts(first, CONDUIT_BYTES / 8) };
-    // First it behaves, so that the other end takes the memory.
+    // Correct at first, so that the other end accepts the memory.
     mapped.own(EndpointRole::Creator).set_flags(WATCHES_DOORBELL);
     eventually("the accelerated end takes the memory", || {
         let _ = recv(fd, &mut [0; 4096], MSG_DONTWAIT);
@@ -510,7 +516,7 @@ fn scribble(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
         random ^= random << 17;
         random
     };
-    // Both ends, and the lines before each area, lie in the first kilobytes of each half.
+    // Both ends, and the lines before each area, are in the first kilobytes of each half.
     let heads = [0, words.len() / 2 - 512];
     for turn in 0u64.. {
         let place = if control || turn % 4 != 0 {

@@ -1,5 +1,5 @@
-//! The conformance suite: what a program sees of its TCP sockets, told once for each behaviour and
-//! checked twice, without the library (`kernel::`: that proves the expectation) and with it
+//! The conformance suite: each behaviour of TCP sockets that a program can observe has one body, which
+//! is run twice: without the library (`kernel::`, which validates the expectation) and with it
 //! (`accelerated::`). A body runs in a process of its own, see [`harness`].
 
 /// Makes both tests of each body: `MODULE::kernel::NAME` and `MODULE::accelerated::NAME`.
@@ -30,7 +30,7 @@ macro_rules! behaviours {
     };
 }
 
-/// Makes the test of each body that has no meaning on the kernel: `MODULE::accelerated::NAME`.
+/// Makes the accelerated test only, of bodies that have no meaning on the kernel.
 macro_rules! accelerated_only {
     ($($name:ident),* $(,)?) => {
         pub(crate) const BODIES: &[$crate::harness::Body] =

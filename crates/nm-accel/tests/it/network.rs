@@ -1,4 +1,4 @@
-//! Making connections, peers without the library, other kinds of sockets, files and streams.
+//! Connecting and accepting, peers without the library, other kinds of sockets, files and streams.
 
 use std::ffi::{c_char, c_int};
 
@@ -15,7 +15,7 @@ behaviours![
     connecting_twice,
     connecting_a_listener,
     accept_without_blocking,
-    accept_tells_the_peer,
+    accept_returns_the_peer_address,
     send_before_connecting,
     receive_before_connecting,
     shutdown_before_connecting,
@@ -23,9 +23,9 @@ behaviours![
     client_gone_before_accept,
     many_connections_one_after_another,
     five_hundred_connections_at_once,
-    a_port_used_again_quickly,
+    port_reused_quickly,
     bound_client,
-    a_connection_to_itself,
+    connection_to_itself,
     unix_sockets_are_untouched,
     udp_sockets_are_untouched,
     pipes_are_untouched,
@@ -47,7 +47,7 @@ behaviours![
     stdio_both_ways,
     dprintf_writes,
     standard_input_and_output_of_inetd,
-    connections_in_the_place_of_standard_streams,
+    connections_as_standard_streams,
 ];
 
 fn refused() -> Address {
@@ -61,7 +61,7 @@ fn refused_connection() {
     assert_eq!(connect(fd, &refused()), Err(Errno(libc::ECONNREFUSED)));
     let (listening, address) = listener(Family::V4);
     connect(fd, &address).unwrap();
-    join_up(Pair { client: fd, server: accept(listening).unwrap() });
+    join_both_ends(Pair { client: fd, server: accept(listening).unwrap() });
 }
 
 fn refused_nonblocking_connection() {
@@ -80,7 +80,7 @@ fn connecting_without_blocking() {
     wait_for(client, POLLOUT);
     assert_eq!(option(client, libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
     let server = accept(listening).unwrap();
-    let pair = join_up(Pair { client, server });
+    let pair = join_both_ends(Pair { client, server });
     assert_eq!(recv(pair.client, &mut [0], 0), Err(AGAIN));
     assert_eq!(recv(pair.server, &mut [0], MSG_DONTWAIT), Err(AGAIN));
 }
@@ -107,17 +107,17 @@ fn accept_without_blocking() {
     assert_eq!(accept(listening), Err(AGAIN));
     let client = connected(&address);
     wait_for(listening, POLLIN);
-    join_up(Pair { client, server: accept(listening).unwrap() });
+    join_both_ends(Pair { client, server: accept(listening).unwrap() });
     assert_eq!(accept(listening), Err(AGAIN));
 }
 
-fn accept_tells_the_peer() {
+fn accept_returns_the_peer_address() {
     let (listening, address) = listener(Family::V6);
     let client = connected(&address);
     let (server, from) = accept_from(listening).unwrap();
     assert_eq!(from.port(), getsockname(client).unwrap().port());
     assert_eq!(from.length, address.length);
-    join_up(Pair { client, server });
+    join_both_ends(Pair { client, server });
 }
 
 fn send_before_connecting() {
@@ -142,7 +142,7 @@ fn data_sent_before_accept() {
     send_all(client, &pattern(1, 10_000));
     let server = accept(listening).unwrap();
     assert_bytes(&recv_exact(server, 10_000), &pattern(1, 10_000));
-    join_up(Pair { client, server });
+    join_both_ends(Pair { client, server });
 }
 
 fn client_gone_before_accept() {
@@ -174,10 +174,10 @@ fn many_connections_one_after_another() {
 
 fn five_hundred_connections_at_once() {
     let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
-    // SAFETY: the limit is there for the call; a lower one that cannot be raised shows below.
+    // SAFETY: the limit is live for the call; a lower one that cannot be raised fails below.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     let pairs: Vec<Pair> = (0..250).map(|_| joined_pair()).collect();
-    let more: Vec<Pair> = (0..250).map(|_| fresh_pair()).collect();
+    let more: Vec<Pair> = (0..250).map(|_| unused_pair()).collect();
     for (index, pair) in pairs.iter().chain(&more).enumerate() {
         send_all(pair.client, &pattern(index as u64, 200));
         send_all(pair.server, &pattern(!(index as u64), 200));
@@ -192,19 +192,19 @@ fn five_hundred_connections_at_once() {
     joined_pair();
 }
 
-fn a_port_used_again_quickly() {
+fn port_reused_quickly() {
     let (listening, address) = listener(Family::V4);
     let own = socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
     bind(own, &Family::V4.address(0)).unwrap();
     let name = getsockname(own).unwrap();
     close(own).unwrap();
-    // Resets leave nothing behind, so that the same two ports can meet again at once.
+    // Resets leave no TIME_WAIT behind, so that the same two ports can connect again at once.
     for round in 0..20 {
         let client = socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
         set_option(client, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).unwrap();
         bind(client, &name).unwrap();
         connect(client, &address).unwrap();
-        let pair = join_up(Pair { client, server: accept(listening).unwrap() });
+        let pair = join_both_ends(Pair { client, server: accept(listening).unwrap() });
         send_all(pair.client, &pattern(round, 100));
         assert_bytes(&recv_exact(pair.server, 100), &pattern(round, 100));
         close_with_reset(pair.client);
@@ -219,12 +219,12 @@ fn bound_client() {
     bind(client, &Address::v4([127, 0, 0, 2], 0)).unwrap();
     connect(client, &address).unwrap();
     let server = accept(listening).unwrap();
-    let pair = join_up(Pair { client, server });
+    let pair = join_both_ends(Pair { client, server });
     one_byte(pair.client, pair.server);
 }
 
-/// TCP lets a socket connect to itself; it then hears what it says.
-fn a_connection_to_itself() {
+/// TCP lets a socket connect to itself; it then receives what it sends.
+fn connection_to_itself() {
     let fd = socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
     bind(fd, &Family::V4.address(0)).unwrap();
     connect(fd, &getsockname(fd).unwrap()).unwrap();
@@ -277,7 +277,7 @@ fn pipes_are_untouched() {
     assert_eq!(send(into, b"x", 0), Err(Errno(libc::ENOTSOCK)));
 }
 
-/// Bodies that only other bodies start, in programs of their own.
+/// Bodies that other bodies start in programs of their own.
 pub(crate) const PEERS: &[Body] = &[
     (concat!(module_path!(), "::accept_and_echo"), accept_and_echo),
     (concat!(module_path!(), "::connect_and_echo"), connect_and_echo),
@@ -366,7 +366,7 @@ fn peer_without_the_library_is_killed() {
     assert_eq!(recv(fd, &mut [0], 0), Ok(0));
 }
 
-/// A file without a name that holds `bytes`; its position is at its beginning.
+/// An unnamed file that contains `bytes`; its position is at its beginning.
 fn file_of(bytes: &[u8]) -> Fd {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"file".as_ptr(), 0) };
@@ -380,12 +380,12 @@ fn file_of(bytes: &[u8]) -> Fd {
 }
 
 fn seek(fd: Fd, to: i64) {
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     assert_eq!(unsafe { libc::lseek(fd, to, libc::SEEK_SET) }, to);
 }
 
 fn position(fd: Fd) -> i64 {
-    // SAFETY: a call about numbers.
+    // SAFETY: no pointers.
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
@@ -493,7 +493,7 @@ fn splice_with_unread_data() {
 
 /// A stream over a descriptor.
 fn stream_of(fd: Fd, mode: &str) -> *mut libc::FILE {
-    // SAFETY: the mode is there for the call.
+    // SAFETY: the mode is live for the call.
     let stream = unsafe { libc::fdopen(fd, c_string(mode).as_ptr()) };
     assert!(!stream.is_null(), "{:?}", errno());
     stream
@@ -502,7 +502,7 @@ fn stream_of(fd: Fd, mode: &str) -> *mut libc::FILE {
 #[track_caller]
 fn line_of(stream: *mut libc::FILE) -> String {
     let mut line = [0u8; 100];
-    // SAFETY: the buffer is there for the call, the stream is open.
+    // SAFETY: the buffer is live for the call, the stream is open.
     let got = unsafe { libc::fgets(line.as_mut_ptr().cast::<c_char>(), 100, stream) };
     assert!(!got.is_null(), "{:?}", errno());
     let end = line.iter().position(|byte| *byte == 0).unwrap();
@@ -510,7 +510,7 @@ fn line_of(stream: *mut libc::FILE) -> String {
 }
 
 fn put(stream: *mut libc::FILE, text: &str) {
-    // SAFETY: the text is there for the call, the stream is open.
+    // SAFETY: the text is live for the call, the stream is open.
     unsafe {
         assert!(libc::fputs(c_string(text).as_ptr(), stream) >= 0);
         assert_eq!(libc::fflush(stream), 0);
@@ -577,10 +577,9 @@ fn dprintf_writes() {
     assert_eq!(recv_exact(pair.server, 13), b"number is 42\n");
 }
 
-/// A service that talks through its standard streams, with a shell in between.
-/// A program that has closed its standard streams gets their numbers for its sockets, and the C
-/// library writes to them by itself.
-fn connections_in_the_place_of_standard_streams() {
+/// A service that uses its standard streams, with a shell in between. A program that has closed its
+/// standard streams gets their numbers for its sockets, and the C library writes to them directly.
+fn connections_as_standard_streams() {
     let (listening, address) = listener(Family::V4);
     close(0).unwrap();
     close(1).unwrap();
@@ -606,7 +605,7 @@ fn standard_input_and_output_of_inetd() {
         close(pair.server).unwrap();
         let words = ["sh", "-c", "while read -r a; do echo \"<$a>\"; done"].map(c_string);
         let list = [words[0].as_ptr(), words[1].as_ptr(), words[2].as_ptr(), std::ptr::null()];
-        // SAFETY: the words are there for the call.
+        // SAFETY: the strings are live for the call.
         unsafe { libc::execvp(list[0], list.as_ptr()) };
     });
     close(pair.server).unwrap();

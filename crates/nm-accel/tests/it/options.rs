@@ -1,4 +1,5 @@
-//! Options, names and questions: the kernel's own answers where it has them, the truth elsewhere.
+//! Options, addresses and queries: the kernel's own answers where it has them, correct ones
+//! elsewhere.
 
 use libc::{IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, SOL_SOCKET};
 
@@ -8,7 +9,7 @@ use crate::support::*;
 behaviours![
     no_delay_is_kept,
     buffer_sizes_are_doubled,
-    a_small_receive_buffer_holds_little_more,
+    small_receive_buffer_limits_data,
     keepalive_is_kept,
     reuse_and_priority_are_kept,
     quickack_and_cork_lose_nothing,
@@ -20,15 +21,15 @@ behaviours![
     names_of_mapped_ipv4,
     fionread_counts,
     fionread_after_partial_reads,
-    siocoutq_comes_to_zero,
+    siocoutq_reaches_zero,
     no_error_is_pending,
-    an_unknown_option_is_refused,
-    an_option_with_a_bad_length_is_refused,
-    low_water_mark_holds_back_poll,
+    unknown_option_is_rejected,
+    option_with_a_bad_length_is_rejected,
+    low_water_mark_delays_poll,
     low_water_mark_for_a_blocking_receive,
     low_water_mark_keeps_unread_bytes,
     timestamps_keep_unread_bytes,
-    urgent_data_comes_inline,
+    urgent_data_arrives_inline,
     urgent_data_out_of_band,
     urgent_data_keeps_unread_bytes,
     asynchronous_input_signals,
@@ -36,19 +37,19 @@ behaviours![
     nonblocking_by_fionbio,
     nonblocking_by_fcntl_and_back,
     nonblocking_is_shared_by_duplicates,
-    tcp_info_says_established,
+    tcp_info_reports_established,
     file_status_of_a_socket,
-    bytes_are_kept_when_an_option_demotes_both_directions,
+    no_bytes_lost_when_an_option_returns_both_directions,
     zero_copy_sends,
     congestion_control_is_a_name,
-    bind_to_device_is_asked,
+    bind_to_device_is_queried,
 ];
 
 fn tcp(fd: Fd, name: i32) -> Outcome<i32> {
     option(fd, IPPROTO_TCP, name)
 }
 
-/// Data still goes both ways.
+/// Data is still transferred in both directions.
 #[track_caller]
 fn check_alive(pair: Pair) {
     for round in 0..20 {
@@ -78,12 +79,12 @@ fn buffer_sizes_are_doubled() {
     check_alive(pair);
 }
 
-fn a_small_receive_buffer_holds_little_more() {
+fn small_receive_buffer_limits_data() {
     let (listening, address) = listener(Family::V4);
     set_option(listening, SOL_SOCKET, libc::SO_RCVBUF, 4096).unwrap();
     let client = connected(&address);
     set_option(client, SOL_SOCKET, libc::SO_SNDBUF, 4096).unwrap();
-    let pair = join_up(Pair { client, server: accept(listening).unwrap() });
+    let pair = join_both_ends(Pair { client, server: accept(listening).unwrap() });
     let sent = fill(pair.client, 1);
     assert!(sent > 0);
     assert_bytes(&recv_exact(pair.server, sent), &pattern(1, sent));
@@ -149,7 +150,7 @@ fn accepting_or_not() {
     assert_eq!(option(pair.server, SOL_SOCKET, libc::SO_ACCEPTCONN), Ok(0));
 }
 
-/// Each end's own name is what the other calls its peer.
+/// Each end's own address is the other's peer address.
 #[track_caller]
 fn check_names(pair: Pair, family: Family) {
     for (own, other) in [(pair.client, pair.server), (pair.server, pair.client)] {
@@ -195,7 +196,7 @@ fn fionread_after_partial_reads() {
     }
 }
 
-fn siocoutq_comes_to_zero() {
+fn siocoutq_reaches_zero() {
     let pair = joined_pair();
     send_all(pair.client, &pattern(1, 10_000));
     recv_exact(pair.server, 10_000);
@@ -214,14 +215,14 @@ fn no_error_is_pending() {
     assert_eq!(option(pair.server, SOL_SOCKET, libc::SO_ERROR), Ok(0));
 }
 
-fn an_unknown_option_is_refused() {
+fn unknown_option_is_rejected() {
     let pair = joined_pair();
     assert_eq!(set_option(pair.client, SOL_SOCKET, 9999, 1), Err(Errno(libc::ENOPROTOOPT)));
     assert_eq!(option(pair.client, SOL_SOCKET, 9999), Err(Errno(libc::ENOPROTOOPT)));
     check_alive(pair);
 }
 
-fn an_option_with_a_bad_length_is_refused() {
+fn option_with_a_bad_length_is_rejected() {
     let pair = joined_pair();
     assert_eq!(set_option(pair.client, IPPROTO_TCP, libc::TCP_NODELAY, 1u8), Err(INVAL));
     assert_eq!(set_option(pair.client, SOL_SOCKET, libc::SO_RCVTIMEO, 1u8), Err(INVAL));
@@ -229,7 +230,7 @@ fn an_option_with_a_bad_length_is_refused() {
     check_alive(pair);
 }
 
-fn low_water_mark_holds_back_poll() {
+fn low_water_mark_delays_poll() {
     let pair = joined_pair();
     set_option(pair.server, SOL_SOCKET, libc::SO_RCVLOWAT, 100).unwrap();
     assert_eq!(option(pair.server, SOL_SOCKET, libc::SO_RCVLOWAT), Ok(100));
@@ -248,7 +249,7 @@ fn check_alive_with_low_water(pair: Pair) {
     assert_bytes(&recv_exact(pair.server, 4000), &pattern(9, 4000));
 }
 
-/// All at once: Linux forgets to wake a reader that has taken a part already.
+/// Sent at once: Linux does not wake a reader that has received a part already.
 fn low_water_mark_for_a_blocking_receive() {
     let pair = joined_pair();
     set_option(pair.server, SOL_SOCKET, libc::SO_RCVLOWAT, 10).unwrap();
@@ -282,13 +283,13 @@ fn timestamps_keep_unread_bytes() {
     assert_goes_to_kernel(pair.server);
 }
 
-fn urgent_data_comes_inline() {
+fn urgent_data_arrives_inline() {
     let pair = joined_pair();
     set_option(pair.server, SOL_SOCKET, libc::SO_OOBINLINE, 1).unwrap();
     send_all(pair.client, b"abc");
     assert_eq!(send(pair.client, b"!", libc::MSG_OOB | MSG_NOSIGNAL), Ok(1));
     send_all(pair.client, b"def");
-    // A receive stops at the mark.
+    // A receive stops at the urgent mark.
     let mut bytes = vec![];
     while bytes.len() < 7 {
         bytes.extend(recv_exact(pair.server, 1));
@@ -337,7 +338,8 @@ fn peek_offset_keeps_unread_bytes() {
     let pair = joined_pair();
     send_all(pair.client, &pattern(2, 20_000));
     wait_for(pair.server, POLLIN);
-    // TCP has it since Linux 6.9; an older kernel refuses it, and then nothing may have changed.
+    // TCP supports it since Linux 6.9; an older kernel rejects it, and then nothing may have
+    // changed.
     let known = set_option(pair.server, SOL_SOCKET, libc::SO_PEEK_OFF, 10).is_ok();
     let mut buffer = [0; 10];
     assert_eq!(recv(pair.server, &mut buffer, libc::MSG_PEEK), Ok(10));
@@ -382,12 +384,12 @@ fn nonblocking_is_shared_by_duplicates() {
     assert_ne!(fcntl(pair.server, libc::F_GETFL, 0).unwrap() & libc::O_NONBLOCK, 0);
 }
 
-fn tcp_info_says_established() {
+fn tcp_info_reports_established() {
     let pair = joined_pair();
     let mut info = [0u8; 104];
     let mut length = 104;
     let (at, name) = (info.as_mut_ptr().cast(), libc::TCP_INFO);
-    // SAFETY: info and length are there for the call.
+    // SAFETY: info and length are live for the call.
     let result = unsafe { libc::getsockopt(pair.client, IPPROTO_TCP, name, at, &raw mut length) };
     // The first byte is the state; 1 is ESTABLISHED.
     assert_eq!((result, info[0]), (0, 1));
@@ -395,7 +397,7 @@ fn tcp_info_says_established() {
 
 fn file_status_of_a_socket() {
     let pair = joined_pair();
-    // SAFETY: all zero is a status; it is there for the call.
+    // SAFETY: all zero is a status; it is live for the call.
     unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         assert_eq!(libc::fstat(pair.client, &raw mut status), 0);
@@ -404,7 +406,7 @@ fn file_status_of_a_socket() {
     }
 }
 
-fn bytes_are_kept_when_an_option_demotes_both_directions() {
+fn no_bytes_lost_when_an_option_returns_both_directions() {
     let pair = joined_pair();
     let (there, back) = (pattern(1, 50_000), pattern(2, 50_000));
     send_all(pair.client, &there);
@@ -426,7 +428,7 @@ fn zero_copy_sends() {
     let flags = MSG_NOSIGNAL | libc::MSG_ZEROCOPY;
     assert_eq!(send(pair.client, &bytes, flags), Ok(20_000));
     assert_bytes(&recv_exact(pair.server, 20_000), &bytes);
-    // The kernel tells in the error queue that the bytes may be changed again.
+    // The kernel reports in the error queue that the bytes may be changed again.
     wait_for(pair.client, libc::POLLERR);
 }
 
@@ -435,18 +437,18 @@ fn congestion_control_is_a_name() {
     let mut name = [0u8; 16];
     let mut length = 16;
     let (at, what) = (name.as_mut_ptr().cast(), libc::TCP_CONGESTION);
-    // SAFETY: name and length are there for the call.
+    // SAFETY: name and length are live for the call.
     let result = unsafe { libc::getsockopt(pair.client, IPPROTO_TCP, what, at, &raw mut length) };
     assert_eq!(result, 0, "{:?}", errno());
     assert!(name[0].is_ascii_lowercase());
 }
 
-fn bind_to_device_is_asked() {
+fn bind_to_device_is_queried() {
     let pair = joined_pair();
     let mut name = [7u8; 16];
     let mut length = 16;
     let (at, what) = (name.as_mut_ptr().cast(), libc::SO_BINDTODEVICE);
-    // SAFETY: name and length are there for the call.
+    // SAFETY: name and length are live for the call.
     let result = unsafe { libc::getsockopt(pair.client, SOL_SOCKET, what, at, &raw mut length) };
     assert_eq!((result, length), (0, 0));
 }

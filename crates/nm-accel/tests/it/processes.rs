@@ -1,4 +1,4 @@
-//! Processes: fork in every order, programs that take a socket over, descriptors that travel.
+//! Processes: fork in every order, programs that take over a socket, descriptors in messages.
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ use crate::support::*;
 behaviours![
     fork_child_writes,
     fork_child_reads,
-    fork_both_write_whole_messages,
+    fork_both_write_messages_that_stay_intact,
     fork_child_exits_first,
     fork_parent_closes_first,
     fork_all_must_close_for_the_end,
@@ -30,7 +30,7 @@ behaviours![
     exec_after_the_peer_has_died,
     exec_after_the_peer_has_shut_down,
     exec_after_the_peer_has_ended,
-    exec_after_a_shut_down_without_room,
+    exec_after_a_shutdown_without_space,
     exec_that_fails_after_the_peer_has_died,
     descriptor_sent_after_the_peer_has_closed,
     descriptor_sent_after_the_peer_has_died,
@@ -50,16 +50,16 @@ behaviours![
     descriptor_sent_before_joining,
     descriptor_sent_to_itself,
     descriptor_sent_and_closed,
-    descriptor_received_unplugged,
+    descriptor_received_by_a_program_without_the_library,
     threads_share_reader_and_writer,
-    threads_write_whole_small_messages,
+    threads_write_small_messages_that_stay_intact,
     threads_read_everything_once,
     exit_flushes_nothing_twice,
 ];
 
 /// Bytes go from one descriptor to the other.
 #[track_caller]
-fn check_way(from: Fd, to: Fd) {
+fn check_direction(from: Fd, to: Fd) {
     for count in [1, 100, 30_000] {
         let bytes = pattern(count as u64, count);
         send_all(from, &bytes);
@@ -72,8 +72,8 @@ fn fork_child_writes() {
     let child = spawn(|| send_all(pair.client, &pattern(1, 50_000)));
     assert_bytes(&recv_exact(pair.server, 50_000), &pattern(1, 50_000));
     child.join();
-    check_way(pair.client, pair.server);
-    check_way(pair.server, pair.client);
+    check_direction(pair.client, pair.server);
+    check_direction(pair.server, pair.client);
 }
 
 fn fork_child_reads() {
@@ -85,11 +85,11 @@ fn fork_child_reads() {
     send_all(pair.client, &pattern(1, 50_000));
     assert_eq!(recv_exact(pair.client, 4), b"read");
     child.join();
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
 }
 
-/// Small messages of several writers may mix, but none is torn.
-fn fork_both_write_whole_messages() {
+/// Small messages of several writers may interleave, but each stays intact.
+fn fork_both_write_messages_that_stay_intact() {
     let pair = joined_pair();
     let write_all = |letter: u8| {
         for _ in 0..500 {
@@ -97,13 +97,13 @@ fn fork_both_write_whole_messages() {
         }
     };
     let children = [spawn(|| write_all(b'a')), spawn(|| write_all(b'b'))];
-    check_whole(&recv_exact(pair.server, 20_000));
+    check_messages_are_intact(&recv_exact(pair.server, 20_000));
     children.into_iter().for_each(Process::join);
 }
 
 /// Messages of 20 equal letters.
 #[track_caller]
-fn check_whole(bytes: &[u8]) {
+fn check_messages_are_intact(bytes: &[u8]) {
     for message in bytes.chunks(20) {
         assert!(message.iter().all(|byte| *byte == message[0]), "torn: {message:?}");
     }
@@ -114,8 +114,8 @@ fn fork_child_exits_first() {
     spawn(|| send_all(pair.client, b"child")).join();
     assert_eq!(recv_exact(pair.server, 5), b"child");
     assert_eq!(recv(pair.server, &mut [0], MSG_DONTWAIT), Err(AGAIN));
-    check_way(pair.client, pair.server);
-    check_way(pair.server, pair.client);
+    check_direction(pair.client, pair.server);
+    check_direction(pair.server, pair.client);
 }
 
 fn fork_parent_closes_first() {
@@ -152,7 +152,7 @@ fn fork_all_must_close_for_the_end() {
 }
 
 fn fork_before_joining() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     let child = spawn(|| {
         close(pair.client).unwrap();
         for round in 0..300 {
@@ -198,8 +198,8 @@ fn fork_child_killed_leaves_the_connection() {
         pause_ms(2);
         child.kill();
     }
-    check_way(pair.client, pair.server);
-    check_way(pair.server, pair.client);
+    check_direction(pair.client, pair.server);
+    check_direction(pair.server, pair.client);
 }
 
 fn fork_and_nonblocking_is_shared() {
@@ -216,7 +216,7 @@ fn fork_from_a_thread() {
         });
         assert_eq!(recv_exact(pair.server, 21), b"from a thread's child");
     });
-    check_way(pair.server, pair.client);
+    check_direction(pair.server, pair.client);
 }
 
 fn echo_until_end(fd: Fd) {
@@ -287,11 +287,11 @@ fn child_shuts_down_for_all() {
     assert_eq!(send(pair.client, b"x", libc::MSG_NOSIGNAL), Err(PIPE));
 }
 
-/// Replaces this process by a shell with a script.
+/// Replaces this process by a shell that runs a script.
 fn exec_shell(script: &str) -> ! {
     let words = ["sh", "-c", script].map(c_string);
     let list = [words[0].as_ptr(), words[1].as_ptr(), words[2].as_ptr(), std::ptr::null()];
-    // SAFETY: the words are there for the call.
+    // SAFETY: the strings are live for the call.
     unsafe { libc::execvp(list[0], list.as_ptr()) };
     panic!("no shell: {:?}", errno());
 }
@@ -338,11 +338,11 @@ fn exec_cat_with_unread_data() {
     let child = shell_with_socket(pair.server, "read -r line <&3; echo \"got $line\" >&3");
     assert_eq!(recv_exact(pair.client, 16), b"got unread line\n");
     child.join();
-    check_way(pair.client, pair.server);
-    check_way(pair.server, pair.client);
+    check_direction(pair.client, pair.server);
+    check_direction(pair.server, pair.client);
 }
 
-/// Reads everything from descriptor 3: the first 20 000 bytes of a row, and the end.
+/// Reads everything from descriptor 3: the first 20 000 bytes of a pattern, and the end.
 const COUNT: &str = "test \"$(cat <&3 | wc -c)\" = 20000";
 
 fn exec_after_the_peer_has_closed() {
@@ -367,7 +367,7 @@ fn exec_after_the_peer_has_died() {
     });
     waitpid(child.0).unwrap();
     shell_with_socket(fd, COUNT).join();
-    // Under the library the shell has got a copy, as nobody is there to send the bytes again.
+    // With the library the shell has got a copy, because no process can replay the bytes.
     let rest = if harness::accelerated() { 20_000 } else { 0 };
     assert_eq!(recv_to_end(fd), (pattern(4, rest), Ok(())));
 }
@@ -382,9 +382,9 @@ fn exec_after_the_peer_has_shut_down() {
     assert_eq!(recv_exact(pair.client, 11), b"still there");
 }
 
-/// Where the kernel has no room for what lies in memory, it cannot come again, and the connection
-/// still carries the other direction: the program sees an error, not a false end.
-fn exec_after_a_shut_down_without_room() {
+/// If the kernel has no space for the bytes in memory, they cannot be replayed, and the connection
+/// still carries the other direction: the program must see an error, not a false end.
+fn exec_after_a_shutdown_without_space() {
     let pair = joined_pair();
     set_option(pair.client, libc::SOL_SOCKET, libc::SO_SNDBUF, 5_000).unwrap();
     send_all(pair.client, &pattern(4, 20_000));
@@ -405,14 +405,14 @@ fn exec_that_fails_after_the_peer_has_died() {
     waitpid(child.0).unwrap();
     fcntl(fd, libc::F_SETFD, 0).unwrap();
     let list = [c"program".as_ptr(), std::ptr::null()];
-    // SAFETY: the words are there for the call.
+    // SAFETY: the strings are live for the call.
     assert_eq!(unsafe { libc::execv(c"/nowhere/program".as_ptr(), list.as_ptr()) }, -1);
     assert_eq!(errno(), Errno(libc::ENOENT));
     assert_eq!(recv_to_end(fd), (pattern(4, 20_000), Ok(())));
 }
 
 fn descriptor_sent_after_the_peer_has_closed() {
-    let (over, pair) = (courier(), joined_pair());
+    let (over, pair) = (relay_descriptor(), joined_pair());
     let child = spawn(|| {
         close(pair.client).unwrap();
         close(pair.server).unwrap();
@@ -425,9 +425,9 @@ fn descriptor_sent_after_the_peer_has_closed() {
     child.join();
 }
 
-/// The receiver may be a program without the library, for which the bytes would be lost.
+/// The receiver may be a program without the library, which would lose the bytes.
 fn descriptor_sent_after_the_peer_has_died() {
-    let over = courier();
+    let over = relay_descriptor();
     let (fd, child) = joined_with_child(|fd| {
         send_all(fd, &pattern(4, 20_000));
         kill(std::process::id().cast_signed(), libc::SIGKILL);
@@ -477,7 +477,7 @@ fn posix_spawn_gives_the_socket() {
     send_all(pair.client, b"line two\n");
     assert_eq!(read_to_end(out), b"line one\nline two\n");
     child.join();
-    check_way(pair.server, pair.client);
+    check_direction(pair.server, pair.client);
 }
 
 fn posix_spawn_without_the_socket() {
@@ -487,13 +487,13 @@ fn posix_spawn_without_the_socket() {
     assert_eq!(read_to_end(out), b"hello\n");
     child.join();
     assert_eq!(recv_exact(pair.server, 6), b"unread");
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
     assert_state(pair.client, JOINED);
 }
 
 #[track_caller]
 fn system(script: &str) -> c_int {
-    // SAFETY: the script is there for the call.
+    // SAFETY: the script is live for the call.
     unsafe { libc::system(c_string(script).as_ptr()) }
 }
 
@@ -503,7 +503,7 @@ fn system_while_connections_are_open() {
     assert_eq!(system("true"), 0);
     assert_eq!(system("exit 3"), 3 << 8);
     assert_eq!(recv_exact(pair.server, 6), b"unread");
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
     assert_state(pair.client, JOINED);
 }
 
@@ -512,15 +512,15 @@ fn system_uses_an_inherited_socket() {
     dup2(pair.client, 8).unwrap();
     assert_eq!(system("echo hello >&8"), 0);
     assert_eq!(recv_exact(pair.server, 6), b"hello\n");
-    check_way(8, pair.server);
-    check_way(pair.server, pair.client);
+    check_direction(8, pair.server);
+    check_direction(pair.server, pair.client);
 }
 
 fn popen_while_connections_are_open() {
     let pair = joined_pair();
     send_all(pair.client, b"unread");
     let mut line = [0u8; 16];
-    // SAFETY: the words and the buffer are there for the calls.
+    // SAFETY: the strings and the buffer are live for the calls.
     unsafe {
         let stream = libc::popen(c"echo piped".as_ptr(), c"r".as_ptr());
         assert!(!stream.is_null());
@@ -529,14 +529,14 @@ fn popen_while_connections_are_open() {
     }
     assert_eq!(&line[..6], b"piped\n");
     assert_eq!(recv_exact(pair.server, 6), b"unread");
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
 }
 
 unsafe extern "C" {
     fn vfork() -> c_int;
 }
 
-/// What a vfork child may do: put descriptors in place and become a program.
+/// What a vfork child may do: place descriptors and execute a program.
 #[track_caller]
 fn vfork_and_run(in_child: impl Fn(), program: &std::ffi::CStr) -> Process {
     let list = [program.as_ptr(), std::ptr::null()];
@@ -544,7 +544,7 @@ fn vfork_and_run(in_child: impl Fn(), program: &std::ffi::CStr) -> Process {
     let child = unsafe { vfork() };
     if child == 0 {
         in_child();
-        // SAFETY: the list is there; nothing is left to do if the program is missing.
+        // SAFETY: the list is live; if the program is missing, nothing is left to do.
         unsafe {
             libc::execvp(list[0], list.as_ptr());
             libc::_exit(127);
@@ -558,11 +558,11 @@ fn vfork_and_exec() {
     send_all(pair.client, b"unread");
     vfork_and_run(|| (), c"true").join();
     assert_eq!(recv_exact(pair.server, 6), b"unread");
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
     assert_state(pair.client, JOINED);
 }
 
-/// As Python's subprocess does: the child's closing must not touch the parent's connections.
+/// As Python's subprocess does: the child's closing must not affect the parent's connections.
 fn vfork_child_closes_everything() {
     let pair = joined_pair();
     for _ in 0..5 {
@@ -574,8 +574,8 @@ fn vfork_child_closes_everything() {
         };
         vfork_and_run(close_all, c"true").join();
         assert_eq!(recv_exact(pair.server, 6), b"unread");
-        check_way(pair.client, pair.server);
-        check_way(pair.server, pair.client);
+        check_direction(pair.client, pair.server);
+        check_direction(pair.server, pair.client);
     }
     assert_state(pair.client, JOINED);
 }
@@ -584,12 +584,12 @@ fn std_command_while_connections_are_open() {
     let pair = joined_pair();
     let output = std::process::Command::new("echo").arg("words").output().unwrap();
     assert_eq!(output.stdout, b"words\n");
-    check_way(pair.client, pair.server);
+    check_direction(pair.client, pair.server);
     assert_state(pair.client, JOINED);
 }
 
 /// A unix socket pair for descriptors.
-fn courier() -> [Fd; 2] {
+fn relay_descriptor() -> [Fd; 2] {
     socketpair(libc::AF_UNIX, libc::SOCK_STREAM).unwrap()
 }
 
@@ -615,7 +615,7 @@ fn check_echo_of(fd: Fd, child: Process) {
 }
 
 fn descriptor_sent_to_a_child() {
-    let (over, pair) = (courier(), joined_pair());
+    let (over, pair) = (relay_descriptor(), joined_pair());
     let child = echo_on_received(over, pair);
     send_descriptor(over[0], pair.server);
     close(pair.server).unwrap();
@@ -623,7 +623,7 @@ fn descriptor_sent_to_a_child() {
 }
 
 fn descriptor_sent_with_unread_data() {
-    let (over, pair) = (courier(), joined_pair());
+    let (over, pair) = (relay_descriptor(), joined_pair());
     let child = echo_on_received(over, pair);
     send_all(pair.client, &pattern(8, 20_000));
     send_descriptor(over[0], pair.server);
@@ -634,7 +634,7 @@ fn descriptor_sent_with_unread_data() {
 }
 
 fn descriptor_sent_before_joining() {
-    let (over, pair) = (courier(), fresh_pair());
+    let (over, pair) = (relay_descriptor(), unused_pair());
     let child = echo_on_received(over, pair);
     send_descriptor(over[0], pair.server);
     close(pair.server).unwrap();
@@ -642,32 +642,32 @@ fn descriptor_sent_before_joining() {
 }
 
 fn descriptor_sent_to_itself() {
-    let (over, pair) = (courier(), joined_pair());
+    let (over, pair) = (relay_descriptor(), joined_pair());
     send_all(pair.client, b"unread");
     send_descriptor(over[0], pair.server);
     let copy = receive_descriptor(over[1]);
     assert_eq!(recv_exact(copy, 6), b"unread");
-    check_way(pair.client, copy);
-    check_way(pair.server, pair.client);
+    check_direction(pair.client, copy);
+    check_direction(pair.server, pair.client);
     close(pair.server).unwrap();
-    check_way(copy, pair.client);
+    check_direction(copy, pair.client);
 }
 
-/// The descriptor lives in the message alone for a while.
+/// For a while the message holds the only reference to the descriptor.
 fn descriptor_sent_and_closed() {
-    let (over, pair) = (courier(), joined_pair());
+    let (over, pair) = (relay_descriptor(), joined_pair());
     send_descriptor(over[0], pair.server);
     close(pair.server).unwrap();
     assert_eq!(ready(pair.client, POLLIN, 20), 0);
     send_all(pair.client, b"to nobody yet");
     let copy = receive_descriptor(over[1]);
     assert_eq!(recv_exact(copy, 13), b"to nobody yet");
-    check_way(copy, pair.client);
+    check_direction(copy, pair.client);
 }
 
 /// The receiving program runs without the library.
-fn descriptor_received_unplugged() {
-    let (over, pair) = (courier(), joined_pair());
+fn descriptor_received_by_a_program_without_the_library() {
+    let (over, pair) = (relay_descriptor(), joined_pair());
     send_all(pair.client, &pattern(8, 20_000));
     dup2(over[1], 77).unwrap();
     let name = concat!(module_path!(), "::echo_on_77");
@@ -686,7 +686,7 @@ fn echo_on_77() {
     echo_until_end(receive_descriptor(77));
 }
 
-/// Bodies that only other bodies start.
+/// Bodies that other bodies start.
 pub(crate) const PEERS: &[Body] = &[(concat!(module_path!(), "::echo_on_77"), echo_on_77)];
 
 fn threads_share_reader_and_writer() {
@@ -702,7 +702,7 @@ fn threads_share_reader_and_writer() {
     });
 }
 
-fn threads_write_whole_small_messages() {
+fn threads_write_small_messages_that_stay_intact() {
     let pair = joined_pair();
     std::thread::scope(|scope| {
         for letter in b'a'..b'd' {
@@ -712,7 +712,7 @@ fn threads_write_whole_small_messages() {
                 }
             });
         }
-        check_whole(&recv_exact(pair.server, 60_000));
+        check_messages_are_intact(&recv_exact(pair.server, 60_000));
     });
 }
 
@@ -739,18 +739,18 @@ fn threads_read_everything_once() {
     assert_eq!(total, 45_000);
 }
 
-/// A child that leaves by `exit` runs the exit handlers; its sockets end and nobody else's do.
+/// A child that ends by `exit` runs the exit handlers; only its own sockets end.
 fn exit_flushes_nothing_twice() {
     let pair = joined_pair();
     let child = fork();
     if child == 0 {
         send_all(pair.client, b"child");
-        // SAFETY: the child has nothing else to do; its handlers shall run.
+        // SAFETY: the child has nothing else to do; its exit handlers are meant to run.
         #[allow(clippy::exit)]
         std::process::exit(0);
     }
     Process(child).join();
     assert_eq!(recv_exact(pair.server, 5), b"child");
-    check_way(pair.client, pair.server);
-    check_way(pair.server, pair.client);
+    check_direction(pair.client, pair.server);
+    check_direction(pair.server, pair.client);
 }

@@ -11,24 +11,24 @@ use crate::calls::*;
 use crate::support::*;
 
 behaviours![
-    poll_shows_data_and_room,
-    poll_shows_only_what_is_asked,
-    poll_shows_no_room_when_full,
-    poll_shows_room_after_it_was_full,
+    poll_reports_data_and_space,
+    poll_reports_only_requested_events,
+    poll_reports_no_space_when_full,
+    poll_reports_space_after_full,
     poll_wakes_for_data,
-    poll_wakes_for_room,
-    poll_shows_the_end,
-    poll_shows_half_close,
-    poll_shows_own_half_close,
-    poll_shows_both_halves_closed,
-    poll_shows_a_reset,
-    poll_shows_hang_up_unasked,
-    poll_shows_the_end_after_data,
-    poll_mixes_kinds,
-    poll_waits_on_kinds_mixed,
-    poll_of_nothing,
-    poll_skips_negative_numbers,
-    poll_tells_of_closed_numbers,
+    poll_wakes_for_space,
+    poll_reports_the_end,
+    poll_reports_half_close,
+    poll_reports_own_half_close,
+    poll_reports_both_halves_closed,
+    poll_reports_a_reset,
+    poll_reports_hang_up_without_request,
+    poll_reports_the_end_after_data,
+    poll_mixes_sockets_and_other_descriptors,
+    poll_waits_on_sockets_and_other_descriptors,
+    poll_of_no_descriptors,
+    poll_ignores_negative_descriptors,
+    poll_reports_closed_descriptors,
     poll_same_socket_twice,
     poll_many_sockets,
     poll_forever_is_woken_by_a_pipe,
@@ -37,31 +37,31 @@ behaviours![
     poll_wakes_when_peer_is_killed,
     ppoll_with_a_signal_mask,
     ppoll_below_a_millisecond,
-    poll_with_a_wrong_list,
-    select_shows_data_and_room,
-    select_leaves_only_what_is_ready,
+    poll_with_an_invalid_array,
+    select_reports_data_and_space,
+    select_returns_only_ready_descriptors,
     select_counts_each_set,
     select_wakes_for_data,
-    select_wakes_for_room,
-    select_shows_the_end,
-    select_time_is_what_is_left,
-    select_mixes_kinds,
-    select_refuses_closed_numbers,
-    select_of_nothing,
-    select_with_a_narrow_range,
+    select_wakes_for_space,
+    select_reports_the_end,
+    select_returns_the_remaining_time,
+    select_mixes_sockets_and_other_descriptors,
+    select_rejects_closed_descriptors,
+    select_of_no_descriptors,
+    select_with_a_small_count,
     select_while_the_connection_joins,
-    pselect_leaves_its_time_alone,
+    pselect_does_not_change_its_time,
     pselect_with_a_signal_mask,
-    select_faults_show_urgent_data,
-    a_socket_with_room_hides_no_other_that_joins,
-    what_was_received_is_not_shown_again_while_joining,
+    select_exceptional_set_reports_urgent_data,
+    writable_socket_hides_no_other_that_joins,
+    received_data_is_not_reported_again_while_joining,
 ];
 
 fn asked(fd: Fd, events: i16) -> pollfd {
     pollfd { fd, events, revents: 0 }
 }
 
-fn poll_shows_data_and_room() {
+fn poll_reports_data_and_space() {
     let pair = joined_pair();
     assert_eq!(ready(pair.server, POLLIN | POLLOUT, 0), POLLOUT);
     send_all(pair.client, b"x");
@@ -72,7 +72,7 @@ fn poll_shows_data_and_room() {
     assert_state(pair.server, JOINED);
 }
 
-fn poll_shows_only_what_is_asked() {
+fn poll_reports_only_requested_events() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     wait_for(pair.server, POLLIN);
@@ -82,14 +82,14 @@ fn poll_shows_only_what_is_asked() {
     assert_eq!(ready(pair.server, all, 0), POLLIN | libc::POLLRDNORM);
 }
 
-fn poll_shows_no_room_when_full() {
+fn poll_reports_no_space_when_full() {
     let pair = joined_pair();
     fill(pair.client, 1);
     assert_eq!(ready(pair.client, POLLIN | POLLOUT, 0), 0);
     assert_eq!(ready(pair.server, POLLIN | POLLOUT, 0), POLLIN | POLLOUT);
 }
 
-fn poll_shows_room_after_it_was_full() {
+fn poll_reports_space_after_full() {
     let pair = joined_pair();
     let sent = fill(pair.client, 1);
     recv_exact(pair.server, sent);
@@ -112,7 +112,7 @@ fn poll_wakes_for_data() {
     });
 }
 
-fn poll_wakes_for_room() {
+fn poll_wakes_for_space() {
     let pair = joined_pair();
     let sent = fill(pair.client, 1);
     std::thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn poll_wakes_for_room() {
     });
 }
 
-fn poll_shows_the_end() {
+fn poll_reports_the_end() {
     let pair = joined_pair();
     close(pair.client).unwrap();
     wait_for(pair.server, POLLRDHUP);
@@ -132,7 +132,7 @@ fn poll_shows_the_end() {
     assert_eq!(ready(pair.server, POLLIN, 0), POLLIN);
 }
 
-fn poll_shows_half_close() {
+fn poll_reports_half_close() {
     let pair = joined_pair();
     shutdown(pair.client, SHUT_WR).unwrap();
     wait_for(pair.server, POLLRDHUP);
@@ -141,7 +141,7 @@ fn poll_shows_half_close() {
     assert_eq!(ready(pair.client, all, 0), POLLOUT);
 }
 
-fn poll_shows_own_half_close() {
+fn poll_reports_own_half_close() {
     let pair = joined_pair();
     shutdown(pair.client, SHUT_WR).unwrap();
     assert_eq!(ready(pair.client, POLLIN, 20), 0);
@@ -150,7 +150,7 @@ fn poll_shows_own_half_close() {
     assert_eq!(ready(pair.client, POLLIN | POLLRDHUP, 0), POLLIN);
 }
 
-fn poll_shows_both_halves_closed() {
+fn poll_reports_both_halves_closed() {
     let pair = joined_pair();
     shutdown(pair.client, SHUT_WR).unwrap();
     shutdown(pair.server, SHUT_WR).unwrap();
@@ -160,7 +160,7 @@ fn poll_shows_both_halves_closed() {
     }
 }
 
-fn poll_shows_a_reset() {
+fn poll_reports_a_reset() {
     let pair = joined_pair();
     close_with_reset(pair.client);
     wait_for(pair.server, 0);
@@ -170,13 +170,13 @@ fn poll_shows_a_reset() {
     assert_eq!(ready(pair.server, all, 0), all | POLLHUP);
 }
 
-fn poll_shows_hang_up_unasked() {
+fn poll_reports_hang_up_without_request() {
     let pair = joined_pair();
     shutdown(pair.client, SHUT_RDWR).unwrap();
     assert_ne!(ready(pair.client, 0, 0) & POLLHUP, 0);
 }
 
-fn poll_shows_the_end_after_data() {
+fn poll_reports_the_end_after_data() {
     let pair = joined_pair();
     send_all(pair.client, b"abc");
     shutdown(pair.client, SHUT_WR).unwrap();
@@ -187,7 +187,7 @@ fn poll_shows_the_end_after_data() {
     assert_eq!(recv(pair.server, &mut [0], 0), Ok(0));
 }
 
-fn poll_mixes_kinds() {
+fn poll_mixes_sockets_and_other_descriptors() {
     let pair = joined_pair();
     let [out, into] = pipe();
     let (listening, address) = listener(Family::V4);
@@ -207,7 +207,7 @@ fn poll_mixes_kinds() {
     assert_eq!(list.map(|entry| entry.revents), [0, POLLIN, POLLIN, POLLIN, 0, POLLIN]);
 }
 
-fn poll_waits_on_kinds_mixed() {
+fn poll_waits_on_sockets_and_other_descriptors() {
     let pair = joined_pair();
     let [out, into] = pipe();
     std::thread::scope(|scope| {
@@ -235,13 +235,13 @@ fn poll_waits_on_kinds_mixed() {
     });
 }
 
-fn poll_of_nothing() {
+fn poll_of_no_descriptors() {
     let _pair = joined_pair();
     assert_eq!(poll(&mut [], 0), Ok(0));
     assert_eq!(poll(&mut [], 10), Ok(0));
 }
 
-fn poll_skips_negative_numbers() {
+fn poll_ignores_negative_descriptors() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     wait_for(pair.server, POLLIN);
@@ -251,7 +251,7 @@ fn poll_skips_negative_numbers() {
     assert_eq!(list.map(|entry| entry.revents), [0, POLLIN, 0]);
 }
 
-fn poll_tells_of_closed_numbers() {
+fn poll_reports_closed_descriptors() {
     let pair = joined_pair();
     let closed = dup(pair.client).unwrap();
     close(closed).unwrap();
@@ -297,10 +297,10 @@ fn poll_forever_is_woken_by_a_pipe() {
     });
 }
 
-/// One thread waits in poll for one direction while another moves the connection by its traffic in
-/// the other one; then the first must see what comes.
+/// One thread polls for one direction while another makes the connection join by traffic of the
+/// other direction; then the first must see new data.
 fn poll_while_the_connection_joins() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             wait_for(pair.server, POLLIN);
@@ -336,7 +336,7 @@ fn ppoll_with_a_signal_mask() {
     let pair = joined_pair();
     handle(libc::SIGUSR1, counted, libc::SA_RESTART);
     block(libc::SIGUSR1, true);
-    // SAFETY: a signal to this very thread, which has a handler for it.
+    // SAFETY: a signal to this thread, which has a handler for it.
     unsafe { libc::raise(libc::SIGUSR1) };
     let mut list = [asked(pair.server, POLLIN)];
     assert_eq!(ppoll(&mut list, Some(0), Some(&only(libc::SIGUSR1))), Ok(0));
@@ -354,9 +354,9 @@ fn ppoll_below_a_millisecond() {
     assert_eq!(ppoll(&mut list, Some(-1), None), Err(INVAL));
 }
 
-fn poll_with_a_wrong_list() {
+fn poll_with_an_invalid_array() {
     let pair = joined_pair();
-    // SAFETY: the kernel checks the address and refuses it; a count beyond the limit likewise.
+    // SAFETY: the kernel checks the address and rejects it; a count beyond the limit likewise.
     unsafe {
         assert_eq!(libc::poll(std::ptr::null_mut(), 0, 0), 0);
         let mut one = asked(pair.server, POLLIN);
@@ -365,7 +365,7 @@ fn poll_with_a_wrong_list() {
     }
 }
 
-fn select_shows_data_and_room() {
+fn select_reports_data_and_space() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     wait_for(pair.server, POLLIN);
@@ -375,7 +375,7 @@ fn select_shows_data_and_room() {
     assert_state(pair.server, JOINED);
 }
 
-fn select_leaves_only_what_is_ready() {
+fn select_returns_only_ready_descriptors() {
     let (one, two) = (joined_pair(), joined_pair());
     send_all(two.client, b"x");
     let mut reads = Set::of(&[one.server, two.server, one.client]);
@@ -407,7 +407,7 @@ fn select_wakes_for_data() {
     });
 }
 
-fn select_wakes_for_room() {
+fn select_wakes_for_space() {
     let pair = joined_pair();
     let sent = fill(pair.client, 1);
     std::thread::scope(|scope| {
@@ -421,7 +421,7 @@ fn select_wakes_for_room() {
     });
 }
 
-fn select_shows_the_end() {
+fn select_reports_the_end() {
     let pair = joined_pair();
     close(pair.client).unwrap();
     let mut reads = Set::of(&[pair.server]);
@@ -429,7 +429,7 @@ fn select_shows_the_end() {
     assert_eq!(recv(pair.server, &mut [0], 0), Ok(0));
 }
 
-fn select_time_is_what_is_left() {
+fn select_returns_the_remaining_time() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     let (mut reads, mut time_us) = (Set::of(&[pair.server]), 30_000_000);
@@ -437,7 +437,7 @@ fn select_time_is_what_is_left() {
     assert!(0 < time_us && time_us <= 30_000_000, "{time_us} us left");
 }
 
-fn select_mixes_kinds() {
+fn select_mixes_sockets_and_other_descriptors() {
     let pair = joined_pair();
     let [out, into] = pipe();
     let mut reads = Set::of(&[pair.server, out]);
@@ -450,7 +450,7 @@ fn select_mixes_kinds() {
     assert_eq!(select(Some(&mut reads), None, None, None), Ok(2));
 }
 
-fn select_refuses_closed_numbers() {
+fn select_rejects_closed_descriptors() {
     let pair = joined_pair();
     let closed = dup(pair.client).unwrap();
     close(closed).unwrap();
@@ -458,18 +458,18 @@ fn select_refuses_closed_numbers() {
     assert_eq!(select(Some(&mut reads), None, None, None), Err(BADF));
 }
 
-fn select_of_nothing() {
+fn select_of_no_descriptors() {
     let _pair = joined_pair();
     let mut time_us = 1000;
     assert_eq!(select(None, None, None, Some(&mut time_us)), Ok(0));
 }
 
 /// Only numbers below the first argument count.
-fn select_with_a_narrow_range() {
+fn select_with_a_small_count() {
     let pair = joined_pair();
     send_all(pair.client, b"x");
     wait_for(pair.server, POLLIN);
-    // SAFETY: set and time are there for the call.
+    // SAFETY: set and time are live for the call.
     unsafe {
         let mut reads: libc::fd_set = std::mem::zeroed();
         libc::FD_SET(pair.server, &raw mut reads);
@@ -486,7 +486,7 @@ fn select_with_a_narrow_range() {
 }
 
 fn select_while_the_connection_joins() {
-    let pair = fresh_pair();
+    let pair = unused_pair();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut reads = Set::of(&[pair.server]);
@@ -503,7 +503,7 @@ fn select_while_the_connection_joins() {
     });
 }
 
-fn pselect_leaves_its_time_alone() {
+fn pselect_does_not_change_its_time() {
     let pair = joined_pair();
     let mut reads = Set::of(&[pair.server]);
     assert_eq!(pselect(&mut reads, Some(2_000_000), None), Ok(0));
@@ -516,14 +516,14 @@ fn pselect_with_a_signal_mask() {
     let pair = joined_pair();
     handle(libc::SIGUSR1, counted, libc::SA_RESTART);
     block(libc::SIGUSR1, true);
-    // SAFETY: a signal to this very thread, which has a handler for it.
+    // SAFETY: a signal to this thread, which has a handler for it.
     unsafe { libc::raise(libc::SIGUSR1) };
     let mut reads = Set::of(&[pair.server]);
     assert_eq!(pselect(&mut reads, None, Some(&only(0))), Err(INTR));
     assert_eq!(HANDLED.load(SeqCst), 1);
 }
 
-fn select_faults_show_urgent_data() {
+fn select_exceptional_set_reports_urgent_data() {
     let pair = joined_pair();
     assert_eq!(send(pair.client, b"!", libc::MSG_OOB | MSG_NOSIGNAL), Ok(1));
     wait_for(pair.server, libc::POLLPRI);
@@ -532,13 +532,13 @@ fn select_faults_show_urgent_data() {
     assert_eq!(recv(pair.server, &mut [0], libc::MSG_OOB), Ok(1));
 }
 
-/// Calls that the two ends have made before, so that they join at different times.
+/// Calls that the two ends make first, so that they join at different times.
 const FIRST_CALLS: [(usize, usize); 9] =
     [(0, 0), (0, 1), (1, 0), (0, 3), (3, 0), (5, 2), (2, 7), (9, 0), (0, 9)];
 
-/// A new pair whose server has sent, and whose client has answered, in so many calls.
-fn fresh_after(sent: usize, answered: usize) -> Pair {
-    let pair = fresh_pair();
+/// A new pair whose server has sent and whose client has answered in so many calls.
+fn new_pair_after(sent: usize, answered: usize) -> Pair {
+    let pair = unused_pair();
     for (from, to, calls) in
         [(pair.server, pair.client, sent), (pair.client, pair.server, answered)]
     {
@@ -548,12 +548,12 @@ fn fresh_after(sent: usize, answered: usize) -> Pair {
     pair
 }
 
-/// Programs that ask again and again find one socket writable at each call, and must still hear of
-/// another whose bytes come through the kernel until its ends have met.
-fn a_socket_with_room_hides_no_other_that_joins() {
+/// A program that polls again and again finds one socket writable at each call. It must still see
+/// events of another one whose bytes come through the kernel until its ends have joined.
+fn writable_socket_hides_no_other_that_joins() {
     let busy = joined_pair();
     for (sent, answered) in FIRST_CALLS {
-        let pair = fresh_after(sent, answered);
+        let pair = new_pair_after(sent, answered);
         for number in 0..24 {
             send_all(pair.server, &[number]);
             eventually("the byte is shown", || {
@@ -578,11 +578,11 @@ fn a_socket_with_room_hides_no_other_that_joins() {
     }
 }
 
-/// A call that takes the last bytes of the kernel and the first ones of memory leaves nothing of
-/// either to be shown.
-fn what_was_received_is_not_shown_again_while_joining() {
+/// A call that receives the last bytes of the kernel and the first ones of memory leaves no event
+/// of either.
+fn received_data_is_not_reported_again_while_joining() {
     for (sent, answered) in FIRST_CALLS {
-        let pair = fresh_after(sent, answered);
+        let pair = new_pair_after(sent, answered);
         nonblocking(pair.client, true);
         let set = epoll_create();
         epoll_ctl(set, libc::EPOLL_CTL_ADD, pair.client, libc::EPOLLIN as u32, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Two programs that meet although a network namespace or a user lies between them: by a shared
+//! Two programs that share memory across a network namespace or a user boundary: by a shared
 //! folder, or as members of one group.
 
 use std::process::{Child, Command};
@@ -7,43 +7,43 @@ use nm_sys::namespace::{Isolation, isolate};
 
 use crate::calls::*;
 use crate::harness::{Body, Side, another, state};
-use crate::spaces::{add_links, interface_exists, own_network, set_address};
+use crate::spaces::{add_links, enter_own_network, interface_exists, set_address};
 use crate::support::*;
 
 accelerated_only![
-    a_shared_folder_reaches_across_network_namespaces,
-    without_a_shared_folder_namespaces_stay_apart,
-    a_folder_that_only_one_end_knows,
+    shared_folder_connects_network_namespaces,
+    namespaces_without_a_shared_folder_do_not_share_memory,
+    folder_known_to_one_end_only,
     loopback_with_a_shared_folder,
-    users_of_one_group_meet,
-    users_without_a_common_group_do_not,
+    users_of_one_group_share_memory,
+    users_without_a_common_group_do_not_share_memory,
 ];
 
 /// The two programs.
 pub(crate) const PEERS: &[Body] =
     &[(concat!(module_path!(), "::serve"), serve), (concat!(module_path!(), "::ask"), ask)];
 
-/// Whether the two are to end up in shared memory.
+/// Whether the two must end up in shared memory.
 const MEETS: &str = "NEARMETAL_TEST_MEETS";
-/// Address that the server listens on, and the interface to give it to.
+/// Address that the server listens on, and the interface that gets it.
 const PLACE: &str = "NEARMETAL_TEST_PLACE";
-/// User and group that a program becomes.
+/// User and group that a program changes to.
 const USER: &str = "NEARMETAL_TEST_USER";
 const FOLDER: &str = "NEARMETAL_ACCEL_SHARE";
 const GROUP: &str = "NEARMETAL_ACCEL_GROUP";
 /// Port of the server; each body has a network of its own.
 const PORT: u16 = 4100;
-/// Messages before two that cannot meet are believed.
+/// Messages after which two ends that must not share memory are considered apart.
 const ROUNDS: u64 = 300;
 
-/// A program that is to meet the other one, or is not.
+/// Starts one of the two programs, with what it must expect.
 fn program(name: &str, place: &str, meets: bool) -> Command {
     let mut command = another(&format!("{}::{name}", module_path!()), Side::Accelerated);
     command.env(PLACE, place).env(MEETS, u8::from(meets).to_string());
     command
 }
 
-/// Server and client come to a good end.
+/// Server and client must succeed.
 #[track_caller]
 fn check(mut server: Child, mut client: Command) {
     let client = client.spawn().unwrap().wait().unwrap();
@@ -51,10 +51,10 @@ fn check(mut server: Child, mut client: Command) {
     assert!(server.wait().unwrap().success(), "the server failed");
 }
 
-/// Starts both in two network namespaces that a pair of virtual links joins.
+/// Starts both in two network namespaces that a pair of virtual links connects.
 #[track_caller]
 fn check_two_namespaces(folders: [Option<&std::path::Path>; 2], meets: bool) {
-    own_network();
+    enter_own_network();
     let [mut server, mut client] = [program("serve", "far", meets), program("ask", "far", meets)];
     for (command, folder) in [&mut server, &mut client].into_iter().zip(folders) {
         command.env_remove(FOLDER);
@@ -71,27 +71,27 @@ fn private_folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn a_shared_folder_reaches_across_network_namespaces() {
+fn shared_folder_connects_network_namespaces() {
     let folder = private_folder();
     check_two_namespaces([Some(folder.path()); 2], true);
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 0, "names were left in the folder");
 }
 
-fn without_a_shared_folder_namespaces_stay_apart() {
+fn namespaces_without_a_shared_folder_do_not_share_memory() {
     check_two_namespaces([None; 2], false);
 }
 
-fn a_folder_that_only_one_end_knows() {
+fn folder_known_to_one_end_only() {
     let folder = private_folder();
     check_two_namespaces([Some(folder.path()), None], false);
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 0, "names were left in the folder");
 }
 
-/// The same addresses mean another connection in another namespace: such names are not shared.
+/// Abstract names are private to a namespace, so the same addresses name another connection.
 fn loopback_with_a_shared_folder() {
-    own_network();
+    enter_own_network();
     let folder = private_folder();
     let [mut server, mut client] = [program("serve", "", true), program("ask", "", true)];
     server.env(FOLDER, folder.path());
@@ -102,7 +102,7 @@ fn loopback_with_a_shared_folder() {
 /// Starts both as two users.
 #[track_caller]
 fn check_two_users(groups: [u32; 2], meets: bool) {
-    own_network();
+    enter_own_network();
     let [mut server, mut client] = [program("serve", "", meets), program("ask", "", meets)];
     for ((command, group), user) in [&mut server, &mut client].into_iter().zip(groups).zip([11, 12])
     {
@@ -111,20 +111,20 @@ fn check_two_users(groups: [u32; 2], meets: bool) {
     check(server.spawn().unwrap(), client);
 }
 
-fn users_of_one_group_meet() {
+fn users_of_one_group_share_memory() {
     check_two_users([77, 77], true);
 }
 
-fn users_without_a_common_group_do_not() {
+fn users_without_a_common_group_do_not_share_memory() {
     check_two_users([77, 78], false);
 }
 
-/// Becomes the user that the environment names.
+/// Changes to the user that the environment names.
 fn change_user() {
     let Ok(wanted) = std::env::var(USER) else { return };
     let (user, group) = wanted.split_once(' ').unwrap();
     let (user, group) = (user.parse().unwrap(), group.parse().unwrap());
-    // SAFETY: numbers and an empty list.
+    // SAFETY: no pointers but an empty list.
     let changed = unsafe {
         libc::setgroups(0, std::ptr::null()) == 0
             && libc::setgid(group) == 0
@@ -133,10 +133,11 @@ fn change_user() {
     assert!(changed, "this test must run as root: its programs become other users: {:?}", errno());
 }
 
-/// Talks over `fd` until both ends are in shared memory, or for long enough if they are not to be.
+/// Exchanges messages over `fd` until both ends are in shared memory, or for long enough if they
+/// must not be.
 fn talk(fd: Fd, leads: bool) {
     if std::env::var(MEETS).unwrap() == "1" {
-        join_up_with_peer(fd, leads);
+        join_with_peer(fd, leads);
     }
     for round in 0..ROUNDS {
         if leads {
@@ -152,7 +153,7 @@ fn talk(fd: Fd, leads: bool) {
     }
 }
 
-/// The server: takes its address once the link is there.
+/// The server: sets its address once the link exists.
 fn serve() {
     change_user();
     let place = std::env::var(PLACE).unwrap();
@@ -167,7 +168,7 @@ fn serve() {
     talk(fd, false);
 }
 
-/// The client: connects once the server is there.
+/// The client: connects once the server listens.
 fn ask() {
     change_user();
     let there =

@@ -1,4 +1,4 @@
-//! Signals: who is interrupted, who goes on, and handlers that use sockets themselves.
+//! Signals: which calls are interrupted, which continue, and handlers that use sockets themselves.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
@@ -13,17 +13,17 @@ behaviours![
     read_is_interrupted,
     recvmsg_is_interrupted,
     send_is_interrupted,
-    send_in_part_is_interrupted,
-    receive_goes_on_with_restart,
-    send_goes_on_with_restart,
+    partial_send_is_interrupted,
+    receive_continues_with_restart,
+    send_continues_with_restart,
     receive_with_a_limit_is_interrupted_despite_restart,
-    wait_for_all_gives_its_part,
+    wait_for_all_returns_its_part,
     poll_is_interrupted_despite_restart,
     select_is_interrupted_despite_restart,
     accept_is_interrupted,
-    accept_goes_on_with_restart,
-    ignored_signals_interrupt_nobody,
-    blocked_signals_interrupt_nobody,
+    accept_continues_with_restart,
+    ignored_signals_interrupt_no_call,
+    blocked_signals_interrupt_no_call,
     handler_by_signal_restarts,
     siginterrupt_turns_restart_off,
     handler_that_writes,
@@ -31,7 +31,7 @@ behaviours![
     program_sees_its_own_handler,
     reset_after_one,
     handler_gets_its_information,
-    data_comes_despite_many_signals,
+    data_arrives_despite_many_signals,
     jump_out_of_a_receive,
     signal_for_another_thread,
 ];
@@ -76,7 +76,7 @@ fn send_is_interrupted() {
     assert_eq!(recv(pair.server, &mut [0], libc::MSG_DONTWAIT), Err(AGAIN));
 }
 
-fn send_in_part_is_interrupted() {
+fn partial_send_is_interrupted() {
     let pair = joined_pair();
     on_alarm(0);
     let bytes = pattern(2, 24 << 20);
@@ -86,14 +86,14 @@ fn send_in_part_is_interrupted() {
     assert_bytes(&recv_exact(pair.server, sent), &bytes[..sent]);
 }
 
-/// Waits for some signals and then gives the bytes.
+/// Waits for some signals and then sends the bytes.
 fn after_signals(give: impl FnOnce()) {
     let before = HANDLED.load(SeqCst);
     eventually("signals come", || HANDLED.load(SeqCst) > before + 3);
     give();
 }
 
-fn receive_goes_on_with_restart() {
+fn receive_continues_with_restart() {
     let pair = joined_pair();
     on_alarm(SA_RESTART);
     std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn receive_goes_on_with_restart() {
     });
 }
 
-fn send_goes_on_with_restart() {
+fn send_continues_with_restart() {
     let pair = joined_pair();
     fill(pair.client, 1);
     on_alarm(SA_RESTART);
@@ -126,7 +126,7 @@ fn receive_with_a_limit_is_interrupted_despite_restart() {
     assert_eq!(recv(pair.server, &mut [0; 4], 0), Err(INTR));
 }
 
-fn wait_for_all_gives_its_part() {
+fn wait_for_all_returns_its_part() {
     let pair = joined_pair();
     send_all(pair.client, b"part");
     on_alarm(0);
@@ -157,7 +157,7 @@ fn accept_is_interrupted() {
     assert_eq!(accept(listening), Err(INTR));
 }
 
-fn accept_goes_on_with_restart() {
+fn accept_continues_with_restart() {
     let (listening, address) = listener(Family::V4);
     on_alarm(SA_RESTART);
     std::thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn accept_goes_on_with_restart() {
     });
 }
 
-/// The byte comes after a while; nothing else may end the receive.
+/// The byte is sent after a while; nothing else may end the receive.
 #[track_caller]
 fn check_undisturbed(pair: Pair) {
     std::thread::scope(|scope| {
@@ -182,7 +182,7 @@ fn check_undisturbed(pair: Pair) {
     });
 }
 
-fn ignored_signals_interrupt_nobody() {
+fn ignored_signals_interrupt_no_call() {
     let pair = joined_pair();
     // SAFETY: ignoring needs no handler.
     unsafe { libc::signal(SIGALRM, libc::SIG_IGN) };
@@ -190,7 +190,7 @@ fn ignored_signals_interrupt_nobody() {
     check_undisturbed(pair);
 }
 
-fn blocked_signals_interrupt_nobody() {
+fn blocked_signals_interrupt_no_call() {
     let pair = joined_pair();
     handle(SIGALRM, counted, 0);
     block(SIGALRM, true);
@@ -201,7 +201,7 @@ fn blocked_signals_interrupt_nobody() {
 
 fn handler_by_signal_restarts() {
     let pair = joined_pair();
-    // SAFETY: the handler is a function of the right shape.
+    // SAFETY: the handler is a function of the right type.
     unsafe { libc::signal(SIGALRM, counted as *const () as libc::sighandler_t) };
     alarm_every(10);
     check_undisturbed(pair);
@@ -214,7 +214,7 @@ unsafe extern "C" {
 
 fn siginterrupt_turns_restart_off() {
     let pair = joined_pair();
-    // SAFETY: the handler is a function of the right shape; the rest are numbers.
+    // SAFETY: the handler is a function of the right type; the rest are numbers.
     unsafe {
         libc::signal(SIGALRM, counted as *const () as libc::sighandler_t);
         assert_eq!(siginterrupt(SIGALRM, 1), 0);
@@ -226,11 +226,11 @@ fn siginterrupt_turns_restart_off() {
 /// The socket that handlers use.
 static WAY: AtomicI32 = AtomicI32::new(-1);
 
-extern "C" fn write_to_way(_: c_int) {
+extern "C" fn write_to_direction(_: c_int) {
     let _ = send(WAY.load(SeqCst), b"s", MSG_NOSIGNAL | libc::MSG_DONTWAIT);
 }
 
-extern "C" fn read_from_way(_: c_int) {
+extern "C" fn read_from_direction(_: c_int) {
     let _ = recv(WAY.load(SeqCst), &mut [0; 16], libc::MSG_DONTWAIT);
     counted(0);
 }
@@ -239,7 +239,7 @@ extern "C" fn read_from_way(_: c_int) {
 fn handler_that_writes() {
     let pair = joined_pair();
     WAY.store(pair.client, SeqCst);
-    handle(SIGALRM, write_to_way, SA_RESTART);
+    handle(SIGALRM, write_to_direction, SA_RESTART);
     alarm_every(20);
     for _ in 0..3 {
         assert_eq!(recv(pair.server, &mut [0], 0), Ok(1));
@@ -250,7 +250,7 @@ fn handler_that_reads_another_connection() {
     let (pair, other) = (joined_pair(), joined_pair());
     WAY.store(other.server, SeqCst);
     send_all(other.client, b"for the handler");
-    handle(SIGALRM, read_from_way, SA_RESTART);
+    handle(SIGALRM, read_from_direction, SA_RESTART);
     alarm_every(20);
     check_undisturbed(pair);
     eventually("it was called", || HANDLED.load(SeqCst) > 0);
@@ -259,7 +259,7 @@ fn handler_that_reads_another_connection() {
 
 fn program_sees_its_own_handler() {
     let own = counted as *const () as libc::sighandler_t;
-    // SAFETY: all zero is an action; handlers are functions of the right shape.
+    // SAFETY: all zero is an action; handlers are functions of the right type.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         assert_eq!(libc::signal(libc::SIGUSR2, own), libc::SIG_DFL);
@@ -278,8 +278,8 @@ fn program_sees_its_own_handler() {
 fn reset_after_one() {
     let pair = joined_pair();
     handle(libc::SIGURG, counted, libc::SA_RESETHAND);
-    // SIGURG's default is to be ignored, so that the second one does nothing.
-    // SAFETY: a signal to this very thread.
+    // SIGURG is ignored by default, so that the second one has no effect. SAFETY: a signal to this
+    // thread.
     unsafe {
         libc::raise(libc::SIGURG);
         libc::raise(libc::SIGURG);
@@ -289,8 +289,8 @@ fn reset_after_one() {
     assert_eq!(recv(pair.server, &mut [0], 0), Ok(1));
 }
 
-extern "C" fn informed(signal: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a handler with SA_SIGINFO its information.
+extern "C" fn handler_with_info(signal: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes its information to a handler with SA_SIGINFO.
     let sender = unsafe { (*info).si_pid() };
     WAY.store(if signal == libc::SIGUSR1 { sender } else { -2 }, SeqCst);
 }
@@ -299,7 +299,7 @@ fn handler_gets_its_information() {
     // SAFETY: all zero is an action; the handler fits SA_SIGINFO.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = informed as *const () as libc::sighandler_t;
+        action.sa_sigaction = handler_with_info as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO;
         let null = std::ptr::null_mut();
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, null), 0);
@@ -309,7 +309,7 @@ fn handler_gets_its_information() {
     assert_eq!(WAY.load(SeqCst), own);
 }
 
-fn data_comes_despite_many_signals() {
+fn data_arrives_despite_many_signals() {
     let pair = joined_pair();
     handle(SIGALRM, counted, SA_RESTART);
     alarm_every(1);
@@ -330,24 +330,24 @@ unsafe extern "C" {
     fn siglongjmp(place: *mut u64, value: c_int) -> !;
 }
 
-/// Large enough for `sigjmp_buf` on every machine that glibc knows.
+/// Large enough for `sigjmp_buf` on every machine that glibc supports.
 static mut PLACE: [u64; 64] = [0; 64];
 
 extern "C" fn jump(_: c_int) {
-    // SAFETY: the place was set by the function that the signal interrupted.
+    // SAFETY: the buffer was filled by the function that the signal interrupted.
     unsafe { siglongjmp((&raw mut PLACE).cast(), 1) }
 }
 
-/// A program that leaves a blocked receive by a jump goes on with its sockets.
+/// A program that leaves a blocked receive by a jump can still use its sockets.
 fn jump_out_of_a_receive() {
     let pair = joined_pair();
     handle(SIGALRM, jump, 0);
     for _ in 0..3 {
-        // SAFETY: nothing between this point and the jump owns memory or needs to be undone.
+        // SAFETY: nothing between this point and the jump owns memory or needs a destructor.
         if unsafe { sigsetjmp((&raw mut PLACE).cast(), 1) } == 0 {
             alarm_every(15);
             let mut buffer = [0; 4];
-            // SAFETY: the buffer is there for the call.
+            // SAFETY: the buffer is live for the call.
             unsafe { libc::recv(pair.server, buffer.as_mut_ptr().cast(), 4, 0) };
             panic!("the receive came back");
         }
@@ -368,7 +368,7 @@ fn signal_for_another_thread() {
         let reader = scope.spawn(|| recv(pair.server, &mut [0; 4], 0));
         pause_ms(20);
         for _ in 0..5 {
-            // SAFETY: a signal to this very thread, which is not the reader.
+            // SAFETY: a signal to this thread, which is not the reader.
             unsafe { libc::raise(libc::SIGUSR1) };
         }
         pause_ms(20);

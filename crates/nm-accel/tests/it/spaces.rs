@@ -1,16 +1,16 @@
-//! Network namespaces for bodies: one of their own, and virtual links into another.
+//! Network namespaces of bodies: their own, and virtual links to another.
 
 use libc::{c_int, ifinfomsg, nlmsghdr};
 
 use crate::calls::*;
 
-/// Names of attributes that the libc crate does not have: linux/veth.h.
+/// Attributes that the libc crate does not have: linux/veth.h.
 const VETH_INFO_PEER: u16 = 1;
 
-/// Moves this process into a network namespace of its own with a working loopback.
+/// Moves this process to a network namespace of its own with a working loopback.
 #[track_caller]
-pub(crate) fn own_network() {
-    // SAFETY: numbers; the process has one thread.
+pub(crate) fn enter_own_network() {
+    // SAFETY: no pointers; the process has one thread.
     let made = unsafe {
         libc::unshare(libc::CLONE_NEWNET) == 0
             || libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) == 0
@@ -23,11 +23,11 @@ pub(crate) fn own_network() {
     ask("lo", libc::SIOCSIFFLAGS as _, up).unwrap();
 }
 
-/// Gives an interface an address in a network of 24 bits, and switches it on.
+/// Sets an interface's address in a network of 24 bits, and brings it up.
 #[track_caller]
 pub(crate) fn set_address(interface: &str, host: [u8; 4]) {
     let set = |request: &mut libc::ifreq, host: [u8; 4]| {
-        // SAFETY: the address of a request is large enough for the internet's.
+        // SAFETY: the address of a request is large enough for an internet address.
         unsafe {
             let place = (&raw mut request.ifr_ifru.ifru_addr).cast::<libc::sockaddr_in>();
             (*place).sin_family = libc::AF_INET as u16;
@@ -39,7 +39,7 @@ pub(crate) fn set_address(interface: &str, host: [u8; 4]) {
     ask(interface, libc::SIOCSIFFLAGS as _, up).unwrap();
 }
 
-/// Whether this namespace has such an interface.
+/// Whether this namespace has the interface.
 pub(crate) fn interface_exists(interface: &str) -> bool {
     ask(interface, libc::SIOCGIFFLAGS as _, |_| ()).is_ok()
 }
@@ -51,7 +51,7 @@ fn up(request: &mut libc::ifreq) {
 /// One request about an interface, netdevice(7).
 fn ask(interface: &str, number: u64, fill: impl FnOnce(&mut libc::ifreq)) -> Outcome<()> {
     let fd = socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap();
-    // SAFETY: all zero is a request; it is there for the call, and its name ends in a zero.
+    // SAFETY: all zero is a request; it is live for the call, and its name ends in a zero.
     let result = unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         for (to, from) in request.ifr_name[..15].iter_mut().zip(interface.bytes()) {
@@ -65,7 +65,7 @@ fn ask(interface: &str, number: u64, fill: impl FnOnce(&mut libc::ifreq)) -> Out
     outcome
 }
 
-/// Makes a pair of virtual links: `near` here, `far` in the namespace of the process `there`.
+/// Creates a pair of virtual links: `near` here, `far` in the namespace of the process `there`.
 #[track_caller]
 pub(crate) fn add_links(near: &str, far: &str, there: u32) {
     let link = [0; size_of::<ifinfomsg>()];
@@ -87,7 +87,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends one request that makes something; the error number of the answer.
+/// Sends one request that creates something; returns the error number of the answer.
 fn netlink(kind: u16, body: &[u8]) -> c_int {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
     let length = (size_of::<nlmsghdr>() + body.len()) as u32;

@@ -1,4 +1,4 @@
-//! What bodies have in common: connections that are really in shared memory, processes, patterns.
+//! Common parts of the bodies: joined connections, processes, patterns.
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
@@ -12,19 +12,19 @@ use nm_sys::clock::Deadline;
 use crate::calls::*;
 use crate::harness::{accelerated, mark, run_and_exit, state};
 
-/// How long anything may take that must happen at all.
+/// Time limit for anything that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub(crate) const SOON_MS: c_int = 10_000;
-/// States that the library tells.
+/// States that the library reports.
 pub(crate) const KERNEL: i32 = 1;
 pub(crate) const JOINED: i32 = 3;
 
-/// How the two ends name each other.
+/// The address family of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
     V6,
-    /// A v6 socket at both ends, v4 addresses inside.
+    /// A v6 socket at both ends, with v4 addresses.
     ConduitMapping,
 }
 
@@ -69,14 +69,14 @@ pub(crate) fn connected(address: &Address) -> Fd {
     fd
 }
 
-/// A connection that has carried nothing yet.
+/// A connection that has carried no data yet.
 #[track_caller]
-pub(crate) fn fresh_pair() -> Pair {
-    fresh_pair_of(Family::V4)
+pub(crate) fn unused_pair() -> Pair {
+    unused_pair_of(Family::V4)
 }
 
 #[track_caller]
-pub(crate) fn fresh_pair_of(family: Family) -> Pair {
+pub(crate) fn unused_pair_of(family: Family) -> Pair {
     let (listening, address) = listener(family);
     let client = connected(&address);
     let server = accept4(listening, libc::SOCK_CLOEXEC).unwrap();
@@ -84,15 +84,15 @@ pub(crate) fn fresh_pair_of(family: Family) -> Pair {
     Pair { client, server }
 }
 
-/// A connection in shared memory, both ends here, nothing on its way.
+/// A connection in shared memory, both ends here, nothing in flight.
 #[track_caller]
 pub(crate) fn joined_pair() -> Pair {
-    join_up(fresh_pair())
+    join_both_ends(unused_pair())
 }
 
 #[track_caller]
 pub(crate) fn joined_pair_of(family: Family) -> Pair {
-    join_up(fresh_pair_of(family))
+    join_both_ends(unused_pair_of(family))
 }
 
 /// A joined connection whose ends do not block.
@@ -106,7 +106,7 @@ pub(crate) fn joined_nonblocking() -> Pair {
 
 /// Exchanges messages until both ends are in shared memory. The ends may block or not.
 #[track_caller]
-pub(crate) fn join_up(pair: Pair) -> Pair {
+pub(crate) fn join_both_ends(pair: Pair) -> Pair {
     mark();
     let deadline = Deadline::after(SOON);
     let mut rounds = 0;
@@ -130,7 +130,7 @@ pub(crate) fn one_byte(from: Fd, to: Fd) {
 
 /// The same between two processes: one calls this with `leads`, the other without.
 #[track_caller]
-pub(crate) fn join_up_with_peer(fd: Fd, leads: bool) {
+pub(crate) fn join_with_peer(fd: Fd, leads: bool) {
     mark();
     let deadline = Deadline::after(SOON);
     let here = || u8::from(state(fd).is_none_or(|state| state == JOINED));
@@ -149,7 +149,7 @@ pub(crate) fn join_up_with_peer(fd: Fd, leads: bool) {
             break;
         }
     }
-    // The leader has read everything before the other goes on: whoever dies next leaves no byte.
+    // The leader reads everything before the other continues: a peer that dies next leaves no byte.
     if leads {
         send_all(fd, b"k");
     } else {
@@ -157,20 +157,20 @@ pub(crate) fn join_up_with_peer(fd: Fd, leads: bool) {
     }
 }
 
-/// One end of a joined connection here; the other is given to `body` in a process of its own, which
-/// ends when `body` does. The child connects.
+/// One end of a joined connection here; `body` gets the other in a process of its own, which ends
+/// when `body` does. The child connects.
 #[track_caller]
 pub(crate) fn joined_with_child(body: impl FnOnce(Fd)) -> (Fd, Process) {
     let (listening, address) = listener(Family::V4);
     let child = spawn(|| {
         close(listening).unwrap();
         let fd = connected(&address);
-        join_up_with_peer(fd, true);
+        join_with_peer(fd, true);
         body(fd);
     });
     let fd = accept(listening).unwrap();
     close(listening).unwrap();
-    join_up_with_peer(fd, false);
+    join_with_peer(fd, false);
     (fd, child)
 }
 
@@ -181,16 +181,16 @@ pub(crate) fn joined_with_serving_child(body: impl FnOnce(Fd)) -> (Fd, Process) 
     let child = spawn(|| {
         let fd = accept(listening).unwrap();
         close(listening).unwrap();
-        join_up_with_peer(fd, false);
+        join_with_peer(fd, false);
         body(fd);
     });
     close(listening).unwrap();
     let fd = connected(&address);
-    join_up_with_peer(fd, true);
+    join_with_peer(fd, true);
     (fd, child)
 }
 
-/// Under the library: the socket is in the state `wanted`.
+/// With the library: asserts that the socket is in the state `wanted`.
 #[track_caller]
 pub(crate) fn assert_state(fd: Fd, wanted: i32) {
     if let Some(state) = state(fd) {
@@ -198,7 +198,7 @@ pub(crate) fn assert_state(fd: Fd, wanted: i32) {
     }
 }
 
-/// Under the library: the socket has gone to the kernel for good, or goes there soon.
+/// With the library: asserts that the socket goes to the kernel permanently.
 #[track_caller]
 pub(crate) fn assert_goes_to_kernel(fd: Fd) {
     if accelerated() {
@@ -212,7 +212,7 @@ pub(crate) fn assert_goes_to_kernel(fd: Fd) {
 pub(crate) struct Process(pub c_int);
 
 impl Process {
-    /// Waits for a good end.
+    /// Waits until it succeeds.
     #[track_caller]
     pub(crate) fn join(self) {
         let status = waitpid(self.0).unwrap();
@@ -222,7 +222,7 @@ impl Process {
         );
     }
 
-    /// Kills it, as `kill -9` does, and waits until it is gone.
+    /// Kills it, as `kill -9` does, and waits until it has ended.
     #[track_caller]
     pub(crate) fn kill(self) {
         kill(self.0, libc::SIGKILL);
@@ -241,8 +241,8 @@ pub(crate) fn spawn(body: impl FnOnce()) -> Process {
 
 // Data.
 
-/// `count` bytes that tell where they belong: a different row for each `seed`, without a period
-/// that a buffer size could hide.
+/// `count` bytes that identify their position: different for each `seed`, without a period that
+/// could hide an error of buffer sizes.
 pub(crate) fn pattern(seed: u64, count: usize) -> Vec<u8> {
     pattern_at(seed, 0, count)
 }
@@ -260,7 +260,7 @@ pub(crate) fn pattern_at(seed: u64, offset: usize, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where two byte rows differ first; prints less than they are long.
+/// Compares two byte rows and reports where they differ first.
 #[track_caller]
 pub(crate) fn assert_bytes(got: &[u8], wanted: &[u8]) {
     if got == wanted {
@@ -271,7 +271,7 @@ pub(crate) fn assert_bytes(got: &[u8], wanted: &[u8]) {
     assert_eq!(got.len(), wanted.len(), "lengths differ");
 }
 
-/// Sends everything; waits for room if the socket does not block.
+/// Sends everything; waits for space if the socket does not block.
 #[track_caller]
 pub(crate) fn send_all(fd: Fd, bytes: &[u8]) {
     let mut sent = 0;
@@ -300,7 +300,7 @@ pub(crate) fn recv_exact(fd: Fd, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Receives until the end of the stream, or an error: everything that came and how it ended.
+/// Receives until the end of the stream or an error: all bytes, and how it ended.
 #[track_caller]
 pub(crate) fn recv_to_end(fd: Fd) -> (Vec<u8>, Outcome<()>) {
     let mut bytes = vec![];
@@ -315,8 +315,8 @@ pub(crate) fn recv_to_end(fd: Fd) -> (Vec<u8>, Outcome<()>) {
     }
 }
 
-/// Sends until there is no room left, not for one byte, and none comes by itself: how many bytes
-/// went, of the pattern `seed`.
+/// Sends until there is no space left, not for one byte, and none becomes free: returns how many
+/// bytes of the pattern `seed` were sent.
 #[track_caller]
 pub(crate) fn fill(fd: Fd, seed: u64) -> usize {
     let (mut sent, mut chunk, mut refused) = (0, 16_384, 0);
@@ -335,7 +335,7 @@ pub(crate) fn fill(fd: Fd, seed: u64) -> usize {
     sent
 }
 
-/// Waits until one of `events` shows; errors and hang-ups count.
+/// Waits until one of `events` is reported; errors and hang-ups count.
 #[track_caller]
 pub(crate) fn wait_for(fd: Fd, events: i16) {
     mark();
@@ -343,7 +343,7 @@ pub(crate) fn wait_for(fd: Fd, events: i16) {
     assert_ne!(shown, 0, "poll({events:#x}) shows nothing for {SOON_MS} ms");
 }
 
-/// What poll shows of one descriptor within a time.
+/// The events that poll reports of one descriptor within a time.
 #[track_caller]
 pub(crate) fn ready(fd: Fd, events: i16, timeout_ms: c_int) -> i16 {
     let mut list = [pollfd { fd, events, revents: 0 }];
@@ -378,7 +378,7 @@ pub(crate) fn set_limit(fd: Fd, option: c_int, ms: i64) {
     set_option(fd, libc::SOL_SOCKET, option, limit).unwrap();
 }
 
-/// Close sends a reset and not an end.
+/// Makes close send a reset instead of a FIN.
 #[track_caller]
 pub(crate) fn close_with_reset(fd: Fd) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -392,7 +392,7 @@ pub(crate) fn pause_ms(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Waits until something that must come true is true.
+/// Waits until a condition is true that must become true.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut true_now: impl FnMut() -> bool) {
     mark();
@@ -403,7 +403,7 @@ pub(crate) fn eventually(what: &str, mut true_now: impl FnMut() -> bool) {
     }
 }
 
-/// Signals that [`counted`] handled.
+/// Signals that [`counted`] has handled.
 pub(crate) static HANDLED: AtomicU32 = AtomicU32::new(0);
 
 /// A handler that counts.
@@ -413,7 +413,7 @@ pub(crate) extern "C" fn counted(_signal: c_int) {
 
 /// Installs a handler with `sigaction`.
 pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
-    // SAFETY: all zero is an action without flags and mask; the handler lives for ever.
+    // SAFETY: all zero is an action without flags and mask; the handler is never unloaded.
     unsafe {
         let mut action: libc::sigaction = zeroed();
         action.sa_sigaction = handler as *const () as libc::sighandler_t;
@@ -422,17 +422,17 @@ pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int)
     }
 }
 
-/// SIGALRM every `ms` from now on; 0 ends it. It repeats, so that none can come too early only.
+/// Sends SIGALRM every `ms` from now on; 0 ends it. Repeated, in case one arrives too early.
 pub(crate) fn alarm_every(ms: i64) {
     let time = libc::timeval { tv_sec: ms / 1000, tv_usec: ms % 1000 * 1000 };
     let timer = libc::itimerval { it_interval: time, it_value: time };
-    // SAFETY: the timer is there for the call.
+    // SAFETY: the timer is live for the call.
     assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, null_mut()) }, 0);
 }
 
 /// A set of one signal.
 pub(crate) fn only(signal: c_int) -> sigset_t {
-    // SAFETY: the set is there for the calls.
+    // SAFETY: the set is live for the calls.
     unsafe {
         let mut set: sigset_t = zeroed();
         libc::sigemptyset(&raw mut set);
@@ -447,13 +447,13 @@ pub(crate) fn only(signal: c_int) -> sigset_t {
 pub(crate) fn block(signal: c_int, blocked: bool) {
     let how = if blocked { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
     let set = only(signal);
-    // SAFETY: the set is there for the call.
+    // SAFETY: the set is live for the call.
     assert_eq!(unsafe { libc::sigprocmask(how, &raw const set, null_mut()) }, 0);
 }
 
-/// Puts this process on one CPU, the first that it may use.
+/// Pins this process to the first CPU that it may use.
 pub(crate) fn on_one_cpu() {
-    // SAFETY: the sets are there for the calls; all zero is the empty set.
+    // SAFETY: the sets are live for the calls; all zero is the empty set.
     unsafe {
         let mut allowed: libc::cpu_set_t = zeroed();
         let size = size_of::<libc::cpu_set_t>();
@@ -465,9 +465,9 @@ pub(crate) fn on_one_cpu() {
     }
 }
 
-// Descriptors that travel.
+// Descriptors in messages.
 
-/// Sends `fd` and one byte over a unix socket.
+/// Sends `fd` and one byte over a Unix socket.
 #[track_caller]
 pub(crate) fn send_descriptor(over: Fd, fd: Fd) {
     assert_eq!(try_to_send_descriptor(over, fd), Ok(()));
@@ -476,7 +476,7 @@ pub(crate) fn send_descriptor(over: Fd, fd: Fd) {
 /// The same, which may fail.
 pub(crate) fn try_to_send_descriptor(over: Fd, fd: Fd) -> Outcome<()> {
     let mut byte = [b'd'];
-    let mut vector = rooms_of(&mut [&mut byte[..]]);
+    let mut vector = receive_parts(&mut [&mut byte[..]]);
     let mut header = header(&mut vector);
     let mut control = [0u64; 8];
     header.msg_control = control.as_mut_ptr().cast::<c_void>();
@@ -496,12 +496,12 @@ pub(crate) fn try_to_send_descriptor(over: Fd, fd: Fd) -> Outcome<()> {
 #[track_caller]
 pub(crate) fn receive_descriptor(over: Fd) -> Fd {
     let mut byte = [0];
-    let mut vector = rooms_of(&mut [&mut byte[..]]);
+    let mut vector = receive_parts(&mut [&mut byte[..]]);
     let mut header = header(&mut vector);
     let mut control = [0u64; 8];
     header.msg_control = control.as_mut_ptr().cast::<c_void>();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the control buffer is there for the call; the message is as the kernel wrote it.
+    // SAFETY: the control buffer is live for the call; the message is as the kernel wrote it.
     unsafe {
         assert_eq!(libc::recvmsg(over, &raw mut header, 0), 1, "{:?}", errno());
         let message = libc::CMSG_FIRSTHDR(&raw const header);
@@ -510,8 +510,8 @@ pub(crate) fn receive_descriptor(over: Fd) -> Fd {
     }
 }
 
-/// Starts a program with libc's own call, its standard output a pipe: the descriptors `given` are
-/// put at fixed numbers in it. Returns the end to read from.
+/// Starts a program by libc's own call with a pipe as its standard output: the descriptors `given`
+/// get fixed numbers in it. Returns the read end.
 #[track_caller]
 pub(crate) fn posix_spawn(words: &[&str], given: &[(Fd, Fd)]) -> (Process, Fd) {
     let [out, into] = pipe();
@@ -519,7 +519,7 @@ pub(crate) fn posix_spawn(words: &[&str], given: &[(Fd, Fd)]) -> (Process, Fd) {
     let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
     argv.push(null_mut());
     let mut process = 0;
-    // SAFETY: actions, words and environment are there for the call.
+    // SAFETY: actions, strings and environment are live for the call.
     unsafe {
         let mut actions: libc::posix_spawn_file_actions_t = zeroed();
         assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
@@ -545,7 +545,7 @@ unsafe extern "C" {
     static environ: *const *mut std::ffi::c_char;
 }
 
-/// Everything that comes out of a pipe.
+/// Reads a pipe until its end.
 #[track_caller]
 pub(crate) fn read_to_end(fd: Fd) -> Vec<u8> {
     let mut bytes = vec![];

@@ -1,4 +1,4 @@
-//! Time limits: who gives up, with which error, never too early, and what is left afterwards.
+//! Time limits: which calls time out, with which error, not too early, and the state afterwards.
 
 use libc::{MSG_WAITALL, POLLIN, SO_RCVTIMEO, SO_SNDTIMEO, pollfd};
 use nm_sys::clock::Moment;
@@ -7,26 +7,26 @@ use crate::calls::*;
 use crate::support::*;
 
 behaviours![
-    a_receive_gives_up_after_its_limit,
-    a_read_gives_up_after_its_limit,
-    a_recvmsg_gives_up_after_its_limit,
-    a_receive_within_its_limit_gets_data,
-    a_limit_of_zero_is_none,
-    wait_for_all_gives_what_came_in_time,
-    wait_for_all_without_data_gives_up,
-    a_send_gives_up_after_its_limit,
-    a_send_tells_what_went_in_time,
-    a_limit_is_read_back,
-    a_limit_set_before_joining_holds,
-    limits_are_each_their_own,
-    a_limit_does_not_touch_nonblocking_calls,
-    poll_gives_up_after_its_limit,
-    epoll_gives_up_after_its_limit,
-    select_gives_up_after_its_limit,
-    a_limit_belongs_to_the_description,
+    receive_times_out,
+    read_times_out,
+    recvmsg_times_out,
+    receive_within_its_limit_returns_data,
+    limit_of_zero_is_none,
+    wait_for_all_returns_what_arrived_in_time,
+    wait_for_all_without_data_times_out,
+    send_times_out,
+    send_returns_the_count_sent_in_time,
+    limit_is_read_back,
+    limit_set_before_joining_applies,
+    send_and_receive_limits_are_independent,
+    limit_does_not_affect_nonblocking_calls,
+    poll_times_out,
+    epoll_times_out,
+    select_times_out,
+    limit_belongs_to_the_description,
 ];
 
-/// Runs `call` and demands that it took at least `ms`.
+/// Runs `call` and requires that it takes at least `ms`.
 #[track_caller]
 fn at_least<T>(ms: u64, call: impl FnOnce() -> T) -> T {
     let start = Moment::now();
@@ -37,7 +37,7 @@ fn at_least<T>(ms: u64, call: impl FnOnce() -> T) -> T {
     result
 }
 
-fn a_receive_gives_up_after_its_limit() {
+fn receive_times_out() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 60);
     assert_eq!(at_least(60, || recv(pair.server, &mut [0], 0)), Err(AGAIN));
@@ -47,20 +47,20 @@ fn a_receive_gives_up_after_its_limit() {
     assert_state(pair.server, JOINED);
 }
 
-fn a_read_gives_up_after_its_limit() {
+fn read_times_out() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 40);
     assert_eq!(at_least(40, || read(pair.server, &mut [0])), Err(AGAIN));
     assert_eq!(at_least(40, || readv(pair.server, &mut [&mut [0]])), Err(AGAIN));
 }
 
-fn a_recvmsg_gives_up_after_its_limit() {
+fn recvmsg_times_out() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 40);
     assert_eq!(at_least(40, || recvmsg(pair.server, &mut [&mut [0]], 0)), Err(AGAIN));
 }
 
-fn a_receive_within_its_limit_gets_data() {
+fn receive_within_its_limit_returns_data() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 20_000);
     std::thread::scope(|scope| {
@@ -72,7 +72,7 @@ fn a_receive_within_its_limit_gets_data() {
     });
 }
 
-fn a_limit_of_zero_is_none() {
+fn limit_of_zero_is_none() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 20);
     assert_eq!(recv(pair.server, &mut [0], 0), Err(AGAIN));
@@ -86,7 +86,7 @@ fn a_limit_of_zero_is_none() {
     });
 }
 
-fn wait_for_all_gives_what_came_in_time() {
+fn wait_for_all_returns_what_arrived_in_time() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 50);
     send_all(pair.client, b"half");
@@ -95,13 +95,13 @@ fn wait_for_all_gives_what_came_in_time() {
     assert_eq!(&buffer[..4], b"half");
 }
 
-fn wait_for_all_without_data_gives_up() {
+fn wait_for_all_without_data_times_out() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 50);
     assert_eq!(at_least(50, || recv(pair.server, &mut [0; 8], MSG_WAITALL)), Err(AGAIN));
 }
 
-fn a_send_gives_up_after_its_limit() {
+fn send_times_out() {
     let pair = joined_pair();
     let sent = fill(pair.client, 1);
     set_limit(pair.client, SO_SNDTIMEO, 60);
@@ -111,7 +111,7 @@ fn a_send_gives_up_after_its_limit() {
     assert_eq!(recv_exact(pair.server, 1), b"x");
 }
 
-fn a_send_tells_what_went_in_time() {
+fn send_returns_the_count_sent_in_time() {
     let pair = joined_pair();
     set_limit(pair.client, SO_SNDTIMEO, 60);
     let bytes = pattern(2, 24 << 20);
@@ -120,27 +120,27 @@ fn a_send_tells_what_went_in_time() {
     assert_bytes(&recv_exact(pair.server, sent), &bytes[..sent]);
 }
 
-fn a_limit_is_read_back() {
+fn limit_is_read_back() {
     let pair = joined_pair();
     set_limit(pair.server, SO_RCVTIMEO, 3_000);
     let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut length = size_of_val(&value) as libc::socklen_t;
     let at = (&raw mut value).cast();
-    // SAFETY: value and length are there for the call.
+    // SAFETY: value and length are live for the call.
     let result = unsafe {
         libc::getsockopt(pair.server, libc::SOL_SOCKET, SO_RCVTIMEO, at, &raw mut length)
     };
     assert_eq!((result, value.tv_sec, value.tv_usec), (0, 3, 0));
 }
 
-fn a_limit_set_before_joining_holds() {
-    let pair = fresh_pair();
+fn limit_set_before_joining_applies() {
+    let pair = unused_pair();
     set_limit(pair.server, SO_RCVTIMEO, 40);
-    let pair = join_up(pair);
+    let pair = join_both_ends(pair);
     assert_eq!(at_least(40, || recv(pair.server, &mut [0], 0)), Err(AGAIN));
 }
 
-fn limits_are_each_their_own() {
+fn send_and_receive_limits_are_independent() {
     let pair = joined_pair();
     set_limit(pair.client, SO_SNDTIMEO, 20);
     std::thread::scope(|scope| {
@@ -152,13 +152,13 @@ fn limits_are_each_their_own() {
     });
 }
 
-fn a_limit_does_not_touch_nonblocking_calls() {
+fn limit_does_not_affect_nonblocking_calls() {
     let pair = joined_nonblocking();
     set_limit(pair.server, SO_RCVTIMEO, 50_000);
     assert_eq!(recv(pair.server, &mut [0], 0), Err(AGAIN));
 }
 
-fn poll_gives_up_after_its_limit() {
+fn poll_times_out() {
     let pair = joined_pair();
     let mut list = [pollfd { fd: pair.server, events: POLLIN, revents: 7 }];
     assert_eq!(at_least(60, || poll(&mut list, 60)), Ok(0));
@@ -166,7 +166,7 @@ fn poll_gives_up_after_its_limit() {
     assert_eq!(at_least(30, || ppoll(&mut list, Some(30_500_000), None)), Ok(0));
 }
 
-fn epoll_gives_up_after_its_limit() {
+fn epoll_times_out() {
     let pair = joined_pair();
     let set = epoll_create();
     epoll_ctl(set, libc::EPOLL_CTL_ADD, pair.server, libc::EPOLLIN as u32, 1).unwrap();
@@ -174,14 +174,14 @@ fn epoll_gives_up_after_its_limit() {
     assert_eq!(at_least(30, || epoll_wait_ns(set, Some(30_500_000))), Ok(vec![]));
 }
 
-fn select_gives_up_after_its_limit() {
+fn select_times_out() {
     let pair = joined_pair();
     let (mut reads, mut time_us) = (Set::of(&[pair.server]), 60_000);
     let found = at_least(60, || select(Some(&mut reads), None, None, Some(&mut time_us)));
     assert_eq!((found, reads.has(pair.server), time_us), (Ok(0), false, 0));
 }
 
-fn a_limit_belongs_to_the_description() {
+fn limit_belongs_to_the_description() {
     let pair = joined_pair();
     let other = dup(pair.server).unwrap();
     set_limit(other, SO_RCVTIMEO, 40);
