@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_call_gives_minus_one_and_errno() {
+    fn failed_call_returns_minus_one_and_errno() {
         // SAFETY: no descriptor has this number; nothing is closed.
         assert_eq!(unsafe { close(-1) }, -1);
         assert_eq!(errno(), libc::EBADF);

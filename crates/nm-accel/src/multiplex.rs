@@ -135,7 +135,7 @@ pub fn socket_registered(fd: c_int, socket: &'static Socket) {
     }
 }
 
-/// `socket` has joined shared memory; its peer has not been told yet.
+/// `socket` has joined shared memory; its peer does not know yet.
 pub fn socket_joined(socket: &'static Socket) {
     if socket.epoll_registrations.load(Ordering::SeqCst) != 0 {
         for_each_set(|set| set.socket_joined(socket));

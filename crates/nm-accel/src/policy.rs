@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_wins_and_the_default_allows() {
+    fn first_matching_rule_wins_and_the_default_allows() {
         let (policy, spin_us) = read("-22;+5000-5999;-5500;-@curl", "redis-server");
         assert_eq!(spin_us, None);
         for (ports, allowed) in [
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_other_programs_do_not_count() {
+    fn rules_of_other_programs_do_not_apply() {
         let text = "-@curl,ssh*;~7@redis*;~9@redis-server;+6379;-";
         assert!(!read(text, "curl").0.allows(6379, 1));
         assert!(!read(text, "sshd").0.allows(6379, 1));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_denies_everything() {
+    fn invalid_text_denies_everything() {
         for text in ["22", "+x", "-70000", "~x@y", "+1-2-3"] {
             let (policy, spin_us) = read(text, "curl");
             assert!(!policy.allows(80, 81) && spin_us.is_none(), "{text}");

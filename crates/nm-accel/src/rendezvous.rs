@@ -674,7 +674,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn the_kernels_counts_are_those_of_the_program() {
+    fn kernel_counts_match_the_programs() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_give_a_connection_one_name_and_others_another() {
+    fn both_ends_compute_the_same_rendezvous_address() {
         let [one, two] = ["127.0.0.1:5000", "127.0.0.1:80"].map(|it| it.parse().unwrap());
         let bytes =
             |address: &RendezvousAddress| address.storage.sun_path.map(i8::cast_unsigned).to_vec();
@@ -701,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_only_the_kernel_keeps() {
+    fn options_that_need_the_kernel() {
         assert!(needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));
         assert!(!needs_kernel(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1));

@@ -42,7 +42,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn a_ledger_reaches_a_socket_without_a_name() {
+    fn ledger_reaches_an_unnamed_socket() {
         let path = std::env::temp_dir().join(format!("nm-accel-report-{}", std::process::id()));
         let parent = UnixDatagram::bind(&path).unwrap();
         let place = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
@@ -59,6 +59,6 @@ mod tests {
         let read = rustix::io::pread(taken.unwrap(), &mut content, 0).unwrap();
         assert_eq!(&content[..read], b"counted");
         drop((parent, place));
-        assert!(send(through.as_bytes(), ledger.as_fd()).is_err(), "nobody there");
+        assert!(send(through.as_bytes(), ledger.as_fd()).is_err(), "the parent is gone");
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_is_read_and_said() {
+    fn each_variable_is_read_and_printed() {
         let settings = read(&[
             ("OFF", "1"),
             ("SPIN_US", "20"),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_counts_as_not_set_and_a_rule_for_the_program_goes_before() {
+    fn invalid_values_count_as_not_set_and_program_rules_take_precedence() {
         let settings = read(&[("SPIN_US", "much"), ("AFTER", "-1"), ("SHARE", ""), ("OFF", "0")]);
         assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS));
         assert!(settings.share.is_none() && settings.enabled);

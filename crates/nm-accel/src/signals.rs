@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_put_off_runs_once_after_the_last_deferral_with_its_information() {
+    fn deferred_signal_runs_once_after_the_last_deferral_with_its_info() {
         let number = libc::SIGRTMIN() + 4;
         install(number, keep_value as *const () as usize, SA_SIGINFO);
         let outer = defer_handlers();
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_ends_the_sleep_that_is_about_to_begin() {
+    fn handler_cancels_a_sleep_that_is_about_to_begin() {
         let number = libc::SIGRTMIN() + 5;
         install(number, count_run as *const () as usize, 0);
         let timeout = sleep_timeout(Some(1_500_000_000));
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_changes_nothing() {
+    fn rejected_signals_change_nothing() {
         let handler = count_run as *const () as usize;
         for number in [0, -1, 65, 1000, libc::SIGKILL] {
             // SAFETY: the handler may be called.

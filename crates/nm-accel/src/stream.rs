@@ -56,7 +56,7 @@ enum Step {
 }
 
 /// Counts attempts of a call that transfer nothing and do not wait. A correct peer causes a few;
-/// one that keeps changing the shared memory could make a call loop for ever, because the bytes it
+/// one that keeps changing the shared memory could make a call loop forever, because the bytes it
 /// announces are never there.
 #[derive(Default)]
 struct SpuriousWakeups {

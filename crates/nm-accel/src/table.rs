@@ -106,7 +106,7 @@ pub fn for_each_socket(mut visit: impl FnMut(&'static Socket)) {
         if chunk.is_null() {
             break;
         }
-        // SAFETY: a chunk in the pool stays mapped and initialised for ever.
+        // SAFETY: a chunk in the pool stays mapped and initialised forever.
         for socket in unsafe { &(*chunk).0 } {
             if socket.descriptors.load(Ordering::Acquire) > 0 {
                 visit(socket);
@@ -211,7 +211,7 @@ const INDEX_MASK: u64 = u32::MAX as u64;
 
 fn socket_at(index: u32) -> Option<&'static Socket> {
     let chunk = POOL.get(index as usize / CHUNK)?.load(Ordering::Acquire);
-    // SAFETY: a chunk in the pool stays mapped and initialised for ever.
+    // SAFETY: a chunk in the pool stays mapped and initialised forever.
     (!chunk.is_null()).then(|| unsafe { &(&(*chunk).0)[index as usize % CHUNK] })
 }
 

@@ -4,9 +4,9 @@
 //! publishes it, so that it costs the transfer of one line. This inline copy is valid until the
 //! next push overwrites it. For a receiver that comes later the sender writes the same bytes to the
 //! area as well, but *after* it has published them: not on the path that the receiver waits on.
-//! This gives the invariant of the whole protocol: whoever sees the control word (written, inline)
-//! finds all bytes before `written − inline` in the area, and finds the inline bytes there too as
-//! soon as the control word has changed again.
+//! This gives the invariant of the whole protocol: a thread that sees the control word (written,
+//! inline) finds all bytes before `written − inline` in the area, and finds the inline bytes there
+//! too as soon as the control word has changed again.
 //!
 //! The inline words are a seqlock whose version is the control word itself. The sender first
 //! publishes "nothing inline", which is true because the area has all bytes by then; then a fence,
@@ -256,10 +256,10 @@ impl<const BYTES: usize> Pipe<BYTES> {
     #[inline(always)]
     fn publish_inline(&self, sent: u64, bytes: &[u8]) {
         let position = sent.wrapping_add(bytes.len() as u64);
-        // With release ordering, so that whoever sees it finds the previous inline bytes in the
-        // area.
+        // With release ordering, so that a thread that sees it finds the previous inline bytes in
+        // the area.
         self.control.word.store(pack(sent, 0), Release);
-        // Whoever sees one of the words below also sees the control word above.
+        // A thread that sees one of the words below also sees the control word above.
         fence(Release);
         let mut chunks = bytes.chunks_exact(8);
         let mut words = self.control.inline.iter();
@@ -390,7 +390,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
     }
 
     /// Bytes of this direction that went through the kernel before the pipe, once the sender has
-    /// published it. Whoever sees bytes in the pipe sees this too.
+    /// published it. A thread that sees bytes in the pipe sees this too.
     pub fn starts_at(&self) -> Option<u64> {
         load_switch_point(&self.switch_points.starts_at)
     }
@@ -401,8 +401,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         store_switch_point(&self.switch_points.starts_at, position);
     }
 
-    /// Position of the pipe after which the direction is in the kernel again. Whoever sees it also
-    /// sees all bytes before it.
+    /// Position of the pipe after which the direction is in the kernel again. A thread that sees it
+    /// also sees all bytes before it.
     #[inline(always)]
     pub fn ends_at(&self) -> Option<u64> {
         load_switch_point(&self.switch_points.ends_at)

@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_closed_around_the_descriptors_of_the_library() {
+    fn close_range_skips_library_descriptors() {
         // SAFETY: plain numbers.
         let made = unsafe { kernel::eventfd(0, 0) };
         let own = table::protect(made);

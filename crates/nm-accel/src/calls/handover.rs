@@ -353,7 +353,8 @@ io_uring_makers! {
     io_uring_setup = c"io_uring_setup" (entries, parameters);
 }
 
-/// `long syscall(long number, ...)`: calls that we stand in for go to ours, the rest to the kernel
+/// `long syscall(long number, ...)`: calls that this library replaces go to its functions, the rest
+/// go to the kernel
 ///
 /// # Safety
 /// As the system call of that number.

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_times_that_the_kernel_takes_are_limits() {
+    fn invalid_times_are_rejected() {
         let time = |tv_sec, tv_nsec| timespec { tv_sec, tv_nsec };
         assert_eq!(nanoseconds(time(1, 5)), Some(1_000_000_005));
         assert_eq!(nanoseconds(time(i64::MAX, 999_999_999)), Some(u64::MAX));

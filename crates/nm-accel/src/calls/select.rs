@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_come_out_of_the_sets_with_what_is_asked_and_go_back_with_what_is_told() {
+    fn sets_convert_to_poll_events_and_back() {
         let mut words = [[0_u64; 2]; 3];
         words[0][0] = 1 << 3 | 1 << 63;
         words[1][0] = 1 << 3;
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_times_are_refused_and_many_microseconds_count_on() {
+    fn negative_times_are_rejected_and_large_microseconds_accepted() {
         assert_eq!(microseconds(timeval { tv_sec: 1, tv_usec: 2_000_000 }), Some(3_000_000));
         assert_eq!(microseconds(timeval { tv_sec: -1, tv_usec: 0 }), None);
         assert_eq!(microseconds(timeval { tv_sec: 0, tv_usec: -1 }), None);

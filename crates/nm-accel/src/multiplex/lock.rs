@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_take_turns_and_a_second_look_of_the_owner_is_refused() {
+    fn lock_excludes_threads_and_rejects_its_owner() {
         let lock = Lock::<u64>::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

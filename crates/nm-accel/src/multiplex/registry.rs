@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_found_until_it_is_taken() {
+    fn set_is_found_until_it_is_removed() {
         let set: &'static EpollSet = Box::leak(Box::new(EpollSet::default()));
         let fd = 700_123;
         assert!(get(fd).is_none() && get(-1).is_none() && get(c_int::MAX).is_none());

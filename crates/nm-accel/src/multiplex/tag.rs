@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_comes_back_whole_and_other_data_are_none() {
+    fn tag_round_trips_and_other_data_are_rejected() {
         for index in [0, 1, 77, INDEX_LIMIT - 1] {
             for generation in [0, 1, 2047] {
                 for is_doorbell in [false, true] {

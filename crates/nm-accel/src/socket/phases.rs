@@ -22,7 +22,7 @@ const OFFER_NS: u64 = 2_000_000_000;
 /// To shared memory and back.
 impl Socket {
     /// Stores the region and the doorbells that the two ends have agreed on. All bytes go through
-    /// the kernel until [`Socket::announce_doorbell_watched`] has told the peer that this end reads
+    /// the kernel until [`Socket::announce_doorbell_watched`] has announced that this end reads
     /// its pipe.
     pub fn join(
         &'static self,
@@ -45,7 +45,7 @@ impl Socket {
         self.announce_doorbell_watched();
     }
 
-    /// Tells the peer that this end reads its pipe, once no thread waits in the kernel alone.
+    /// Announces that this end reads its pipe, once no thread waits in the kernel alone.
     pub(super) fn announce_doorbell_watched(&self) {
         fence(Ordering::SeqCst);
         if self.is_joined() && self.kernel_waiters.load(Ordering::SeqCst) == 0 {
@@ -101,19 +101,19 @@ impl Socket {
             return;
         }
         fence(Ordering::SeqCst);
-        let out = self.outgoing();
+        let outgoing = self.outgoing();
         let _deferral = signals::defer_handlers();
-        if self.kernel_senders.load(Ordering::SeqCst) == 0 && out.lock_send(pid()) {
-            if out.starts_at().is_none() && out.ends_at().is_none() {
+        if self.kernel_senders.load(Ordering::SeqCst) == 0 && outgoing.lock_send(pid()) {
+            if outgoing.starts_at().is_none() && outgoing.ends_at().is_none() {
                 if let Some(sent) = crate::rendezvous::sent_through_kernel(self, fd) {
-                    out.set_starts_at(sent);
+                    outgoing.set_starts_at(sent);
                     self.outgoing_stage.store(IN_PIPE, Ordering::Release);
                 }
             } else {
-                let stage = if out.ends_at().is_some() { AFTER_PIPE } else { IN_PIPE };
+                let stage = if outgoing.ends_at().is_some() { AFTER_PIPE } else { IN_PIPE };
                 self.outgoing_stage.store(stage, Ordering::Release);
             }
-            out.unlock_send();
+            outgoing.unlock_send();
         }
         self.switching.store(0, Ordering::SeqCst);
     }
@@ -146,15 +146,15 @@ impl Socket {
         if self.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE {
             return;
         }
-        let out = self.outgoing();
+        let outgoing = self.outgoing();
         {
             let _deferral = signals::defer_handlers();
-            if out.lock_send(pid()) {
-                if out.ends_at().is_none() {
-                    out.set_ends_at(out.written());
+            if outgoing.lock_send(pid()) {
+                if outgoing.ends_at().is_none() {
+                    outgoing.set_ends_at(outgoing.written());
                 }
                 self.outgoing_stage.store(AFTER_PIPE, Ordering::Release);
-                out.unlock_send();
+                outgoing.unlock_send();
             }
         }
         self.wake_peer_reader();
@@ -162,27 +162,27 @@ impl Socket {
 
     /// Ends the incoming pipe; its unread bytes are sent again through the kernel.
     fn end_incoming_pipe(&self) {
-        let back = self.incoming();
+        let incoming = self.incoming();
         let gone = self.peer_is_gone();
         {
             let _deferral = signals::defer_handlers();
-            if !back.lock_receive(pid()) {
+            if !incoming.lock_receive(pid()) {
                 return;
             }
-            if back.lock_send(pid()) {
-                let unread = back.readable() > 0;
-                if back.ends_at().is_none() {
-                    back.set_ends_at(back.written());
+            if incoming.lock_send(pid()) {
+                let unread = incoming.readable() > 0;
+                if incoming.ends_at().is_none() {
+                    incoming.set_ends_at(incoming.written());
                     if unread && !gone {
-                        back.request_resend_from(back.consumed());
+                        incoming.request_resend_from(incoming.consumed());
                     }
                 }
-                if !unread || back.resend_from().is_some() {
+                if !unread || incoming.resend_from().is_some() {
                     self.incoming_stage.store(AFTER_PIPE, Ordering::Release);
                 }
-                back.unlock_send();
+                incoming.unlock_send();
             }
-            back.unlock_receive();
+            incoming.unlock_receive();
         }
         self.ring_peer_doorbell();
         self.wait_for_replay();
@@ -191,18 +191,18 @@ impl Socket {
     /// Whether the incoming pipe has bytes that cannot be sent again through the kernel: it had
     /// ended before this end returned, or the peer that would have to send them is gone.
     pub fn has_unreturnable_bytes(&self) -> bool {
-        let back = self.incoming();
-        back.ends_at().is_some() && back.resend_from().is_none() && back.readable() > 0
+        let incoming = self.incoming();
+        incoming.ends_at().is_some() && incoming.resend_from().is_none() && incoming.readable() > 0
     }
 
     /// Whether the peer neither sends nor receives any more.
     pub fn peer_is_gone(&self) -> bool {
-        let said = self.peer().state.load(Ordering::Acquire);
-        if said & CLOSED != 0 {
+        let state = self.peer().state.load(Ordering::Acquire);
+        if state & CLOSED != 0 {
             return true;
         }
         // A FIN that was not announced in shared memory: the peer has died.
-        said & WRITE_SHUT == 0 && self.refresh_kernel_events() & libc::EPOLLRDHUP as u32 != 0
+        state & WRITE_SHUT == 0 && self.refresh_kernel_events() & libc::EPOLLRDHUP as u32 != 0
     }
 
     /// Gives the peer some time to replay what was left in the pipe.
@@ -245,52 +245,52 @@ impl Socket {
     /// Whether bytes of the outgoing pipe still have to be replayed through the kernel.
     #[inline]
     pub fn replay_pending(&self) -> bool {
-        let out = self.outgoing();
-        out.resend_from().is_some_and(|from| from != out.written())
+        let outgoing = self.outgoing();
+        outgoing.resend_from().is_some_and(|from| from != outgoing.written())
     }
 
     /// Before this end's FIN: sends what the peer has not read yet through the kernel, if that has
     /// space for all of it. After that any process can read the bytes, also one without this
     /// library, and this process may end.
     pub fn flush_to_kernel(&self, fd: c_int) {
-        let out = self.outgoing();
-        if self.outgoing_stage.load(Ordering::Acquire) != IN_PIPE || out.readable() == 0 {
+        let outgoing = self.outgoing();
+        if self.outgoing_stage.load(Ordering::Acquire) != IN_PIPE || outgoing.readable() == 0 {
             return;
         }
         let _deferral = signals::defer_handlers();
-        if !out.lock_receive(pid()) {
+        if !outgoing.lock_receive(pid()) {
             return;
         }
-        if out.lock_send(pid()) {
-            let unread = out.readable();
-            if out.ends_at().is_none() && unread > 0 && kernel_send_space(fd) >= unread {
-                out.request_resend_from(out.consumed());
-                out.set_ends_at(out.written());
+        if outgoing.lock_send(pid()) {
+            let unread = outgoing.readable();
+            if outgoing.ends_at().is_none() && unread > 0 && kernel_send_space(fd) >= unread {
+                outgoing.request_resend_from(outgoing.consumed());
+                outgoing.set_ends_at(outgoing.written());
                 self.replay_locked(fd);
             }
-            out.unlock_send();
+            outgoing.unlock_send();
         }
-        out.unlock_receive();
+        outgoing.unlock_receive();
     }
 
     /// Replays through the kernel what the peer has requested of the outgoing pipe, as far as the
     /// kernel accepts it without blocking.
     pub fn replay(&self, fd: c_int) {
-        let out = self.outgoing();
+        let outgoing = self.outgoing();
         let _deferral = signals::defer_handlers();
-        if out.lock_send(pid()) {
+        if outgoing.lock_send(pid()) {
             self.replay_locked(fd);
-            out.unlock_send();
+            outgoing.unlock_send();
         }
     }
 
     fn replay_locked(&self, fd: c_int) {
-        let out = self.outgoing();
+        let outgoing = self.outgoing();
         self.outgoing_stage.store(AFTER_PIPE, Ordering::Release);
         let mut buffer = [0_u8; 4096];
-        while let Some(from) = out.resend_from() {
-            let offset = from.wrapping_sub(out.consumed());
-            let bytes = out.peek(offset as usize, &mut buffer);
+        while let Some(from) = outgoing.resend_from() {
+            let offset = from.wrapping_sub(outgoing.consumed());
+            let bytes = outgoing.peek(offset as usize, &mut buffer);
             if bytes == 0 {
                 break;
             }
@@ -302,11 +302,11 @@ impl Socket {
                 // In a vfork child the descriptor may be closed: the parent replays later.
                 let later = [libc::EAGAIN, libc::EINTR, libc::EBADF, libc::ENOBUFS];
                 if sent < 0 && !later.contains(&kernel::errno()) {
-                    out.request_resend_from(out.written());
+                    outgoing.request_resend_from(outgoing.written());
                 }
                 break;
             }
-            out.request_resend_from(from.wrapping_add(sent as u64));
+            outgoing.request_resend_from(from.wrapping_add(sent as u64));
         }
     }
 
@@ -360,9 +360,9 @@ impl Socket {
 
     /// Ends the phase `Joined` once both directions are in the kernel again.
     pub fn finish_return(&'static self) {
-        let back = self.incoming_stage.load(Ordering::Acquire) == AFTER_PIPE
+        let both_returned = self.incoming_stage.load(Ordering::Acquire) == AFTER_PIPE
             && self.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE;
-        if back && !self.replay_pending() {
+        if both_returned && !self.replay_pending() {
             let order = Ordering::SeqCst;
             if self.phase.compare_exchange(JOINED, KERNEL, order, order).is_ok() {
                 self.record().set_phase(SocketPhase::Kernel);

@@ -233,10 +233,10 @@ impl Socket {
     /// Two counters for edge-triggered waiting: one grows with each arrival of bytes or of an end,
     /// the other each time that space becomes free after there was none.
     pub fn edge_counters(&self) -> (u64, u64) {
-        let news = self.kernel_event_count.load(Ordering::Acquire);
+        let kernel_events = self.kernel_event_count.load(Ordering::Acquire);
         (
-            self.incoming().written().wrapping_add(news),
-            self.full_transitions.load(Ordering::Acquire).wrapping_add(news),
+            self.incoming().written().wrapping_add(kernel_events),
+            self.full_transitions.load(Ordering::Acquire).wrapping_add(kernel_events),
         )
     }
 

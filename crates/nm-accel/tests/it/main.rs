@@ -1,5 +1,5 @@
-//! The conformance suite: each behaviour of TCP sockets that a program can observe has one body, which
-//! is run twice: without the library (`kernel::`, which validates the expectation) and with it
+//! The conformance suite: each behaviour of TCP sockets that a program can observe has one body. It
+//! runs twice: without the library (`kernel::`, which validates the expectation) and with it
 //! (`accelerated::`). A body runs in a process of its own, see [`harness`].
 
 /// Makes both tests of each body: `MODULE::kernel::NAME` and `MODULE::accelerated::NAME`.

@@ -320,7 +320,7 @@ pub(crate) fn recv_to_end(fd: Fd) -> (Vec<u8>, Outcome<()>) {
 #[track_caller]
 pub(crate) fn fill(fd: Fd, seed: u64) -> usize {
     let (mut sent, mut chunk, mut refused) = (0, 16_384, 0);
-    while refused < 2 {
+    while refused < 3 {
         match send(fd, &pattern_at(seed, sent, chunk), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(count) => {
                 sent += count;
