@@ -5,8 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use nm_lab::trial::Measured;
-use nm_model::result::{CACHE_LINE_LIMIT, RunState, Source};
-use nm_model::{Campaign, Case, Facts, NotAvailable, Plan, RunResult, Series, Trial};
+use nm_model::result::{RunState, Source};
+use nm_model::setting::NanosecondRange;
+use nm_model::{
+    Campaign, Case, EndpointId, Facts, NotAvailable, Plan, RowId, RunResult, Series, SettingKind,
+    SettingValue, Settings, Side, Trial, TrialFailure,
+};
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
 
@@ -35,8 +39,8 @@ impl Recorder {
     }
 
     /// Keeps the facts of one endpoint, the first time that they are told.
-    pub fn facts(&mut self, endpoint: &str, facts: Facts) {
-        self.result.facts.entry(endpoint.to_string()).or_insert(facts);
+    pub fn facts(&mut self, environment: impl Into<String>, side: Side, facts: Facts) {
+        self.result.facts.entry(EndpointId::new(environment, side)).or_insert(facts);
     }
 
     /// Adds the rounds of one trial and writes the file.
@@ -45,7 +49,7 @@ impl Recorder {
             if let (Some(folder), Some(samples)) = (&self.folder, &one.samples) {
                 folder.samples(&one.key, one.round.round, samples)?;
             }
-            let limit = one.settings.get(CACHE_LINE_LIMIT).cloned();
+            let limit = cache_line_limit(&one.settings);
             let found = self.result.series.iter().position(|series| series.key == one.key);
             let index = found.unwrap_or_else(|| {
                 self.result.series.push(Series {
@@ -59,9 +63,9 @@ impl Recorder {
                 self.result.series.len() - 1
             });
             let series = &mut self.result.series[index];
-            if let Some(now) = limit {
-                let known = series.settings.entry(CACHE_LINE_LIMIT.to_string());
-                known.and_modify(|known| *known = spanned(known, &now)).or_insert(now.clone());
+            if let Some(limit) = limit {
+                let all = cache_line_limit(&series.settings).unwrap_or(limit).widened(limit);
+                series.settings.set(SettingKind::CacheLineLimit, SettingValue::Nanoseconds(all));
             }
             series.rounds.push(one.round);
             nm_stats::rounds::estimate(series);
@@ -91,9 +95,9 @@ impl Recorder {
         self.result.notes.insert(name.to_string(), sentence.to_string());
     }
 
-    /// Notes a trial that did not end.
-    pub fn failed(&mut self, sentence: String) -> Result<()> {
-        self.result.failures.push(sentence);
+    /// Notes a failure of `row`.
+    pub fn failed(&mut self, row: RowId, reason: String) -> Result<()> {
+        self.result.failures.push(TrialFailure { row: Some(row), reason });
         self.save()
     }
 
@@ -121,15 +125,10 @@ impl Recorder {
     }
 }
 
-/// A length of time that was `known`, or the span of such lengths, widened by the one of a further
-/// round: `45 ns` and `220 ns` make `45 to 220 ns`.
-fn spanned(known: &str, now: &str) -> String {
-    let numbers =
-        |text: &str| -> Vec<u64> { text.split(' ').filter_map(|word| word.parse().ok()).collect() };
-    let all = [numbers(known), numbers(now)].concat();
-    match (all.iter().min(), all.iter().max()) {
-        (Some(low), Some(high)) if low < high => format!("{low} to {high} ns"),
-        _ => known.to_string(),
+fn cache_line_limit(settings: &Settings) -> Option<NanosecondRange> {
+    match settings.get(&SettingKind::CacheLineLimit)? {
+        SettingValue::Nanoseconds(range) => Some(*range),
+        _ => None,
     }
 }
 
@@ -137,17 +136,4 @@ fn spanned(known: &str, now: &str) -> String {
 pub fn references(plan: Option<&Plan>) -> Vec<RunResult> {
     let names = plan.map_or(&[][..], |plan| &plan.references);
     names.iter().filter_map(|name| reference::load(name).ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limits_of_all_rounds_make_a_span() {
-        assert_eq!(spanned("45 ns", "45 ns"), "45 ns");
-        assert_eq!(spanned("45 ns", "220 ns"), "45 to 220 ns");
-        assert_eq!(spanned("45 to 220 ns", "40 ns"), "40 to 220 ns");
-        assert_eq!(spanned("45 to 220 ns", "100 ns"), "45 to 220 ns");
-    }
 }

@@ -24,7 +24,7 @@ const DESCRIBING: &[&str] = &["summary", "source", "tool", "statistic", "unit", 
 /// once.
 pub fn envdiff(a: &RunResult, b: &RunResult) -> Vec<Difference> {
     let environments = |result: &RunResult| -> BTreeSet<String> {
-        result.facts.keys().map(|endpoint| environment_of(endpoint).to_string()).collect()
+        result.facts.keys().map(|endpoint| endpoint.environment.clone()).collect()
     };
     envdiff_of(a, &environments(a), b, &environments(b))
 }
@@ -66,18 +66,12 @@ pub(crate) fn envdiff_of(
         .collect()
 }
 
-/// The environment of an endpoint's name, `ENVIRONMENT SIDE`.
-fn environment_of(endpoint: &str) -> &str {
-    endpoint.rsplit_once(' ').map_or(endpoint, |(environment, _)| environment)
-}
-
 /// Every fact by side and name with its values over all environments. Notes stand under no side.
 fn by_fact(result: &RunResult, environments: &BTreeSet<String>) -> BTreeMap<String, Values> {
     let mut sides: BTreeMap<String, Values> = BTreeMap::new();
     let facts = result.facts.iter();
-    for (endpoint, facts) in facts.filter(|(e, _)| environments.contains(environment_of(e))) {
-        let side = endpoint.rsplit(' ').next().unwrap_or(endpoint);
-        let into = sides.entry(side.to_string()).or_default();
+    for (endpoint, facts) in facts.filter(|(e, _)| environments.contains(&e.environment)) {
+        let into = sides.entry(endpoint.side.to_string()).or_default();
         flatten(&serde_json::to_value(facts).unwrap_or_default(), String::new(), into);
     }
     let notes = sides.entry(String::new()).or_default();

@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 
 use nm_model::metric::{Metric, Quantity};
 use nm_model::plan::{Plan, PlanTarget, Scope};
-use nm_model::result::{Estimate, RunResult, RunState, Series, SeriesKey, Source, Statistic};
+use nm_model::result::{
+    Estimate, RunResult, RunState, Series, SeriesKey, Source, Statistic, TrialFailure,
+};
 use nm_model::stack::{Launcher, Mode, Protocol, Stack, StackPair};
 use nm_model::target::Target;
 use nm_model::verdict::{Evidence, Outcome, Verdict};
@@ -83,6 +85,7 @@ fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     }
     Verdict {
         target: target_text(wanted),
+        require: Some(wanted.require.clone()),
         outcome,
         reason,
         evidence: findings.into_iter().map(|finding| finding.evidence).collect(),
@@ -277,14 +280,25 @@ fn planned_statistic(metric: Metric, probe: nm_model::ProbeKind) -> Statistic {
 }
 
 fn not_measured(result: &RunResult, key: &SeriesKey) -> String {
-    let place = key.place();
-    match result.failures.iter().find(|failure| failure.contains(&place)) {
+    match failure_of(&result.failures, key) {
         Some(failure) => format!("not measured: {failure}"),
         None if result.state != RunState::Complete => {
             "not measured before the run ended".to_string()
         }
         None => "not measured".to_string(),
     }
+}
+
+/// The failure that left a series without figures: that of its own case, else that of another case
+/// of its row, after which the trial did not go on.
+fn failure_of<'a>(failures: &'a [TrialFailure], key: &SeriesKey) -> Option<&'a TrialFailure> {
+    let of_row = || {
+        let is_of_row =
+            |failure: &&TrialFailure| failure.row.as_ref().is_some_and(|row| row.has_series(key));
+        failures.iter().filter(is_of_row)
+    };
+    let case = |failure: &TrialFailure| failure.row.as_ref().and_then(|row| row.case);
+    of_row().find(|failure| case(failure) == Some(key.case)).or_else(|| of_row().next())
 }
 
 fn unknown(key: SeriesKey, reason: String) -> Finding {
@@ -327,6 +341,7 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     };
     Verdict {
         target: target_text(wanted),
+        require: Some(wanted.require.clone()),
         outcome: Outcome::Inconclusive,
         reason,
         evidence: vec![],

@@ -1,6 +1,6 @@
 //! A trial of the exchange: one round over a network of its own, as a round of a series.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,7 @@ use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
 use nm_model::result::{Round, RoundData, Statistic};
+use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::Comparability;
 use nm_model::{
     Case, Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind, Launcher, Mode, ProbeKind,
@@ -245,35 +246,40 @@ impl Calls {
     }
 }
 
-fn settings(setup: &Setup) -> BTreeMap<String, String> {
+fn settings(setup: &Setup) -> Settings {
     let ExchangeSpec { nodes, durability, mix, warmup_ms, .. } = &setup.spec;
-    let mut settings = vec![
-        ("nodes", nodes.total().to_string()),
-        ("layout", nodes.to_string()),
-        ("transport", stack(setup).protocol.name().to_string()),
-        ("durability", durability.to_string()),
-        ("mix", mix.to_string()),
-        ("message", "200 B to 80 kB, mean 800 B".to_string()),
-        ("warm-up", format!("{warmup_ms} ms")),
-    ];
+    let text = |text: &str| SettingValue::text(text);
+    let mut settings: Settings = [
+        (SettingKind::Nodes, SettingValue::Number(u64::from(nodes.total()))),
+        (SettingKind::Layout, SettingValue::text(nodes.to_string())),
+        (SettingKind::Transport, text(stack(setup).protocol.name())),
+        (SettingKind::Durability, text(durability.name())),
+        (SettingKind::OrderMix, text(mix.name())),
+        (SettingKind::MessageSizes, text("200 B to 80 kB, mean 800 B")),
+        (SettingKind::WarmUp, SettingValue::Milliseconds(*warmup_ms as f64)),
+    ]
+    .into_iter()
+    .collect();
     if !setup.accelerator.is_empty() {
         let words = "in front of the nodes, without spinning; the load is on the kernel";
-        settings.push(("accelerator", words.to_string()));
+        settings.set(SettingKind::Accelerator, text(words));
     }
     if !setup.hosts.is_empty() {
         let hosts: Vec<&str> = setup.hosts.iter().map(|host| host.destination.as_str()).collect();
-        settings.push(("hosts", hosts.join(", ")));
+        settings.set(SettingKind::Hosts, SettingValue::text(hosts.join(", ")));
     }
     if setup.arrivals != Arrivals::default() {
-        settings.push(("arrivals", setup.arrivals.to_string()));
+        settings.set(SettingKind::Arrivals, SettingValue::text(setup.arrivals.to_string()));
     }
     if let Some(flow) = &setup.replay_flow {
-        settings.push(("flow", format!("{} recorded requests", flow.asks.len())));
+        let requests = format!("{} recorded requests", flow.asks.len());
+        settings.set(SettingKind::ReplayedFlow, SettingValue::text(requests));
     }
     if let Some(stall) = setup.stall {
-        settings.push(("stall", format!("{} ms at {} s", stall.for_ms, stall.at_s)));
+        let words = format!("{} ms at {} s", stall.for_ms, stall.at_s);
+        settings.set(SettingKind::Stall, SettingValue::text(words));
     }
-    settings.into_iter().map(|(name, text)| (name.to_string(), text)).collect()
+    settings
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
 use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
-use nm_model::result::{CACHE_LINE_LIMIT, Round, Statistic};
+use nm_model::result::{Round, Statistic};
+use nm_model::setting::{NanosecondRange, SettingKind, SettingValue, Settings};
 use nm_model::stack::{Comparability, Protocol};
 use nm_model::{
     Case, Failure, FailureKind, Pattern, ProbeKind, ProbeSpec, SeriesKey, Side, Stack, StackPair,
@@ -75,7 +76,7 @@ pub struct Measured {
     /// What must agree for a like-for-like comparison.
     pub comparability: Comparability,
     /// Settings that explain the figure.
-    pub settings: std::collections::BTreeMap<String, String>,
+    pub settings: Settings,
     /// The figures.
     pub round: Round,
     /// All samples in ns (saturated), where they were asked for.
@@ -96,6 +97,8 @@ pub struct Outcome {
 pub struct Interrupted {
     /// Cases that were completed.
     pub completed: Outcome,
+    /// The case that did not come to its end; absent if none was begun.
+    pub case: Option<Case>,
     /// Why it ended.
     pub failure: Failure,
 }
@@ -120,7 +123,7 @@ pub fn run(
     let one_kernel = one_kernel(&pair.client_facts, &pair.server_facts);
     if let Some(reason) = distance_unavailable_reason(stacks, one_kernel) {
         let failure = Failure::new(FailureKind::NotAvailable, reason.to_string());
-        return Err(Box::new(Interrupted { completed: outcome, failure }));
+        return Err(Box::new(Interrupted { completed: outcome, case: None, failure }));
     }
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
@@ -135,7 +138,10 @@ pub fn run(
         };
         match run_case(pair, stacks, probe, case, round, options, &mut show, cancel) {
             Ok(measured) => outcome.measured.extend(measured),
-            Err(failure) => return Err(Box::new(Interrupted { completed: outcome, failure })),
+            Err(failure) => {
+                let case = Some(case);
+                return Err(Box::new(Interrupted { completed: outcome, case, failure }));
+            }
         }
     }
     Ok(outcome)
@@ -258,10 +264,14 @@ fn run_case(
 
 /// The setting that shared memory has beside its figures, where both ends' threads were pinned:
 /// half of a round trip of one cache line between their CPUs, which both agents have just left.
-fn cache_line_limit(client: &TaskReport, server: &TaskReport) -> Option<(String, String)> {
+fn cache_line_limit(
+    client: &TaskReport,
+    server: &TaskReport,
+) -> Option<(SettingKind, SettingValue)> {
     let cpu = |report: &TaskReport| report.placements.first()?.pinned_cpu;
     let limit_ns = half_round_trip_ns((cpu(client)?, cpu(server)?)).ok()?;
-    Some((CACHE_LINE_LIMIT.to_string(), format!("{limit_ns:.0} ns")))
+    let limit = NanosecondRange::of(limit_ns);
+    Some((SettingKind::CacheLineLimit, SettingValue::Nanoseconds(limit)))
 }
 
 /// Has both ends listen and connect. Both are asked to connect before either is waited for, because

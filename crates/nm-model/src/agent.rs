@@ -17,10 +17,11 @@ use crate::doubt::Doubt;
 use crate::facts::Facts;
 use crate::probe::{Pattern, PingpongSpec, RrSize, Side, StreamSpec};
 use crate::result::{Flow, LatencyRound, Placement, Statistic};
+use crate::setting::Settings;
 use crate::stack::{Stack, named_enum};
 
 /// Version of the protocol; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest line that either end accepts, bytes, its newline included.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
@@ -167,7 +168,7 @@ pub struct TaskReport {
     /// CPU time of the process during the window, s per s.
     pub cpu: Option<f64>,
     /// Settings as they came to be: buffers, congestion control, MSS, …
-    pub settings: std::collections::BTreeMap<String, String>,
+    pub settings: Settings,
     /// Hot threads.
     pub placements: Vec<Placement>,
     /// Doubts of this end.

@@ -16,16 +16,14 @@ use crate::facts::Facts;
 use crate::metric::Metric;
 use crate::plan::Plan;
 use crate::probe::{Case, ProbeKind, Side};
+use crate::row::{EndpointId, RowId};
+use crate::setting::Settings;
 use crate::stack::{Comparability, named_enum};
 use crate::verdict::{Comparison, Interval, Outcome, Verdict};
 
-/// Name of the setting that stands beside every figure of shared memory: half of a round trip of
-/// one cache line between the CPUs of the two ends, measured right after the round. It is what the
-/// hardware allows at best.
-pub const CACHE_LINE_LIMIT: &str = "cache-line limit";
-
-/// Version of the result format. Readers refuse a newer one with a clear sentence.
-pub const SCHEMA_VERSION: u32 = 1;
+/// Version of the result format. Readers refuse a newer one and convert older ones (see
+/// [`crate::v1`]).
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,9 +45,10 @@ pub struct RunResult {
     /// The plan, for our own runs.
     #[serde(default)]
     pub plan: Option<Plan>,
-    /// Facts by endpoint: `ENVIRONMENT client`, `ENVIRONMENT server`.
-    #[serde(default)]
-    pub facts: BTreeMap<String, Facts>,
+    /// Facts of each endpoint.
+    #[serde(default, with = "facts_list")]
+    #[schemars(with = "Vec<EndpointFacts>")]
+    pub facts: BTreeMap<EndpointId, Facts>,
     /// Other things known about the run, such as a published run's description: name to text.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
@@ -58,9 +57,9 @@ pub struct RunResult {
     /// Rows of the plan that could not run, with the reason.
     #[serde(default)]
     pub not_available: Vec<NotAvailable>,
-    /// Trials that were started and did not end, as sentences.
+    /// Trials that were started and failed.
     #[serde(default)]
-    pub failures: Vec<String>,
+    pub failures: Vec<TrialFailure>,
     /// Judgement of each target.
     #[serde(default)]
     pub verdicts: Vec<Verdict>,
@@ -95,6 +94,58 @@ impl RunResult {
             outcome: Outcome::Inconclusive,
             doubts: vec![],
         }
+    }
+}
+
+/// A trial that was started and failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrialFailure {
+    /// What failed; absent if only the reason is known.
+    #[serde(default)]
+    pub row: Option<RowId>,
+    /// Why, as one sentence.
+    pub reason: String,
+}
+
+/// `round 2 of netns/tcp-spin pingpong: the peer has gone`.
+impl fmt::Display for TrialFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.row {
+            Some(row) => write!(f, "{row}: {}", self.reason),
+            None => f.write_str(&self.reason),
+        }
+    }
+}
+
+/// The facts of one endpoint, as a result lists them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct EndpointFacts {
+    /// Which endpoint.
+    endpoint: EndpointId,
+    /// Its facts.
+    facts: Facts,
+}
+
+/// JSON has no maps with structured keys, so facts are written as a list.
+mod facts_list {
+    use super::{BTreeMap, EndpointFacts, EndpointId, Facts};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(
+        facts: &BTreeMap<EndpointId, Facts>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(facts.iter().map(|(endpoint, facts)| EndpointFacts {
+            endpoint: endpoint.clone(),
+            facts: facts.clone(),
+        }))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<EndpointId, Facts>, D::Error> {
+        let list = Vec::<EndpointFacts>::deserialize(from)?;
+        Ok(list.into_iter().map(|one| (one.endpoint, one.facts)).collect())
     }
 }
 
@@ -201,7 +252,7 @@ pub struct Series {
     pub comparability: Comparability,
     /// Settings that explain the figure: write size, buffers, MTU, congestion control, …
     #[serde(default)]
-    pub settings: BTreeMap<String, String>,
+    pub settings: Settings,
     /// One entry a round, in the order in which they were measured.
     pub rounds: Vec<Round>,
     /// Figures over all rounds.

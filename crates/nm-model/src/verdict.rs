@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metric::Metric;
 use crate::stack::{Difference, named_enum};
+use crate::target::Target;
 
 named_enum!(
     /// What a judgement came to.
@@ -55,8 +56,11 @@ impl Outcome {
 /// The judgement of one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// The target in the words of the plan.
+    /// The target in the words of the plan, with what it is on.
     pub target: String,
+    /// What the target requires of a figure.
+    #[serde(default)]
+    pub require: Option<Target>,
     /// What it came to.
     pub outcome: Outcome,
     /// Why, as one sentence.

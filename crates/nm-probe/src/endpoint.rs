@@ -5,7 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
-use nm_model::probe::{Pattern, SIZE_BYTES_MAX, Side, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
+use nm_model::probe::{
+    Pattern, SIZE_BYTES_MAX, Side, StreamSpec, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX,
+};
+use nm_model::setting::{SettingKind, SettingValue};
 use nm_model::stack::Protocol;
 use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
@@ -161,11 +164,14 @@ impl Endpoint {
         let mut report = stream::run(self.side, flows, &spec, write_bytes, control)?;
         let settings = &mut report.settings;
         if write_bytes != spec.write_bytes as usize {
-            let requested = format!("{} B", spec.write_bytes);
-            settings.insert("write size asked for".to_string(), requested);
+            let requested = SettingValue::Bytes(u64::from(spec.write_bytes));
+            settings.set(SettingKind::WriteSizeAskedFor, requested);
         }
         if let Some(preset) = spec.preset {
-            settings.insert("preset".to_string(), preset.to_string());
+            settings.set(SettingKind::Preset, SettingValue::text(preset.name()));
+        }
+        if spec.max_cv_percent != StreamSpec::default().max_cv_percent {
+            settings.set(SettingKind::MaxCv, SettingValue::Percent(spec.max_cv_percent));
         }
         Ok(report)
     }

@@ -4,7 +4,8 @@ use nm_model::agent::TaskReport;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{PingpongSpec, RrSize};
-use nm_model::result::{CACHE_LINE_LIMIT, LatencyRound, Statistic};
+use nm_model::result::{LatencyRound, Statistic};
+use nm_model::setting::{NanosecondRange, SettingKind, SettingValue};
 use nm_ring::cache_line;
 use nm_stats::summary::{Sample, summarise};
 use nm_sys::clock::{Clock, ClockInfo};
@@ -145,7 +146,8 @@ pub fn client<T: Transport>(
     report.settings = transport.settings();
     report.doubts.extend(transport.doubts());
     if let Some(ns) = cache_line_limit_ns(transport) {
-        report.settings.insert(CACHE_LINE_LIMIT.to_string(), format!("{ns:.0} ns"));
+        let limit = SettingValue::Nanoseconds(NanosecondRange::of(ns));
+        report.settings.set(SettingKind::CacheLineLimit, limit);
     }
     let rounds: Vec<&LatencyRound> = report.latencies.iter().map(|(_, round)| round).collect();
     let mut doubts: Vec<Doubt> = rounds.first().and_then(|round| loss(round)).into_iter().collect();

@@ -8,7 +8,6 @@
 //! The start signal is one byte on a stream, and a handshake message over datagrams, repeated until
 //! the first data arrive.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use nm_model::agent::TaskReport;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::probe::{Side, StreamSpec};
 use nm_model::result::{Flow, Placement, Statistic};
+use nm_model::setting::{Setting, SettingKind, SettingValue, Settings};
 use nm_sys::clock::{Clock, Moment};
 use nm_sys::counters::process_cpu_ns;
 use nm_transport::handshake::{self, HandshakeMessage};
@@ -117,7 +117,7 @@ struct FlowReport {
     index: u32,
     received: Option<Flow>,
     retransmits: Option<u64>,
-    settings: BTreeMap<String, String>,
+    settings: Settings,
     placement: Placement,
     doubts: Vec<Doubt>,
 }
@@ -151,14 +151,14 @@ pub fn run(
     }
     let flows = first_error(flows?)?;
     let mut report = TaskReport { cpu, ..TaskReport::default() };
-    report.settings.insert("write size".to_string(), format!("{write_bytes} B"));
+    report.settings.set(SettingKind::WriteSize, SettingValue::Bytes(write_bytes as u64));
     for flow in flows {
         report.received.extend(flow.received);
         report.retransmits.extend(flow.retransmits.map(|count| (flow.index, count)));
         report.placements.push(flow.placement);
         report.doubts.extend(flow.doubts);
-        for (name, value) in flow.settings {
-            report.settings.entry(name).or_insert(value);
+        for Setting { kind, value, .. } in flow.settings {
+            report.settings.set_if_absent(kind, value);
         }
     }
     Ok(report)

@@ -1,8 +1,8 @@
 //! The facts of all endpoints as rows of text, side by side, and where the hot threads ran.
 
-use nm_model::RunResult;
 use nm_model::facts::{Facts, LinkFacts};
 use nm_model::result::{Placement, Series};
+use nm_model::{EndpointId, RunResult};
 
 use crate::table::{Table, Tone};
 use crate::units::{self, NOT_AVAILABLE};
@@ -151,8 +151,8 @@ impl FactRow {
 }
 
 /// Names of the endpoints, in the order of columns.
-pub fn endpoints(result: &RunResult) -> Vec<&str> {
-    result.facts.keys().map(String::as_str).collect()
+pub fn endpoints(result: &RunResult) -> Vec<String> {
+    result.facts.keys().map(EndpointId::to_string).collect()
 }
 
 /// Every fact that any endpoint has, in a stable order.

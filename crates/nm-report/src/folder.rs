@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use nm_model::result::SCHEMA_VERSION;
+use nm_model::v1::RunResultV1;
 use nm_model::{Failure, FailureKind, RunResult, SeriesKey};
 
 use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
@@ -218,7 +219,10 @@ pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
         ))
         .hint("use a newer nearmetal"));
     }
-    serde_json::from_str(json).map_err(damaged)
+    match version.schema {
+        1 => serde_json::from_str::<RunResultV1>(json).map(RunResult::from).map_err(damaged),
+        _ => serde_json::from_str(json).map_err(damaged),
+    }
 }
 
 /// Makes every face of the folder again from its result, byte for byte as at first.
@@ -243,7 +247,7 @@ pub fn rebuild(path: &Path) -> Result<RunResult, Failure> {
 pub fn load_references(path: &Path) -> Result<Vec<RunResult>, Failure> {
     let file = path.join(REFERENCES);
     match fs::read_to_string(&file) {
-        Ok(text) => serde_json::from_str(&text).map_err(|error| {
+        Ok(text) => parse_references(&text).map_err(|error| {
             let message = format!("{} is damaged: {error}", file.display());
             Failure::new(FailureKind::BadRequest, message)
                 .hint("delete it; the report is then made without reference runs")
@@ -251,6 +255,16 @@ pub fn load_references(path: &Path) -> Result<Vec<RunResult>, Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(vec![]),
         Err(error) => Err(failure("read", &file, &error)),
     }
+}
+
+/// Reference runs of one version of the format.
+fn parse_references(json: &str) -> Result<Vec<RunResult>, serde_json::Error> {
+    let versions: Vec<Version> = serde_json::from_str(json)?;
+    if versions.iter().any(|version| version.schema == 1) {
+        let old: Vec<RunResultV1> = serde_json::from_str(json)?;
+        return Ok(old.into_iter().map(RunResult::from).collect());
+    }
+    serde_json::from_str(json)
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {

@@ -34,7 +34,7 @@ pub fn report(result: &RunResult) -> String {
     suites.push(Suite { name: "comparisons".to_string(), cases: comparisons.collect() });
     let failures = result.failures.iter().enumerate().map(|(index, failure)| TestCase {
         name: format!("failed trial {}", index + 1),
-        end: End::Broken(failure.clone()),
+        end: End::Broken(failure.to_string()),
     });
     let missing = result.not_available.iter().map(|row| TestCase {
         name: format!("{}/{} {}", row.environment, row.stack, row.probe),

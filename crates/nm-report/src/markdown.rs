@@ -39,7 +39,8 @@ pub fn report(result: &RunResult) -> String {
         let table = view::not_available_table(result);
         text += &format!("\n## Not available\n\n{}", table.to_markdown());
     }
-    text += &bullets("Failed trials", &result.failures);
+    let failures: Vec<String> = result.failures.iter().map(ToString::to_string).collect();
+    text += &bullets("Failed trials", &failures);
     text += &bullets("Method", &view::method_notes(result));
     text += &format!("\nMade by {}.\n", markdown_text(&view::source_text(&result.source)));
     text
@@ -126,7 +127,7 @@ fn endpoints(result: &RunResult) -> String {
     if result.facts.is_empty() {
         return String::new();
     }
-    let mut titles = vec!["fact", "differs"];
+    let mut titles = vec!["fact".to_string(), "differs".to_string()];
     titles.extend(facts::endpoints(result));
     // A column's title is a name from outside: the sign for figures must not be taken from it.
     let titles: Vec<String> = titles.iter().map(|t| t.replace('#', "")).collect();

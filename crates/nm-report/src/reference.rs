@@ -19,6 +19,7 @@ use nm_model::result::{
 };
 use nm_model::stack::Comparability;
 use nm_model::words::UnknownWord;
+use nm_model::{SettingKind, SettingValue};
 use serde_json::Value;
 
 use table::Table;
@@ -161,7 +162,7 @@ fn plain(value: &Value) -> String {
 fn series(
     key: SeriesKey,
     comparability: Comparability,
-    settings: &[(&str, String)],
+    settings: &[(SettingKind, SettingValue)],
     data: RoundData,
 ) -> Series {
     Series {
@@ -172,8 +173,8 @@ fn series(
         key,
         settings: settings
             .iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| (name.to_string(), value.clone()))
+            .filter(|(_, value)| !value.to_string().is_empty())
+            .cloned()
             .collect(),
         rounds: vec![Round { round: 0, started_s: 0.0, data, placements: vec![], doubts: vec![] }],
         estimates: vec![],

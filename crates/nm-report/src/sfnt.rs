@@ -3,6 +3,7 @@
 
 use nm_model::probe::ProbeKind;
 use nm_model::result::{Series, Statistic};
+use nm_model::{EndpointId, Side};
 use nm_model::{Metric, RunResult};
 
 use crate::csv::sweep_cells;
@@ -101,8 +102,8 @@ pub fn header(result: &RunResult, environment: &str, stack: &str, percentile: f6
         format!("stack: {stack}"),
     ];
     lines.extend(result.started.iter().map(|started| format!("date: {started}")));
-    for side in ["client", "server"] {
-        if let Some(facts) = result.facts.get(&format!("{environment} {side}")) {
+    for side in [Side::Client, Side::Server] {
+        if let Some(facts) = result.facts.get(&EndpointId::new(environment, side)) {
             lines.push(format!("{side} host: {} {}", facts.host.name, facts.host.kernel));
             lines.extend(facts.cpu.model.iter().map(|model| format!("{side} cpu: {model}")));
             lines.extend(facts.clock.tsc_hz.map(|hz| format!("{side} tsc_hz: {hz:.0}")));

@@ -77,7 +77,7 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
     if !result.failures.is_empty() {
         text += &format!("\n{}\n", style.bold("failed trials"));
         for failure in &result.failures {
-            text += &format!("  {}", paragraph(failure, style, 2, 4));
+            text += &format!("  {}", paragraph(&failure.to_string(), style, 2, 4));
         }
     }
     if let Some(report) = report {

@@ -4,11 +4,10 @@
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{
-    CACHE_LINE_LIMIT, RoundData, RunState, Series, Source, Statistic, ThroughputRound,
-};
+use nm_model::result::{RoundData, RunState, Series, Source, Statistic, ThroughputRound};
 use nm_model::verdict::{Comparison, ComparisonRow, Interval, Relation, Verdict};
-use nm_model::{Outcome, RunResult, Target};
+use nm_model::{Outcome, RunResult};
+use nm_model::{SettingKind, Side};
 
 use crate::table::{Table, Tone};
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE, or_not_available, significant};
@@ -296,7 +295,7 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     let mut titles = vec!["stack".to_string(), "case".to_string(), "doubts".to_string()];
     titles.extend(metrics.iter().map(|metric| format!("#{metric}")));
     titles.extend(["#n", "#lost", "#rate /s", "#rounds"].map(String::from));
-    titles.push(format!("#{CACHE_LINE_LIMIT}"));
+    titles.push(format!("#{}", SettingKind::CacheLineLimit));
     if detail == Detail::Full {
         titles.extend(["95 % of median", "#CV %"].map(String::from));
     }
@@ -313,8 +312,8 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         cells.push(units::count(lost(series)));
         cells.push(or_not_available(value(series, Metric::Rate), |v| significant(v, 4)));
         cells.push(series.rounds.len().to_string());
-        let limit = series.settings.get(CACHE_LINE_LIMIT);
-        cells.push(limit.map_or_else(|| NOT_AVAILABLE.to_string(), String::clone));
+        let limit = series.settings.get(&SettingKind::CacheLineLimit);
+        cells.push(limit.map_or_else(|| NOT_AVAILABLE.to_string(), ToString::to_string));
         if detail == Detail::Full {
             let median = series.estimate(Metric::Median);
             let interval = median.and_then(|e| e.interval);
@@ -326,7 +325,7 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         }
         table.push(Tone::Plain, cells);
     }
-    table.drop_empty(&["lost", "rate /s", "doubts", CACHE_LINE_LIMIT]);
+    table.drop_empty(&["lost", "rate /s", "doubts", SettingKind::CacheLineLimit.name()]);
     table
 }
 
@@ -344,8 +343,7 @@ pub fn typical_throughput(series: &Series) -> Option<&ThroughputRound> {
 
 /// The settings of a series in one line: they explain most differences between tools.
 pub fn settings_text(series: &Series) -> String {
-    let settings: Vec<String> =
-        series.settings.iter().map(|(name, text)| format!("{name} {text}")).collect();
+    let settings: Vec<String> = series.settings.iter().map(ToString::to_string).collect();
     settings.join(", ")
 }
 
@@ -407,7 +405,7 @@ fn interval_text(interval: Option<Interval>, format: impl Fn(f64) -> String) -> 
 
 /// The evidence of one verdict.
 pub fn evidence_table(verdict: &Verdict) -> Table {
-    let metric = verdict.target.parse::<Target>().ok().map(|target| target.metric);
+    let metric = verdict.require.as_ref().map(|target| target.metric);
     let text = |value: f64| match metric {
         Some(metric) => units::figure(metric, Some(value)),
         None => significant(value, 4),
@@ -537,7 +535,7 @@ pub fn method_notes(result: &RunResult) -> Vec<String> {
 fn clock_notes(result: &RunResult) -> Vec<String> {
     let mut notes: Vec<String> = vec![];
     for (endpoint, facts) in &result.facts {
-        if !endpoint.ends_with(" client") || facts.clock.source.is_empty() {
+        if endpoint.side != Side::Client || facts.clock.source.is_empty() {
             continue;
         }
         let note = format!(

@@ -3,7 +3,7 @@
 
 use nm_model::metric::Quantity;
 use nm_model::result::{LatencyRound, Round, RoundData, Series};
-use nm_model::{Doubt, DoubtKind, Metric};
+use nm_model::{Doubt, DoubtKind, Metric, SettingKind, SettingValue};
 
 use crate::describe::{cv_percent, median, thinned};
 use crate::mann_kendall::{mann_kendall, slope};
@@ -178,12 +178,10 @@ fn groups(values: &[f64]) -> Option<Vec<Vec<f64>>> {
 
 fn unstable(series: &Series, metric: Metric, values: &[f64]) -> Option<Doubt> {
     let limit = match metric.quantity() {
-        Quantity::Throughput => series
-            .settings
-            .get("max_cv_percent")
-            .and_then(|text| text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok())
-            .filter(|limit| *limit > 0.0)
-            .unwrap_or(THROUGHPUT_CV_MAX),
+        Quantity::Throughput => match series.settings.get(&SettingKind::MaxCv) {
+            Some(SettingValue::Percent(limit)) if *limit > 0.0 => *limit,
+            _ => THROUGHPUT_CV_MAX,
+        },
         _ => LATENCY_CV_MAX,
     };
     let cv = cv_percent(values).filter(|cv| *cv > limit)?;

@@ -1,10 +1,10 @@
 //! Kernel sockets as a transport, with the way of waiting as a type.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::{Mode, Protocol, Stack};
 use nm_sys::poll::{EpollOne, SelectOne};
 use nm_sys::socket;
@@ -81,22 +81,24 @@ impl KernelSockets {
         socket::route_mtu(self.sender.as_fd(), self.ipv4)
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         let fd = self.sender.as_fd();
-        let mut settings = BTreeMap::new();
-        let mut add = |name: &str, value: io::Result<String>| {
+        let mut settings = Settings::new();
+        let mut add = |kind: SettingKind, value: io::Result<SettingValue>| {
             if let Ok(value) = value {
-                settings.insert(name.to_string(), value);
+                settings.set(kind, value);
             }
         };
-        let bytes = |value: io::Result<u32>| value.map(|bytes| format!("{bytes} B"));
-        add("send buffer", bytes(socket::send_buffer(fd)));
-        add("receive buffer", bytes(socket::receive_buffer(self.receiver().as_fd())));
+        let bytes =
+            |value: io::Result<u32>| value.map(|bytes| SettingValue::Bytes(u64::from(bytes)));
+        add(SettingKind::SendBuffer, bytes(socket::send_buffer(fd)));
+        add(SettingKind::ReceiveBuffer, bytes(socket::receive_buffer(self.receiver().as_fd())));
         if self.stack.protocol == Protocol::Tcp {
-            add("congestion control", socket::congestion(fd));
-            add("MSS", bytes(socket::max_segment(fd)));
+            let congestion = socket::congestion(fd).map(SettingValue::text);
+            add(SettingKind::CongestionControl, congestion);
+            add(SettingKind::Mss, bytes(socket::max_segment(fd)));
         }
-        add("MTU", bytes(self.mtu()));
+        add(SettingKind::Mtu, bytes(self.mtu()));
         settings
     }
 
@@ -273,7 +275,7 @@ impl<W: Wait, const DATAGRAM: bool> Transport for KernelTransport<W, DATAGRAM> {
         }
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         self.sockets.settings()
     }
 

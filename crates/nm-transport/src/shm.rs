@@ -18,6 +18,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::{Mode, Stack};
 use nm_ring::layout::AREA_BYTES;
 use nm_ring::memory::{REGION_BYTES, RegionMapping};
@@ -277,8 +278,8 @@ impl<const SLEEPS: bool> Transport for SharedMemoryTransport<SLEEPS> {
         self.endpoint.peer_cpu()
     }
 
-    fn settings(&self) -> std::collections::BTreeMap<String, String> {
-        [("ring".to_string(), format!("{AREA_BYTES} B"))].into()
+    fn settings(&self) -> Settings {
+        [(SettingKind::Ring, SettingValue::Bytes(AREA_BYTES as u64))].into_iter().collect()
     }
 }
 

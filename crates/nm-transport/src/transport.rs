@@ -1,10 +1,10 @@
 //! What a probe's hot loop sees of a connection.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
 use nm_model::Doubt;
+use nm_model::setting::Settings;
 
 /// How long a call waits before it returns [`TransportError::TimedOut`], so that its caller can
 /// check its own deadline and whether the task was cancelled.
@@ -132,9 +132,9 @@ pub trait Transport: Send {
         vec![]
     }
 
-    /// The settings in effect that explain a figure: name to text.
-    fn settings(&self) -> BTreeMap<String, String> {
-        BTreeMap::new()
+    /// The settings in effect that explain a figure.
+    fn settings(&self) -> Settings {
+        Settings::new()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Wrappers that lose, delay or trace what passes through any transport.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nm_model::Doubt;
+use nm_model::setting::Settings;
 use nm_sys::clock::Deadline;
 
 use crate::sim::Rng;
@@ -142,7 +142,7 @@ impl<T: Transport> Transport for Lossy<T> {
         self.inner.doubts()
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         self.inner.settings()
     }
 }
@@ -196,7 +196,7 @@ impl<T: Transport> Transport for Delayed<T> {
         self.inner.doubts()
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         self.inner.settings()
     }
 }
@@ -253,7 +253,7 @@ impl<T: Transport, F: FnMut(Event) + Send> Transport for Traced<T, F> {
         self.inner.doubts()
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         self.inner.settings()
     }
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use nm_model::result::{CACHE_LINE_LIMIT, RoundData, RunResult};
+use nm_model::result::{RoundData, RunResult};
+use nm_model::{SettingKind, SettingValue};
 use nm_ring::cache_line;
 use serde_json::Value;
 
@@ -201,12 +202,15 @@ fn latency(result: &RunResult, at: usize) -> Result<Figure> {
     let percentile = |wanted: f64| {
         round.percentiles.iter().find(|p| p.percentile == wanted).and_then(|p| p.value_ns)
     };
-    let limit = series.settings.get(CACHE_LINE_LIMIT);
+    let limit = series.settings.get(&SettingKind::CacheLineLimit);
     Ok(Figure {
         value: percentile(50.0).context("the result has no median")?,
         p99: percentile(99.0),
         samples: round.count,
-        limit_ns: limit.and_then(|text| text.strip_suffix(" ns")?.parse().ok()),
+        limit_ns: limit.and_then(|limit| match limit {
+            SettingValue::Nanoseconds(range) if range.low == range.high => Some(range.low as f64),
+            _ => None,
+        }),
     })
 }
 

@@ -10,8 +10,8 @@ use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::trial::{self, Options};
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
-    Campaign, ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, Side,
-    StackPair, Trial,
+    Campaign, Case, ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, RowId,
+    Side, StackPair, Trial,
 };
 
 use crate::progress::Progress;
@@ -60,29 +60,30 @@ pub fn run(
         match places.run(trial, options, ipv6, log_folder.as_deref(), &progress, interrupted) {
             Tried::Measured(outcome, facts) => {
                 for (side, facts) in facts {
-                    recorder.facts(&format!("{} {side}", trial.environment), facts);
+                    recorder.facts(trial.environment.name(), side, facts);
                 }
                 recorder.skipped(trial, outcome.skipped);
                 recorder.add(outcome.measured)?;
             }
             Tried::Exchange(measured, trouble) => {
-                recorder.facts(&format!("{} client", trial.environment), nm_host::facts());
+                recorder.facts(trial.environment.name(), Side::Client, nm_host::facts());
                 recorder.add(vec![*measured])?;
-                for sentence in trouble {
-                    let sentence = format!("{}: {sentence}", row(trial));
-                    progress.message(&sentence);
-                    recorder.failed(sentence)?;
+                for reason in trouble {
+                    let row =
+                        RowId::of_trial(trial).with_case(trial.probe.cases().first().copied());
+                    progress.message(&format!("{row}: {reason}"));
+                    recorder.failed(row, reason)?;
                 }
             }
-            Tried::Failed(measured, failure) => {
+            Tried::Failed(measured, case, failure) => {
                 recorder.add(measured)?;
                 if failure.kind == FailureKind::Cancelled {
                     is_whole = false;
                     break;
                 }
-                let sentence = format!("{}: {failure}", row(trial));
-                progress.message(&sentence);
-                recorder.failed(sentence)?;
+                let row = RowId::of_trial(trial).with_case(case);
+                progress.message(&format!("{row}: {failure}"));
+                recorder.failed(row, failure.to_string())?;
             }
             Tried::NotAvailable(reason) => recorder.not_available(NotAvailable {
                 environment: trial.environment,
@@ -95,12 +96,6 @@ pub fn run(
     }
     progress.finish();
     Ok(is_whole)
-}
-
-/// A trial's row in words.
-fn row(trial: &Trial) -> String {
-    let Trial { environment, stack, probe, round } = trial;
-    format!("round {} of {environment}/{stack} {}", round + 1, probe.kind())
 }
 
 fn start(trial: &Trial, ipv6: bool, log_folder: Option<&Path>) -> Result<Environment, Failure> {
@@ -133,13 +128,14 @@ fn exchange(
     }
     match tried {
         Ok((measured, trouble)) => Tried::Exchange(Box::new(measured), trouble),
-        Err(failure) => Tried::Failed(vec![], failure),
+        Err(failure) => Tried::Failed(vec![], trial.probe.cases().first().copied(), failure),
     }
 }
 
 enum Tried {
     Measured(trial::Outcome, Vec<(Side, nm_model::Facts)>),
-    Failed(Vec<trial::Measured>, Failure),
+    /// What was measured before, the case that failed, and why.
+    Failed(Vec<trial::Measured>, Option<Case>, Failure),
     /// A round of the exchange, and what else happened.
     Exchange(Box<trial::Measured>, Vec<String>),
     NotAvailable(String),
@@ -191,7 +187,7 @@ impl Places {
                     let reason = format!("failed {failures} times in a row: {}", ended.failure);
                     self.given_up.insert(place, reason);
                 }
-                Tried::Failed(ended.completed.measured, ended.failure)
+                Tried::Failed(ended.completed.measured, ended.case, ended.failure)
             }
         }
     }

@@ -102,7 +102,7 @@ pub fn measure(
     let started = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut recorder = Recorder::new(&format!("{} to {address}", probe.kind()), &started, folder);
     for side in [Side::Client, Side::Server] {
-        recorder.facts(&format!("{environment} {side}"), pair.facts(side).clone());
+        recorder.facts(environment.as_str(), side, pair.facts(side).clone());
     }
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(1) };
     let mut progress = Progress::new(probe.duration_s() * f64::from(rounds));

@@ -10,8 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::{
-    BINARY, Run, Running, accelerator, command, descends, finish, free_port, json, listens,
-    plan_of, run, signal, wait_for, wait_gone,
+    BINARY, Run, Running, accelerator, command, descends, facts, finish, free_port, json, listens,
+    plan_of, run, setting, signal, wait_for, wait_gone,
 };
 
 /// `nearmetal accel` with `words`, once its library is built.
@@ -280,13 +280,13 @@ fn rows_of_the_accelerator_say_that_they_left_the_kernel() {
     let cpus = nm_sys::cpu::allowed().len();
     for series in series {
         assert_eq!(series["comparability"]["bypass"], "accel");
-        let accelerator = series["settings"]["accelerator"].as_str().unwrap();
+        let accelerator = setting(series, "accelerator").unwrap()["value"].as_str().unwrap();
         assert!(accelerator.starts_with("nearmetal "), "{accelerator}");
     }
     // CPUs that others keep busy give no limit, which single rows may meet.
-    let has_limit = |series: &Value| series["settings"].get("cache-line limit").is_some();
+    let has_limit = |series: &Value| setting(series, "cache-line limit").is_some();
     assert!(series.iter().any(has_limit) || cpus < 2, "{series:?}");
-    let variables = &result["facts"]["netns client"]["variables"];
+    let variables = &facts(&result, "netns", "client")["variables"];
     assert!(variables["NEARMETAL_ACCEL_SHARE"].is_string(), "{variables}");
     assert!(variables["LD_PRELOAD"].as_str().unwrap().contains("libnm_accel.so"), "{variables}");
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "the folder to meet in");
@@ -344,7 +344,7 @@ fn a_row_that_stays_on_the_kernel_is_refused_with_the_reason() {
     assert_eq!(run.code, 4, "{}{}", run.stdout, run.stderr);
     let result = json(&out.join("result.json"));
     assert_eq!(result["series"].as_array().unwrap().len(), 0);
-    let failure = result["failures"][0].as_str().unwrap();
+    let failure = result["failures"][0]["reason"].as_str().unwrap();
     assert!(failure.contains("stayed on the kernel: acceleration is switched off"), "{failure}");
 }
 

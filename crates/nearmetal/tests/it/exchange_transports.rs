@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::exchange::{round, short};
-use crate::support::{BINARY, accelerator, command, finish, json, run};
+use crate::support::{BINARY, accelerator, command, finish, json, run, setting};
 
 /// Entries of a folder that this program may have made.
 fn left_in(folder: &Path) -> Vec<String> {
@@ -50,7 +50,8 @@ fn accelerated_nodes_leave_the_kernel_and_a_killed_one_comes_back() {
     let series = &json(&out.join("result.json"))["series"][0];
     assert_eq!(series["key"]["stack"], "1-1-2-1 accel memory-quorum");
     assert_eq!(series["comparability"]["bypass"], "accel");
-    assert!(series["settings"]["accelerator"].as_str().unwrap().contains("load is on the kernel"));
+    let accelerator = setting(series, "accelerator").unwrap()["value"].as_str().unwrap();
+    assert!(accelerator.contains("load is on the kernel"));
     let verified = run(&["exchange", "verify", out.join("round-1").to_str().unwrap()]);
     assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
 }

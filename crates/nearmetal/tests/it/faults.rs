@@ -106,7 +106,8 @@ fn a_killed_agent_costs_its_trial_and_is_named() {
     let result = json(&out.join("result.json"));
     let failures = result["failures"].as_array().unwrap();
     assert_eq!(failures.len(), 1, "{failures:?} {}", run.stderr);
-    assert!(failures[0].as_str().unwrap().contains("signal 9"), "{failures:?}");
+    assert!(failures[0]["reason"].as_str().unwrap().contains("signal 9"), "{failures:?}");
+    assert_eq!(failures[0]["row"]["probe"], "pingpong", "{failures:?}");
     assert_eq!(result["state"], "complete", "the other trials go on");
     let lost = 5 * 2 * 2 - rounds_kept(&out);
     assert!((1..=2).contains(&lost), "one trial of two sizes, {lost} are lost");
@@ -126,7 +127,7 @@ fn an_agent_killed_over_shared_memory_is_named_and_leaves_none() {
     signal("KILL", agents[1]);
     wait_for("the sentence in the result", || {
         let failures = json(&out.join("result.json"))["failures"].clone();
-        failures[0].as_str().is_some_and(|text| text.contains("signal 9")).then_some(())
+        failures[0]["reason"].as_str().is_some_and(|text| text.contains("signal 9")).then_some(())
     });
     signal("INT", running.pid());
     let run = running.finish();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{json, plan_of, root, run, small_plan};
+use crate::support::{facts, json, plan_of, root, run, setting, small_plan};
 
 fn names_of_namespaces() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return vec![] };
@@ -39,7 +39,8 @@ fn every_environment_gives_a_verdict_and_a_whole_result() {
         }
     }
     for endpoint in ["netns client", "netns server", "bridge client", "loopback server"] {
-        let facts = &result["facts"][endpoint];
+        let (environment, side) = endpoint.split_once(' ').unwrap();
+        let facts = facts(&result, environment, side);
         assert!(facts["cpu"]["online"].as_u64().unwrap() >= 1, "{endpoint}");
         assert!(facts["clock"]["pair_cost_ns"].as_f64().unwrap() > 0.0, "{endpoint}");
         assert!(!facts["links"].as_array().unwrap().is_empty(), "{endpoint}");
@@ -63,8 +64,9 @@ fn shared_memory_is_shown_with_the_limit_of_the_hardware() {
     for series in result["series"].as_array().unwrap() {
         assert_eq!(series["rounds"].as_array().unwrap().len(), 5, "{}", series["key"]);
         assert_eq!(series["comparability"]["bypass"], "shm");
-        if let Some(limit) = series["settings"].get("cache-line limit") {
-            assert!(limit.as_str().unwrap().ends_with(" ns"), "{limit}");
+        if let Some(limit) = setting(series, "cache-line limit") {
+            assert_eq!(limit["unit"], "ns", "{limit}");
+            assert!(limit["value"]["low"].as_u64() <= limit["value"]["high"].as_u64(), "{limit}");
             limits += 1;
         }
     }

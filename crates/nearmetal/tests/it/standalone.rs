@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Running, free_port, run, server};
+use crate::support::{Running, free_port, run, server, setting};
 
 fn client(probe: &str, port: u16, words: &[&str]) -> crate::support::Run {
     let port = port.to_string();
@@ -35,7 +35,7 @@ fn pingpong_serves_one_client_after_the_other() {
         assert_eq!(run.code, 0, "{stack}: {}", run.stderr);
         let result: Value = serde_json::from_str(&run.stdout).unwrap();
         assert_eq!(result["series"].as_array().unwrap().len(), 2, "{stack}");
-        assert!(result["facts"].as_object().unwrap().len() == 2, "facts of both ends");
+        assert!(result["facts"].as_array().unwrap().len() == 2, "facts of both ends");
     }
 }
 
@@ -100,9 +100,9 @@ fn stream_counts_at_the_receivers() {
     assert_eq!(senders, ["client", "server"]);
     let sum: f64 = flows.iter().map(|f| f["gbps"].as_f64().unwrap()).sum();
     assert!((sum - round["total_gbps"].as_f64().unwrap()).abs() < 1e-6);
-    let settings = &result["series"][0]["settings"];
+    let series = &result["series"][0];
     for name in ["write size", "congestion control"] {
-        assert!(settings.get(name).is_some(), "{name} in {settings}");
+        assert!(setting(series, name).is_some(), "{name} in {series}");
     }
 }
 

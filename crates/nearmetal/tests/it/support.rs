@@ -183,6 +183,20 @@ pub fn json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
+/// A setting of a series in JSON, by its kind.
+pub fn setting<'a>(series: &'a Value, kind: &str) -> Option<&'a Value> {
+    series["settings"].as_array()?.iter().find(|setting| setting["kind"] == kind)
+}
+
+/// The facts of one endpoint of a result in JSON.
+pub fn facts<'a>(result: &'a Value, environment: &str, side: &str) -> &'a Value {
+    let of_endpoint = |one: &&Value| {
+        one["endpoint"]["environment"] == environment && one["endpoint"]["side"] == side
+    };
+    let all = result["facts"].as_array().unwrap();
+    &all.iter().find(of_endpoint).unwrap_or_else(|| panic!("{environment} {side}"))["facts"]
+}
+
 /// The root of the workspace.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -5,6 +5,7 @@ use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::result::{RunResult, RunState};
 use nm_model::verdict::{Comparison, Outcome, Relation};
+use nm_model::{EndpointId, Side};
 use proptest::prelude::*;
 
 use crate::make::{pingpong, result, steady, stream};
@@ -133,8 +134,8 @@ fn single_places_match_whatever_they_are_called_and_others_by_name() {
 fn facts_that_differ_are_listed_and_passing_ones_are_not() {
     let of = |model: &str, load| {
         let mut run = run(1.0, 6);
-        for side in ["client", "server"] {
-            let facts = run.facts.entry(format!("netns {side}")).or_default();
+        for side in [Side::Client, Side::Server] {
+            let facts = run.facts.entry(EndpointId::new("netns", side)).or_default();
             facts.cpu.model = Some(model.to_string());
             facts.host.load_1m = Some(load);
         }

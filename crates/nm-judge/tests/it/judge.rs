@@ -5,11 +5,12 @@ use nm_model::campaign::NotAvailable;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeKind;
-use nm_model::result::{RoundData, RunResult, RunState, Series, Source, Statistic};
+use nm_model::result::{RoundData, RunResult, RunState, Series, Source, Statistic, TrialFailure};
 use nm_model::verdict::{Outcome, Verdict};
+use nm_model::{Campaign, RowId};
 use proptest::prelude::*;
 
-use crate::make::{pingpong, result, steady, stream};
+use crate::make::{failure, pingpong, result, steady, stream};
 
 /// A plan over two environments and two stacks with these targets.
 fn plan(targets: &str) -> String {
@@ -150,12 +151,44 @@ fn a_missing_row_leaves_every_open_and_does_not_matter_to_any() {
 }
 
 #[test]
+fn a_failed_exchange_is_missing_evidence_with_its_reason() {
+    let plan = "name = 'p'\n[[trials]]\nenvironments = ['loopback']\nstacks = ['tcp-epoll']\n\
+         probe = 'exchange'\nnodes = '1-1-1-1'\n[[targets]]\nrequire = 'p99 < 10ms'\n";
+    let mut run = result(Some(plan));
+    let campaign = Campaign::resolve(run.plan.clone().unwrap(), |_, _, _| None);
+    run.failures.push(TrialFailure {
+        row: Some(RowId::of_trial(&campaign.trials[0])),
+        reason: "router 0 has gone".to_string(),
+    });
+    let evidence = &judged(run).verdicts[0].evidence[0];
+    assert_eq!(
+        evidence.reason,
+        "not measured: round 1 of loopback/1-1-1-1 exchange: router 0 has gone"
+    );
+}
+
+#[test]
+fn a_failure_belongs_to_its_own_stack_only() {
+    let mut run = result(Some(&plan(&target("median < 2us", ""))));
+    run.failures.push(failure("netns", "tcp-spin:tcp-blocking", ProbeKind::Pingpong, "gone"));
+    let verdict = judged(run).verdicts.remove(0);
+    let reasons: Vec<&str> =
+        verdict.evidence.iter().map(|evidence| evidence.reason.as_str()).collect();
+    assert_eq!(reasons, ["not measured", "not measured"]);
+}
+
+#[test]
 fn a_row_that_failed_is_missing_evidence_for_both_scopes() {
     for scope in ["every", "any"] {
         let rest = format!("on = 'netns/*'\nscope = '{scope}'");
         let mut run = result(Some(&plan(&target("median < 2us", &rest))));
         run.series.push(pingpong("netns", "tcp-spin", 64, &steady(4000.0, 5)));
-        run.failures.push("netns/tcp-blocking pingpong: the peer has gone".to_string());
+        run.failures.push(failure(
+            "netns",
+            "tcp-blocking",
+            ProbeKind::Pingpong,
+            "the peer has gone",
+        ));
         let verdict = judged(run).verdicts.remove(0);
         let expected = if scope == "every" { Outcome::Fail } else { Outcome::Inconclusive };
         assert_eq!(verdict.outcome, expected, "{}", verdict.reason);

@@ -1,14 +1,13 @@
 //! Results made by hand.
 
-use std::collections::BTreeMap;
-
 use nm_model::plan::Plan;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{
     LatencyRound, PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source,
-    Statistic, ThroughputRound,
+    Statistic, ThroughputRound, TrialFailure,
 };
 use nm_model::stack::Comparability;
+use nm_model::{RowId, Settings};
 
 /// A measured result without series.
 pub fn result(plan: Option<&str>) -> RunResult {
@@ -16,6 +15,13 @@ pub fn result(plan: Option<&str>) -> RunResult {
         plan: plan.map(|text| Plan::parse(text).unwrap()),
         ..RunResult::new("made", Source::Measured { version: "0".to_string() })
     }
+}
+
+/// The failure of one round of a row.
+pub fn failure(environment: &str, stack: &str, probe: ProbeKind, reason: &str) -> TrialFailure {
+    let (environment, stack) = (environment.to_string(), stack.to_string());
+    let row = RowId { environment, stack, probe, case: None, round: Some(0) };
+    TrialFailure { row: Some(row), reason: reason.to_string() }
 }
 
 fn round(at: usize, data: RoundData) -> Round {
@@ -79,7 +85,7 @@ fn series(key: SeriesKey, rounds: Vec<Round>) -> Series {
             ..Default::default()
         },
         key,
-        settings: BTreeMap::new(),
+        settings: Settings::new(),
         rounds,
         estimates: vec![],
         doubts: vec![],

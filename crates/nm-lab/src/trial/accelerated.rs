@@ -1,9 +1,12 @@
 //! Whether the connections of accelerated agents really left the kernel, as the agents' own ledgers
 //! tell. A row that names the accelerator never shows the kernel's figures in silence.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use nm_model::{Doubt, DoubtKind, Failure, FailureKind, Launcher, StackPair};
+use nm_model::{
+    Doubt, DoubtKind, Failure, FailureKind, Launcher, SettingKind, SettingValue, Settings,
+    StackPair,
+};
 
 use crate::agent::Handle;
 use crate::ledger::{Connection, Key, Ledger};
@@ -12,9 +15,6 @@ use crate::pair::Pair;
 /// Share of calls by way of the kernel, the first ones of each connection among them, that is
 /// silently accepted.
 pub(crate) const KERNEL_SHARE_MAX: f64 = 0.01;
-
-/// Name of the setting that holds the version of the accelerator and its settings.
-const ACCELERATOR: &str = "accelerator";
 
 /// What was there before a trial.
 pub struct Watch {
@@ -25,7 +25,7 @@ pub struct Watch {
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     /// Settings to record.
-    pub settings: BTreeMap<String, String>,
+    pub settings: Settings,
     /// What is to be doubted.
     pub doubts: Vec<Doubt>,
 }
@@ -61,7 +61,8 @@ impl Watch {
                 .collect();
             found.doubts.extend(judge(agent, &connections)?);
             let settings = ledgers.first().map(Ledger::settings).unwrap_or_default();
-            found.settings.insert(ACCELERATOR.to_string(), describe(agent, &settings));
+            let text = SettingValue::text(describe(agent, &settings));
+            found.settings.set(SettingKind::Accelerator, text);
         }
         Ok(found)
     }

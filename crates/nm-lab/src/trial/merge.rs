@@ -1,9 +1,8 @@
 //! What both ends told of one case, put together.
 
-use std::collections::BTreeMap;
-
 use nm_model::facts::Facts;
 use nm_model::result::{Flow, Placement, Round, RoundData, Statistic, ThroughputRound};
+use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::Comparability;
 use nm_model::{Case, Doubt, DoubtKind, ProbeKind, Protocol, SeriesKey, Side, Stack};
 use nm_probe::placement::doubts_between;
@@ -15,7 +14,7 @@ use crate::affinity::one_kernel;
 pub fn rounds(conditions: &Conditions<'_>, client: Told, server: Told) -> Vec<Measured> {
     let placements: Vec<Placement> =
         [client.report.placements.clone(), server.report.placements.clone()].concat();
-    let settings = settings(&client.report.settings, &server.report.settings);
+    let settings = Settings::merged(&client.report.settings, &server.report.settings);
     let doubts = doubts(conditions, &client, &server);
     let bulk = bulk(conditions.case, &client.report.settings, &server.report.settings);
 
@@ -80,54 +79,25 @@ fn throughput(client: &Told, server: &Told) -> ThroughputRound {
     }
 }
 
-/// Settings of both ends: under their own name where both agree, else under `client NAME` and
-/// `server NAME`.
-fn settings(
-    client: &BTreeMap<String, String>,
-    server: &BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    for (name, value) in client {
-        if server.get(name).is_none_or(|other| other == value) {
-            all.insert(name.clone(), value.clone());
-        } else {
-            all.insert(format!("client {name}"), value.clone());
-        }
-    }
-    for (name, value) in server {
-        match client.get(name) {
-            Some(other) if other == value => {}
-            Some(_) => {
-                all.insert(format!("server {name}"), value.clone());
-            }
-            None => {
-                all.insert(name.clone(), value.clone());
-            }
-        }
-    }
-    all
-}
-
 fn both(client: &str, server: &str) -> String {
     if client == server { client.to_string() } else { format!("{client}:{server}") }
 }
 
 /// What explains a bulk transfer and must agree to compare two: write size as it came to be, which
 /// datagrams may limit, and congestion control. Empty for other cases.
-fn bulk(
-    case: Case,
-    client: &BTreeMap<String, String>,
-    server: &BTreeMap<String, String>,
-) -> Comparability {
+fn bulk(case: Case, client: &Settings, server: &Settings) -> Comparability {
     let Case::Flows { write_bytes, .. } = case else { return Comparability::default() };
-    let of = |name: &str| match (client.get(name), server.get(name)) {
-        (Some(client), Some(server)) => Some(both(client, server)),
-        (client, server) => client.or(server).cloned(),
+    let of = |kind: SettingKind, text: fn(&SettingValue) -> Option<String>| {
+        let of_end = |settings: &Settings| settings.get(&kind).and_then(text);
+        match (of_end(client), of_end(server)) {
+            (Some(client), Some(server)) => Some(both(&client, &server)),
+            (client, server) => client.or(server),
+        }
     };
-    let write = of("write size").and_then(|text| text.strip_suffix(" B").map(str::to_string));
+    let write = of(SettingKind::WriteSize, |value| Some(value.as_bytes()?.to_string()));
     Comparability {
         write_bytes: write.or_else(|| Some(write_bytes.to_string())),
-        congestion: of("congestion control"),
+        congestion: of(SettingKind::CongestionControl, |value| Some(value.to_string())),
         ..Comparability::default()
     }
 }
@@ -200,24 +170,6 @@ fn machine_doubts(facts: &Facts, end: &str) -> Vec<Doubt> {
 mod tests {
     use super::*;
 
-    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
-    }
-
-    #[test]
-    fn settings_are_told_once_where_both_ends_agree() {
-        let client = map(&[("mtu", "1500"), ("congestion", "bbr"), ("sndbuf", "1")]);
-        let server = map(&[("mtu", "1500"), ("congestion", "cubic"), ("rcvbuf", "2")]);
-        let expected = map(&[
-            ("mtu", "1500"),
-            ("client congestion", "bbr"),
-            ("server congestion", "cubic"),
-            ("sndbuf", "1"),
-            ("rcvbuf", "2"),
-        ]);
-        assert_eq!(settings(&client, &server), expected);
-    }
-
     #[test]
     fn flows_are_those_of_the_receivers_with_the_senders_retransmits() {
         let flow = |index, sender, gbps| Flow {
@@ -244,12 +196,19 @@ mod tests {
     #[test]
     fn a_bulk_transfer_is_known_by_write_size_and_congestion_control() {
         let flows = Case::Flows { pattern: "1-uni-1".parse().unwrap(), write_bytes: 131_072 };
-        let client = map(&[("write size", "32768 B"), ("congestion control", "bbr")]);
-        let server = map(&[("write size", "32768 B"), ("congestion control", "cubic")]);
+        let of_end = |congestion: &str| -> Settings {
+            [
+                (SettingKind::WriteSize, SettingValue::Bytes(32_768)),
+                (SettingKind::CongestionControl, SettingValue::text(congestion)),
+            ]
+            .into_iter()
+            .collect()
+        };
+        let (client, server) = (of_end("bbr"), of_end("cubic"));
         let found = bulk(flows, &client, &server);
         assert_eq!(found.write_bytes.as_deref(), Some("32768"));
         assert_eq!(found.congestion.as_deref(), Some("bbr:cubic"));
-        let found = bulk(flows, &map(&[]), &map(&[]));
+        let found = bulk(flows, &Settings::new(), &Settings::new());
         assert_eq!((found.write_bytes.as_deref(), found.congestion), (Some("131072"), None));
         let message = Case::Message { size_bytes: 1 };
         assert_eq!(bulk(message, &client, &server), Comparability::default());

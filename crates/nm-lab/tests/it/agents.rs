@@ -90,7 +90,7 @@ fn other_version() {
         failure.message,
         format!(
             "agent `client` of test is nearmetal 9.8.7 with protocol 99, this is nearmetal {own} \
-             with protocol 1"
+             with protocol 2"
         )
     );
     assert_eq!(failure.hint.as_deref(), Some("install the same version at both ends"));

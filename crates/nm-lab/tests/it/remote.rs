@@ -116,13 +116,13 @@ fn other_version() {
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        writeln!(stream, r#"{{"answer":"hello","protocol":2,"version":"2.0.0","pid":1}}"#).unwrap();
+        writeln!(stream, r#"{{"answer":"hello","protocol":3,"version":"2.0.0","pid":1}}"#).unwrap();
         // Keeps the connection open until the other end closes it.
         let _ = stream.read(&mut [0; 64]);
     });
     let failure = Handle::connect("server", address).err().unwrap();
     thread.join().unwrap();
-    assert!(failure.message.contains("nearmetal 2.0.0 with protocol 2"), "{failure}");
+    assert!(failure.message.contains("nearmetal 2.0.0 with protocol 3"), "{failure}");
 }
 
 fn garbage() {

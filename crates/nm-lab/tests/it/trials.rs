@@ -8,8 +8,9 @@ use std::time::Duration;
 use nm_lab::agent::{Handle, listen};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Measured, Options};
+use nm_model::SettingKind;
 use nm_model::probe::{PingpongSpec, RrSpec, StreamSpec};
-use nm_model::result::{CACHE_LINE_LIMIT, RoundData, Statistic};
+use nm_model::result::{RoundData, Statistic};
 use nm_model::{Case, DoubtKind, FailureKind, Metric, ProbeSpec, StackPair};
 
 use crate::agents::kill;
@@ -124,7 +125,7 @@ fn memory() {
                 assert!(data.count.unwrap() >= 50 && data.lost == 0, "{kind} {text}: {data:?}");
                 assert_eq!(one.comparability.bypass.as_deref(), Some("shm"));
                 let cpus: Vec<_> = one.round.placements.iter().map(|p| p.pinned_cpu).collect();
-                let limit = one.settings.get(CACHE_LINE_LIMIT);
+                let limit = one.settings.get(&SettingKind::CacheLineLimit);
                 assert!(limit.is_none() || cpus[0] != cpus[1], "{kind} {text}: {cpus:?}");
                 apart += u32::from(cpus[0] != cpus[1]);
                 limits += u32::from(limit.is_some());
@@ -165,7 +166,7 @@ fn stream() {
         assert_eq!(one.key.statistic, Statistic::Throughput);
         assert_eq!(one.comparability.write_bytes.as_deref(), Some("65536"));
         assert!(one.comparability.congestion.is_some(), "{:?}", one.settings);
-        assert!(one.settings.contains_key("MTU"), "{:?}", one.settings);
+        assert!(one.settings.contains(&SettingKind::Mtu), "{:?}", one.settings);
     }
 }
 

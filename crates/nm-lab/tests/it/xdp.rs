@@ -12,6 +12,7 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::probe::{PingpongSpec, RrSpec};
 use nm_model::result::RoundData;
 use nm_model::{Doubt, DoubtKind, FailureKind, Metric, ProbeKind, ProbeSpec};
+use nm_model::{SettingKind, Settings};
 use nm_sys::clock::Deadline;
 use nm_sys::ethtool::Links;
 use nm_sys::namespace::Namespace;
@@ -49,6 +50,10 @@ pub fn start(kind: &str) -> Option<Environment> {
     }
 }
 
+fn shown(settings: &Settings, kind: &SettingKind) -> String {
+    settings.get(kind).map(ToString::to_string).unwrap_or_default()
+}
+
 fn dropped(doubts: &[Doubt]) -> bool {
     doubts.iter().any(|doubt| doubt.kind == DoubtKind::FramesDropped)
 }
@@ -65,8 +70,12 @@ fn everywhere(kind: &str) {
             assert!(one.round.value(Metric::Median).unwrap() > 0.0);
             assert_eq!(one.comparability.bypass.as_deref(), Some("xdp"));
             assert_eq!(one.comparability.protocol.as_deref(), Some("xdp"));
-            assert_eq!(one.settings["AF_XDP path"], "generic, copied", "the faster one on veth");
-            assert_eq!(one.settings["driver"], "veth");
+            assert_eq!(
+                shown(&one.settings, &SettingKind::XdpPath),
+                "generic, copied",
+                "the faster one on veth"
+            );
+            assert_eq!(shown(&one.settings, &SettingKind::Driver), "veth");
             assert!(!dropped(&one.round.doubts), "{:?}", one.round.doubts);
         }
     };
@@ -81,7 +90,11 @@ fn everywhere(kind: &str) {
     if environment.use_ipv6(true).is_ok() {
         let measured = run(&mut environment.pair, "xdp-blocking", &short(&[1, 1452]));
         assert_eq!(measured.len(), 2);
-        assert!(measured.iter().all(|one| one.settings["AF_XDP path"] == "generic, copied"));
+        assert!(
+            measured
+                .iter()
+                .all(|one| shown(&one.settings, &SettingKind::XdpPath) == "generic, copied")
+        );
     }
     let during = machine::now();
     drop(environment);

@@ -7,6 +7,7 @@ use nm_lab::trial;
 use nm_model::probe::{RrSpec, StreamSpec};
 use nm_model::result::RoundData;
 use nm_model::{Case, DoubtKind, FailureKind, Metric, ProbeSpec};
+use nm_model::{SettingKind, Settings};
 use nm_sys::clock::Deadline;
 use nm_sys::namespace::Namespace;
 use nm_transport::{Options, Transport, TransportError, Visitor, connect, failure};
@@ -30,6 +31,10 @@ pub const TESTS: &[Test] = &[
     ("xdp_tcp::dropped_frames_raise_a_doubt", dropped_frames),
 ];
 
+fn shown(settings: &Settings, kind: &SettingKind) -> String {
+    settings.get(kind).map(ToString::to_string).unwrap_or_default()
+}
+
 fn everywhere(kind: &str) {
     let before = machine::now();
     let Some(mut environment) = start(kind) else { return };
@@ -51,7 +56,11 @@ fn everywhere(kind: &str) {
             assert!(one.round.value(Metric::Median).unwrap() > 0.0);
             assert_eq!(one.comparability.bypass.as_deref(), Some(bypass));
             assert_eq!(one.comparability.protocol.as_deref(), Some(protocol));
-            assert_eq!(one.settings["AF_XDP path"], "generic, copied", "the faster one on veth");
+            assert_eq!(
+                shown(&one.settings, &SettingKind::XdpPath),
+                "generic, copied",
+                "the faster one on veth"
+            );
             let doubts = &one.round.doubts;
             assert!(doubts.iter().all(|it| it.kind != DoubtKind::FramesDropped), "{doubts:?}");
         }
@@ -107,7 +116,7 @@ fn streams() {
                         "{doubts:?}"
                     );
                 }
-                assert!(one.settings.values().any(|value| value.contains("smoltcp")));
+                assert!(shown(&one.settings, &SettingKind::TcpImplementation).contains("smoltcp"));
             }
         }
     }
@@ -256,8 +265,16 @@ fn busy_poll() {
     let Some(mut environment) = start("netns") else { return };
     for text in ["xdp-busy-poll", "xdp-tcp-busy-poll"] {
         for one in run(&mut environment.pair, text, &short(&[64])) {
-            assert!(one.settings["busy poll"].contains("preferred"), "{:?}", one.settings);
-            assert_eq!(one.settings["AF_XDP path"], "native, copied", "the one that is polled");
+            assert!(
+                shown(&one.settings, &SettingKind::BusyPoll).contains("preferred"),
+                "{:?}",
+                one.settings
+            );
+            assert_eq!(
+                shown(&one.settings, &SettingKind::XdpPath),
+                "native, copied",
+                "the one that is polled"
+            );
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use nm_model::agent::{TaskReport, Work};
 use nm_model::doubt::DoubtKind;
-use nm_model::result::{CACHE_LINE_LIMIT, Statistic};
+use nm_model::result::Statistic;
+use nm_model::setting::{SettingKind, SettingValue};
 use nm_model::stack::{Mode, Protocol};
 use nm_model::{FailureKind, Side, Stack};
 use nm_probe::Endpoint;
@@ -145,16 +146,18 @@ fn ends_may_use_different_modes() {
 fn shared_memory_reports_the_cache_line_limit_of_its_cpus() {
     for stack in ["shm-spin", "shm-blocking"] {
         let ended = run(stack, &pingpong(8, 100), "127.0.0.1").unwrap();
-        let limit = ended.client.settings.get(CACHE_LINE_LIMIT);
+        let limit = ended.client.settings.get(&SettingKind::CacheLineLimit);
         if cpu::default_pair().len() == 2 {
-            let ns = limit.and_then(|text| text.strip_suffix(" ns")).expect(stack);
-            assert!(ns.parse::<u32>().unwrap() > 0, "{stack}: {ns}");
+            let Some(SettingValue::Nanoseconds(limit)) = limit else {
+                panic!("{stack}: {limit:?}")
+            };
+            assert!(limit.low > 0 && limit.low == limit.high, "{stack}: {limit:?}");
         } else {
             assert_eq!(limit, None, "one CPU has no cache line to transfer");
         }
     }
     let ended = run("tcp-spin", &pingpong(8, 100), "127.0.0.1").unwrap();
-    assert_eq!(ended.client.settings.get(CACHE_LINE_LIMIT), None);
+    assert_eq!(ended.client.settings.get(&SettingKind::CacheLineLimit), None);
 }
 
 #[test]

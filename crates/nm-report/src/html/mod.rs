@@ -451,7 +451,7 @@ fn missing(result: &RunResult) -> Markup {
                 }
                 @if !result.failures.is_empty() {
                     h3 { "Failed trials" }
-                    ul { @for failure in &result.failures { li { (failure) } } }
+                    ul { @for failure in &result.failures { li { (failure.to_string()) } } }
                 }
             }
         }

@@ -10,7 +10,6 @@ mod nuttcp;
 mod sfnt;
 mod sockperf;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use nm_model::doubt::{Doubt, DoubtKind};
@@ -19,6 +18,7 @@ use nm_model::result::{
     PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source, Statistic,
 };
 use nm_model::stack::Comparability;
+use nm_model::{SettingValue, Settings};
 
 /// Longest text that is read, bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 20;
@@ -205,7 +205,7 @@ impl Import {
                 self.result.series.push(Series {
                     key,
                     comparability,
-                    settings: BTreeMap::new(),
+                    settings: Settings::new(),
                     rounds: vec![],
                     estimates: vec![],
                     doubts: vec![],
@@ -215,7 +215,7 @@ impl Import {
         };
         let series = &mut self.result.series[at];
         for (name, value) in found.settings.into_iter().filter(|(_, value)| !value.is_empty()) {
-            series.settings.entry(name.to_string()).or_insert(value);
+            series.settings.set_if_absent(name.into(), SettingValue::text(value));
         }
         series.rounds.push(Round {
             round: series.rounds.len() as u32,

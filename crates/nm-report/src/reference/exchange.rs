@@ -3,6 +3,7 @@
 use nm_model::probe::{Case, ProbeKind, RrSize};
 use nm_model::result::{LatencyRound, RunResult, SeriesKey, Statistic};
 use nm_model::stack::Comparability;
+use nm_model::{SettingKind, SettingValue};
 
 use super::table::{Line, Table};
 use super::{latency, series, to_ns};
@@ -35,6 +36,10 @@ fn comparability(result: &RunResult) -> Comparability {
 
 const MESSAGE_TEXT: &str = "200 B to 80 kB, mean 800 B";
 
+fn nodes(line: Line) -> Result<(SettingKind, SettingValue), String> {
+    Ok((SettingKind::Nodes, SettingValue::Number(line.whole("nodes")?)))
+}
+
 /// Mean, p90, ES 10 % and p99 by layout and rate.
 pub(super) fn fill_latency(table: &Table, result: &mut RunResult) -> Result<(), String> {
     for line in table.lines() {
@@ -49,7 +54,7 @@ pub(super) fn fill_latency(table: &Table, result: &mut RunResult) -> Result<(), 
             },
         );
         let settings =
-            [("nodes", line.text("nodes")?.to_string()), ("message", MESSAGE_TEXT.to_string())];
+            [nodes(line)?, (SettingKind::MessageSizes, SettingValue::text(MESSAGE_TEXT))];
         result.series.push(series(key(line, result)?, comparability(result), &settings, data));
     }
     Ok(())
@@ -67,9 +72,9 @@ pub(super) fn fill_scaling(table: &Table, result: &mut RunResult) -> Result<(), 
         let round =
             LatencyRound { rate_per_s: Some(line.number("txns_per_s")?), ..Default::default() };
         let settings = [
-            ("nodes", line.text("nodes")?.to_string()),
-            ("message", MESSAGE_TEXT.to_string()),
-            ("result", outcome.to_string()),
+            nodes(line)?,
+            (SettingKind::MessageSizes, SettingValue::text(MESSAGE_TEXT)),
+            ("result".into(), SettingValue::text(outcome)),
         ];
         let data = latency(&[], round);
         result.series.push(series(key(line, result)?, comparability(result), &settings, data));

@@ -1,5 +1,6 @@
 //! The published ping-pong runs: sfnt-pingpong's columns, half round trips in ns, by message size.
 
+use nm_model::SettingValue;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{LatencyRound, RunResult, SeriesKey, Statistic};
 use nm_model::stack::Comparability;
@@ -26,9 +27,9 @@ pub(super) fn fill(table: &Table, result: &mut RunResult) -> Result<(), String> 
         ..Default::default()
     };
     let settings = [
-        ("firmware", firmware.unwrap_or_default()),
-        ("nic", note("nic").unwrap_or_default()),
-        ("pinning", note("pin").unwrap_or_default()),
+        ("firmware".into(), SettingValue::text(firmware.unwrap_or_default())),
+        ("nic".into(), SettingValue::text(note("nic").unwrap_or_default())),
+        ("pinning".into(), SettingValue::text(note("pin").unwrap_or_default())),
     ];
     for line in table.lines() {
         let key = SeriesKey {

@@ -1,6 +1,7 @@
 //! Figures of tables that fit no series, and figures from sentences. Each line becomes a note; a
 //! figure that is plainly one measurement becomes a series of one point as well.
 
+use nm_model::SettingValue;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::probe::{Case, ProbeKind, RrSize};
 use nm_model::result::{LatencyRound, RunResult, SeriesKey, Statistic};
@@ -100,7 +101,7 @@ pub(super) fn fill_figures(table: &Table, result: &mut RunResult) -> Result<(), 
             },
             statistic: point.statistic,
         };
-        let settings = [("meaning", meaning.to_string())];
+        let settings = [("meaning".into(), SettingValue::text(meaning))];
         result.series.push(series(key, Comparability::default(), &settings, data));
     }
     Ok(())

@@ -4,6 +4,7 @@ use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::probe::{Case, Pattern, Preset, ProbeKind, Side};
 use nm_model::result::{Flow, RoundData, RunResult, SeriesKey, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
+use nm_model::{SettingKind, SettingValue};
 
 use super::table::{Line, Table};
 use super::{series, total};
@@ -104,7 +105,7 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
             let index = pair.checked_sub(1).ok_or("pair 0")? * 2 + offset;
             let gbps = line.number("mbps")? / 1e3;
             flows.push(Flow { index, sender, bytes: 0, seconds: 0.0, gbps, retransmits: None });
-            let direction_total = (direction, line.text("direction_total_mbps")?.to_string());
+            let direction_total = (direction, line.number("direction_total_mbps")?);
             if !directions.contains(&direction_total) {
                 directions.push(direction_total);
             }
@@ -116,11 +117,11 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
             flows,
             ..Default::default()
         });
-        let settings: Vec<(&str, String)> = directions
+        let settings: Vec<(SettingKind, SettingValue)> = directions
             .into_iter()
             .map(|(direction, mbps)| match direction {
-                "A->B" => ("client_to_server_mbps", mbps),
-                _ => ("server_to_client_mbps", mbps),
+                "A->B" => (SettingKind::ClientToServer, SettingValue::MegabitsPerSecond(mbps)),
+                _ => (SettingKind::ServerToClient, SettingValue::MegabitsPerSecond(mbps)),
             })
             .collect();
         let comparability = comparability(result, bypass, Preset::Netperf, "guests on two hosts");
@@ -130,6 +131,18 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
     Ok(())
 }
 
-fn settings<'a>(line: Line, columns: &[&'a str]) -> Result<Vec<(&'a str, String)>, String> {
-    columns.iter().map(|column| Ok((*column, line.text(column)?.to_string()))).collect()
+/// Some columns of a line as settings; empty cells are left out.
+fn settings(line: Line, columns: &[&str]) -> Result<Vec<(SettingKind, SettingValue)>, String> {
+    let mut settings = vec![];
+    for column in columns.iter().filter(|column| line.text(column).is_ok_and(|t| !t.is_empty())) {
+        let value = match *column {
+            column if column.ends_with("_gbps") => {
+                SettingValue::GigabitsPerSecond(line.number(column)?)
+            }
+            column if column.ends_with("_percent") => SettingValue::Percent(line.number(column)?),
+            column => SettingValue::text(line.text(column)?),
+        };
+        settings.push((SettingKind::from(*column), value));
+    }
+    Ok(settings)
 }

@@ -11,6 +11,7 @@ use nm_model::probe::{Case, ProbeKind, RrSize, Side};
 use nm_model::result::*;
 use nm_model::stack::{Comparability, Difference};
 use nm_model::verdict::{Comparison, ComparisonRow, Evidence, Interval, Relation, Verdict};
+use nm_model::{EndpointId, RowId, SettingKind, SettingValue, Settings};
 use nm_model::{NotAvailable, Outcome, Plan};
 use nm_stats::histogram;
 
@@ -105,7 +106,16 @@ pub fn result(size: Size) -> RunResult {
             probe: ProbeKind::Pingpong,
             reason: "this version has no virtual machines".into(),
         }],
-        failures: vec!["netns/udp-blocking pingpong 65536 B, round 1: the peer has gone".into()],
+        failures: vec![TrialFailure {
+            row: Some(RowId {
+                environment: "netns".into(),
+                stack: "udp-blocking".into(),
+                probe: ProbeKind::Pingpong,
+                case: Some(Case::Message { size_bytes: 65536 }),
+                round: Some(0),
+            }),
+            reason: "the peer has gone".into(),
+        }],
         verdicts: verdicts(environment),
         comparisons: vec![comparison()],
         outcome: Outcome::Fail,
@@ -139,8 +149,9 @@ pub fn reference() -> RunResult {
     run.series.retain(|s| s.key.probe != ProbeKind::Rr);
     for series in &mut run.series {
         if series.key.probe == ProbeKind::Stream {
-            series.settings.insert("expected_min_gbps".into(), "6".into());
-            series.settings.insert("expected_max_gbps".into(), "20".into());
+            let gbps = SettingValue::GigabitsPerSecond;
+            series.settings.set(SettingKind::ExpectedMin, gbps(6.0));
+            series.settings.set(SettingKind::ExpectedMax, gbps(20.0));
         }
         series.doubts.clear();
         for round in &mut series.rounds {
@@ -225,7 +236,7 @@ fn latency(key: SeriesKey, base: f64, size: Size) -> Series {
             ..Comparability::default()
         },
         key,
-        settings: BTreeMap::new(),
+        settings: Settings::new(),
         rounds,
         estimates: vec![estimate],
         doubts: vec![],
@@ -323,10 +334,12 @@ fn throughput(environment: &str, pattern: &str, base: f64, size: Size) -> Series
             Statistic::Throughput,
         ),
         comparability: Comparability::default(),
-        settings: BTreeMap::from([
-            ("congestion".into(), "cubic".into()),
-            ("mtu".into(), "1500".into()),
-        ]),
+        settings: [
+            ("congestion".into(), SettingValue::text("cubic")),
+            ("mtu".into(), SettingValue::text("1500")),
+        ]
+        .into_iter()
+        .collect(),
         rounds: (0..size.n_rounds).map(round).collect(),
         estimates: vec![],
         doubts: vec![],
@@ -352,10 +365,10 @@ fn placement(side: Side, cpu: u32) -> Placement {
     }
 }
 
-fn facts(size: Size) -> BTreeMap<String, Facts> {
+fn facts(size: Size) -> BTreeMap<EndpointId, Facts> {
     let mut all = BTreeMap::new();
     for environment in size.environments {
-        for side in ["client", "server"] {
+        for side in [Side::Client, Side::Server] {
             let mut facts = Facts { nearmetal_version: "0.0.0-made-up".into(), ..Facts::default() };
             facts.host.name = "made-up-host".into();
             facts.host.kernel = "6.0.0-made-up".into();
@@ -376,7 +389,7 @@ fn facts(size: Size) -> BTreeMap<String, Facts> {
                 up: true,
                 ..LinkFacts::default()
             });
-            all.insert(format!("{environment} {side}"), facts);
+            all.insert(EndpointId::new(*environment, side), facts);
         }
     }
     all
@@ -393,6 +406,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
     vec![
         Verdict {
             target: "median_ns < 6000 at size<=1024".into(),
+            require: "median_ns < 6000 at size<=1024".parse().ok(),
             outcome: Outcome::Pass,
             reason: "4 of 4 series are below 6 µs with their whole interval".into(),
             evidence: vec![
@@ -407,6 +421,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
         },
         Verdict {
             target: "throughput >= 10 Gb/s".into(),
+            require: "throughput >= 10 Gb/s".parse().ok(),
             outcome: Outcome::Fail,
             reason: "netns/tcp-blocking stream reaches 9.1 Gb/s".into(),
             evidence: vec![evidence(
@@ -418,6 +433,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
         },
         Verdict {
             target: "p99.99 <= 50us".into(),
+            require: "p99.99 <= 50us".parse().ok(),
             outcome: Outcome::Inconclusive,
             reason: "too few samples for p99.99 in 3 series".into(),
             evidence: vec![evidence(
@@ -474,16 +490,16 @@ pub fn hostile(text: &str) -> RunResult {
     put(run.started.as_mut().unwrap());
     run.source = Source::Measured { version: text.to_string() };
     run.notes.insert(text.to_string(), text.to_string());
-    run.failures.push(text.to_string());
+    run.failures.push(TrialFailure { row: None, reason: text.to_string() });
     run.doubts.iter_mut().for_each(|d| put(&mut d.detail));
     run.not_available.iter_mut().for_each(|row| put(&mut row.reason));
     run.facts.values_mut().for_each(|facts| put(&mut facts.host.name));
     let facts = run.facts.values().next().unwrap().clone();
-    run.facts.insert(format!("{text} client"), facts);
+    run.facts.insert(EndpointId::new(text, Side::Client), facts);
     for (index, series) in run.series.iter_mut().enumerate() {
         series.key.environment = format!("{text}{index}");
         series.key.stack = format!("{index}{text}");
-        series.settings.insert(text.to_string(), text.to_string());
+        series.settings.set(text.into(), SettingValue::text(text));
         series.doubts.push(Doubt::new(DoubtKind::Loss, text));
     }
     for verdict in &mut run.verdicts {

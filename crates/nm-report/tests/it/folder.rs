@@ -95,8 +95,8 @@ fn each_damage_gets_its_sentence() {
         failure.to_string().replace(&file.display().to_string(), "FILE")
     };
     assert_eq!(
-        sentence(&whole.replacen("\"schema\": 1", "\"schema\": 9", 1)),
-        "FILE has format version 9, this nearmetal reads versions up to 1; use a newer nearmetal"
+        sentence(&whole.replacen("\"schema\": 2", "\"schema\": 9", 1)),
+        "FILE has format version 9, this nearmetal reads versions up to 2; use a newer nearmetal"
     );
     let lines = whole.lines().count();
     let half = &whole[..whole.len() / 2];

@@ -206,7 +206,7 @@ fn nuttcp_lines_are_read_in_both_forms() {
     carries(&line, 20.953_774);
     assert_eq!(flows(&line).flows[0].retransmits, Some(0));
     assert_eq!(flows(&line).client_cpu, Some(0.52));
-    assert_eq!(line.settings["connect_rtt_ms"], "0.19");
+    assert_eq!(line.settings.get(&"connect_rtt_ms".into()).unwrap().to_string(), "0.19");
     let parsed = only("nuttcp-parse.txt");
     carries(&parsed, 19.260_538_7);
     // The lines of single seconds are not runs.

@@ -1,5 +1,6 @@
 //! The published runs: every figure of every table is in the loaded result.
 
+use nm_model::SettingValue;
 use nm_model::metric::Metric;
 use nm_model::probe::Case;
 use nm_model::result::{RoundData, RunResult, Series, Source};
@@ -44,11 +45,23 @@ fn holds(result: &RunResult, text: &str) -> bool {
         let near =
             |value: &f64| number.is_some_and(|n| (n - value).abs() <= 1e-9 * n.abs().max(1.0));
         figures(series).iter().any(near)
-            || series.settings.values().any(|value| value == text)
+            || series.settings.iter().any(|setting| bare(&setting.value) == text)
             || series.key.to_string().contains(text)
     };
     let mut notes = result.notes.iter();
     result.series.iter().any(in_series) || notes.any(|(name, note)| is_word(note) || name == text)
+}
+
+/// A setting's value without its unit, as a published table has it.
+fn bare(value: &SettingValue) -> String {
+    let text = value.to_string();
+    let units = [" Gb/s", " Mb/s", " %"];
+    let bare = units.iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(&text);
+    bare.to_string()
+}
+
+fn setting(series: &Series, name: &str) -> String {
+    bare(series.settings.get(&name.into()).unwrap())
 }
 
 fn csv(name: &str) -> String {
@@ -131,7 +144,7 @@ fn what_is_inferred_is_doubted_and_what_is_known_is_compared() {
     let key = &run.series[0].comparability;
     assert_eq!(key.firmware.as_deref(), Some("full-feature"));
     assert_eq!((key.link.as_deref(), key.bypass.as_deref()), (Some("25 Gb/s"), Some("onload")));
-    assert_eq!(run.series[0].settings["firmware"], "full-feature, switch-mode=pfiov pf-count=4");
+    assert_eq!(setting(&run.series[0], "firmware"), "full-feature, switch-mode=pfiov pf-count=4");
     assert_eq!(run.notes["vcpus"], "4");
     assert_eq!(run.notes["recorded_header.onload_env.EF_POLL_USEC"], "100000");
     // `not stated` is unknown, and unknown agrees with nothing that is known.
@@ -160,7 +173,7 @@ fn each_line_of_the_other_tables_is_its_own_series() {
         published.extend([("expected_max_gbps", high), ("sd_percent", sd)]);
         published.extend((!per_guest.is_empty()).then_some(("per_vm_gbps", per_guest)));
         for (name, value) in published {
-            assert_eq!(series.settings[name], *value, "{}", series.key);
+            assert_eq!(setting(series, name), *value, "{}", series.key);
         }
     }
     assert_eq!(run.series.len(), 8);
@@ -169,7 +182,7 @@ fn each_line_of_the_other_tables_is_its_own_series() {
     for (series, line) in run.series.iter().zip(&fields(&csv("monterey-ezbrokerage-latency"))[1..])
     {
         assert_eq!(series.key.statistic, nm_model::result::Statistic::RoundTrip);
-        assert_eq!((&series.settings["nodes"], &series.key.stack), (&line[0], &line[1]));
+        assert_eq!((&setting(series, "nodes"), &series.key.stack), (&line[0], &line[1]));
         let p = Metric::Percentile;
         has(series, Metric::Rate, &line[2], 1.0);
         let metrics = [Metric::Mean, p(90.0), Metric::Es10, p(99.0)];
@@ -182,7 +195,7 @@ fn each_line_of_the_other_tables_is_its_own_series() {
     let run = load("monterey-intrahost-throughput").unwrap();
     for (series, line) in run.series.iter().zip(&fields(&csv("monterey-intrahost-throughput"))[1..])
     {
-        assert_eq!(series.settings["pattern"], line[0]);
+        assert_eq!(setting(series, "pattern"), line[0]);
         has(series, Metric::Throughput, &line[1], 1.0);
     }
     assert_eq!(run.series.len(), 4);
@@ -231,8 +244,8 @@ fn flows_one_by_one_add_up_to_the_published_totals() {
                     flows.map(|flow| (flow.gbps * 1e3).round()).sum()
                 };
                 let (there, back) = (of(nm_model::Side::Client), of(nm_model::Side::Server));
-                assert_eq!(series.settings["client_to_server_mbps"], there.to_string());
-                assert_eq!(series.settings["server_to_client_mbps"], back.to_string());
+                assert_eq!(setting(series, "client_to_server_mbps"), there.to_string());
+                assert_eq!(setting(series, "server_to_client_mbps"), back.to_string());
                 assert_eq!(data.flows.len(), 8);
                 data.total_gbps
             }

@@ -1,13 +1,11 @@
 //! Complete series: estimates and doubts from rounds.
 
-use std::collections::BTreeMap;
-
 use nm_model::probe::Case;
 use nm_model::result::{
     LatencyRound, Round, RoundData, Series, SeriesKey, Slice, Statistic, ThroughputRound,
 };
 use nm_model::stack::Comparability;
-use nm_model::{Doubt, DoubtKind, Metric, ProbeKind};
+use nm_model::{Doubt, DoubtKind, Metric, ProbeKind, SettingKind, SettingValue, Settings};
 use nm_stats::{Sample, estimate, summarise};
 use proptest::prelude::*;
 
@@ -30,7 +28,7 @@ fn series(statistic: Statistic, data: Vec<RoundData>) -> Series {
             statistic,
         },
         comparability: Comparability::default(),
-        settings: BTreeMap::new(),
+        settings: Settings::new(),
         rounds: data.into_iter().enumerate().map(round).collect(),
         estimates: vec![],
         doubts: vec![],
@@ -121,7 +119,7 @@ fn throughput_may_vary_by_one_percent_or_by_the_setting() {
         detail(&series, DoubtKind::Unstable),
         Some("the throughput of 5 rounds has a CV of 1.8 %, allowed 1 %")
     );
-    series.settings.insert("max_cv_percent".into(), "5".into());
+    series.settings.set(SettingKind::MaxCv, SettingValue::Percent(5.0));
     assert_eq!(estimated(series).doubts, []);
 }
 

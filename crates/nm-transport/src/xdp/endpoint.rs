@@ -1,10 +1,10 @@
 //! What every endpoint over AF_XDP is built on: a socket on the link that has the address, opened
 //! by the best path, with its settings and losses.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
+use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::{Mode, Stack};
 use nm_model::{Doubt, DoubtKind};
 use nm_sys::ethtool::Links;
@@ -84,19 +84,22 @@ impl XdpEndpoint {
     pub fn report(&self) -> EndpointReport {
         let checksums =
             if self.verify { "verified" } else { "not verified on this driver and path" };
-        let mut settings: BTreeMap<String, String> = [
-            ("AF_XDP path", self.socket.path().name().to_string()),
-            ("driver", self.driver.clone()),
-            ("packet memory", format!("{FRAME_COUNT} frames of {FRAME_BYTES} B")),
-            ("queue", QUEUE.to_string()),
-            ("received checksums", checksums.to_string()),
-            ("MTU", format!("{} B", self.mtu)),
+        let mut settings: Settings = [
+            (SettingKind::XdpPath, SettingValue::text(self.socket.path().name())),
+            (SettingKind::Driver, SettingValue::text(&self.driver)),
+            (
+                SettingKind::PacketMemory,
+                SettingValue::text(format!("{FRAME_COUNT} frames of {FRAME_BYTES} B")),
+            ),
+            (SettingKind::Queue, SettingValue::Number(u64::from(QUEUE))),
+            (SettingKind::ReceivedChecksums, SettingValue::text(checksums)),
+            (SettingKind::Mtu, SettingValue::Bytes(self.mtu as u64)),
         ]
-        .map(|(name, value)| (name.to_string(), value))
-        .into();
+        .into_iter()
+        .collect();
         if let Some(BusyPoll { microseconds, budget }) = self.busy_poll {
             let text = format!("{microseconds} µs, {budget} frames at once, preferred");
-            settings.insert("busy poll".to_string(), text);
+            settings.set(SettingKind::BusyPoll, SettingValue::text(text));
         }
         EndpointReport { local: self.local, settings }
     }
@@ -107,8 +110,8 @@ impl XdpEndpoint {
 pub(crate) struct EndpointReport {
     /// Its own address and port.
     pub local: SocketAddr,
-    /// Settings that explain a figure that was measured over it: name to text.
-    pub settings: BTreeMap<String, String>,
+    /// Settings that explain a figure that was measured over it.
+    pub settings: Settings,
 }
 
 /// The doubts of frames that were dropped since the socket was opened.

@@ -4,7 +4,6 @@
 //! A kernel socket is bound to the same address and port and does nothing but reserve them: the
 //! kernel never sees our segments, so it does not reset the connection either.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -16,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nm_model::Doubt;
+use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::Mode;
 use nm_sys::clock::Deadline;
 use nm_sys::xdp::FlowFilter;
@@ -308,19 +308,17 @@ impl<const SPINS: bool> Transport for XdpTcpTransport<SPINS> {
         self.established.engine.end_sending();
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         let EstablishedTcp { engine, report, .. } = &self.established;
         let (send, receive) = engine.buffers();
         let mut settings = report.settings.clone();
-        for (name, value) in [
-            ("TCP", "smoltcp, in this program".to_string()),
-            ("send buffer", format!("{send} B")),
-            ("receive buffer", format!("{receive} B")),
-            ("congestion control", CONGESTION.to_string()),
-            ("acknowledgement delay", format!("{} ms", ACK_DELAY.as_millis())),
-        ] {
-            settings.insert(name.to_string(), value);
-        }
+        settings.extend([
+            (SettingKind::TcpImplementation, SettingValue::text("smoltcp, in this program")),
+            (SettingKind::SendBuffer, SettingValue::Bytes(send as u64)),
+            (SettingKind::ReceiveBuffer, SettingValue::Bytes(receive as u64)),
+            (SettingKind::CongestionControl, SettingValue::text(CONGESTION)),
+            (SettingKind::AckDelay, SettingValue::Milliseconds(ACK_DELAY.as_millis() as f64)),
+        ]);
         settings
     }
 

@@ -4,7 +4,6 @@
 //! peer (routes, ARP, neighbour discovery), and it receives the report that the peer's port is
 //! closed. The peer's hardware address is that of the first frame received from it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nm_model::Doubt;
+use nm_model::setting::Settings;
 use nm_model::stack::Mode;
 use nm_sys::clock::Deadline;
 use nm_sys::xdp::{FlowFilter, PACKET_BYTES_MAX};
@@ -305,7 +305,7 @@ impl<const SPINS: bool> Transport for XdpUdpTransport<SPINS> {
         }
     }
 
-    fn settings(&self) -> BTreeMap<String, String> {
+    fn settings(&self) -> Settings {
         self.connected.endpoint.report().settings
     }
 

@@ -11,12 +11,12 @@ use nm_exchange_lab::load::Stall;
 use nm_exchange_lab::load::flow::{self, Flow};
 use nm_exchange_lab::run::Setup;
 use nm_exchange_lab::sla::Sla;
-use nm_lab::trial::Options;
+use nm_lab::trial::{Measured, Options};
 use nm_model::plan::{EnvironmentKind, PlanTarget, Scope, TrialBlock};
 use nm_model::result::RunState;
 use nm_model::{
     Campaign, ExchangeSpec, Failure, FailureKind, Launcher, Mode, Plan, ProbeKind, ProbeSpec,
-    Protocol, RunResult, Stack, StackPair,
+    Protocol, RowId, RunResult, SeriesKey, Side, Stack, StackPair,
 };
 use nm_report::folder::{ResultFolder, file_name};
 use nm_report::terminal;
@@ -61,10 +61,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         setup.record_flow = args.record_flow.clone().filter(|_| round == 0);
         match nm_lab::exchange::run(&setup, round, &run.options, &run.interrupted) {
             Ok((measured, trouble)) => {
+                let row = row_of(&measured);
                 recorder.add(vec![measured])?;
-                for sentence in trouble {
-                    progress.message(&sentence);
-                    recorder.failed(format!("round {}: {sentence}", round + 1))?;
+                for reason in trouble {
+                    progress.message(&reason);
+                    recorder.failed(row.clone(), reason)?;
                 }
             }
             Err(failure) if failure.kind == FailureKind::Cancelled => {
@@ -86,6 +87,12 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
 /// Reads a recorded flow.
 fn read_flow(path: &std::path::Path) -> Result<Flow> {
     Flow::read(path).map_err(|failure| Stop::usage(failure.to_string()))
+}
+
+/// The row, case and round of what was measured.
+pub fn row_of(measured: &Measured) -> RowId {
+    let SeriesKey { environment, stack, probe, case, .. } = measured.key.clone();
+    RowId { environment, stack, probe, case: Some(case), round: Some(measured.round.round) }
 }
 
 /// A run that has begun: where its result goes, and what all rounds have in common.
@@ -119,7 +126,7 @@ impl Run {
         let path = folder.path().to_path_buf();
         let started = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let mut recorder = Recorder::new(&name, &started, Some(folder));
-        recorder.facts(&format!("{} client", environment(setup)), nm_host::facts());
+        recorder.facts(environment(setup).name(), Side::Client, nm_host::facts());
         recorder.plan(&Campaign::resolve(plan, |_, _, _| None));
         let options = Options { raw_samples: raw, ..Options::new(args.seed) };
         let round_s = ProbeSpec::Exchange(setup.spec.clone()).duration_s();

@@ -8,7 +8,7 @@ use nm_model::result::{RoundData, RunState};
 use nm_report::terminal;
 use serde::Serialize;
 
-use super::run::{self, Run, cancelled, of_round, setup};
+use super::run::{self, Run, cancelled, of_round, row_of, setup};
 use crate::cli::exchange::SearchArgs;
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
@@ -55,9 +55,10 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
         let words =
             judged.as_ref().err().map_or("kept".to_string(), |why| format!("broken: {why}"));
         output::message(&format!("{rate_per_s:.0}/s  {words}"));
+        let row = row_of(&measured);
         run.recorder.add(vec![measured])?;
-        for sentence in trouble {
-            run.recorder.failed(sentence)?;
+        for reason in trouble {
+            run.recorder.failed(row.clone(), reason)?;
         }
         anyhow::Ok(judged.is_ok())
     });

@@ -1,9 +1,10 @@
 //! Throughput bars: by place and pattern, divided by flow, with targets and expected ranges.
 
+use nm_model::RunResult;
 use nm_model::metric::Metric;
 use nm_model::result::{Series, Statistic};
 use nm_model::verdict::Verdict;
-use nm_model::{RunResult, Target};
+use nm_model::{SettingKind, SettingValue};
 
 use crate::svg::{Axis, Chart, Look, Mark};
 use crate::table::{Table, Tone};
@@ -32,8 +33,11 @@ impl<'a> Bar<'a> {
     fn of_reference(run: &RunResult, series: &'a Series) -> Bar<'a> {
         let case = view::case_text(&series.key.case);
         let label = format!("reference {} {} {case}", run.name, series.key.stack);
-        let setting = |name: &str| series.settings.get(name)?.parse::<f64>().ok();
-        let expected = setting("expected_min_gbps").zip(setting("expected_max_gbps"));
+        let setting = |kind: SettingKind| match series.settings.get(&kind)? {
+            SettingValue::GigabitsPerSecond(gbps) => Some(*gbps),
+            _ => None,
+        };
+        let expected = setting(SettingKind::ExpectedMin).zip(setting(SettingKind::ExpectedMax));
         Bar { label, series, is_faint: true, limits: vec![], expected }
     }
 
@@ -81,7 +85,7 @@ pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<Figur
 fn limits(result: &RunResult, series: &Series) -> Vec<(f64, String)> {
     let name = series.key.to_string();
     let limit = |verdict: &Verdict| {
-        let target = verdict.target.parse::<Target>().ok()?;
+        let target = verdict.require.as_ref()?;
         let is_judged = target.metric == Metric::Throughput
             && verdict.evidence.iter().any(|e| e.series == name);
         let sign = if target.op.is_upper_bound() { "≤" } else { "≥" };

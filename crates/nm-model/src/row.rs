@@ -1,0 +1,109 @@
+//! Names of the parts of a result: a row of the plan, and an endpoint of an environment.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::Trial;
+use crate::probe::{Case, ProbeKind, Side};
+use crate::result::SeriesKey;
+
+/// One row of a plan, or one case and one round of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RowId {
+    /// Environment, as in [`SeriesKey::environment`].
+    pub environment: String,
+    /// Stack, as in [`SeriesKey::stack`]: for the exchange its layout.
+    pub stack: String,
+    /// The probe.
+    pub probe: ProbeKind,
+    /// One case of the row; absent if the whole row is meant.
+    #[serde(default)]
+    pub case: Option<Case>,
+    /// One round, counted from 0; absent if all rounds are meant.
+    #[serde(default)]
+    pub round: Option<u32>,
+}
+
+impl RowId {
+    /// The row and round of a trial, under the names that its series have.
+    pub fn of_trial(trial: &Trial) -> RowId {
+        RowId {
+            environment: trial.environment.to_string(),
+            stack: trial.probe.stack_name(&trial.stack),
+            probe: trial.probe.kind(),
+            case: None,
+            round: Some(trial.round),
+        }
+    }
+
+    /// The same row, narrowed to one case.
+    #[must_use]
+    pub fn with_case(self, case: Option<Case>) -> RowId {
+        RowId { case, ..self }
+    }
+
+    /// Whether the series is one of this row, whatever its case.
+    pub fn has_series(&self, key: &SeriesKey) -> bool {
+        self.environment == key.environment && self.stack == key.stack && self.probe == key.probe
+    }
+}
+
+/// `round 2 of netns/tcp-spin pingpong 64 B`.
+impl fmt::Display for RowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(round) = self.round {
+            write!(f, "round {} of ", u64::from(round) + 1)?;
+        }
+        write!(f, "{}/{} {}", self.environment, self.stack, self.probe)?;
+        match &self.case {
+            Some(case) => write!(f, " {case}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One endpoint of an environment.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct EndpointId {
+    /// Name of the environment.
+    pub environment: String,
+    /// Which of its two endpoints.
+    pub side: Side,
+}
+
+impl EndpointId {
+    /// The endpoint `side` of `environment`.
+    pub fn new(environment: impl Into<String>, side: Side) -> EndpointId {
+        EndpointId { environment: environment.into(), side }
+    }
+}
+
+/// `netns client`.
+impl fmt::Display for EndpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.environment, self.side)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_named_by_round_stack_probe_and_case() {
+        let row = RowId {
+            environment: "netns".into(),
+            stack: "tcp-spin".into(),
+            probe: ProbeKind::Pingpong,
+            case: None,
+            round: Some(1),
+        };
+        assert_eq!(row.to_string(), "round 2 of netns/tcp-spin pingpong");
+        let row = RowId { round: None, ..row.with_case(Some(Case::Message { size_bytes: 64 })) };
+        assert_eq!(row.to_string(), "netns/tcp-spin pingpong 64 B");
+    }
+}
