@@ -134,15 +134,17 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
 /// Some columns of a line as settings; empty cells are left out.
 fn settings(line: Line, columns: &[&str]) -> Result<Vec<(SettingKind, SettingValue)>, String> {
     let mut settings = vec![];
-    for column in columns.iter().filter(|column| line.text(column).is_ok_and(|t| !t.is_empty())) {
-        let value = match *column {
-            column if column.ends_with("_gbps") => {
-                SettingValue::GigabitsPerSecond(line.number(column)?)
-            }
-            column if column.ends_with("_percent") => SettingValue::Percent(line.number(column)?),
-            column => SettingValue::text(line.text(column)?),
+    for column in columns {
+        let text = line.text(column)?;
+        let value = match text.parse::<f64>() {
+            Ok(gbps) if column.ends_with("_gbps") => SettingValue::GigabitsPerSecond(gbps),
+            Ok(percent) if column.ends_with("_percent") => SettingValue::Percent(percent),
+            // Names, patterns, and bounds such as `<1`.
+            _ => SettingValue::text(text),
         };
-        settings.push((SettingKind::from(*column), value));
+        if !text.is_empty() {
+            settings.push((SettingKind::from(*column), value));
+        }
     }
     Ok(settings)
 }

@@ -10,3 +10,4 @@ mod golden;
 mod import;
 mod published;
 mod reference;
+mod v1;
