@@ -306,7 +306,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn encoded_histogram_decodes_to_itself(values in prop::collection::vec(any::<u64>(), 0..300)) {
+        fn encoded_histogram_decodes_to_itself(
+            values in prop::collection::vec(any::<u64>(), 0..300),
+        ) {
             let mut sorted = values;
             sorted.sort_unstable();
             let back = decode(&encode_sorted(&sorted).unwrap()).unwrap();

@@ -95,7 +95,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reversed_values_have_the_opposite_score(values in prop::collection::vec(0.0..9.0f64, 0..50)) {
+        fn reversed_values_have_the_opposite_score(
+            values in prop::collection::vec(0.0..9.0f64, 0..50),
+        ) {
             let test = mann_kendall(&values);
             let reversed: Vec<f64> = values.iter().rev().copied().collect();
             let back = mann_kendall(&reversed);

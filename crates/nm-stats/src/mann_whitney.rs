@@ -53,6 +53,7 @@ pub fn exact(strata: &[Stratum<'_>]) -> MannWhitney {
     for stratum in usable(strata) {
         counts = convolve(&counts, &distribution(stratum));
     }
+    debug_assert!(twice_u < counts.len(), "U is at most the number of pairs");
     let total: f64 = counts.iter().sum();
     let at_most: f64 = counts[..=twice_u].iter().sum();
     let at_least: f64 = counts[twice_u..].iter().sum();

@@ -21,6 +21,7 @@ const ROUNDS_MIN: usize = 2;
 
 /// Boundaries between modes, ascending; empty if there is one mode. Values must be positive.
 pub fn boundaries(values: &[f64]) -> Vec<f64> {
+    debug_assert!(values.iter().all(|value| *value > 0.0), "values are positive");
     let mut logs: Vec<f64> = values.iter().map(|v| v.ln()).collect();
     logs.sort_unstable_by(f64::total_cmp);
     let gaps: Vec<f64> = logs.windows(2).map(|w| w[1] - w[0]).collect();
@@ -85,7 +86,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn order_and_unit_do_not_change_the_modes(mut values in prop::collection::vec(1.0..1e4f64, 0..30)) {
+        fn order_and_unit_do_not_change_the_modes(
+            mut values in prop::collection::vec(1.0..1e4f64, 0..30),
+        ) {
             let split_sizes = |values: &[f64]| -> Vec<usize> {
                 split(values, &boundaries(values)).iter().map(Vec::len).collect()
             };

@@ -37,7 +37,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fewer_than_half_of_the_values_are_outliers(values in prop::collection::vec(-1e6..1e6f64, 0..40)) {
+        fn fewer_than_half_of_the_values_are_outliers(
+            values in prop::collection::vec(-1e6..1e6f64, 0..40),
+        ) {
             prop_assert!(2 * outliers(&values, 0.0).len() <= values.len());
         }
     }

@@ -142,6 +142,7 @@ impl Scale {
 
     /// The scale of a counter with `hz` ticks a second; `hz` from 1 MHz to 100 GHz.
     pub fn from_hz(hz: f64) -> Scale {
+        assert!(!hz.is_nan(), "a clock needs a rate");
         let hz = hz.clamp(1e6, 1e11);
         Scale((1e9 / hz * (1u64 << SCALE_BITS) as f64).round() as u64)
     }

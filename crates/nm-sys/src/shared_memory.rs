@@ -43,7 +43,7 @@ impl Mapping {
     /// New memory of `bytes` zero bytes and its descriptor; `/proc/PID/maps` shows `name`.
     ///
     /// # Errors
-    /// What the system says, such as `ENOMEM`.
+    /// Those of the system calls, such as `ENOMEM`.
     pub fn new(name: &str, bytes: usize, mode: MapMode) -> io::Result<(Mapping, OwnedFd)> {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
@@ -54,8 +54,8 @@ impl Mapping {
     /// The memory of a descriptor that another process sent.
     ///
     /// # Errors
-    /// `EINVAL` if its size is not `bytes`, or could still change: an access beyond the end of a file
-    /// that its owner has shrunk would kill this process (`SIGBUS`).
+    /// `EINVAL` if its size is not `bytes`, or could still change: an access beyond the end of a
+    /// file that its owner has shrunk would kill this process (`SIGBUS`).
     pub fn open(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
         let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
@@ -110,7 +110,7 @@ impl SharedMemory {
     /// New memory: see [`Mapping::new`].
     ///
     /// # Errors
-    /// What the system says, such as `ENOMEM`.
+    /// Those of the system calls, such as `ENOMEM`.
     pub fn new(name: &str, bytes: usize) -> io::Result<SharedMemory> {
         let (mapping, file) = Mapping::new(name, bytes, MapMode::Populated)?;
         Ok(SharedMemory { file, mapping })

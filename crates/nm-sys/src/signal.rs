@@ -80,7 +80,7 @@ impl Signals {
     /// Waits for the next signal.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system call.
     pub fn wait(&self) -> io::Result<ReceivedSignal> {
         let mut info = MaybeUninit::<signalfd_siginfo>::uninit();
         loop {

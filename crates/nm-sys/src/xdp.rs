@@ -174,7 +174,7 @@ impl XdpSocket {
         let (receive, send, mut fill, completion) = map_rings(&fd)?;
         let frame = |number: u32| u64::from(number) * FRAME_BYTES as u64;
         for number in 0..RING_ENTRIES {
-            fill.push(frame(number));
+            assert!(fill.push(frame(number)), "the fill ring has room for all receive frames");
         }
         // The program must be attached before the socket is bound to the path.
         let sockets = XskMap::new(queue + 1)?;
@@ -225,9 +225,15 @@ impl XdpSocket {
         }
         let result = read(self.memory.bytes(frame.addr as usize, frame.len as usize));
         self.receive.advance();
-        // There are as many receive frames as the ring has entries, so it cannot be full.
-        self.fill.push(frame.addr & !(FRAME_BYTES as u64 - 1));
+        self.give_back(frame.addr);
         Ok(Some(result))
+    }
+
+    /// Gives the frame that contains `addr` back to the kernel, to receive into.
+    #[inline(always)]
+    fn give_back(&mut self, addr: u64) {
+        let is_filled = self.fill.push(addr & !(FRAME_BYTES as u64 - 1));
+        debug_assert!(is_filled, "there are as many receive frames as the ring has entries");
     }
 
     /// Collects `frame` and the following ones of the same packet; passes the packet to `read` when
@@ -242,7 +248,7 @@ impl XdpSocket {
             let bytes = self.memory.bytes(frame.addr as usize, frame.len as usize);
             self.multi_frame.extend_from_slice(bytes);
             self.receive.advance();
-            self.fill.push(frame.addr & !(FRAME_BYTES as u64 - 1));
+            self.give_back(frame.addr);
             if frame.options & libc::XDP_PKT_CONTD == 0 {
                 let result = read(&self.multi_frame);
                 self.multi_frame.clear();
@@ -293,8 +299,8 @@ impl XdpSocket {
         }
         let Some(addr) = self.free.pop() else { return Ok(false) };
         write(self.memory.bytes_mut(addr as usize, length));
-        // There are as many send frames as the ring has entries, so it cannot be full.
-        self.send.push(libc::xdp_desc { addr, len: length as u32, options: 0 });
+        let is_queued = self.send.push(libc::xdp_desc { addr, len: length as u32, options: 0 });
+        debug_assert!(is_queued, "there are as many send frames as the ring has entries");
         self.unflushed = true;
         Ok(true)
     }
