@@ -11,7 +11,7 @@ use nm_exchange::cell::{Cell, Request};
 use nm_exchange::link::Address;
 use nm_exchange::network::Network;
 use nm_exchange::wire::{self, FrameKind, Header};
-use nm_replica::journal::segment;
+use nm_replica::journal::format;
 
 use crate::hosts;
 use crate::load::flow::Flow;
@@ -31,7 +31,7 @@ pub fn codec(bytes: &[u8]) {
     let marked = |mark: &[u8]| [mark, bytes].concat();
     let _ = Flow::parse(&marked(b"nmflow01"));
     let _ = log::parse(&marked(b"nmclnt01"));
-    let _ = segment::scan(bytes, 1);
+    let _ = format::scan(bytes, 1);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = Network::parse(text);
         let _ = hosts::parse(text);

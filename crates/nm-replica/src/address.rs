@@ -41,26 +41,26 @@ impl fmt::Display for Address {
 
 /// A socket that listens, without blocking.
 #[derive(Debug)]
-pub enum Socket {
+pub enum BoundSocket {
     /// TCP.
     Tcp(TcpListener),
     /// A Unix socket.
     Unix(UnixListener),
 }
 
-impl Socket {
+impl BoundSocket {
     /// Listens. What a killed predecessor left at a Unix path is replaced.
     ///
     /// # Errors
     /// What the system says.
-    pub fn bind(address: &Address) -> io::Result<Socket> {
+    pub fn bind(address: &Address) -> io::Result<BoundSocket> {
         match address {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
-                Ok(Socket::Tcp(listener))
+                Ok(BoundSocket::Tcp(listener))
             }
-            Address::Unix(path) => bind_unix(path).map(Socket::Unix),
+            Address::Unix(path) => bind_unix(path).map(BoundSocket::Unix),
         }
     }
 }

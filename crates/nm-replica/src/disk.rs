@@ -1,71 +1,78 @@
-//! The disk of a replica: its journal and its promises, on a thread of their own.
+//! The disk of a replica: its journal and its hard state, written by a thread of their own.
 //!
-//! Whatever is to be on the disk is ordered in the order in which openraft asked for it, and done
-//! in that order. All entries that were ordered while the disk was busy are synced at once. Nobody
-//! waits for a disk but those who must: see [`super::acks`].
+//! Writes are done in the order in which openraft wants them. All entries that were queued while
+//! the disk was busy are synced at once. Nobody waits for a disk who need not: see [`crate::acks`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nm_model::agent::Failure;
 use nm_sys::clock::Moment;
 use openraft::LogId;
 use openraft::storage::LogFlushed;
 use tokio::sync::oneshot;
 
-use crate::journal::{self, Journal, RecordKind};
+use crate::acks::Acks;
+use crate::channel::EventSender;
+use crate::error::ReplicaError;
+use crate::group::Shared;
+use crate::hard_state::{HARD_STATE, HardStateFile};
+use crate::journal::{Journal, RecordKind};
+use crate::log::LogEvent;
+use crate::types::{NodeId, Types};
 
-use super::acks::Acks;
-use super::promises::{PROMISES, Slots, failure};
-use super::raft::{NodeId, Teller, Types};
-use super::{LogEvent, Shared};
-
-/// Bytes of entries that may wait for a disk that stands still.
+/// Bytes of entries that may wait for a disk that makes no progress.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// How often a slow disk is spoken of.
-const SLOW_AGAIN: Duration = Duration::from_secs(5);
+/// Minimum time between two reports of a slow disk.
+const SLOW_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An entry for the journal.
+/// An entry as a record of the journal.
 #[derive(Debug)]
-pub struct Line {
+pub struct EntryRecord {
     pub index: u64,
     pub term: u64,
     pub kind: RecordKind,
     pub content: Shared,
 }
 
-/// What is to be done.
+/// What the disk is to do.
 pub enum Task {
-    /// Entries are added; who wants to know when the disk has them.
-    Append(Vec<Line>, Option<LogFlushed<Types>>),
-    /// The entries from this index on are taken away.
+    /// Append entries; the callback is called when the disk has them.
+    Append(Vec<EntryRecord>, Option<LogFlushed<Types>>),
+    /// Remove the entries from this index on.
     Truncate(u64),
     /// The entries up to this index are not needed any more.
     Purge(u64),
-    /// The promises are these from now on; who wants to know when the disk has them.
-    Save(Vec<u8>, Option<oneshot::Sender<Result<(), Failure>>>),
+    /// Replace the hard state; the result is sent when the disk has it.
+    SaveHardState(Vec<u8>, Option<oneshot::Sender<Result<(), ReplicaError>>>),
 }
 
 /// A task, its number, and the log's last entry when it is done.
-type Order = (Task, u64, Option<LogId<NodeId>>);
+type QueuedTask = (Task, u64, Option<LogId<NodeId>>);
 
 /// What the disk has.
 #[derive(Debug, Default)]
 struct Status {
     last: Option<LogId<NodeId>>,
     /// Why it is not used any more.
-    failed: Option<Failure>,
+    failed: Option<ReplicaError>,
 }
 
-/// The end at which tasks are ordered. The thread ends with it.
+impl Status {
+    fn lock(status: &Mutex<Status>) -> MutexGuard<'_, Status> {
+        status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Queues tasks for the disk thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Disk {
-    orders: Option<Sender<Order>>,
+    tasks: Option<Sender<QueuedTask>>,
+    /// Number of the last task that was queued.
     count: u64,
     thread: Option<JoinHandle<()>>,
     waiting_bytes: Arc<AtomicUsize>,
@@ -75,10 +82,10 @@ pub struct Disk {
 
 /// How the disk of a replica is used.
 #[derive(Debug, Clone, Copy)]
-pub struct Use {
+pub struct DiskSettings {
     /// Whether the journal keeps what was purged.
     pub keep_all: bool,
-    /// Time for a sync after which it is said that the disk is slow.
+    /// Time of a sync above which the disk is reported to be slow.
     pub slow: Duration,
 }
 
@@ -89,77 +96,75 @@ impl Disk {
     /// If there can be no thread.
     pub fn start(
         folder: &Path,
-        (journal, slots): (Journal, Option<Slots>),
+        (journal, hard_state): (Journal, Option<HardStateFile>),
         last: Option<LogId<NodeId>>,
-        usage: Use,
-        (acks, teller): (Arc<Acks>, Arc<Teller>),
-    ) -> Result<Disk, Failure> {
-        let (orders, to_do) = channel();
+        settings: DiskSettings,
+        (acks, events): (Arc<Acks>, Arc<EventSender>),
+    ) -> Result<Disk, ReplicaError> {
+        let (tasks, queue) = channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let status = Arc::new(Mutex::new(Status { last, failed: None }));
         let mut worker = Worker {
             folder: folder.into(),
             journal,
-            slots,
-            usage,
+            hard_state,
+            settings,
             acks,
-            teller,
-            told: None,
+            events,
+            reported_slow: None,
             waiting_bytes: Arc::clone(&waiting_bytes),
             status: Arc::clone(&status),
         };
         let thread = std::thread::Builder::new()
             .name("disk".to_string())
-            .spawn(move || worker.run(&to_do))
-            .map_err(|error| failure(folder, "gets no thread", &error.to_string()))?;
-        let (orders, thread, folder) = (Some(orders), Some(thread), folder.into());
-        Ok(Disk { orders, count: 0, thread, waiting_bytes, status, folder })
+            .spawn(move || worker.run(&queue))
+            .map_err(|error| ReplicaError::Thread(Arc::new(error)))?;
+        let (tasks, thread, folder) = (Some(tasks), Some(thread), folder.into());
+        Ok(Disk { tasks, count: 0, thread, waiting_bytes, status, folder })
     }
 
-    /// Orders a task after which the log's last entry is `last`.
+    /// Queues a task after which the log's last entry is `last`.
     ///
     /// # Errors
     /// If the disk is not used any more, or too much waits for it.
-    pub fn order(&mut self, task: Task, last: Option<LogId<NodeId>>) -> Result<(), Failure> {
-        if let Some(failure) = self.failed() {
-            return Err(failure);
+    pub fn queue(&mut self, task: Task, last: Option<LogId<NodeId>>) -> Result<(), ReplicaError> {
+        if let Some(error) = self.failed() {
+            return Err(error);
         }
         let waiting = self.waiting_bytes.fetch_add(task.bytes(), Ordering::Relaxed);
         if waiting > WAITING_BYTES_MAX {
-            let why = format!("{} MB of entries wait for it", waiting >> 20);
-            let failure = failure(&self.folder, "is on a disk that stands still", &why)
-                .hint("see what else uses that disk, then start the node again");
-            let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-            status.failed = Some(failure.clone());
-            return Err(failure);
+            let folder = self.folder.clone();
+            let error = ReplicaError::DiskStuck { folder, waiting_mb: waiting >> 20 };
+            Status::lock(&self.status).failed = Some(error.clone());
+            return Err(error);
         }
         self.count += 1;
-        if let Some(orders) = &self.orders {
+        if let Some(tasks) = &self.tasks {
             // If the thread has ended, the status says why.
-            let _ = orders.send((task, self.count, last));
+            let _ = tasks.send((task, self.count, last));
         }
         Ok(())
     }
 
-    /// Number of the last task that was ordered.
+    /// Number of the last task that was queued.
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The last entry that the disk has.
     pub fn last(&self) -> Option<LogId<NodeId>> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).last
+        Status::lock(&self.status).last
     }
 
     /// Why the disk is not used any more.
-    pub fn failed(&self) -> Option<Failure> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
+    pub fn failed(&self) -> Option<ReplicaError> {
+        Status::lock(&self.status).failed.clone()
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        drop(self.orders.take());
+        drop(self.tasks.take());
         // The folder may be used by another replica as soon as this one is gone.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -170,99 +175,110 @@ impl Drop for Disk {
 impl Task {
     fn bytes(&self) -> usize {
         match self {
-            Task::Append(lines, _) => lines.iter().map(|line| line.content.len()).sum(),
-            _ => 0,
+            Task::Append(records, _) => records.iter().map(|record| record.content.len()).sum(),
+            Task::Truncate(_) | Task::Purge(_) | Task::SaveHardState(..) => 0,
         }
     }
 }
 
-/// The thread's own.
+/// The state of the disk thread.
 struct Worker {
     folder: PathBuf,
     journal: Journal,
-    slots: Option<Slots>,
-    usage: Use,
+    hard_state: Option<HardStateFile>,
+    settings: DiskSettings,
     acks: Arc<Acks>,
-    teller: Arc<Teller>,
-    /// When a slow disk was last spoken of.
-    told: Option<Moment>,
+    events: Arc<EventSender>,
+    /// When the disk was last reported to be slow.
+    reported_slow: Option<Moment>,
     waiting_bytes: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
 }
 
 impl Worker {
-    fn run(&mut self, orders: &Receiver<Order>) {
+    fn run(&mut self, queue: &Receiver<QueuedTask>) {
         let mut flushed = vec![];
-        while let Ok(first) = orders.recv() {
-            let mut done = (0, None);
-            let mut outcome = Ok(());
-            for (task, number, last) in std::iter::once(first).chain(orders.try_iter()) {
+        let mut done = 0;
+        while let Ok(first) = queue.recv() {
+            let mut last_entry = None;
+            let mut result = Ok(());
+            for (task, number, last) in std::iter::once(first).chain(queue.try_iter()) {
+                assert!(
+                    number == done + 1,
+                    "tasks are done in the order in which they were queued"
+                );
                 let bytes = task.bytes();
-                outcome = outcome.and_then(|()| self.perform(task, &mut flushed));
+                result = result.and_then(|()| self.perform(task, &mut flushed));
                 self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                done = (number, last);
+                (done, last_entry) = (number, last);
             }
-            if let Err(failure) = outcome.and_then(|()| self.sync()) {
-                return self.fail(failure);
+            if let Err(error) = result.and_then(|()| self.sync()) {
+                Status::lock(&self.status).failed = Some(error);
+                self.acks.set_failed();
+                return;
             }
-            self.status.lock().unwrap_or_else(PoisonError::into_inner).last = done.1;
+            Status::lock(&self.status).last = last_entry;
             for callback in flushed.drain(..) {
                 LogFlushed::log_io_completed(callback, Ok(()));
             }
-            self.acks.synced(done.0);
+            self.acks.set_synced(done);
         }
     }
 
-    fn perform(&mut self, task: Task, flushed: &mut Vec<LogFlushed<Types>>) -> Result<(), Failure> {
+    fn perform(
+        &mut self,
+        task: Task,
+        flushed: &mut Vec<LogFlushed<Types>>,
+    ) -> Result<(), ReplicaError> {
         match task {
-            Task::Append(lines, callback) => {
-                for Line { index, term, kind, content } in lines {
+            Task::Append(records, callback) => {
+                for EntryRecord { index, term, kind, content } in records {
                     self.journal.append(index, term, kind, &content)?;
                 }
                 flushed.extend(callback);
                 Ok(())
             }
-            Task::Truncate(from) => self.journal.truncate(from),
-            Task::Purge(upto) => match self.journal.next() {
-                Some(next) if next <= upto => self.journal.restart(upto),
-                _ if self.usage.keep_all => Ok(()),
-                _ => self.journal.purge(upto),
-            },
-            Task::Save(promises, saved) => {
-                // What is promised now may rest on entries before it.
-                let outcome = self.sync().and_then(|()| self.save(&promises));
-                if let Some(saved) = saved {
-                    let _ = saved.send(outcome.clone());
+            Task::Truncate(from) => Ok(self.journal.truncate(from)?),
+            Task::Purge(upto) => {
+                if self.journal.next().is_some_and(|next| next <= upto) {
+                    self.journal.restart(upto)?;
+                } else if !self.settings.keep_all {
+                    self.journal.purge(upto)?;
                 }
-                outcome
+                Ok(())
+            }
+            Task::SaveHardState(state, saved) => {
+                // It may depend on entries that were queued before it.
+                let result = self.sync().and_then(|()| self.save_hard_state(&state));
+                if let Some(saved) = saved {
+                    let _ = saved.send(result.clone());
+                }
+                result
             }
         }
     }
 
-    fn save(&mut self, promises: &[u8]) -> Result<(), Failure> {
-        let path = self.folder.join(PROMISES);
-        let written = match &mut self.slots {
-            Some(slots) => slots.write(promises),
-            None => Slots::create(&path, promises).map(|slots| self.slots = Some(slots)),
+    fn save_hard_state(&mut self, state: &[u8]) -> Result<(), ReplicaError> {
+        let path = self.folder.join(HARD_STATE);
+        let written = match &mut self.hard_state {
+            Some(file) => file.write(state),
+            None => HardStateFile::create(&path, state).map(|file| self.hard_state = Some(file)),
         };
-        written.map_err(|error| {
-            let failure = failure(&path, "cannot be written", &error.to_string());
-            journal::hinted(failure, &error)
-        })
+        written.map_err(|error| ReplicaError::file(&path, "cannot be written", error))
     }
 
-    fn sync(&mut self) -> Result<(), Failure> {
+    fn sync(&mut self) -> Result<(), ReplicaError> {
         let since = Moment::now();
         #[cfg(test)]
         testing::pause(&self.folder);
         self.journal.sync()?;
         #[cfg(test)]
-        testing::has(&self.folder, self.journal.next().unwrap_or(1) - 1);
+        testing::set_synced(&self.folder, self.journal.next().unwrap_or(1) - 1);
         let took = since.elapsed();
-        let is_news = self.told.is_none_or(|told| told.elapsed() > SLOW_AGAIN);
-        if took > self.usage.slow && is_news {
-            self.told = Some(Moment::now());
-            self.teller.tell(LogEvent::Degraded(format!(
+        let is_due = self.reported_slow.is_none_or(|at| at.elapsed() > SLOW_REPORT_INTERVAL);
+        if took > self.settings.slow && is_due {
+            self.reported_slow = Some(Moment::now());
+            self.events.send(LogEvent::Degraded(format!(
                 "the disk of {} took {} ms for a sync: the others go on without it, and nothing is \
                  lost, but two such disks delay every request",
                 self.folder.display(),
@@ -271,14 +287,9 @@ impl Worker {
         }
         Ok(())
     }
-
-    fn fail(&self, failure: Failure) {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(failure);
-        self.acks.fail();
-    }
 }
 
-/// Slow disks for tests, and what they have, by folder.
+/// Slow disks for tests, and what they have synced, by folder.
 #[cfg(test)]
 pub mod testing {
     use std::collections::HashMap;
@@ -286,7 +297,7 @@ pub mod testing {
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
-    /// Time that each sync takes longer, and index of the last entry that was synced.
+    /// Time that is added to each sync, and index of the last entry that was synced.
     type Disks = HashMap<PathBuf, (Duration, u64)>;
 
     static DISKS: Mutex<Option<Disks>> = Mutex::new(None);
@@ -295,12 +306,12 @@ pub mod testing {
         DISKS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every sync in this folder takes so much longer from now on.
-    pub fn slow(folder: &Path, pause: Duration) {
+    /// Adds time to every sync in this folder.
+    pub fn set_pause(folder: &Path, pause: Duration) {
         disks().get_or_insert_default().entry(folder.into()).or_default().0 = pause;
     }
 
-    /// The last entry that the disk of this folder has.
+    /// Index of the last entry that the disk of this folder has.
     pub fn synced(folder: &Path) -> u64 {
         disks().get_or_insert_default().get(folder).map_or(0, |(_, synced)| *synced)
     }
@@ -310,7 +321,7 @@ pub mod testing {
         pause.into_iter().for_each(std::thread::sleep);
     }
 
-    pub fn has(folder: &Path, index: u64) {
+    pub fn set_synced(folder: &Path, index: u64) {
         disks().get_or_insert_default().entry(folder.into()).or_default().1 = index;
     }
 }

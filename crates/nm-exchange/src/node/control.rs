@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
 
 use crate::control::{
@@ -100,7 +101,7 @@ impl<L: Log> Control<L> {
                 LogEvent::LeadershipLost => self.follow(links),
                 LogEvent::CaughtUp => {}
                 LogEvent::Degraded(why) => links.troubles.push(format!("control waits: {why}")),
-                LogEvent::Stopped(failure) => self.end(links, &failure.message),
+                LogEvent::Stopped(error) => self.end(links, &Failure::from(error).message),
             }
         }
     }

@@ -53,7 +53,7 @@ pub fn start(
             settings: of_group(settings, cell),
         });
     }
-    Replicas::start(&address(role, index)?, groups, waker)
+    Ok(Replicas::start(&address(role, index)?, groups, waker)?)
 }
 
 /// The settings of a group: control writes little, and keeps it in small files.

@@ -115,7 +115,7 @@ impl<L: Log> Replica<L> {
                 LogEvent::Degraded(message) => {
                     links.troubles.push(format!("cell {} waits: {message}", self.number));
                 }
-                LogEvent::Stopped(failure) => return Err(failure),
+                LogEvent::Stopped(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -211,7 +211,7 @@ impl<L: Log> Replica<L> {
             }
             self.log.finish_snapshot(number, state);
         }
-        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)
+        Ok(self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?)
     }
 
     /// Writes down what is recorded, and the state.

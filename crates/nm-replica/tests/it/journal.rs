@@ -3,7 +3,8 @@
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use nm_replica::journal::{Journal, Reader, Record, RecordKind, Recorder, Settings};
+use nm_model::agent::Failure;
+use nm_replica::journal::{Journal, JournalError, Reader, Record, RecordKind, Recorder, Settings};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -37,7 +38,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn records_come_back_after_purge_truncate_and_restart() {
+fn records_are_read_back_after_purge_truncate_and_restart() {
     let folder = TempDir::new().unwrap();
     let all: Vec<Record> = (1..=40).map(|index| record(index, index as usize * 3)).collect();
     let (mut journal, found) = opened(folder.path());
@@ -65,7 +66,8 @@ fn records_come_back_after_purge_truncate_and_restart() {
     let (mut journal, found) = opened(folder.path());
     assert_eq!(found, wanted);
     let wrong = journal.append(32, 1, RecordKind::Batch, &[]).unwrap_err();
-    assert!(wrong.message.contains("32") && wrong.message.contains("31"), "{wrong}");
+    let message = wrong.to_string();
+    assert!(message.contains("32") && message.contains("31"), "{message}");
     assert!(journal.append(31, 1, RecordKind::Batch, &[0; 500]).is_err(), "larger than a file");
     journal.truncate(1).unwrap();
     assert_eq!(journal.next(), Some(first));
@@ -77,7 +79,7 @@ fn records_come_back_after_purge_truncate_and_restart() {
 }
 
 #[test]
-fn damage_before_the_end_is_refused_with_a_sentence() {
+fn damage_before_the_end_is_refused_with_a_message() {
     let folder = TempDir::new().unwrap();
     let (mut journal, _) = opened(folder.path());
     for index in 1..=12 {
@@ -87,42 +89,44 @@ fn damage_before_the_end_is_refused_with_a_sentence() {
     drop(journal);
     let paths = files(folder.path());
     for path in &paths[..paths.len() - 1] {
-        let whole = fs::read(path).unwrap();
-        for at in (0..whole.len() - 100).step_by(13) {
-            let mut bytes = whole.clone();
+        let intact = fs::read(path).unwrap();
+        for at in (0..intact.len() - 100).step_by(13) {
+            let mut bytes = intact.clone();
             bytes[at] ^= 0x40;
             fs::write(path, &bytes).unwrap();
             let refused = Journal::open(folder.path(), SMALL, 0);
-            // Zeros behind a record's content are not covered: they mean nothing.
-            if let Err(failure) = refused {
+            // Zeros behind a record's content are not covered by its checksum.
+            if let Err(error) = refused {
+                let failure = Failure::from(error);
                 assert!(failure.message.contains("damaged"), "{failure}");
                 assert!(failure.hint.is_some());
             } else {
                 assert_eq!(read(folder.path()).len(), 12, "byte {at} of {path:?}");
             }
         }
-        fs::write(path, &whole).unwrap();
+        fs::write(path, &intact).unwrap();
     }
     fs::remove_file(&paths[1]).unwrap();
-    let failure = Journal::open(folder.path(), SMALL, 0).unwrap_err();
-    assert!(failure.message.contains("missing"), "{failure}");
+    let message = Journal::open(folder.path(), SMALL, 0).unwrap_err().to_string();
+    assert!(message.contains("missing"), "{message}");
 }
 
 #[test]
-fn a_full_disk_is_one_sentence_and_the_end_of_the_journal() {
+fn after_a_full_disk_the_journal_accepts_nothing() {
     let folder = TempDir::new().unwrap();
     std::os::unix::fs::symlink("/dev/full", folder.path().join("spare.tmp")).unwrap();
     let (mut journal, _) = opened(folder.path());
-    let failure = journal.append(1, 1, RecordKind::Batch, b"lost").unwrap_err();
-    let sentence = failure.to_string();
-    assert!(sentence.contains("cannot grow") && sentence.contains("make room"), "{sentence}");
-    assert_eq!(journal.append(1, 1, RecordKind::Batch, b"lost").unwrap_err(), failure);
-    assert_eq!(journal.sync().unwrap_err(), failure);
-    assert_eq!(journal.truncate(1).unwrap_err(), failure);
+    let failure = |result: Result<(), JournalError>| Failure::from(result.unwrap_err());
+    let first = failure(journal.append(1, 1, RecordKind::Batch, b"lost"));
+    let message = first.to_string();
+    assert!(message.contains("cannot grow") && message.contains("make room"), "{message}");
+    assert_eq!(failure(journal.append(1, 1, RecordKind::Batch, b"lost")), first);
+    assert_eq!(failure(journal.sync()), first);
+    assert_eq!(failure(journal.truncate(1)), first);
 }
 
 #[test]
-fn a_recorder_fills_gaps_and_notes_nothing_twice() {
+fn a_recorder_fills_gaps_and_records_nothing_twice() {
     let folder = TempDir::new().unwrap();
     let mut recorder = Recorder::open(folder.path(), SMALL).unwrap();
     recorder.batch(2, 5, b"two").unwrap();
@@ -156,7 +160,7 @@ fn used(folder: &Path) -> (Journal, u64) {
         journal.sync().unwrap();
         journal.purge(index - 1).unwrap();
     }
-    assert_eq!(files(folder).len(), 1, "what was purged is not there");
+    assert_eq!(files(folder).len(), 1, "purged files are removed");
     let bytes = fs::read(files(folder).pop().unwrap()).unwrap();
     assert_ne!(bytes[20..24], [0; 4], "the file was used before");
     assert_ne!(bytes[bytes.len() - 100..], [0; 100], "and was not filled with zeros");
@@ -169,20 +173,20 @@ fn a_file_that_was_purged_is_used_again() {
     let (mut journal, next) = used(folder.path());
     let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
     let before = inode(&files(folder.path())[0]);
-    let mut again = false;
+    let mut is_reused = false;
     for index in next..next + 20 {
         append(&mut journal, &record(index, 60));
         journal.sync().unwrap();
         journal.purge(index - 1).unwrap();
         let now = files(folder.path());
         assert_eq!(now.len(), 1);
-        again |= index > next + 12 && inode(&now[0]) == before;
+        is_reused |= index > next + 12 && inode(&now[0]) == before;
     }
-    assert!(again, "one of two files comes back");
+    assert!(is_reused, "one of two files is used again");
     let kept = read(folder.path());
     drop(journal);
     assert!(!folder.path().join("spare.tmp").exists());
-    // It goes on in the same file, and cuts what it is told to.
+    // It goes on in the same file, and truncates it.
     let (mut journal, found) = opened(folder.path());
     assert_eq!(found, kept);
     append(&mut journal, &record(next + 20, 30));

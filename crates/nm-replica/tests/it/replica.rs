@@ -1,4 +1,4 @@
-//! Replicas of one cell: what was acknowledged survives kills, restarts, partitions and disks.
+//! Replicas of one group: what was acknowledged survives kills, restarts, partitions and disks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nm_model::agent::Failure;
 use nm_replica::journal;
 use nm_replica::{Address, Group, Log, LogEvent, Member, RaftLog, Replicas, Settings};
 use nm_sys::clock::{Deadline, Moment};
@@ -22,18 +23,18 @@ fn settings() -> Settings {
     Settings { journal, ..Settings::default() }
 }
 
-/// A replica with a state that is simply the batches it was told, by their numbers.
+/// A replica whose state is the list of the batches that were delivered, by their numbers.
 struct Replica {
     _thread: Replicas,
     log: RaftLog,
     applied: Vec<u64>,
     loads: usize,
-    waits: Vec<String>,
+    degraded: Vec<String>,
     stopped: Option<String>,
 }
 
-/// The replicas of a cell, and what they acknowledged.
-struct Cell {
+/// The replicas of a group, and what they acknowledged.
+struct TestGroup {
     folder: TempDir,
     settings: Settings,
     on_disk: bool,
@@ -43,18 +44,19 @@ struct Cell {
     waker: Waker,
     poller: Poller,
     batches: u64,
-    /// What any replica was told as committed, in that order.
+    /// What any replica reported as committed, in order.
     acknowledged: Vec<u64>,
-    leads: Vec<u32>,
+    /// Terms of the leaders, in order.
+    terms: Vec<u32>,
 }
 
-impl Cell {
-    /// `count` replicas, all up; the last may not lead if there are more than one.
-    fn new(count: usize, on_disk: bool, settings: Settings) -> Cell {
-        Cell::gated(count, on_disk, settings, false)
+impl TestGroup {
+    /// `count` replicas, all running; the last may not lead if there are more than one.
+    fn new(count: usize, on_disk: bool, settings: Settings) -> TestGroup {
+        TestGroup::gated(count, on_disk, settings, false)
     }
 
-    fn gated(count: usize, on_disk: bool, settings: Settings, is_gated: bool) -> Cell {
+    fn gated(count: usize, on_disk: bool, settings: Settings, is_gated: bool) -> TestGroup {
         let folder = TempDir::new().unwrap();
         let gate = |from: usize, to: usize| {
             let path = folder.path().join(format!("gate-{from}-{to}"));
@@ -65,7 +67,7 @@ impl Cell {
         let addresses = (0..count).map(own).collect();
         let (waker, poller) = (Waker::new().unwrap(), Poller::new().unwrap());
         poller.add(&waker, 0, Interest::Readable).unwrap();
-        let mut cell = Cell {
+        let mut group = TestGroup {
             folder,
             settings,
             on_disk,
@@ -76,10 +78,10 @@ impl Cell {
             poller,
             batches: 0,
             acknowledged: vec![],
-            leads: vec![],
+            terms: vec![],
         };
-        (0..count).for_each(|own| cell.start(own));
-        cell
+        (0..count).for_each(|own| group.start(own));
+        group
     }
 
     fn disk(&self, own: usize) -> PathBuf {
@@ -97,21 +99,22 @@ impl Cell {
             may_lead: count == 1 || to + 1 < count,
         });
         let folder = self.on_disk.then(|| self.disk(own));
-        let group = Group {
+        let config = Group {
             id: 7,
-            name: "cell-7".to_string(),
+            name: "group-7".to_string(),
             members: members.collect(),
             own,
             folder,
             settings: self.settings,
         };
-        let (thread, mut logs) = Replicas::start(&listen, vec![group], self.waker.clone()).unwrap();
+        let (thread, mut logs) =
+            Replicas::start(&listen, vec![config], self.waker.clone()).unwrap();
         self.replicas[own] = Some(Replica {
             _thread: thread,
             log: logs.pop().unwrap(),
             applied: vec![],
             loads: 0,
-            waits: vec![],
+            degraded: vec![],
             stopped: None,
         });
     }
@@ -126,19 +129,19 @@ impl Cell {
         (0..self.replicas.len()).filter(|own| leads(own).is_some()).max_by_key(leads)
     }
 
-    /// Who leads, as soon as somebody does.
-    fn led(&mut self) -> usize {
-        self.until(false, "somebody leads", |cell| cell.leader().is_some());
+    /// The leader, as soon as there is one.
+    fn wait_for_leader(&mut self) -> usize {
+        self.until(false, "there is a leader", |group| group.leader().is_some());
         self.leader().unwrap()
     }
 
-    /// Hears what there is, proposes where there is room if there is `load`, and waits a moment.
+    /// Waits a moment, takes all events, and proposes batches if there is `load`.
     fn turn(&mut self, load: bool) {
         self.poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
         self.waker.drain();
         for replica in self.replicas.iter_mut().flatten() {
-            while let Some(told) = replica.log.next_event() {
-                match told {
+            while let Some(event) = replica.log.next_event() {
+                match event {
                     LogEvent::Committed { batch, .. } => {
                         let id = u64::from_le_bytes(batch[..8].try_into().unwrap());
                         assert!(!replica.applied.contains(&id), "batch {id} came twice");
@@ -147,7 +150,7 @@ impl Cell {
                         if place > self.acknowledged.len() {
                             self.acknowledged.push(id);
                         }
-                        assert_eq!(self.acknowledged[place - 1], id, "another order");
+                        assert_eq!(self.acknowledged[place - 1], id, "another order of batches");
                     }
                     LogEvent::TakeSnapshot { number } => {
                         let ids = replica.applied.iter().flat_map(|id| id.to_le_bytes());
@@ -161,11 +164,13 @@ impl Cell {
                         let known = self.acknowledged.len().min(replica.applied.len());
                         assert_eq!(self.acknowledged[..known], replica.applied[..known]);
                     }
-                    LogEvent::LeadershipGained { term: epoch } => self.leads.push(epoch),
+                    LogEvent::LeadershipGained { term } => self.terms.push(term),
                     LogEvent::LeadershipLost => {}
-                    LogEvent::Degraded(why) => replica.waits.push(why),
+                    LogEvent::Degraded(why) => replica.degraded.push(why),
                     LogEvent::CaughtUp => {}
-                    LogEvent::Stopped(failure) => replica.stopped = Some(failure.to_string()),
+                    LogEvent::Stopped(error) => {
+                        replica.stopped = Some(Failure::from(error).to_string());
+                    }
                 }
             }
             while load && replica.log.can_propose() {
@@ -177,7 +182,7 @@ impl Cell {
         }
     }
 
-    fn until(&mut self, load: bool, what: &str, mut is_done: impl FnMut(&Cell) -> bool) {
+    fn until(&mut self, load: bool, what: &str, mut is_done: impl FnMut(&TestGroup) -> bool) {
         let deadline = Deadline::after(LIMIT);
         while !is_done(self) {
             assert!(!deadline.passed(), "not within {LIMIT:?}: {what}; {}", self.describe());
@@ -188,10 +193,10 @@ impl Cell {
     fn describe(&self) -> String {
         let of = |replica: &Option<Replica>| match replica {
             Some(replica) => format!(
-                "{} applied, lead {:?}, waits {:?}, stopped {:?}",
+                "{} applied, leads in {:?}, degraded {:?}, stopped {:?}",
                 replica.applied.len(),
                 replica.log.leading_term(),
-                replica.waits,
+                replica.degraded,
                 replica.stopped
             ),
             None => "down".to_string(),
@@ -199,22 +204,22 @@ impl Cell {
         format!("{:?}", self.replicas.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// So many more batches are acknowledged.
-    fn more(&mut self, count: usize) {
+    /// Waits until so many more batches are acknowledged.
+    fn commit_more(&mut self, count: usize) {
         let goal = self.acknowledged.len() + count;
-        self.until(true, "more batches", |cell| cell.acknowledged.len() >= goal);
+        self.until(true, "more batches", |group| group.acknowledged.len() >= goal);
     }
 
-    /// Everybody who is up has everything that was acknowledged, and nothing more.
+    /// Waits until every running replica has exactly what was acknowledged.
     fn settle(&mut self) {
-        self.until(false, "all have the same", |cell| {
-            let all = &cell.acknowledged;
-            cell.replicas.iter().flatten().all(|replica| replica.applied == *all)
+        self.until(false, "all replicas have the same", |group| {
+            let all = &group.acknowledged;
+            group.replicas.iter().flatten().all(|replica| replica.applied == *all)
         });
     }
 }
 
-/// A link that can be cut: connections made to its path go on to the replica behind it.
+/// A proxy that can be closed: connections made to its path are forwarded to a replica.
 struct Gate {
     path: PathBuf,
     is_open: Arc<AtomicBool>,
@@ -271,36 +276,36 @@ fn pass(mut from: UnixStream, mut to: UnixStream, is_open: &AtomicBool, is_over:
     let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
 }
 
-/// Kills the leader four times; how long it took until more was acknowledged.
+/// Kills the leader four times; how long it took until more batches were acknowledged.
 fn kill_leaders(on_disk: bool) -> Vec<Duration> {
     let mut pauses = vec![];
-    let mut cell = Cell::new(3, on_disk, settings());
-    cell.more(50);
+    let mut group = TestGroup::new(3, on_disk, settings());
+    group.commit_more(50);
     if !on_disk {
         // Once more over TCP, from the beginning.
-        (0..3).for_each(|own| cell.kill(own));
+        (0..3).for_each(|own| group.kill(own));
         let free: Vec<TcpListener> =
             (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let address = |free: &TcpListener| Address::Tcp(free.local_addr().unwrap());
-        cell.addresses = free.iter().map(address).collect();
+        group.addresses = free.iter().map(address).collect();
         drop(free);
-        (cell.acknowledged, cell.leads) = (vec![], vec![]);
-        (0..3).for_each(|own| cell.start(own));
-        cell.more(50);
+        (group.acknowledged, group.terms) = (vec![], vec![]);
+        (0..3).for_each(|own| group.start(own));
+        group.commit_more(50);
     }
     for _ in 0..4 {
-        let leader = cell.led();
+        let leader = group.wait_for_leader();
         assert!(leader < 2, "the last may not lead");
-        cell.kill(leader);
+        group.kill(leader);
         let since = Moment::now();
-        cell.more(50);
+        group.commit_more(50);
         pauses.push(since.elapsed());
-        cell.start(leader);
-        cell.more(50);
-        cell.settle();
+        group.start(leader);
+        group.commit_more(50);
+        group.settle();
     }
-    assert!(cell.leads.len() >= 5);
-    assert!(cell.leads.is_sorted_by(|a, b| a < b), "epochs rise: {:?}", cell.leads);
+    assert!(group.terms.len() >= 5);
+    assert!(group.terms.is_sorted_by(|a, b| a < b), "terms rise: {:?}", group.terms);
     pauses
 }
 
@@ -325,156 +330,165 @@ fn random_kills_lose_nothing() {
             random ^= random << 17;
             (random % bound) as usize
         };
-        let mut cell = Cell::new(3, on_disk, Settings { snapshot_bytes: 100 << 10, ..settings() });
-        cell.more(20);
+        let mut group =
+            TestGroup::new(3, on_disk, Settings { snapshot_bytes: 100 << 10, ..settings() });
+        group.commit_more(20);
         for _ in 0..6 {
             let own = below(3);
-            (0..below(40)).for_each(|_| cell.turn(true));
-            cell.kill(own);
-            (0..below(100)).for_each(|_| cell.turn(true));
+            (0..below(40)).for_each(|_| group.turn(true));
+            group.kill(own);
+            (0..below(100)).for_each(|_| group.turn(true));
             if on_disk && below(2) == 0 {
-                cell.kill((own + 1) % 3);
-                cell.start((own + 1) % 3);
+                group.kill((own + 1) % 3);
+                group.start((own + 1) % 3);
             }
-            cell.start(own);
+            group.start(own);
             if !on_disk {
-                cell.settle();
+                group.settle();
             }
         }
-        cell.more(20);
-        cell.settle();
-        assert!(cell.leads.is_sorted_by(|a, b| a < b), "epochs rise: {:?}", cell.leads);
+        group.commit_more(20);
+        group.settle();
+        assert!(group.terms.is_sorted_by(|a, b| a < b), "terms rise: {:?}", group.terms);
     }
 }
 
 #[test]
-fn killed_followers_come_back_from_entries_or_a_snapshot() {
+fn killed_followers_catch_up_from_entries_or_a_snapshot() {
     for on_disk in [false, true] {
-        let mut cell = Cell::new(3, on_disk, Settings { snapshot_bytes: 64 << 10, ..settings() });
-        cell.more(300);
+        let mut group =
+            TestGroup::new(3, on_disk, Settings { snapshot_bytes: 64 << 10, ..settings() });
+        group.commit_more(300);
         for _ in 0..2 {
-            let leader = cell.led();
+            let leader = group.wait_for_leader();
             let follower = (0..2).find(|own| *own != leader).unwrap();
             for own in [follower, 2] {
-                cell.kill(own);
-                cell.more(300);
-                cell.start(own);
-                cell.more(20);
-                cell.settle();
-                assert!(cell.replicas[own].as_ref().unwrap().loads > 0, "by a snapshot");
+                group.kill(own);
+                group.commit_more(300);
+                group.start(own);
+                group.commit_more(20);
+                group.settle();
+                assert!(group.replicas[own].as_ref().unwrap().loads > 0, "by a snapshot");
             }
         }
     }
 }
 
 #[test]
-fn a_whole_group_comes_back_from_its_disks() {
-    let mut cell = Cell::new(3, true, Settings { snapshot_bytes: 64 << 10, ..settings() });
+fn a_group_restarts_from_its_disks() {
+    let mut group = TestGroup::new(3, true, Settings { snapshot_bytes: 64 << 10, ..settings() });
     for _ in 0..3 {
-        cell.more(200);
-        (0..3).for_each(|own| cell.kill(own));
-        (0..3).for_each(|own| cell.start(own));
-        cell.more(10);
-        cell.settle();
+        group.commit_more(200);
+        (0..3).for_each(|own| group.kill(own));
+        (0..3).for_each(|own| group.start(own));
+        group.commit_more(10);
+        group.settle();
     }
 }
 
 #[test]
-fn two_replicas_of_three_that_lose_their_memory_say_so_and_wait() {
-    let mut cell = Cell::new(3, false, settings());
-    cell.more(20);
-    cell.kill(0);
-    cell.kill(1);
-    cell.start(0);
-    cell.start(1);
-    let say = |cell: &Cell, own: usize| {
-        let waits = &cell.replicas[own].as_ref().unwrap().waits;
-        waits.iter().filter(|why| why.contains("more than one")).count()
+fn two_replicas_of_three_that_lose_their_state_report_it_and_wait() {
+    let mut group = TestGroup::new(3, false, settings());
+    group.commit_more(20);
+    group.kill(0);
+    group.kill(1);
+    group.start(0);
+    group.start(1);
+    let reports = |group: &TestGroup, own: usize| {
+        let degraded = &group.replicas[own].as_ref().unwrap().degraded;
+        degraded.iter().filter(|why| why.contains("more than one")).count()
     };
-    cell.until(true, "both say so", |cell| say(cell, 0) > 0 && say(cell, 1) > 0);
-    let before = cell.acknowledged.len();
-    let (first, second) = (say(&cell, 0), say(&cell, 1));
-    cell.until(true, "again", |cell| say(cell, 0) > first && say(cell, 1) > second);
-    assert_eq!(cell.acknowledged.len(), before);
-    assert_eq!(cell.leader(), None);
+    group.until(true, "both report it", |group| reports(group, 0) > 0 && reports(group, 1) > 0);
+    let before = group.acknowledged.len();
+    let (first, second) = (reports(&group, 0), reports(&group, 1));
+    group.until(true, "both report it again", |group| {
+        reports(group, 0) > first && reports(group, 1) > second
+    });
+    assert_eq!(group.acknowledged.len(), before);
+    assert_eq!(group.leader(), None);
 }
 
 #[test]
 fn groups_of_one_and_of_two_work() {
     for on_disk in [false, true] {
-        let mut alone = Cell::new(1, on_disk, settings());
-        alone.more(30);
+        let mut alone = TestGroup::new(1, on_disk, settings());
+        alone.commit_more(30);
         if on_disk {
             alone.settle();
             alone.kill(0);
             alone.start(0);
-            alone.more(30);
+            alone.commit_more(30);
         }
         alone.settle();
-        let mut pair = Cell::new(2, on_disk, settings());
-        pair.more(30);
+        let mut pair = TestGroup::new(2, on_disk, settings());
+        pair.commit_more(30);
         for own in [0, 1, 0] {
             pair.kill(own);
             pair.start(own);
-            pair.more(30);
+            pair.commit_more(30);
             pair.settle();
         }
     }
 }
 
-/// The leader dies while only the replica that may not lead has everything: it stands, brings the
-/// other one up to date and hands over.
+/// The leader dies while only the replica that may not lead has all entries: it is elected, brings
+/// the other one up to date and hands over.
 #[test]
-fn who_is_behind_gets_the_rest_from_the_one_that_may_not_lead() {
+fn a_replica_behind_catches_up_from_the_one_that_may_not_lead() {
     for on_disk in [false, true] {
-        let mut cell = Cell::gated(3, on_disk, settings(), true);
-        cell.more(20);
-        cell.settle();
-        let leader = cell.led();
+        let mut group = TestGroup::gated(3, on_disk, settings(), true);
+        group.commit_more(20);
+        group.settle();
+        let leader = group.wait_for_leader();
         let behind = 1 - leader;
-        cell.gates[leader][behind].as_ref().unwrap().is_open.store(false, Ordering::Relaxed);
-        cell.more(30);
-        let lacks = |cell: &Cell| {
-            cell.replicas[behind].as_ref().unwrap().applied.len() < cell.acknowledged.len()
+        group.gates[leader][behind].as_ref().unwrap().is_open.store(false, Ordering::Relaxed);
+        group.commit_more(30);
+        let lacks = |group: &TestGroup| {
+            group.replicas[behind].as_ref().unwrap().applied.len() < group.acknowledged.len()
         };
-        assert!(lacks(&cell));
-        cell.kill(leader);
+        assert!(lacks(&group));
+        group.kill(leader);
         let since = Moment::now();
-        cell.until(true, "it leads", |cell| cell.leader() == Some(behind));
-        println!("on disk {on_disk}: the one behind leads {:?} after the kill", since.elapsed());
-        cell.more(30);
-        cell.settle();
-        cell.gates[leader][behind].as_ref().unwrap().is_open.store(true, Ordering::Relaxed);
-        cell.start(leader);
-        cell.more(30);
-        cell.settle();
+        group.until(true, "the replica behind leads", |group| group.leader() == Some(behind));
+        println!(
+            "on disk {on_disk}: the replica behind leads {:?} after the kill",
+            since.elapsed()
+        );
+        group.commit_more(30);
+        group.settle();
+        group.gates[leader][behind].as_ref().unwrap().is_open.store(true, Ordering::Relaxed);
+        group.start(leader);
+        group.commit_more(30);
+        group.settle();
     }
 }
 
 #[test]
-fn a_leader_that_is_cut_off_acknowledges_nothing_and_follows_when_it_is_back() {
-    let mut cell = Cell::gated(3, false, settings(), true);
-    cell.more(30);
+fn a_partitioned_leader_acknowledges_nothing_and_follows_when_it_is_back() {
+    let mut group = TestGroup::gated(3, false, settings(), true);
+    group.commit_more(30);
     for _ in 0..2 {
-        let leader = cell.led();
-        let set = |cell: &Cell, is_open: bool| {
+        let leader = group.wait_for_leader();
+        let set = |group: &TestGroup, is_open: bool| {
             for other in 0..3 {
                 for (from, to) in [(leader, other), (other, leader)] {
-                    let gate = cell.gates[from][to].as_ref().unwrap();
+                    let gate = group.gates[from][to].as_ref().unwrap();
                     gate.is_open.store(is_open, Ordering::Relaxed);
                 }
             }
         };
-        set(&cell, false);
-        cell.until(true, "another leads", |cell| cell.leader().is_some_and(|now| now != leader));
-        cell.more(50);
-        let cut_off = cell.replicas[leader].as_ref().unwrap();
-        assert!(cut_off.applied.len() < cell.acknowledged.len());
-        set(&cell, true);
-        cell.more(50);
-        cell.settle();
+        set(&group, false);
+        group.until(true, "another one leads", |group| {
+            group.leader().is_some_and(|now| now != leader)
+        });
+        group.commit_more(50);
+        let partitioned = group.replicas[leader].as_ref().unwrap();
+        assert!(partitioned.applied.len() < group.acknowledged.len());
+        set(&group, true);
+        group.commit_more(50);
+        group.settle();
         let is_one =
-            cell.replicas.iter().flatten().filter(|replica| replica.log.leading_term().is_some());
+            group.replicas.iter().flatten().filter(|replica| replica.log.leading_term().is_some());
         assert_eq!(is_one.count(), 1);
     }
 }
@@ -487,34 +501,36 @@ fn fill(disk: &Path) {
 }
 
 #[test]
-fn a_replica_whose_disk_is_full_stops_with_a_sentence_and_the_others_go_on() {
-    let mut cell = Cell::new(3, true, settings());
-    cell.more(20);
-    cell.settle();
-    let leader = cell.led();
-    cell.kill(leader);
-    fill(&cell.disk(leader));
-    cell.start(leader);
-    cell.until(true, "it stops", |cell| cell.replicas[leader].as_ref().unwrap().stopped.is_some());
-    let sentence = cell.replicas[leader].as_ref().unwrap().stopped.clone().unwrap();
-    assert!(sentence.contains("cannot grow") && sentence.contains("make room"), "{sentence}");
-    cell.more(100);
-    cell.kill(leader);
-    let _ = std::fs::remove_file(cell.disk(leader).join("spare.tmp"));
-    cell.start(leader);
-    cell.more(20);
-    cell.settle();
+fn a_replica_with_a_full_disk_stops_with_a_message_and_the_others_go_on() {
+    let mut group = TestGroup::new(3, true, settings());
+    group.commit_more(20);
+    group.settle();
+    let leader = group.wait_for_leader();
+    group.kill(leader);
+    fill(&group.disk(leader));
+    group.start(leader);
+    group.until(true, "it stops", |group| {
+        group.replicas[leader].as_ref().unwrap().stopped.is_some()
+    });
+    let message = group.replicas[leader].as_ref().unwrap().stopped.clone().unwrap();
+    assert!(message.contains("cannot grow") && message.contains("make room"), "{message}");
+    group.commit_more(100);
+    group.kill(leader);
+    let _ = std::fs::remove_file(group.disk(leader).join("spare.tmp"));
+    group.start(leader);
+    group.commit_more(20);
+    group.settle();
 }
 
 #[test]
 fn throughput_is_reported() {
     for (count, on_disk) in [(1, false), (3, false), (1, true), (3, true)] {
-        let mut cell = Cell::new(count, on_disk, Settings::default());
-        cell.more(50);
-        let (since, before) = (Moment::now(), cell.acknowledged.len());
-        cell.more(1_000);
-        let rate = (cell.acknowledged.len() - before) as f64 / since.elapsed().as_secs_f64();
+        let mut group = TestGroup::new(count, on_disk, Settings::default());
+        group.commit_more(50);
+        let (since, before) = (Moment::now(), group.acknowledged.len());
+        group.commit_more(1_000);
+        let rate = (group.acknowledged.len() - before) as f64 / since.elapsed().as_secs_f64();
         println!("{count} replicas, on disk {on_disk}: {rate:.0} batches/s, two in flight");
-        cell.settle();
+        group.settle();
     }
 }

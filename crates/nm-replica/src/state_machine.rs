@@ -1,11 +1,10 @@
-//! What openraft takes for the state machine: it hands committed batches to the data loop, and
-//! keeps the last snapshot.
+//! openraft's state machine: it delivers committed batches to the data loop and keeps the last
+//! snapshot.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nm_codec::Fields;
-use nm_model::agent::{Failure, FailureKind};
+use nm_codec::Reader;
 use openraft::storage::RaftStateMachine;
 use openraft::{
     AnyError, EmptyNode, Entry, EntryPayload, LogId, OptionalSend, RaftSnapshotBuilder, Snapshot,
@@ -13,62 +12,64 @@ use openraft::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use super::bytes::Coded;
-use super::promises::{read_whole, write_whole};
-use super::raft::{NodeId, Teller, Types};
-use super::store::epoch_of;
-use super::{LogEvent, Shared};
+use crate::channel::EventSender;
+use crate::encode::Encode;
+use crate::error::ReplicaError;
+use crate::files::{read_checked, write_atomically};
+use crate::group::Shared;
+use crate::log::LogEvent;
+use crate::types::{NodeId, Types, term_of};
 
 /// Name of the file in a group's folder.
 const SNAPSHOT: &str = "snapshot";
 
 type Meta = SnapshotMeta<NodeId, EmptyNode>;
 
-fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, Failure> {
-    let Some(bytes) = read_whole(path)? else { return Ok(None) };
-    let mut fields = Fields(&bytes);
-    let meta = SnapshotMeta::read(&mut fields).map_err(|_| {
-        let message = format!("the snapshot {} is of another version", path.display());
-        Failure::new(FailureKind::System, message)
-    })?;
-    Ok(Some((meta, fields.0.to_vec())))
+fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
+    let Some(bytes) = read_checked(path)? else { return Ok(None) };
+    let mut reader = Reader::new(&bytes);
+    let meta = SnapshotMeta::decode(&mut reader, "snapshot")
+        .map_err(|source| ReplicaError::Decode { path: path.into(), source })?;
+    Ok(Some((meta, reader.rest().to_vec())))
 }
 
-/// The state in a group's folder, with the index of the last record of the journal that it stands
-/// for; none if there was no snapshot. For those who look at a replica that does not run.
+/// The snapshot in a group's folder: the index of the last record of the journal that it contains,
+/// and the state; `None` if there is no snapshot. For those who read the folder of a replica that
+/// does not run.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn saved_snapshot(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, Failure> {
+pub fn saved_snapshot(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, ReplicaError> {
     let snapshot = read_snapshot(&folder.join(SNAPSHOT))?;
-    Ok(snapshot.map(|(meta, state)| (meta.last_log_id.map_or(0, |last| last.index + 1), state)))
+    Ok(snapshot.map(|(meta, state)| (event_index(meta.last_log_id), state)))
 }
 
-/// The last snapshot, and the one that the data loop is asked for.
+/// The index of an entry as it is seen outside of openraft, from 1 on; 0 for none.
+fn event_index(log_id: Option<LogId<NodeId>>) -> u64 {
+    log_id.map_or(0, |log_id| log_id.index + 1)
+}
+
+/// The last snapshot, and the one that the data loop is to take.
 #[derive(Debug)]
 struct Snapshots {
-    teller: Arc<Teller>,
+    events: Arc<EventSender>,
     path: Option<PathBuf>,
-    last: Option<(SnapshotMeta<NodeId, EmptyNode>, Shared)>,
+    last: Option<(Meta, Shared)>,
     number: u64,
     wanted: Option<oneshot::Sender<Vec<u8>>>,
 }
 
 impl Snapshots {
-    fn keep(
-        &mut self,
-        meta: &SnapshotMeta<NodeId, EmptyNode>,
-        state: &Shared,
-    ) -> Result<(), Failure> {
+    fn keep(&mut self, meta: &Meta, state: &Shared) -> Result<(), ReplicaError> {
         if self.last.as_ref().is_some_and(|(last, _)| last.last_log_id > meta.last_log_id) {
             return Ok(());
         }
         if let Some(path) = &self.path {
-            let mut bytes = meta.bytes();
+            let mut bytes = meta.to_bytes();
             bytes.extend_from_slice(state);
-            // What is told first is why the replica stops: the engine says it in its own words.
-            write_whole(path, &bytes)
-                .inspect_err(|failure| self.teller.tell(LogEvent::Stopped(failure.clone())))?;
+            // Reported here, because openraft stops with a message of its own.
+            write_atomically(path, &bytes)
+                .inspect_err(|error| self.events.send(LogEvent::Stopped(error.clone())))?;
         }
         self.last = Some((meta.clone(), state.clone()));
         Ok(())
@@ -82,24 +83,25 @@ impl Snapshots {
 
 /// The state machine.
 #[derive(Debug)]
-pub struct Machine {
-    teller: Arc<Teller>,
+pub struct StateMachine {
+    events: Arc<EventSender>,
     snapshots: Arc<Mutex<Snapshots>>,
     applied: Option<LogId<NodeId>>,
     members: StoredMembership<NodeId, EmptyNode>,
-    /// Bytes of batches since the last snapshot, how many make another, and who is told then.
+    /// Bytes of batches since the last snapshot, the number of bytes after which the next one is
+    /// due, and who is notified then.
     fresh_bytes: u64,
     snapshot_bytes: u64,
     due: Arc<Notify>,
 }
 
-/// Takes snapshots from the data loop.
+/// Takes over snapshots from the data loop.
 #[derive(Debug, Clone)]
-pub struct Handover(Arc<Mutex<Snapshots>>);
+pub struct SnapshotReceiver(Arc<Mutex<Snapshots>>);
 
-impl Handover {
-    /// The state that was wanted by a number.
-    pub fn give(&self, number: u64, state: Vec<u8>) {
+impl SnapshotReceiver {
+    /// Takes over the state for the snapshot of this number, if it is still wanted.
+    pub fn finish(&self, number: u64, state: Vec<u8>) {
         let mut snapshots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if number == snapshots.number
             && let Some(wanted) = snapshots.wanted.take()
@@ -109,18 +111,18 @@ impl Handover {
     }
 }
 
-impl Machine {
-    /// A state machine that begins with the snapshot in the group's folder, if there is one: the
-    /// data loop is told of it.
+impl StateMachine {
+    /// A state machine that begins with the snapshot in the group's folder, if there is one, which
+    /// is sent to the data loop.
     ///
     /// # Errors
     /// If the snapshot is damaged.
     pub fn open(
         folder: Option<&Path>,
-        teller: Arc<Teller>,
+        events: Arc<EventSender>,
         snapshot_bytes: u64,
         due: Arc<Notify>,
-    ) -> Result<(Machine, Handover), Failure> {
+    ) -> Result<(StateMachine, SnapshotReceiver), ReplicaError> {
         let path = folder.map(|folder| folder.join(SNAPSHOT));
         let last = path.as_deref().map(read_snapshot).transpose()?.flatten();
         let last = last.map(|(meta, state)| (meta, Shared(state.into())));
@@ -128,30 +130,30 @@ impl Machine {
         if let Some((meta, state)) = &last {
             applied = meta.last_log_id;
             members = meta.last_membership.clone();
-            let index = applied.map_or(0, |applied| applied.index + 1);
-            teller.tell(LogEvent::LoadSnapshot { index, state: state.clone() });
+            let index = event_index(applied);
+            events.send(LogEvent::LoadSnapshot { index, state: state.clone() });
         }
-        let own = Arc::clone(&teller);
-        let snapshots = Snapshots { teller: own, path, last, number: 0, wanted: None };
+        let own = Arc::clone(&events);
+        let snapshots = Snapshots { events: own, path, last, number: 0, wanted: None };
         let snapshots = Arc::new(Mutex::new(snapshots));
-        let handover = Handover(Arc::clone(&snapshots));
+        let receiver = SnapshotReceiver(Arc::clone(&snapshots));
         let fresh_bytes = 0;
         let machine =
-            Machine { teller, snapshots, applied, members, fresh_bytes, snapshot_bytes, due };
-        Ok((machine, handover))
+            StateMachine { events, snapshots, applied, members, fresh_bytes, snapshot_bytes, due };
+        Ok((machine, receiver))
     }
 }
 
-/// Waits for the data loop's copy of the state at one entry.
+/// Builds a snapshot from the data loop's copy of the state at one entry.
 #[derive(Debug)]
-pub struct Builder {
+pub struct SnapshotBuilder {
     snapshots: Arc<Mutex<Snapshots>>,
     applied: Option<LogId<NodeId>>,
     members: StoredMembership<NodeId, EmptyNode>,
     copy: Option<oneshot::Receiver<Vec<u8>>>,
 }
 
-impl RaftSnapshotBuilder<Types> for Builder {
+impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError<NodeId>> {
         let copied = match self.copy.take() {
             Some(copy) => copy.await.ok(),
@@ -165,16 +167,16 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 snapshot_id,
             };
             let snapshots = Arc::clone(&self.snapshots);
-            // Its disk holds up nobody else.
+            // A slow disk delays nothing else.
             let kept = tokio::task::spawn_blocking(move || {
                 let mut snapshots = snapshots.lock().unwrap_or_else(PoisonError::into_inner);
                 snapshots.keep(&meta, &Shared(state.into()))
             });
-            let ended = |_| Err(Failure::new(FailureKind::System, "the replica ended"));
-            kept.await.unwrap_or_else(ended).map_err(|failure| unkept(&failure))?;
+            let ended = |_| Err(ReplicaError::SnapshotInterrupted);
+            kept.await.unwrap_or_else(ended).map_err(|error| write_error(&error))?;
         }
         let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-        // A snapshot that came from the leader meanwhile is the newer one.
+        // A snapshot that the leader installed meanwhile is newer.
         snapshots.last().ok_or_else(|| {
             let error = AnyError::error("the data loop has ended");
             StorageError::from(StorageIOError::read_state_machine(error))
@@ -182,12 +184,12 @@ impl RaftSnapshotBuilder<Types> for Builder {
     }
 }
 
-fn unkept(failure: &Failure) -> StorageError<NodeId> {
-    StorageIOError::write_snapshot(None, AnyError::new(failure)).into()
+fn write_error(error: &ReplicaError) -> StorageError<NodeId> {
+    StorageIOError::write_snapshot(None, AnyError::new(error)).into()
 }
 
-impl RaftStateMachine<Types> for Machine {
-    type SnapshotBuilder = Builder;
+impl RaftStateMachine<Types> for StateMachine {
+    type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(
         &mut self,
@@ -202,9 +204,10 @@ impl RaftStateMachine<Types> for Machine {
         I::IntoIter: OptionalSend,
     {
         let mut answers = vec![];
-        let mut told = vec![];
+        let mut events = vec![];
         for entry in entries {
             let log_id = entry.log_id;
+            assert!(self.applied < Some(log_id), "entries are applied once and in order");
             self.applied = Some(log_id);
             answers.push(());
             match entry.payload {
@@ -214,12 +217,12 @@ impl RaftStateMachine<Types> for Machine {
                 }
                 EntryPayload::Normal(batch) => {
                     self.fresh_bytes += batch.len() as u64;
-                    let (index, term) = (log_id.index + 1, epoch_of(&log_id.leader_id));
-                    told.push(LogEvent::Committed { index, term, batch });
+                    let (index, term) = (log_id.index + 1, term_of(&log_id.leader_id));
+                    events.push(LogEvent::Committed { index, term, batch });
                 }
             }
         }
-        self.teller.applied(told, self.applied);
+        self.events.send_applied(events, self.applied);
         if self.fresh_bytes >= self.snapshot_bytes {
             self.fresh_bytes = 0;
             self.due.notify_one();
@@ -227,13 +230,13 @@ impl RaftStateMachine<Types> for Machine {
         Ok(answers)
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
-        let (give, copy) = oneshot::channel();
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        let (finish, copy) = oneshot::channel();
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         snapshots.number += 1;
-        snapshots.wanted = Some(give);
-        self.teller.tell(LogEvent::TakeSnapshot { number: snapshots.number });
-        Builder {
+        snapshots.wanted = Some(finish);
+        self.events.send(LogEvent::TakeSnapshot { number: snapshots.number });
+        SnapshotBuilder {
             snapshots: Arc::clone(&self.snapshots),
             applied: self.applied,
             members: self.members.clone(),
@@ -247,17 +250,17 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn install_snapshot(
         &mut self,
-        meta: &SnapshotMeta<NodeId, EmptyNode>,
+        meta: &Meta,
         snapshot: Box<Shared>,
     ) -> Result<(), StorageError<NodeId>> {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-        snapshots.keep(meta, &snapshot).map_err(|failure| unkept(&failure))?;
+        snapshots.keep(meta, &snapshot).map_err(|error| write_error(&error))?;
         snapshots.wanted = None;
         self.applied = meta.last_log_id;
         self.members = meta.last_membership.clone();
         self.fresh_bytes = 0;
-        let index = self.applied.map_or(0, |applied| applied.index + 1);
-        self.teller.tell(LogEvent::LoadSnapshot { index, state: *snapshot });
+        let index = event_index(self.applied);
+        self.events.send(LogEvent::LoadSnapshot { index, state: *snapshot });
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Slow disks: what is told has been synced by a quorum, nobody waits for one disk, and what a
-//! crash takes from a disk that had not synced it was promised by others.
+//! Slow disks: what is delivered has been synced by a quorum, nobody waits for one disk, and what a
+//! crash takes from a disk that had not synced it is restored by the others.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,17 +9,21 @@ use nm_sys::clock::{Deadline, Moment};
 use nm_sys::poll::Waker;
 use tempfile::TempDir;
 
-use super::disk::testing;
-use super::{Address, Group, Log, LogEvent, Member, RaftLog, Replicas, Settings};
+use crate::address::Address;
+use crate::channel::RaftLog;
+use crate::disk::testing;
+use crate::group::{Group, Member, Settings};
+use crate::log::{Log, LogEvent};
+use crate::replicas::Replicas;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Three replicas on disks; the last may not lead.
-struct Cell {
+struct TestGroup {
     folder: TempDir,
     replicas: Vec<Option<Replica>>,
     proposed: u64,
-    /// What was told as committed.
+    /// What any replica reported as committed.
     committed: Vec<u64>,
 }
 
@@ -27,16 +31,16 @@ struct Replica {
     _thread: Replicas,
     log: RaftLog,
     applied: Vec<u64>,
-    waits: Vec<String>,
+    degraded: Vec<String>,
 }
 
-impl Cell {
-    fn new() -> Cell {
+impl TestGroup {
+    fn new() -> TestGroup {
         let folder = TempDir::new().unwrap();
         let replicas = vec![None, None, None];
-        let mut cell = Cell { folder, replicas, proposed: 0, committed: vec![] };
-        (0..3).for_each(|own| cell.start(own));
-        cell
+        let mut group = TestGroup { folder, replicas, proposed: 0, committed: vec![] };
+        (0..3).for_each(|own| group.start(own));
+        group
     }
 
     fn disk(&self, own: usize) -> PathBuf {
@@ -48,7 +52,7 @@ impl Cell {
         let members = (0..3).map(|own| Member { address: at(own), may_lead: own < 2 }).collect();
         let group = Group {
             id: 1,
-            name: "cell-1".to_string(),
+            name: "group-1".to_string(),
             members,
             own,
             folder: Some(self.disk(own)),
@@ -56,8 +60,8 @@ impl Cell {
         };
         let (thread, mut logs) =
             Replicas::start(&at(own), vec![group], Waker::new().unwrap()).unwrap();
-        let (log, applied, waits) = (logs.pop().unwrap(), vec![], vec![]);
-        self.replicas[own] = Some(Replica { _thread: thread, log, applied, waits });
+        let (log, applied, degraded) = (logs.pop().unwrap(), vec![], vec![]);
+        self.replicas[own] = Some(Replica { _thread: thread, log, applied, degraded });
     }
 
     fn leader(&self) -> Option<usize> {
@@ -69,11 +73,11 @@ impl Cell {
         std::thread::sleep(Duration::from_millis(1));
         let disks: Vec<PathBuf> = (0..3).map(|own| self.disk(own)).collect();
         for replica in self.replicas.iter_mut().flatten() {
-            while let Some(told) = replica.log.next_event() {
-                match told {
+            while let Some(event) = replica.log.next_event() {
+                match event {
                     LogEvent::Committed { index, batch, .. } => {
                         let have = disks.iter().filter(|disk| testing::synced(disk) >= index);
-                        assert!(have.count() >= 2, "entry {index} was told too early");
+                        assert!(have.count() >= 2, "entry {index} was delivered too early");
                         replica.applied.push(u64::from_le_bytes(batch[..].try_into().unwrap()));
                         let place = replica.applied.len() - 1;
                         if place == self.committed.len() {
@@ -81,8 +85,8 @@ impl Cell {
                         }
                         assert_eq!(self.committed[place], replica.applied[place]);
                     }
-                    LogEvent::Degraded(why) => replica.waits.push(why),
-                    LogEvent::Stopped(failure) => panic!("{failure}"),
+                    LogEvent::Degraded(why) => replica.degraded.push(why),
+                    LogEvent::Stopped(error) => panic!("{error}"),
                     _ => {}
                 }
             }
@@ -93,7 +97,7 @@ impl Cell {
         }
     }
 
-    fn until(&mut self, load: bool, what: &str, mut is_done: impl FnMut(&Cell) -> bool) {
+    fn until(&mut self, load: bool, what: &str, mut is_done: impl FnMut(&TestGroup) -> bool) {
         let deadline = Deadline::after(LIMIT);
         while !is_done(self) {
             assert!(!deadline.passed(), "not within {LIMIT:?}: {what}");
@@ -101,80 +105,81 @@ impl Cell {
         }
     }
 
-    fn more(&mut self, count: usize) {
+    fn commit_more(&mut self, count: usize) {
         let goal = self.committed.len() + count;
-        self.until(true, "more batches", |cell| cell.committed.len() >= goal);
+        self.until(true, "more batches", |group| group.committed.len() >= goal);
     }
 
-    fn led(&mut self) -> usize {
-        self.until(false, "somebody leads", |cell| cell.leader().is_some());
+    fn wait_for_leader(&mut self) -> usize {
+        self.until(false, "there is a leader", |group| group.leader().is_some());
         self.leader().unwrap()
     }
 
     fn settle(&mut self) {
-        self.until(false, "all have the same", |cell| {
-            cell.replicas.iter().flatten().all(|replica| replica.applied == cell.committed)
+        self.until(false, "all replicas have the same", |group| {
+            group.replicas.iter().flatten().all(|replica| replica.applied == group.committed)
         });
     }
 }
 
 #[test]
-fn nothing_is_told_before_the_disks_of_a_quorum_have_it() {
-    let mut cell = Cell::new();
-    cell.more(10);
+fn nothing_is_delivered_before_the_disks_of_a_quorum_have_it() {
+    let mut group = TestGroup::new();
+    group.commit_more(10);
     for pauses_ms in [[30, 0, 0], [0, 30, 30], [30, 30, 0], [10, 30, 60], [25, 25, 25]] {
         for (own, pause_ms) in pauses_ms.into_iter().enumerate() {
-            testing::slow(&cell.disk(own), Duration::from_millis(pause_ms));
+            testing::set_pause(&group.disk(own), Duration::from_millis(pause_ms));
         }
-        cell.more(30);
+        group.commit_more(30);
     }
-    cell.settle();
+    group.settle();
 }
 
 #[test]
-fn a_slow_disk_is_one_sentence_and_nobody_waits_for_it() {
-    let mut cell = Cell::new();
-    cell.more(10);
-    let leader = cell.led();
+fn a_slow_disk_is_reported_once_and_nobody_waits_for_it() {
+    let mut group = TestGroup::new();
+    group.commit_more(10);
+    let leader = group.wait_for_leader();
     for own in [leader, 2] {
-        cell.settle();
-        testing::slow(&cell.disk(own), Duration::from_millis(500));
+        group.settle();
+        testing::set_pause(&group.disk(own), Duration::from_millis(500));
         let since = Moment::now();
-        cell.more(100);
+        group.commit_more(100);
         // Waiting for that disk would take 50 s.
         assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
-        let says = |cell: &Cell| cell.replicas[own].as_ref().unwrap().waits.len() == 1;
-        cell.until(true, "it says so once", says);
-        let sentence = &cell.replicas[own].as_ref().unwrap().waits[0];
-        assert!(sentence.contains("ms for a sync") && sentence.contains("disk-"), "{sentence}");
-        testing::slow(&cell.disk(own), Duration::ZERO);
+        let has_reported =
+            |group: &TestGroup| group.replicas[own].as_ref().unwrap().degraded.len() == 1;
+        group.until(true, "it reports once", has_reported);
+        let message = &group.replicas[own].as_ref().unwrap().degraded[0];
+        assert!(message.contains("ms for a sync") && message.contains("disk-"), "{message}");
+        testing::set_pause(&group.disk(own), Duration::ZERO);
     }
-    cell.settle();
+    group.settle();
 }
 
 /// The leader's machine crashes before its disk had what the two others had: it comes back without
 /// it, and with one of the two alone.
 #[test]
-fn what_a_leader_lost_with_its_memory_is_brought_back_by_who_promised_it() {
-    let mut cell = Cell::new();
-    cell.more(10);
-    cell.settle();
-    let leader = cell.led();
-    let (disk, before) = (cell.disk(leader), cell.folder.path().join("before"));
+fn what_a_leader_loses_in_a_crash_is_restored_by_those_who_acknowledged_it() {
+    let mut group = TestGroup::new();
+    group.commit_more(10);
+    group.settle();
+    let leader = group.wait_for_leader();
+    let (disk, before) = (group.disk(leader), group.folder.path().join("before"));
     let copied = Command::new("cp").arg("-r").args([&disk, &before]).status().unwrap();
     assert!(copied.success());
     let synced = testing::synced(&disk);
-    testing::slow(&disk, Duration::from_secs(3));
-    cell.more(20);
-    assert!(testing::synced(&disk) <= synced + 2, "its disk has hardly begun");
-    cell.replicas[leader] = None;
-    cell.replicas[1 - leader] = None;
+    testing::set_pause(&disk, Duration::from_secs(3));
+    group.commit_more(20);
+    assert!(testing::synced(&disk) <= synced + 2, "its disk has hardly started");
+    group.replicas[leader] = None;
+    group.replicas[1 - leader] = None;
     std::fs::remove_dir_all(&disk).unwrap();
     std::fs::rename(&before, &disk).unwrap();
-    testing::slow(&disk, Duration::ZERO);
-    testing::has(&disk, synced);
-    cell.start(leader);
-    cell.more(10);
-    cell.start(1 - leader);
-    cell.settle();
+    testing::set_pause(&disk, Duration::ZERO);
+    testing::set_synced(&disk, synced);
+    group.start(leader);
+    group.commit_more(10);
+    group.start(1 - leader);
+    group.settle();
 }

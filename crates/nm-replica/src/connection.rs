@@ -1,0 +1,272 @@
+//! Connections between replicas: a frame with a request, a frame with its answer, one request at a
+//! time. A frame is written at once and read from a buffer; both buffers are kept.
+
+use std::io;
+use std::ops::Range;
+
+use nm_codec::{Field, Put};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::address::{Address, BoundSocket};
+use crate::encode::Encode;
+use crate::message::{FrameKind, Request};
+
+/// The header of a frame; the body follows.
+mod header {
+    use super::Field;
+
+    /// Bytes behind this field.
+    pub const LENGTH: Field<u64> = Field::first("length");
+    /// A [`super::FrameKind`].
+    pub const KIND: Field<u8> = Field::after("kind", &LENGTH);
+    /// Number of the replica that sends a request.
+    pub const FROM: Field<u8> = Field::after("from", &KIND);
+    /// The group's number.
+    pub const GROUP: Field<u16> = Field::after("group", &FROM);
+
+    pub const BYTES: usize = GROUP.end();
+    const _: () = assert!(BYTES == 12);
+}
+
+/// Maximum size of a frame without a snapshot, and of one with it.
+const FRAME_BYTES_MAX: u64 = 256 << 20;
+const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
+
+/// Minimum free space for a read; a buffer that grew much larger, for a snapshot, is freed.
+const ROOM_BYTES: usize = 64 << 10;
+const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// A frame that arrived.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// What it is.
+    pub kind: FrameKind,
+    /// Number of the replica that sent it.
+    pub from: u8,
+    /// The group.
+    pub group: u16,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for T {}
+
+/// A connection to another replica.
+pub struct Connection {
+    stream: Box<dyn ByteStream>,
+    /// Bytes that arrived, and how many of them were consumed.
+    input: Vec<u8>,
+    consumed: usize,
+    output: Vec<u8>,
+}
+
+impl Connection {
+    fn new(stream: impl ByteStream + 'static) -> Connection {
+        Connection { stream: Box::new(stream), input: vec![], consumed: 0, output: vec![] }
+    }
+
+    async fn open(address: &Address) -> io::Result<Connection> {
+        Ok(match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Connection::new(stream)
+            }
+            Address::Unix(path) => Connection::new(UnixStream::connect(path).await?),
+        })
+    }
+
+    /// Sends a frame whose body is what `encode` appends, followed by the attachment.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub async fn send(
+        &mut self,
+        (kind, from, group): (FrameKind, u8, u16),
+        encode: impl FnOnce(&mut Vec<u8>),
+        attachment: &[u8],
+    ) -> io::Result<()> {
+        self.output.clear();
+        self.output.put(&[0; header::BYTES]);
+        encode(&mut self.output);
+        let length = self.output.len() - header::LENGTH.end() + attachment.len();
+        header::LENGTH.set(&mut self.output, length as u64);
+        header::KIND.set(&mut self.output, kind.code());
+        header::FROM.set(&mut self.output, from);
+        header::GROUP.set(&mut self.output, group);
+        self.stream.write_all(&self.output).await?;
+        if !attachment.is_empty() {
+            self.stream.write_all(attachment).await?;
+        }
+        if self.output.capacity() > KEPT_BYTES_MAX {
+            self.output = vec![];
+        }
+        Ok(())
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    /// The system's error, or if the bytes are no frame.
+    pub async fn receive(&mut self) -> io::Result<Frame<'_>> {
+        if self.consumed == self.input.len() {
+            self.input.clear();
+            self.consumed = 0;
+            if self.input.capacity() > KEPT_BYTES_MAX {
+                self.input = vec![];
+            }
+        }
+        let body = loop {
+            if let Some(body) = self.complete_body()? {
+                break body;
+            }
+            if self.consumed > 0 {
+                self.input.drain(..self.consumed);
+                self.consumed = 0;
+            }
+            // Grows as bytes arrive: a length alone takes no memory.
+            self.input.reserve(ROOM_BYTES);
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        };
+        let head = &self.input[body.start - header::BYTES..body.start];
+        let kind = kind_of(header::KIND.get(head))?;
+        let (from, group) = (header::FROM.get(head), header::GROUP.get(head));
+        self.consumed = body.end;
+        debug_assert!(self.consumed <= self.input.len());
+        Ok(Frame { kind, from, group, body: &self.input[body] })
+    }
+
+    /// Where the body of the next frame is, if all of it has arrived.
+    fn complete_body(&self) -> io::Result<Option<Range<usize>>> {
+        let input = &self.input[self.consumed..];
+        if input.len() < header::KIND.end() {
+            return Ok(None);
+        }
+        let kind = kind_of(header::KIND.get(input))?;
+        let max = match kind {
+            FrameKind::InstallSnapshot => SNAPSHOT_BYTES_MAX,
+            FrameKind::Append
+            | FrameKind::Vote
+            | FrameKind::Status
+            | FrameKind::Campaign
+            | FrameKind::Answer
+            | FrameKind::Unavailable
+            | FrameKind::Commit => FRAME_BYTES_MAX,
+        };
+        let in_header = (header::BYTES - header::LENGTH.end()) as u64;
+        let length = header::LENGTH
+            .get(input)
+            .checked_sub(in_header)
+            .filter(|length| *length <= max)
+            .ok_or_else(|| invalid("its length is not possible"))?;
+        let start = self.consumed + header::BYTES;
+        let end = start + length as usize;
+        Ok((self.input.len() >= end).then_some(start..end))
+    }
+}
+
+fn kind_of(code: u8) -> io::Result<FrameKind> {
+    FrameKind::from_code(header::KIND.name, code)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("no frame of a replica: {why}"))
+}
+
+/// Accepts the connections of other replicas.
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Takes over a socket that listens already.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn new(socket: BoundSocket) -> io::Result<Listener> {
+        Ok(match socket {
+            BoundSocket::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
+            BoundSocket::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
+        })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub async fn accept(&self) -> io::Result<Connection> {
+        Ok(match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Connection::new(stream)
+            }
+            Listener::Unix(listener) => Connection::new(listener.accept().await?.0),
+        })
+    }
+}
+
+/// Another replica, over a connection that is made when it is needed.
+pub struct Peer {
+    address: Address,
+    from: u8,
+    group: u16,
+    connection: Option<Connection>,
+}
+
+impl Peer {
+    /// The replica at `address`, for replica `from` of a group.
+    pub fn new(address: Address, from: u8, group: u16) -> Peer {
+        Peer { address, from, group, connection: None }
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Sends a request and waits for its answer. A request that is cancelled takes its connection
+    /// with it, so that no answer is taken for that of another request.
+    ///
+    /// # Errors
+    /// If the other replica cannot be reached, cannot answer now, or sends no valid answer.
+    pub async fn request<R: Request>(&mut self, request: &R) -> io::Result<R::Answer> {
+        let mut connection = self.send(request).await?;
+        let answer = connection.receive().await?;
+        let answer = match answer.kind {
+            FrameKind::Answer => {
+                R::Answer::from_bytes(answer.body, "answer").map_err(io::Error::other)
+            }
+            _ => Err(io::Error::other("the other replica cannot answer now")),
+        };
+        self.connection = Some(connection);
+        answer
+    }
+
+    /// Sends a request that has no answer.
+    ///
+    /// # Errors
+    /// If the other replica cannot be reached.
+    pub async fn notify<R: Request<Answer = ()>>(&mut self, request: &R) -> io::Result<()> {
+        self.connection = Some(self.send(request).await?);
+        Ok(())
+    }
+
+    async fn send<R: Request>(&mut self, request: &R) -> io::Result<Connection> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.address).await?,
+        };
+        let head = (R::KIND, self.from, self.group);
+        connection.send(head, |out| request.encode(out), request.attachment()).await?;
+        Ok(connection)
+    }
+}

@@ -1,0 +1,122 @@
+//! Elections beyond what openraft does by itself: the first one of a group, those of a replica that
+//! lost its state or may not lead, and the one after the death of a leader.
+//!
+//! Starting an election is always safe; whether it succeeds, the voters' leases decide. A lease is
+//! the silence of a leader after which a replica votes for another one. It is not needed for
+//! safety, only to avoid needless elections: so a replica that may not lead can have a shorter one,
+//! and a killed leader is replaced sooner. Its connections end with it, which its followers see at
+//! once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::{EmptyNode, ServerState};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::connection::Peer;
+use crate::group::Member;
+use crate::group_replica::{CHECK_INTERVAL, Engine, GroupReplica};
+use crate::log::LogEvent;
+use crate::message::CampaignRequest;
+use crate::types::NodeId;
+
+/// How long a replica lacks required entries before it reports that, again and again.
+const REPORT_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Writes the members as the group's first entry; which of them does it does not matter.
+pub async fn initialize(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
+    if !replica.may_lead() {
+        return;
+    }
+    sleep(replica.lease() * replica.group.own as u32 * 2).await;
+    if matches!(engine.raft.is_initialized().await, Ok(false)) {
+        let ids = 1..=replica.group.members.len() as NodeId;
+        let members: BTreeMap<_, _> = ids.map(|id| (id, EmptyNode::new())).collect();
+        // It fails only if another member's entry has arrived meanwhile.
+        let _ = engine.raft.initialize(members).await;
+    }
+}
+
+/// Waits until the replica is caught up; from then on, if it may lead, openraft starts elections,
+/// and one is started early whenever the leader's connection ends and it stays silent.
+pub async fn campaign(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
+    catch_up(&replica, &engine).await;
+    replica.events.send(LogEvent::CaughtUp);
+    if !replica.may_lead() {
+        return;
+    }
+    engine.raft.runtime_config().elect(true);
+    loop {
+        engine.leader_lost.notified().await;
+        let vote = replica.store.vote();
+        let enough = replica.leases().1 + CHECK_INTERVAL;
+        sleep(enough.saturating_sub(engine.silence())).await;
+        // An election of another replica is not disturbed.
+        if engine.has_lost_leader() && vote == replica.store.vote() {
+            let _ = engine.raft.trigger().elect().await;
+        }
+    }
+}
+
+/// Waits until the log has all required entries. Until then there must be a leader: a replica that
+/// may not lead, and has the log, is asked to campaign.
+async fn catch_up(replica: &GroupReplica, engine: &Engine) {
+    let mut reported = Instant::now();
+    while !replica.store.is_caught_up() {
+        sleep(CHECK_INTERVAL).await;
+        if reported.elapsed() > REPORT_INTERVAL {
+            reported = Instant::now();
+            replica.report_degraded(
+                "it lost its state, and no leader has sent the entries that it had; if this does \
+                 not end, too many replicas were lost at once, and acknowledged requests with them",
+            );
+        }
+        if engine.silence() > replica.leases().0 * 2 {
+            for (position, member) in replica.group.members.iter().enumerate() {
+                if !member.may_lead && position != replica.group.own {
+                    ask_to_campaign(replica, member).await;
+                }
+            }
+            engine.reset_contact();
+        }
+    }
+}
+
+/// If a replica that may not lead was elected, it waits until one that may has all entries, and
+/// lets that one campaign.
+pub async fn hand_over(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
+    if replica.may_lead() {
+        return;
+    }
+    let mut changes = engine.raft.server_metrics();
+    while changes.changed().await.is_ok() {
+        let since = Instant::now();
+        while changes.borrow_and_update().state == ServerState::Leader {
+            if let Some(successor) = successor(&replica, &engine) {
+                // As long as its own election is younger than its lease, it would not vote.
+                sleep((replica.lease() + CHECK_INTERVAL).saturating_sub(since.elapsed())).await;
+                ask_to_campaign(&replica, successor).await;
+                sleep(replica.lease()).await;
+            }
+            sleep(CHECK_INTERVAL / 4).await;
+        }
+    }
+}
+
+/// A member that may lead and has all entries of this leader.
+fn successor<'a>(replica: &'a GroupReplica, engine: &Engine) -> Option<&'a Member> {
+    let matching = engine.raft.metrics().borrow().replication.clone().unwrap_or_default();
+    let is_ready = |position: usize, member: &Member| {
+        let last = matching.get(&(position as NodeId + 1)).copied().flatten();
+        member.may_lead && last.is_some() && last >= replica.store.last()
+    };
+    let mut members = replica.group.members.iter().enumerate();
+    members.find(|(position, member)| is_ready(*position, member)).map(|(_, member)| member)
+}
+
+async fn ask_to_campaign(replica: &GroupReplica, member: &Member) {
+    let mut peer = Peer::new(member.address.clone(), replica.id() as u8, replica.group.id);
+    // If it fails, it is tried again.
+    let _ = timeout(replica.leases().0, peer.request(&CampaignRequest)).await;
+}

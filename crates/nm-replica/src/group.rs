@@ -1,0 +1,79 @@
+//! A group of replicas, and how its replicas behave.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::address::Address;
+use crate::journal;
+
+/// Maximum number of replicas of a group.
+pub const MEMBERS_MAX: usize = 15;
+
+/// A replica of a group, as the other replicas see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Where it listens for the other replicas.
+    pub address: Address,
+    /// Whether it may become the leader.
+    pub may_lead: bool,
+}
+
+/// A group of replicas, as one of them sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Its number, different from that of every other group.
+    pub id: u16,
+    /// Its name in messages.
+    pub name: String,
+    /// Its replicas, in the same order everywhere; at most [`MEMBERS_MAX`].
+    pub members: Vec<Member>,
+    /// Position of this replica in `members`.
+    pub own: usize,
+    /// Folder for the journal and snapshots; without one, everything is in memory only.
+    pub folder: Option<PathBuf>,
+    /// How its replicas behave.
+    pub settings: Settings,
+}
+
+/// How replicas behave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Heartbeat interval of a leader, ms; also the time limit of a message between replicas.
+    pub heartbeat_ms: u64,
+    /// Election timeout, ms: drawn by each replica between these two, and counted from the end of
+    /// the leader's lease, which is the second of them. The lease is the first of them if the
+    /// leader's connections have ended, and for a replica that may not lead.
+    pub election_ms: (u64, u64),
+    /// Bytes of batches after which a snapshot is taken and older entries are purged.
+    pub snapshot_bytes: u64,
+    /// How the journal is kept.
+    pub journal: journal::Settings,
+    /// Whether the journal keeps purged entries, for an audit of all of it.
+    pub keep_all: bool,
+}
+
+impl Default for Settings {
+    /// Times that suit one crowded machine and a local network: a new leader 0.15 to 0.3 s after
+    /// the death of a process, 0.3 to 0.4 s after the death of a host.
+    fn default() -> Settings {
+        Settings {
+            heartbeat_ms: 40,
+            election_ms: (90, 170),
+            snapshot_bytes: 32 << 20,
+            journal: journal::Settings::default(),
+            keep_all: false,
+        }
+    }
+}
+
+/// Bytes that are shared, not copied.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shared(pub Arc<Vec<u8>>);
+
+impl std::ops::Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}

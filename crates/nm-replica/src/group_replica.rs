@@ -1,0 +1,177 @@
+//! One replica of a group at this node, and what it knows of its leader.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use crate::channel::EventSender;
+use crate::group::{Group, Settings};
+use crate::log::LogEvent;
+use crate::log_store::LogStore;
+use crate::message::ReplicaStatus;
+use crate::types::{NodeId, Raft};
+
+/// How often a condition is checked that nobody is notified of.
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A replica of a group at this node.
+pub struct GroupReplica {
+    pub group: Group,
+    pub events: Arc<EventSender>,
+    pub store: LogStore,
+    stage: Mutex<Stage>,
+}
+
+/// Whether a replica takes part in its group yet.
+#[derive(Clone)]
+pub enum Stage {
+    /// It has no state yet; the random number of its start.
+    Empty(u64),
+    /// It takes part.
+    Active(Arc<Engine>),
+}
+
+/// openraft, and the contact with the leader.
+pub struct Engine {
+    pub raft: Raft,
+    contact: Mutex<LeaderContact>,
+    /// Notified when the leader's connection ends.
+    pub leader_lost: Notify,
+}
+
+/// The last contact with a leader.
+#[derive(Debug, Clone, Copy)]
+struct LeaderContact {
+    at: Instant,
+    /// Number of the leader; zero for none.
+    from: u8,
+    /// Whether its connection has ended since.
+    is_lost: bool,
+}
+
+impl Engine {
+    /// An engine without contact with a leader.
+    pub fn new(raft: Raft) -> Engine {
+        let contact = LeaderContact { at: Instant::now(), from: 0, is_lost: false };
+        Engine { raft, contact: Mutex::new(contact), leader_lost: Notify::new() }
+    }
+
+    fn contact(&self) -> MutexGuard<'_, LeaderContact> {
+        self.contact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A leader has sent something.
+    pub fn record_contact(&self, from: u8) {
+        *self.contact() = LeaderContact { at: Instant::now(), from, is_lost: false };
+    }
+
+    /// Begins to count the silence from now on.
+    pub fn reset_contact(&self) {
+        self.record_contact(0);
+    }
+
+    /// The connection of a leader has ended.
+    pub fn record_loss(&self, from: u8) {
+        let mut contact = self.contact();
+        if contact.from == from {
+            contact.is_lost = true;
+            self.leader_lost.notify_one();
+        }
+    }
+
+    /// Number of the leader of the last contact; zero for none.
+    pub fn leader(&self) -> u8 {
+        self.contact().from
+    }
+
+    /// Whether the connection of the leader has ended.
+    pub fn has_lost_leader(&self) -> bool {
+        self.contact().is_lost
+    }
+
+    /// Time since the last contact with a leader.
+    pub fn silence(&self) -> Duration {
+        self.contact().at.elapsed()
+    }
+}
+
+impl GroupReplica {
+    /// A replica that does not take part yet; `start` is the random number of its start.
+    pub fn new(
+        group: Group,
+        events: Arc<EventSender>,
+        store: LogStore,
+        start: u64,
+    ) -> GroupReplica {
+        GroupReplica { group, events, store, stage: Mutex::new(Stage::Empty(start)) }
+    }
+
+    /// Its number in the group.
+    pub fn id(&self) -> NodeId {
+        self.group.own as NodeId + 1
+    }
+
+    /// Reports that it cannot work as it should.
+    pub fn report_degraded(&self, why: &str) {
+        self.events.send(LogEvent::Degraded(why.to_string()));
+    }
+
+    /// Whether it takes part.
+    pub fn stage(&self) -> Stage {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It takes part from now on.
+    pub fn activate(&self, engine: Arc<Engine>) {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(matches!(*stage, Stage::Empty(_)), "a replica is activated once");
+        *stage = Stage::Active(engine);
+    }
+
+    /// What it knows of its group, as far as it would survive a crash.
+    pub fn status(&self) -> ReplicaStatus {
+        match self.stage() {
+            Stage::Empty(start) => ReplicaStatus::Empty(start),
+            Stage::Active(_) => {
+                let state = self.store.hard_state();
+                let last = self.store.last_durable().max(state.required_log_id);
+                let (bootstrap_ids, vote) = (state.bootstrap_ids, state.vote);
+                ReplicaStatus::Active { bootstrap_ids, vote, last }
+            }
+        }
+    }
+
+    /// Whether it may become the leader.
+    pub fn may_lead(&self) -> bool {
+        self.group.members.get(self.group.own).is_some_and(|member| member.may_lead)
+    }
+
+    /// The leases of replicas that may lead, and of the others. A lease is the silence of the
+    /// leader after which a replica votes for another one.
+    pub fn leases(&self) -> (Duration, Duration) {
+        let Settings { election_ms: (short_ms, long_ms), .. } = self.group.settings;
+        (Duration::from_millis(long_ms), Duration::from_millis(short_ms))
+    }
+
+    /// The lease of this replica.
+    pub fn lease(&self) -> Duration {
+        let (leading, other) = self.leases();
+        if self.may_lead() { leading } else { other }
+    }
+
+    /// Whether the leader's lease has expired, so that this replica would vote for another one.
+    pub fn is_lease_expired(&self, engine: &Engine) -> bool {
+        engine.silence() > self.lease()
+    }
+
+    /// If the leader's connection has ended, waits until its lease expires: a candidate then need
+    /// not ask twice.
+    pub async fn wait_for_lost_lease(&self, engine: &Engine) {
+        let left = (self.lease() + Duration::from_millis(1)).saturating_sub(engine.silence());
+        if engine.has_lost_leader() && !left.is_zero() {
+            sleep(left).await;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Answers the requests of other replicas.
+
+use std::sync::Arc;
+
+use nm_codec::DecodeError;
+use openraft::Snapshot;
+use openraft::error::{Fatal, RaftError};
+use openraft::raft::{AppendEntriesRequest, VoteRequest, VoteResponse};
+use thiserror::Error;
+
+use crate::acks::DiskFailed;
+use crate::connection::{Connection, Frame};
+use crate::encode::Encode;
+use crate::group_replica::{Engine, GroupReplica, Stage};
+use crate::message::{AnyRequest, FrameKind, InstallSnapshot};
+use crate::types::{NodeId, Types};
+
+/// Why a replica does not answer; the other one learns only that it does not.
+#[derive(Debug, Error)]
+enum RequestError {
+    #[error("the request cannot be decoded")]
+    Decode(#[from] DecodeError),
+    #[error("the replica does not take part in its group yet")]
+    NotActive,
+    #[error("openraft has stopped")]
+    Raft(#[from] RaftError<NodeId>),
+    #[error("openraft has stopped")]
+    Fatal(#[from] Fatal<NodeId>),
+    #[error(transparent)]
+    Disk(#[from] DiskFailed),
+}
+
+/// Answers all requests of a connection, until it ends.
+pub async fn serve_connection(mut connection: Connection, replicas: Vec<Arc<GroupReplica>>) {
+    // If a leader uses the connection: its group, and its number.
+    let mut leader = None;
+    while let Ok(frame) = connection.receive().await {
+        let Frame { kind, from, group, .. } = frame;
+        let replica = replicas.iter().find(|replica| replica.group.id == group);
+        if matches!(kind, FrameKind::Append | FrameKind::Commit) {
+            leader = replica.map(|replica| (replica, from));
+        }
+        let answer = match replica {
+            Some(replica) => replica.answer(&frame).await.ok(),
+            None => None,
+        };
+        if kind == FrameKind::Commit {
+            continue;
+        }
+        let kind = if answer.is_some() { FrameKind::Answer } else { FrameKind::Unavailable };
+        let encode = |out: &mut Vec<u8>| out.extend(answer.unwrap_or_default());
+        if connection.send((kind, 0, group), encode, &[]).await.is_err() {
+            break;
+        }
+    }
+    if let Some((replica, from)) = leader
+        && let Stage::Active(engine) = replica.stage()
+    {
+        engine.record_loss(from);
+    }
+}
+
+impl GroupReplica {
+    /// The body of the answer to another replica.
+    async fn answer(&self, frame: &Frame<'_>) -> Result<Vec<u8>, RequestError> {
+        let request = AnyRequest::decode(frame.kind, frame.body)?;
+        let engine = match (self.stage(), &request) {
+            (_, AnyRequest::Status) => return Ok(self.status().to_bytes()),
+            (Stage::Active(engine), _) => engine,
+            (Stage::Empty(_), _) => return Err(RequestError::NotActive),
+        };
+        match request {
+            AnyRequest::Append(request) => {
+                let answer = self.append(&engine, frame.from, request).await?;
+                // An acknowledged entry must be durable: see `acks`.
+                self.store.acks().wait_own(self.store.last_write()).await?;
+                Ok(answer)
+            }
+            AnyRequest::Commit(request) => self.append(&engine, frame.from, request).await,
+            AnyRequest::Vote(request) => Ok(self.vote(&engine, request).await?.to_bytes()),
+            AnyRequest::InstallSnapshot(InstallSnapshot { vote, meta, state }) => {
+                let snapshot = Snapshot { meta, snapshot: Box::new(state) };
+                engine.record_contact(frame.from);
+                let installed = engine.raft.install_full_snapshot(vote, snapshot).await?;
+                Ok(installed.vote.to_bytes())
+            }
+            AnyRequest::Campaign => {
+                let may_campaign = self.may_campaign(&engine, frame.from);
+                if may_campaign {
+                    engine.raft.trigger().elect().await?;
+                }
+                Ok(may_campaign.to_bytes())
+            }
+            AnyRequest::Status => Ok(self.status().to_bytes()),
+        }
+    }
+
+    async fn append(
+        &self,
+        engine: &Engine,
+        from: u8,
+        request: AppendEntriesRequest<Types>,
+    ) -> Result<Vec<u8>, RequestError> {
+        if request.vote >= self.store.vote().unwrap_or_default() {
+            engine.record_contact(from);
+        }
+        Ok(engine.raft.append_entries(request).await?.to_bytes())
+    }
+
+    /// Whether another replica may ask this one to start an election now: there is no contact with
+    /// a leader, or the leader itself asks.
+    fn may_campaign(&self, engine: &Engine, asked_by: u8) -> bool {
+        (self.is_lease_expired(engine) || engine.leader() == asked_by) && self.store.is_caught_up()
+    }
+
+    /// Votes as Raft does, but for no candidate that lacks the required entry. A replica that may
+    /// not lead, and has more entries than the candidate, starts an election itself: nobody else
+    /// could win one.
+    async fn vote(
+        &self,
+        engine: &Engine,
+        request: VoteRequest<NodeId>,
+    ) -> Result<VoteResponse<NodeId>, RequestError> {
+        let state = self.store.hard_state();
+        if request.last_log_id < state.required_log_id {
+            let vote = state.vote.unwrap_or_default();
+            return Ok(VoteResponse::new(vote, state.required_log_id, false));
+        }
+        self.wait_for_lost_lease(engine).await;
+        let last = request.last_log_id;
+        let answer = engine.raft.vote(request).await?;
+        let is_ahead =
+            !answer.vote_granted && self.store.last() > last && self.store.is_caught_up();
+        if is_ahead && !self.may_lead() && self.is_lease_expired(engine) {
+            engine.raft.trigger().elect().await?;
+        }
+        Ok(answer)
+    }
+}
