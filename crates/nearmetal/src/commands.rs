@@ -1,7 +1,6 @@
-//! The commands, each in a file of its own.
+//! The commands, one file each.
 
 mod accel;
-mod campaign;
 mod compare;
 mod doctor;
 mod exchange;
@@ -9,8 +8,8 @@ mod import;
 mod pingpong;
 mod qualify;
 mod reference;
-mod remote;
 mod rr;
+mod standalone;
 mod stream;
 
 use std::io::{stdin, stdout};
@@ -29,15 +28,15 @@ pub fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Qualify(args) => qualify::run(&args),
         Command::Pingpong(args) => match args.server {
-            Some(ServerCommand::Server(server)) => remote::serve(&server),
+            Some(ServerCommand::Server(server)) => standalone::serve(&server),
             None => pingpong::run(&args.client),
         },
         Command::Stream(args) => match args.server {
-            Some(ServerCommand::Server(server)) => remote::serve(&server),
+            Some(ServerCommand::Server(server)) => standalone::serve(&server),
             None => stream::run(&args.client),
         },
         Command::Rr(args) => match args.server {
-            Some(ServerCommand::Server(server)) => remote::serve(&server),
+            Some(ServerCommand::Server(server)) => standalone::serve(&server),
             None => rr::run(&args.client),
         },
         Command::Accel(args) => accel::run(&args),

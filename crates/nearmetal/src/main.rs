@@ -3,14 +3,12 @@
 
 #![forbid(unsafe_code)]
 
+mod campaign;
 mod cli;
 mod commands;
 mod exit;
-mod interrupt;
 mod output;
 mod plans;
-mod progress;
-mod recorder;
 
 use std::process::ExitCode;
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nm_exchange::link::Address;
 use nm_exchange::network::{Network, Node, NodeCounts, Role};
+use nm_model::link_transport::LinkTransport;
 use nm_model::{Failure, FailureKind};
 
 use crate::hosts::{self, Host};
@@ -17,18 +18,6 @@ const PORT_FIRST: u16 = 10_000;
 
 /// Below this the kernel gives ports to those who connect, unless it says otherwise.
 const EPHEMERAL_FIRST: u16 = 32_768;
-
-/// How links are carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transport {
-    /// TCP.
-    #[default]
-    Tcp,
-    /// Unix sockets.
-    Unix,
-    /// Shared memory.
-    Shm,
-}
 
 /// A folder for sockets that goes with this value. Its name begins with `PRIVATE` and the id of
 /// the process, so that the next run can remove those of processes that were killed.
@@ -121,7 +110,7 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
 /// If there are not enough ports.
 pub fn network(
     counts: NodeCounts,
-    transport: Transport,
+    transport: LinkTransport,
     sockets: &Path,
     hosts: &[Host],
 ) -> Result<Network, Failure> {
@@ -137,8 +126,8 @@ pub fn network(
         let host = hosts::place(hosts, role, index);
         let ip = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
         let address = match (transport, host) {
-            (Transport::Unix, None) => Address::Unix(sockets.join(format!("{role}-{index}"))),
-            (Transport::Shm, None) => Address::Shm(sockets.join(format!("{role}-{index}"))),
+            (LinkTransport::Unix, None) => Address::Unix(sockets.join(format!("{role}-{index}"))),
+            (LinkTransport::Shm, None) => Address::Shm(sockets.join(format!("{role}-{index}"))),
             _ => Address::Tcp(SocketAddr::new(ip, port())),
         };
         let replicates = matches!(role, Role::Mediator | Role::Processor);
@@ -185,9 +174,9 @@ mod tests {
     #[test]
     fn nodes_listen_here_or_on_their_hosts() {
         let counts: NodeCounts = "1-1-2-1".parse().unwrap();
-        let unix = network(counts, Transport::Unix, Path::new("/s"), &[]).unwrap();
+        let unix = network(counts, LinkTransport::Unix, Path::new("/s"), &[]).unwrap();
         assert_eq!(unix.gateway[0].address.to_string(), "unix:/s/gateway-0");
-        let shm = network(counts, Transport::Shm, Path::new("/s"), &[]).unwrap();
+        let shm = network(counts, LinkTransport::Shm, Path::new("/s"), &[]).unwrap();
         assert_eq!(shm.router[0].address.to_string(), "shm:/s/router-0");
         assert_eq!(
             shm.processor[0].replication.as_deref(),
@@ -195,7 +184,7 @@ mod tests {
         );
         assert_eq!(unix.mediator[1].replication.as_deref(), Some("unix:/s/mediator-1-replication"));
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
-        let far = network(counts, Transport::Tcp, Path::new("/s"), &hosts).unwrap();
+        let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &hosts).unwrap();
         assert!(far.mediator[1].address.to_string().starts_with("192.0.2.2:"));
         assert!(far.gateway[0].address.to_string().starts_with("192.0.2.1:"));
         assert_eq!(far.gateway[0].replication, None);

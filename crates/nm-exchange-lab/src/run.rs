@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use nm_exchange::network::{Durability, Network, Role};
 use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD};
+use nm_model::link_transport::LinkTransport;
+use nm_model::plan::EnvironmentKind;
 use nm_model::result::LatencyRound;
 use nm_model::{Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind};
 use nm_stats::Sample;
@@ -20,7 +22,7 @@ use nm_sys::clock::monotonic_ns;
 use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
-use crate::place::{self, PrivateFolder, Transport};
+use crate::place::{self, PrivateFolder};
 use crate::sla::Sla;
 use crate::supervise::{NodeEnd, Restart, Supervisor};
 
@@ -77,7 +79,7 @@ pub struct Setup {
     /// Network and load.
     pub spec: ExchangeSpec,
     /// How links are carried.
-    pub transport: Transport,
+    pub transport: LinkTransport,
     /// Variables that put the accelerator in front of the nodes of this machine; none without it.
     /// The load stays on the kernel.
     pub accelerator: Vec<(OsString, OsString)>,
@@ -128,8 +130,8 @@ impl Setup {
                 return fail(format!("{role} {index} cannot be killed at {at_s} s of {seconds} s"));
             }
         }
-        let is_local = self.transport != Transport::Tcp || !self.accelerator.is_empty();
-        if is_local && !self.hosts.is_empty() {
+        let environments = self.transport.environments();
+        if !self.hosts.is_empty() && !environments.contains(&EnvironmentKind::Ssh) {
             let message = "Unix sockets, shared memory and the accelerator do not reach other \
                            hosts; use --transport tcp";
             return fail(message.to_string());
@@ -387,7 +389,7 @@ mod tests {
     fn setup() -> Setup {
         Setup {
             spec: ExchangeSpec::default(),
-            transport: Transport::Tcp,
+            transport: LinkTransport::Tcp,
             accelerator: vec![],
             seed: 1,
             kills: vec![],
@@ -428,7 +430,7 @@ mod tests {
         let preload = ("LD_PRELOAD".into(), "/x.so".into());
         let fast = Setup { hosts: hosts.clone(), accelerator: vec![preload], ..setup() };
         refused(fast, "do not reach other hosts");
-        for transport in [Transport::Unix, Transport::Shm] {
+        for transport in [LinkTransport::Unix, LinkTransport::Shm] {
             let far = Setup { hosts: hosts.clone(), transport, ..setup() };
             refused(far, "do not reach other hosts");
         }

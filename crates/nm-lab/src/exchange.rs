@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicBool;
 
 use nm_exchange::network::Role;
 use nm_exchange_lab::load::Arrivals;
-use nm_exchange_lab::place::Transport;
 use nm_exchange_lab::run::{self, Setup};
 use nm_exchange_lab::sla::Sla;
 use nm_model::link_transport::LinkTransport;
@@ -18,8 +17,8 @@ use nm_model::result::{Round, RoundData, Statistic};
 use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::Comparability;
 use nm_model::{
-    Case, Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind, Launcher, Mode, ProbeKind,
-    Protocol, SeriesKey, Stack, StackPair,
+    Case, Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind, Launcher, ProbeKind, SeriesKey,
+    Stack, StackPair,
 };
 
 use crate::launcher::LauncherUnavailable;
@@ -75,11 +74,9 @@ pub fn setup(
     let program = std::env::current_exe().map_err(|error| {
         Failure::new(FailureKind::System, format!("cannot find this program's own file: {error}"))
     })?;
-    let transport = match stacks.client.protocol {
-        Protocol::Unix => Transport::Unix,
-        Protocol::Shm => Transport::Shm,
-        _ => Transport::Tcp,
-    };
+    let transport = LinkTransport::of_stack(stacks.client).ok_or_else(|| {
+        Failure::new(FailureKind::BadRequest, ExchangeUnavailable::Stack.to_string())
+    })?;
     let accelerator = match stacks.client.launcher {
         Some(launcher) => accelerator(launcher, &program)?,
         None => vec![],
@@ -116,15 +113,17 @@ fn accelerator(launcher: Launcher, program: &Path) -> Result<Vec<(OsString, OsSt
     Ok(set.collect())
 }
 
-/// What carries the links of a network, and what stands in front of its nodes.
+/// The stack of a series: what carries the links, and the launcher of the nodes.
 pub fn stack(setup: &Setup) -> Stack {
-    let protocol = match setup.transport {
-        Transport::Tcp => Protocol::Tcp,
-        Transport::Unix => Protocol::Unix,
-        Transport::Shm => Protocol::Shm,
-    };
-    let launcher = (!setup.accelerator.is_empty()).then_some(Launcher::Accel);
-    Stack { launcher, ..Stack::new(protocol, Mode::Epoll) }
+    setup.transport.stack()
+}
+
+/// Where the nodes run.
+pub fn environment(setup: &Setup) -> EnvironmentKind {
+    match setup.hosts.is_empty() {
+        true => EnvironmentKind::Loopback,
+        false => EnvironmentKind::Ssh,
+    }
 }
 
 /// How a series of the exchange is named.
@@ -157,7 +156,7 @@ pub fn run(
     let statistic = Statistic::RoundTripFromIntended;
     let measured = Measured {
         key: SeriesKey {
-            environment: environment(setup),
+            environment: environment(setup).name().to_string(),
             stack: stack_name(setup),
             probe: ProbeKind::Exchange,
             case: cases.first().copied().unwrap_or(Case::Whole),
@@ -181,13 +180,6 @@ pub fn run(
         samples,
     };
     Ok((measured, outcome.trouble))
-}
-
-fn environment(setup: &Setup) -> String {
-    match setup.hosts.is_empty() {
-        true => EnvironmentKind::Loopback.name().to_string(),
-        false => EnvironmentKind::Ssh.name().to_string(),
-    }
 }
 
 /// Calls that moved bytes between nodes: those of connections that have left the kernel, those of

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use nm_exchange::network::Role;
 use nm_exchange_lab::load::Arrivals;
 use nm_exchange_lab::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
+use nm_model::link_transport::LinkTransport;
 
 use crate::cli::format::FormatArgs;
 
@@ -27,34 +29,34 @@ pub enum ExchangeCommand {
     Search(SearchArgs),
     /// One node of a network, until its input ends; started by `exchange run`, or by hand.
     Node(NodeArgs),
-    /// Prove from client logs and journals that nothing was lost, doubled or reordered.
+    /// Check from client logs and journals that nothing was lost, duplicated or reordered.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR\n  \
         nearmetal exchange verify DIR --cuts 1000")]
     Verify(VerifyArgs),
     /// Kill nodes at random under load, again and again, and verify each time.
     Torture(TortureArgs),
-    /// Ask a running network who is in it, who leads, and which cell instruments belong to.
+    /// Show the members and leaders of a running network, and the cells of instruments.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange status --network network.toml\n  \
         nearmetal exchange status --folder nearmetal-out/RUN --format json\n\n\
-        Exit code: 0 all nodes are up and lead as they should, 1 not all, 4 nobody answers")]
+        Exit code: 0 all nodes are up and lead as they should, 1 not all, 4 no node answers")]
     Status(StatusArgs),
-    /// Give an instrument that was never traded to another cell of a running network.
+    /// Assign an instrument that was never traded to another cell of a running network.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
-        Exit code: 0 done, 5 refused, such as of an instrument that has traded, 4 nobody answers")]
+        Exit code: 0 done, 5 refused, such as of an instrument that has traded, 4 no node answers")]
     Assign(AssignArgs),
 }
 
-/// Which running network is meant.
+/// Selects a running network.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct RunningArgs {
     /// The network's file.
     #[arg(long, value_name = "FILE")]
     pub network: Option<PathBuf>,
-    /// Result folder of an `exchange run` that goes on.
+    /// Result folder of an `exchange run` that is still running.
     #[arg(long, value_name = "RUN")]
     pub folder: Option<PathBuf>,
 }
@@ -71,7 +73,7 @@ pub struct StatusArgs {
 pub struct AssignArgs {
     /// The instrument.
     pub instrument: u32,
-    /// The cell that it shall belong to.
+    /// The new cell of the instrument.
     pub cell: u16,
     #[command(flatten)]
     pub running: RunningArgs,
@@ -90,20 +92,13 @@ pub struct NodeArgs {
     pub network: PathBuf,
 }
 
-/// How links are carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// Unix sockets.
-    Unix,
-    /// Shared memory between nodes of this machine.
-    Shm,
-    /// TCP with the accelerator in front of the nodes.
-    Accel,
+/// The names of transports, which completions and help list as well.
+fn transport_parser() -> impl TypedValueParser<Value = LinkTransport> {
+    PossibleValuesParser::new(LinkTransport::ALL.iter().map(|transport| transport.name()))
+        .try_map(|name| name.parse::<LinkTransport>())
 }
 
-/// The network and its load, for `run` and `search` alike.
+/// The network and its load, for `run` and `search`.
 #[derive(Debug, Args)]
 pub struct NetworkArgs {
     /// Gateways, routers, mediators and transaction processors.
@@ -118,9 +113,9 @@ pub struct NetworkArgs {
     /// When a request counts as done: none, memory-quorum or disk-quorum.
     #[arg(long, default_value = "none")]
     pub durability: Durability,
-    /// What carries the links.
-    #[arg(long, value_enum, default_value = "tcp")]
-    pub transport: Transport,
+    /// What carries the links: TCP, Unix sockets, shared memory, or TCP between accelerated nodes.
+    #[arg(long, default_value = "tcp", value_parser = transport_parser())]
+    pub transport: LinkTransport,
     /// Orders of the load: default, exchange-core or monterey.
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub mix: OrderMix,
@@ -136,7 +131,7 @@ pub struct NetworkArgs {
     /// Folder on each of the hosts for journals.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/nearmetal-exchange")]
     pub host_data: PathBuf,
-    /// Folder for the result; made anew.
+    /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
@@ -157,17 +152,16 @@ pub struct RunArgs {
     /// Keep the client's log and journals of each round, for `exchange verify`.
     #[arg(long)]
     pub record: bool,
-    /// How requests follow each other: even, poisson or bursts.
+    /// Arrival process of requests: even, poisson or bursts.
     #[arg(long, default_value = "poisson", value_name = "NAME")]
     pub arrivals: Arrivals,
-    /// Write what is asked in the first round, and when, into a file.
+    /// Record the requests of the first round, with their times, in a file.
     #[arg(long, value_name = "FILE")]
     pub record_flow: Option<PathBuf>,
-    /// Ask in each round what such a file says, when it says.
+    /// Replay the requests of such a file in each round.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "arrivals", "mix"])]
     pub replay_flow: Option<PathBuf>,
-    /// Let the load generator stand still for so long in the middle of a round, ms: a test of the
-    /// figures themselves.
+    /// Stall the load generator for this time in the middle of a round, ms: a test of the figures.
     #[arg(long, value_name = "MS")]
     pub stall: Option<f64>,
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
@@ -185,10 +179,10 @@ pub struct SearchArgs {
     /// Highest rate that is tried.
     #[arg(long, default_value_t = 1e6, value_name = "RATE")]
     pub to: f64,
-    /// How often both ends of the bracket are tried.
+    /// Rounds at each end of the bracket.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// How close the ends of the bracket shall be, %.
+    /// Largest distance between the ends of the bracket, %.
     #[arg(long, default_value_t = 8.0, value_name = "PERCENT")]
     pub within: f64,
     #[command(flatten)]
@@ -215,7 +209,7 @@ pub struct TortureArgs {
     /// Only nodes of this class; all in turn if not given.
     #[arg(long)]
     pub role: Option<Role>,
-    /// Folder for what trials leave; those that found nothing are removed.
+    /// Folder for logs and journals of trials; those of trials without violations are removed.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-torture")]
     pub out: PathBuf,
     #[command(flatten)]
@@ -227,11 +221,11 @@ pub struct VerifyArgs {
     /// Folder of a run that was recorded, or of one of its rounds.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// Replay each cell's journal also from a snapshot at so many random places.
+    /// Replay each cell's journal also from snapshots at this number of random positions.
     #[arg(long, default_value_t = 0, value_name = "N",
         value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub cuts: u32,
-    /// Seed of these places.
+    /// Seed of these positions.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]

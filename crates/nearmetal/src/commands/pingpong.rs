@@ -6,7 +6,7 @@ use nm_model::words::UnknownWord;
 use nm_model::{ProbeSpec, Protocol, StackPair};
 use nm_report::sfnt;
 
-use super::remote;
+use super::standalone;
 use crate::cli::standalone::PingpongClientArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -15,7 +15,8 @@ use crate::output;
 const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
 
 pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
-    let (stack, address) = (remote::given(args.stack.as_deref())?, remote::given(args.address)?);
+    let (stack, address) =
+        (standalone::required(args.stack.as_deref())?, standalone::required(args.address)?);
     let stacks = stacks(stack, args)?;
     let is_datagram = matches!(stacks.on_the_wire(), Protocol::Udp | Protocol::Multicast);
     let sizes = match (args.sizes.is_empty(), is_datagram) {
@@ -33,20 +34,21 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         percentiles: args.percentile.clone(),
     });
     probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
-    let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.rounds)?;
+    let run = standalone::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);
-        output::data(&sfnt::text(&result, percentile))?;
-        return Ok(remote::exit(&result));
+        output::data(&sfnt::text(&run.result, percentile))?;
+    } else {
+        run.show(args.common.format.format)?;
     }
-    remote::show(&result, report.as_deref(), args.common.format.format)
+    Ok(run.completion_exit())
 }
 
-/// `tcp` with the flags' way of waiting, a whole stack such as `tcp-epoll-spin`, or the client's
-/// and the server's with a colon between them.
+/// `tcp` with the mode that the flags select, a complete stack such as `tcp-epoll-spin`, or the
+/// client's and the server's with a colon between them.
 fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
     if let Ok(protocol) = stack.parse::<Protocol>() {
-        return Ok(remote::stacks(protocol, &args.common));
+        return Ok(standalone::stacks(protocol, &args.common));
     }
     if !stack.contains('-') {
         let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
@@ -63,5 +65,5 @@ fn stacks(stack: &str, args: &PingpongClientArgs) -> Result<StackPair> {
     if stack.contains(':') {
         return Ok(pair);
     }
-    Ok(remote::with_server_mode(client, &args.common))
+    Ok(standalone::with_server_mode(client, &args.common))
 }

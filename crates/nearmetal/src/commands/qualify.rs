@@ -1,28 +1,20 @@
 //! `nearmetal qualify`: plan, campaign, verdict, report.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
-use jiff::Timestamp;
 use nm_lab::affinity::Affinity;
 use nm_lab::resolve;
 use nm_lab::trial::Options;
 use nm_model::plan::EnvironmentKind;
-use nm_model::result::RunState;
 use nm_model::words::UnknownWord;
-use nm_model::{Campaign, Failure, Launcher, Mode, Plan, ProbeKind, Protocol, StackPair};
-use nm_report::folder::{ResultFolder, file_name};
-use nm_report::terminal;
+use nm_model::{
+    Campaign, Failure, Launcher, Mode, Plan, ProbeKind, Protocol, RowId, StackPair, Trial,
+};
 
-use super::campaign;
+use crate::campaign::environments::EnvironmentPool;
+use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::QualifyArgs;
-use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
-use crate::recorder::Recorder;
-use crate::{interrupt, output, plans};
-
-/// Where results go unless `--out` says otherwise.
-const OUT: &str = "nearmetal-out";
+use crate::{output, plans};
 
 pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let mut plan = plans::load(&args.plan)?;
@@ -40,51 +32,44 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         output::data(&listing(&campaign))?;
         return Ok(Exit::Pass);
     }
-    let interrupted = interrupt::flag()?;
-    let started = Timestamp::now();
-    let (name, folder) = make_folder(args.out.as_ref(), started)?;
-    let mut recorder = Recorder::new(&name, &seconds(started), Some(folder.clone()));
-    recorder.plan(&campaign);
-    let seed = campaign.plan.seed;
-    let options = Options { affinity, raw_samples: args.raw, ..Options::new(seed) };
-    let is_whole = campaign::run(&campaign, &options, args.ipv6, &mut recorder, &interrupted)?;
-    let state = if is_whole { RunState::Complete } else { RunState::Interrupted };
-    let result = recorder.finish(state, options.started.elapsed().as_secs_f64())?;
-    match args.format.format {
-        Format::Json => output::json(&result)?,
-        Format::Text => {
-            let report = folder.report().display().to_string();
-            output::data(&terminal::summary(&result, &output::style(), Some(&report)))?;
+    let name = Name::WithTime(nm_host::facts().host.name);
+    let destination = Destination::folder_or_new(args.out.as_deref());
+    let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
+    let mut runner = Runner::begin(name, destination, options, OnFailure::Continue)?;
+    runner.recorder.plan(&campaign);
+    run_trials(&mut runner, &campaign, args.ipv6)?;
+    let run = runner.finish()?;
+    run.show(args.format.format)?;
+    if run.is_complete() && run.result.series.is_empty() {
+        let report = run.report.unwrap_or_default();
+        let message = format!("nothing could be measured; the reasons are in {}", report.display());
+        return Err(Stop::with(Exit::Environment, message));
+    }
+    Ok(run.verdict_exit())
+}
+
+/// Runs every trial, unless the user ends the run.
+fn run_trials(runner: &mut Runner, campaign: &Campaign, use_ipv6: bool) -> Result<()> {
+    runner.show_progress(campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum());
+    let mut environments = EnvironmentPool::new(use_ipv6);
+    for trial in &campaign.trials {
+        let Trial { environment, stack, probe, round } = trial;
+        let (round, rounds) = (round + 1, campaign.plan.rounds);
+        let label = format!("round {round}/{rounds}  {environment}/{stack} {}", probe.kind());
+        let mut row = RowId::of_trial(trial);
+        if probe.kind() == ProbeKind::Exchange {
+            row = row.with_case(probe.cases().first().copied());
+        }
+        let goes_on = runner
+            .trial(&label, &row, probe.duration_s(), |context| environments.run(trial, context))?;
+        if !goes_on {
+            break;
         }
     }
-    if !is_whole {
-        return Ok(Exit::Interrupted);
-    }
-    if result.series.is_empty() {
-        return Err(Stop::with(
-            Exit::Environment,
-            format!("nothing could be measured; {} says why", folder.report().display()),
-        ));
-    }
-    Ok(result.outcome.into())
+    Ok(())
 }
 
-fn seconds(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// The result folder: the one asked for, or one named by time and host.
-fn make_folder(out: Option<&PathBuf>, at: Timestamp) -> Result<(String, ResultFolder)> {
-    let host = nm_host::facts().host.name;
-    let name = file_name(&format!("{}-{host}", at.strftime("%Y%m%dT%H%M%SZ")));
-    let folder = match out {
-        Some(path) => ResultFolder::at(path)?,
-        None => ResultFolder::create(OUT.as_ref(), &name)?,
-    };
-    Ok((name, folder))
-}
-
-/// The rows of a campaign as they would run, and those that would not.
+/// The rows of a campaign, and those that are not available.
 fn listing(campaign: &Campaign) -> String {
     let plan = &campaign.plan;
     let mut text = format!(
@@ -105,7 +90,7 @@ fn listing(campaign: &Campaign) -> String {
     text
 }
 
-/// Words of `--only`: of each kind that is named, a row must have one.
+/// The filters of `--only`. A row must match one filter of each kind that is given.
 #[derive(Debug, Default)]
 struct Only {
     environments: Vec<EnvironmentKind>,
@@ -142,7 +127,7 @@ impl Only {
     }
 
     fn takes(&self, stack: &StackPair) -> bool {
-        let is_meant = |word: &String| {
+        let is_match = |word: &String| {
             let ends = [stack.client, stack.server];
             *word == stack.to_string()
                 || ends.iter().any(|end| {
@@ -150,10 +135,10 @@ impl Only {
                     launcher || end.protocol.name() == word || end.mode.name() == word
                 })
         };
-        self.stacks.is_empty() || self.stacks.iter().any(is_meant)
+        self.stacks.is_empty() || self.stacks.iter().any(is_match)
     }
 
-    /// Takes the other rows out of the plan, and targets and comparisons that speak of them only.
+    /// Removes the other rows from the plan, and targets and comparisons of these rows only.
     fn apply(&self, plan: &mut Plan) -> Result<()> {
         for block in &mut plan.trials {
             let environments = &self.environments;
@@ -172,7 +157,7 @@ impl Only {
                 plan.name
             )));
         }
-        let places: Vec<String> = plan
+        let rows: Vec<String> = plan
             .trials
             .iter()
             .flat_map(|b| b.environments.iter().map(move |e| (e, b)))
@@ -180,19 +165,21 @@ impl Only {
                 b.stacks.iter().map(move |stack| format!("{e}/{}", b.probe.stack_name(stack)))
             })
             .collect();
-        let speaks = |on: &str| {
+        let has_row = |on: &str| {
             let selector = nm_judge::Selector::new(on);
-            places.iter().any(|place| {
-                let (environment, stack) = place.split_once('/').unwrap_or((place, ""));
+            rows.iter().any(|row| {
+                let (environment, stack) = row.split_once('/').unwrap_or((row, ""));
                 selector.takes(environment, stack)
             })
         };
         let probes: Vec<ProbeKind> = plan.trials.iter().map(|b| b.probe.kind()).collect();
         plan.targets.retain(|target| {
-            speaks(&target.on) && target.probe.is_none_or(|probe| probes.contains(&probe))
+            has_row(&target.on) && target.probe.is_none_or(|probe| probes.contains(&probe))
         });
-        plan.comparisons.retain(|both| {
-            [&both.a, &both.b].iter().all(|side| side.starts_with("reference:") || speaks(side))
+        plan.comparisons.retain(|comparison| {
+            [&comparison.a, &comparison.b]
+                .iter()
+                .all(|side| side.starts_with("reference:") || has_row(side))
         });
         Ok(())
     }
@@ -212,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_one_kind_add_up_and_kinds_narrow_down() {
+    fn filters_of_one_kind_add_up_and_kinds_intersect() {
         assert_eq!(rows(&["netns", "tcp-spin", "pingpong"]), ["netns/tcp-spin pingpong"]);
         let udp = rows(&["udp", "netns", "bridge"]);
         assert!(udp.len() >= 2 && udp.iter().all(|row| row.contains("/udp-")), "{udp:?}");
@@ -222,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_leaves_nothing_says_so() {
+    fn filter_without_rows_is_refused() {
         let mut plan = plans::load("quick").unwrap();
         let only = Only::parse(&["vm".to_string()]).unwrap();
         assert!(only.apply(&mut plan).unwrap_err().to_string().contains("leaves no row"));

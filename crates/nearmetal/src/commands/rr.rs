@@ -4,12 +4,12 @@ use anyhow::Result;
 use nm_model::ProbeSpec;
 use nm_model::probe::RrSpec;
 
-use super::remote;
+use super::standalone;
 use crate::cli::standalone::RrClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &RrClientArgs) -> Result<Exit> {
-    let address = remote::given(args.address)?;
+    let address = standalone::required(args.address)?;
     let probe = ProbeSpec::Rr(RrSpec {
         rate_per_s: (!args.closed).then_some(args.rate),
         seconds: args.seconds,
@@ -17,8 +17,9 @@ pub fn run(args: &RrClientArgs) -> Result<Exit> {
         deadline_ms: args.deadline,
         ..RrSpec::default()
     });
-    let stacks = remote::stacks(args.protocol, &args.common);
+    let stacks = standalone::stacks(args.protocol, &args.common);
     probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
-    let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.repeat)?;
-    remote::show(&result, report.as_deref(), args.common.format.format)
+    let run = standalone::measure(&args.common, address, stacks, &probe, args.repeat)?;
+    run.show(args.common.format.format)?;
+    Ok(run.completion_exit())
 }

@@ -4,12 +4,12 @@ use anyhow::Result;
 use nm_model::ProbeSpec;
 use nm_model::probe::StreamSpec;
 
-use super::remote;
+use super::standalone;
 use crate::cli::standalone::StreamClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &StreamClientArgs) -> Result<Exit> {
-    let address = remote::given(args.address)?;
+    let address = standalone::required(args.address)?;
     let by_preset = args.preset.map(|preset| preset.write_bytes());
     let defaults = StreamSpec::default();
     let probe = ProbeSpec::Stream(StreamSpec {
@@ -22,8 +22,9 @@ pub fn run(args: &StreamClientArgs) -> Result<Exit> {
         preset: args.preset,
         max_cv_percent: args.max_cv,
     });
-    let stacks = remote::stacks(args.protocol, &args.common);
+    let stacks = standalone::stacks(args.protocol, &args.common);
     probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
-    let (result, report) = remote::measure(&args.common, address, stacks, &probe, args.repeat)?;
-    remote::show(&result, report.as_deref(), args.common.format.format)
+    let run = standalone::measure(&args.common, address, stacks, &probe, args.repeat)?;
+    run.show(args.common.format.format)?;
+    Ok(run.completion_exit())
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use nm_exchange::network::{Network, Role};
 use nm_exchange::node::{self, NodeEvent};
 use nm_exchange_lab::load::{Generator, Pace, Settings};
-use nm_exchange_lab::place::{self, Transport};
+use nm_exchange_lab::place;
+use nm_model::link_transport::LinkTransport;
 use nm_sys::clock::Deadline;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -18,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn a_network_over_shared_memory_answers_everything() {
     let folder = tempfile::tempdir().unwrap();
     let counts = "2-2-2-2".parse().unwrap();
-    let network: Network = place::network(counts, Transport::Shm, folder.path(), &[]).unwrap();
+    let network: Network = place::network(counts, LinkTransport::Shm, folder.path(), &[]).unwrap();
     let ready = AtomicUsize::new(0);
     let stops: BTreeMap<(Role, usize), (UnixStream, UnixStream)> =
         network.all().map(|(r, i, _)| ((r, i), UnixStream::pair().unwrap())).collect();

@@ -1,8 +1,9 @@
-//! `nearmetal exchange`: the commands of the exchange, each in a file of its own.
+//! `nearmetal exchange`: the commands of the exchange, one file each.
 
 mod node;
 mod run;
 mod search;
+mod setup;
 mod status;
 mod torture;
 mod verify;

@@ -1,5 +1,5 @@
-//! `nearmetal exchange node`: one node, which tells what happens as lines of JSON and ends when its
-//! input does.
+//! `nearmetal exchange node`: one node, which writes its events as lines of JSON and ends when its input
+//! does.
 
 use std::io::stdin;
 use std::os::fd::AsFd;
@@ -15,14 +15,14 @@ use crate::output;
 /// Runs a node until its input ends.
 pub fn run(args: &NodeArgs) -> Result<Exit> {
     let network = Network::read(&args.network).map_err(Stop::usage)?;
-    let mut say = |notice: &NodeEvent| {
+    let mut write_notice = |notice: &Notice| {
         if let Ok(line) = serde_json::to_string(notice) {
-            // Whoever started it may have gone; then its input has ended, too.
+            // If the reader has ended, the input of this node has ended as well.
             let _ = output::data(&(line + "\n"));
         }
     };
     let stop = stdin();
-    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut say)?;
-    say(&NodeEvent::Stopped(ended));
+    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut write_notice)?;
+    write_notice(&Notice::End(ended));
     Ok(Exit::Pass)
 }

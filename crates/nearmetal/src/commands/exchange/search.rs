@@ -1,16 +1,20 @@
 //! `nearmetal exchange search`: the highest rate of a network that keeps the limit.
 
+use std::path::Path;
+use std::result::Result as StdResult;
+
 use anyhow::Result;
+use nm_exchange_lab::run::Setup;
 use nm_exchange_lab::search::{self, Bracket, Plan, Tried};
 use nm_exchange_lab::sla::Sla;
-use nm_model::FailureKind;
-use nm_model::result::{RoundData, RunState};
-use nm_report::terminal;
+use nm_model::result::RoundData;
 use serde::Serialize;
 
-use super::run::{self, Run, cancelled, of_round, row_of, setup};
+use crate::campaign::trial::{Completed, TrialResult};
+use crate::campaign::{Runner, exchange_round};
 use crate::cli::exchange::SearchArgs;
 use crate::cli::format::Format;
+use crate::commands::exchange::setup;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -18,6 +22,26 @@ use crate::output;
 const PUBLISHED_PER_MEDIATOR: f64 = 5_000.0;
 
 pub fn run(args: &SearchArgs) -> Result<Exit> {
+    let plan = search_plan(args)?;
+    let base = setup::from_args(&args.network, plan.start_per_s)?;
+    // Without targets: rates above the bracket are expected to break the limit.
+    let row = setup::plan(&base, plan.repeats, None)?;
+    let mut runner = setup::begin(&args.network, &base, row, false)?;
+    let found = run_rounds(&mut runner, &plan, &base, args.network.limit)?;
+    let sentence = found.as_ref().map(|bracket| sentence(bracket, args.network.limit));
+    if let Some(sentence) = &sentence {
+        runner.recorder.note("search", sentence);
+    }
+    let run = runner.finish()?;
+    let Some((bracket, sentence)) = found.zip(sentence) else { return Ok(Exit::Interrupted) };
+    match args.network.format.format {
+        Format::Json => output::json(&report(&bracket, args.network.limit))?,
+        Format::Text => output::data(&format!("{sentence}\n\n{}", run.summary()))?,
+    }
+    Ok(if bracket.carried.is_some() { Exit::Pass } else { Exit::Fail })
+}
+
+fn search_plan(args: &SearchArgs) -> Result<Plan> {
     let mediators = f64::from(args.network.nodes.mediators());
     let start_per_s = args.from.unwrap_or(PUBLISHED_PER_MEDIATOR * mediators);
     if !(start_per_s >= 10.0 && args.to >= start_per_s && args.to <= 1e7) {
@@ -31,65 +55,62 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
         return Err(Stop::usage(format!("--within {} is not possible: 0.5 to 100 %", args.within)));
     }
     let ratio = 1.0 + args.within / 100.0;
-    let repeats = args.rounds;
-    let plan = Plan { start_per_s, most_per_s: args.to, ratio, repeats, ..Plan::default() };
-    let base = setup(&args.network, start_per_s)?;
-    let sla = Sla::of_ms(args.network.limit);
-    // The bracket is the verdict: rates above it are meant to break the limit.
-    let row = run::plan(&base, repeats, None)?;
-    let mut run = Run::begin(&args.network, &base, row, false)?;
-    let mut number = 0;
-    let found = search::search(&plan, |rate_per_s| {
-        if run.is_interrupted() {
-            return Err(cancelled().into());
-        }
-        let mut setup = of_round(&base, &run.path, number);
-        setup.spec.rate_per_s = rate_per_s;
-        let (measured, trouble) =
-            nm_lab::exchange::run(&setup, number, &run.options, &run.interrupted)?;
-        number += 1;
-        let judged = match &measured.round.data {
-            RoundData::Latency(data) => sla.judge(data),
-            RoundData::Throughput(_) => Err("it has no round trips".to_string()),
-        };
-        let words =
-            judged.as_ref().err().map_or("kept".to_string(), |why| format!("broken: {why}"));
-        output::message(&format!("{rate_per_s:.0}/s  {words}"));
-        let row = row_of(&measured);
-        run.recorder.add(vec![measured])?;
-        for reason in trouble {
-            run.recorder.failed(row.clone(), reason)?;
-        }
-        anyhow::Ok(judged.is_ok())
-    });
-    let (state, bracket) = match found {
-        Ok(bracket) => (RunState::Complete, Some(bracket)),
-        Err(error) => {
-            let kind = error.downcast_ref::<nm_model::Failure>().map(|failure| failure.kind);
-            match kind {
-                Some(FailureKind::Cancelled) => (RunState::Interrupted, None),
-                _ => return Err(error),
-            }
-        }
-    };
-    let sentence = bracket.as_ref().map(|bracket| sentence(bracket, args.network.limit));
-    if let Some(sentence) = &sentence {
-        run.recorder.note("search", sentence);
-    }
-    let result = run.recorder.finish(state, run.options.started.elapsed().as_secs_f64())?;
-    let Some((bracket, sentence)) = bracket.zip(sentence) else { return Ok(Exit::Interrupted) };
-    match args.network.format.format {
-        Format::Json => output::json(&told(&bracket, args.network.limit))?,
-        Format::Text => {
-            let report = run.path.join(nm_report::folder::REPORT).display().to_string();
-            let summary = terminal::summary(&result, &output::style(), Some(&report));
-            output::data(&format!("{sentence}\n\n{summary}"))?;
-        }
-    }
-    Ok(if bracket.carried.is_some() { Exit::Pass } else { Exit::Fail })
+    Ok(Plan { start_per_s, most_per_s: args.to, ratio, repeats: args.rounds, ..Plan::default() })
 }
 
-/// What was found, in words.
+/// Why a search ended without a bracket.
+#[derive(Debug, thiserror::Error)]
+enum SearchEnd {
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
+}
+
+/// Runs the rounds of a search; no bracket if the user ended it.
+fn run_rounds(
+    runner: &mut Runner,
+    plan: &Plan,
+    base: &Setup,
+    limit_ms: f64,
+) -> Result<Option<Bracket>> {
+    let sla = Sla::of_ms(limit_ms);
+    let mut round = 0;
+    let found = search::search(plan, |rate_per_s| {
+        let mut is_kept = false;
+        let row = exchange_round::row(base, round);
+        let goes_on = runner.trial("", &row, 0.0, |context| {
+            let folder = context.folder.unwrap_or(Path::new(""));
+            let mut setup = setup::of_round(base, folder, round);
+            setup.spec.rate_per_s = rate_per_s;
+            let result = exchange_round::run(&setup, round, context);
+            if let TrialResult::Completed(completed) = &result {
+                let judged = judge(&sla, completed);
+                is_kept = judged.is_ok();
+                let text = judged.map_or_else(|why| format!("broken: {why}"), |()| "kept".into());
+                context.message(&format!("{rate_per_s:.0}/s  {text}"));
+            }
+            result
+        })?;
+        round += 1;
+        if goes_on { Ok(is_kept) } else { Err(SearchEnd::Interrupted) }
+    });
+    match found {
+        Ok(bracket) => Ok(Some(bracket)),
+        Err(SearchEnd::Interrupted) => Ok(None),
+        Err(SearchEnd::Failed(error)) => Err(error),
+    }
+}
+
+/// Whether the only round that was measured keeps the limit, or why not.
+fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), String> {
+    match completed.measured.first().map(|measured| &measured.round.data) {
+        Some(RoundData::Latency(data)) => sla.judge(data).map_err(|why| why.to_string()),
+        _ => Err("it has no round trips".to_string()),
+    }
+}
+
+/// The bracket as a sentence.
 fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
     let times = |tried: &Tried| format!("in {} of {} rounds", tried.kept, tried.rounds);
     let mut text = match (&bracket.carried, &bracket.broken) {
@@ -121,29 +142,29 @@ fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct SearchReport {
     limit_ms: f64,
     carried_per_s: Option<f64>,
     not_carried_per_s: Option<f64>,
     sure: Option<f64>,
     is_done: bool,
-    tried: Vec<ToldRate>,
+    tried: Vec<RateReport>,
 }
 
 #[derive(Serialize)]
-struct ToldRate {
+struct RateReport {
     rate_per_s: f64,
     rounds: u32,
     kept: u32,
 }
 
-fn told(bracket: &Bracket, limit_ms: f64) -> Told {
-    let rate = |tried: &Tried| ToldRate {
+fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {
+    let rate = |tried: &Tried| RateReport {
         rate_per_s: tried.rate_per_s,
         rounds: tried.rounds,
         kept: tried.kept,
     };
-    Told {
+    SearchReport {
         limit_ms,
         carried_per_s: bracket.carried.map(|tried| tried.rate_per_s),
         not_carried_per_s: bracket.broken.map(|tried| tried.rate_per_s),

@@ -1,5 +1,5 @@
-//! `nearmetal exchange status` and `assign`: a running network is asked who is in it and who leads,
-//! and told which cell an instrument shall belong to.
+//! `nearmetal exchange status` and `assign`: shows the members and leaders of a running network, and
+//! assigns an instrument to another cell.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// How long a change of the map may take.
 const ASSIGN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Shows how a network is.
+/// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.running)?;
     let status = admin::status(&network, ANSWER_LIMIT)?;
@@ -35,7 +35,7 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     Ok(if status.is_healthy() { Exit::Pass } else { Exit::Fail })
 }
 
-/// Gives an instrument to a cell.
+/// Assigns an instrument to a cell.
 pub fn assign(args: &AssignArgs) -> Result<Exit> {
     let network = network(&args.running)?;
     let AssignArgs { instrument, cell, .. } = *args;
@@ -57,12 +57,12 @@ fn network(running: &RunningArgs) -> Result<Network> {
     let file = match (&running.network, &running.folder) {
         (Some(file), _) => file.clone(),
         (None, Some(folder)) => newest(folder)?,
-        (None, None) => return Err(Stop::usage("say --network or --folder")),
+        (None, None) => return Err(Stop::usage("give --network or --folder")),
     };
     Network::read(&file).map_err(Stop::usage)
 }
 
-/// The network's file of the round of a run that goes on: the last one that has one.
+/// The network file of the current round of a run: the newest one.
 fn newest(run: &Path) -> Result<PathBuf> {
     let file = |folder: &Path| Some(folder.join("network.toml")).filter(|file| file.is_file());
     if let Some(file) = file(run) {
@@ -133,13 +133,13 @@ fn map_line(status: &NetworkStatus) -> String {
         let word = if at == 0 { " but" } else { "," };
         let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);
     }
-    if let Some(change) = status.pending_move {
-        let _ = write!(line, "; {} is on its way to cell {}", change.instrument, change.cell);
+    if let Some(change) = status.on_its_way {
+        let _ = write!(line, "; {} is being moved to cell {}", change.instrument, change.cell);
     }
     line
 }
 
-/// How often a node has started, and since when it is as it is.
+/// Number of starts of a node, and since when it has its present state.
 fn history(node: &NodeStatus) -> String {
     let since = node.since_unix_ms.and_then(|ms| Timestamp::from_millisecond(ms as i64).ok());
     let since = since.map(|since| format!(" since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));

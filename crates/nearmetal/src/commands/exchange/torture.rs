@@ -1,4 +1,4 @@
-//! `nearmetal exchange torture`: nodes killed at random under load, and the proof after each.
+//! `nearmetal exchange torture`: nodes killed at random under load, and verification after each trial.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +13,11 @@ use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackP
 use nm_report::table::{Table, Tone};
 use serde::Serialize;
 
+use crate::campaign::interrupt;
 use crate::cli::exchange::TortureArgs;
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
-use crate::{interrupt, output};
+use crate::output;
 
 /// Load before the measurement, ms.
 const WARMUP_MS: u64 = 200;
@@ -24,9 +25,9 @@ const WARMUP_MS: u64 = 200;
 /// Places in each cell's journal from which it is replayed.
 const CUTS: u32 = 5;
 
-/// What a trial came to.
+/// Result of a trial.
 #[derive(Debug, Serialize)]
-struct Ended {
+struct TrialReport {
     trial: u32,
     nodes: String,
     durability: String,
@@ -34,7 +35,7 @@ struct Ended {
     answered: u64,
     unanswered: u64,
     back_ms: Vec<f64>,
-    /// What is wrong, as sentences.
+    /// Violations as sentences.
     violations: Vec<String>,
 }
 
@@ -42,7 +43,7 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
     let wanted = Wanted { durability: args.durability, role: args.role };
     if torture::promises(wanted).is_empty() {
         return Err(Stop::usage(
-            "without durability nothing is promised about a mediator that dies; choose another \
+            "without durability nothing is guaranteed about a mediator that dies; choose another \
              --durability or --role",
         ));
     }
@@ -53,17 +54,17 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
             break;
         }
         let Some(trial) = torture::draw(args.seed, number, wanted, args.seconds) else { break };
-        let ended = match one(args, &trial, &interrupted) {
+        let ended = match run_trial(args, &trial, &interrupted) {
             Ok(ended) => ended,
             Err(failure) if failure.kind == FailureKind::Cancelled => break,
-            // A network that does not come back is a finding, too.
+            // A network that does not recover is a violation as well.
             Err(failure) if failure.kind == FailureKind::Peer => failed(&trial, &failure),
             Err(failure) => return Err(failure.into()),
         };
         output::message(&line(&ended, args.trials));
         all.push(ended);
     }
-    // Goes only if it is empty: trials that found nothing have left nothing.
+    // Removed only if it is empty: trials without violations leave no files.
     let _ = fs::remove_dir(&args.out);
     let violated = all.iter().filter(|ended| !ended.violations.is_empty()).count();
     match args.format.format {
@@ -76,7 +77,11 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
     Ok(if violated == 0 { Exit::Pass } else { Exit::Fail })
 }
 
-fn one(args: &TortureArgs, trial: &Trial, cancel: &AtomicBool) -> Result<Ended, Failure> {
+fn run_trial(
+    args: &TortureArgs,
+    trial: &Trial,
+    cancel: &AtomicBool,
+) -> Result<TrialReport, Failure> {
     let spec = ExchangeSpec {
         nodes: trial.nodes,
         rate_per_s: args.rate,
@@ -94,21 +99,21 @@ fn one(args: &TortureArgs, trial: &Trial, cancel: &AtomicBool) -> Result<Ended, 
     let outcome = run::round(&setup, cancel)?;
     let cuts = Cuts { count: CUTS, seed: trial.seed };
     let findings = verify::folder_cut(&folder, cuts)?;
-    let told = outcome.latency.exchange.unwrap_or_default();
+    let exchange = outcome.latency.exchange.unwrap_or_default();
     let mut violations: Vec<String> = findings.sentences.clone();
     if violations.is_empty() && !findings.is_clean() {
-        violations.push("there are violations without words".to_string());
+        violations.push("violations without a description".to_string());
     }
     if outcome.latency.lost > 0 {
         violations.push(format!("{} requests were never answered", outcome.latency.lost));
     }
     violations.extend(outcome.trouble);
-    let ended = Ended {
+    let ended = TrialReport {
         answered: findings.answered,
         unanswered: outcome.latency.lost,
-        back_ms: told.faults.iter().filter_map(|fault| fault.back_ms).collect(),
+        back_ms: exchange.faults.iter().filter_map(|fault| fault.back_ms).collect(),
         violations,
-        ..named(trial)
+        ..empty_report(trial)
     };
     if ended.violations.is_empty() {
         remove(&folder)?;
@@ -123,8 +128,8 @@ fn remove(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-fn named(trial: &Trial) -> Ended {
-    Ended {
+fn empty_report(trial: &Trial) -> TrialReport {
+    TrialReport {
         trial: trial.number,
         nodes: trial.nodes.to_string(),
         durability: trial.durability.to_string(),
@@ -136,15 +141,15 @@ fn named(trial: &Trial) -> Ended {
     }
 }
 
-fn failed(trial: &Trial, failure: &Failure) -> Ended {
-    Ended { violations: vec![failure.to_string()], ..named(trial) }
+fn failed(trial: &Trial, failure: &Failure) -> TrialReport {
+    TrialReport { violations: vec![failure.to_string()], ..empty_report(trial) }
 }
 
-fn line(ended: &Ended, trials: u32) -> String {
+fn line(ended: &TrialReport, trials: u32) -> String {
     let back: Vec<String> = ended.back_ms.iter().map(|ms| format!("{ms:.0} ms")).collect();
     let found = match ended.violations.first() {
-        None => "nothing wrong".to_string(),
-        Some(first) => format!("{} wrong, such as {first}", ended.violations.len()),
+        None => "no violation".to_string(),
+        Some(first) => format!("{} violations, such as {first}", ended.violations.len()),
     };
     format!(
         "{}/{trials}  {} {} kill {}  back after {}  {found}",
@@ -156,9 +161,9 @@ fn line(ended: &Ended, trials: u32) -> String {
     )
 }
 
-/// Trials by durability and classes of the nodes that were killed, with the time back of each node.
-fn summary(all: &[Ended], violated: usize, args: &TortureArgs) -> String {
-    let mut groups: BTreeMap<(&str, String), Vec<&Ended>> = BTreeMap::new();
+/// Trials by durability and classes of the killed nodes, with their recovery times.
+fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
+    let mut groups: BTreeMap<(&str, String), Vec<&TrialReport>> = BTreeMap::new();
     for ended in all {
         groups.entry((&ended.durability, ended.killed.join(" + "))).or_default().push(ended);
     }
@@ -166,20 +171,20 @@ fn summary(all: &[Ended], violated: usize, args: &TortureArgs) -> String {
         "",
         &["durability", "killed", "#trials", "#answered", "#wrong", "#back, ms (median)", "#worst"],
     );
-    for ((durability, class), of_it) in groups {
+    for ((durability, class), trials) in groups {
         let mut back: Vec<f64> =
-            of_it.iter().flat_map(|ended| ended.back_ms.iter().copied()).collect();
+            trials.iter().flat_map(|ended| ended.back_ms.iter().copied()).collect();
         back.sort_by(f64::total_cmp);
         let ms = |ms: Option<&f64>| ms.map_or("n/a".to_string(), |ms| format!("{ms:.0}"));
-        let wrong = of_it.iter().filter(|ended| !ended.violations.is_empty()).count();
-        let answered: u64 = of_it.iter().map(|ended| ended.answered).sum();
+        let wrong = trials.iter().filter(|ended| !ended.violations.is_empty()).count();
+        let answered: u64 = trials.iter().map(|ended| ended.answered).sum();
         let tone = if wrong == 0 { Tone::Plain } else { Tone::Bad };
         table.push(
             tone,
             vec![
                 durability.to_string(),
                 class,
-                of_it.len().to_string(),
+                trials.len().to_string(),
                 answered.to_string(),
                 wrong.to_string(),
                 ms(back.get(back.len() / 2)),

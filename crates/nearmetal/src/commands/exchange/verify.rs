@@ -1,4 +1,5 @@
-//! `nearmetal exchange verify`: the proof, after a run, from what clients and replicas wrote down.
+//! `nearmetal exchange verify`: checks after a run, from the client log and the journals of the
+//! replicas, that every guarantee was kept.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
-/// One folder with what was found in it.
+/// One folder and its findings.
 #[derive(Debug, Serialize)]
 struct Checked {
     folder: PathBuf,
@@ -70,7 +71,7 @@ fn text(checked: &Checked) -> String {
     let verdict = if checked.is_clean {
         style.tone(Tone::Good, "nothing lost, doubled or reordered")
     } else {
-        style.tone(Tone::Bad, "the network broke its word")
+        style.tone(Tone::Bad, "the network violated its guarantees")
     };
     let mut text = format!("{}: {verdict}\n", folder.display());
     let mut line = |what: &str, value: String| {

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one asks the run to end and keep what it has, the second ends it at once.
+//! Ctrl-C: the first one ends the run and keeps its result so far, the second ends the process.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use crate::exit::Exit;
 pub fn flag() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // Order matters: the shutdown looks at the flag before this signal sets it.
+        // Handlers run in this order: the shutdown reads the flag before the same signal sets it.
         let code = i32::from(Exit::Interrupted.code());
         flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))?;
         flag::register(signal, Arc::clone(&interrupted))?;

@@ -1,16 +1,20 @@
 //! Progress on a terminal: the current trial, its estimate, the time left. Hidden elsewhere.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nm_model::Trial;
 use nm_model::result::Statistic;
 
 /// A bar over all trials of a run.
 pub struct Progress {
     bar: ProgressBar,
-    trial: String,
+    label: String,
 }
 
 impl Progress {
+    /// No bar: only messages are shown.
+    pub fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden(), label: String::new() }
+    }
+
     /// A bar for trials that take `duration_s` in all. It draws on stderr, and only on a terminal.
     pub fn new(duration_s: f64) -> Progress {
         let milliseconds = (duration_s * 1e3) as u64;
@@ -19,22 +23,13 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Progress { bar, trial: String::new() }
+        Progress { bar, label: String::new() }
     }
 
     /// A trial begins.
-    pub fn begin(&mut self, trial: &Trial, rounds: u32) {
-        let (round, probe) = (trial.round + 1, trial.probe.kind());
-        self.begin_named(&format!(
-            "round {round}/{rounds}  {}/{} {probe}",
-            trial.environment, trial.stack
-        ));
-    }
-
-    /// Something begins that is called `name`.
-    pub fn begin_named(&mut self, name: &str) {
-        self.trial = name.to_string();
-        self.bar.set_message(self.trial.clone());
+    pub fn begin(&mut self, label: &str) {
+        self.label = label.to_string();
+        self.bar.set_message(self.label.clone());
         self.bar.tick();
     }
 
@@ -44,15 +39,10 @@ impl Progress {
             Statistic::Throughput => format!("{value:.2} Gb/s"),
             _ => nm_report::units::latency(value),
         };
-        self.bar.set_message(format!("{}  {figure}", self.trial));
+        self.bar.set_message(format!("{}  {figure}", self.label));
     }
 
-    /// A trial has ended, after at most so much time.
-    pub fn end(&self, trial: &Trial) {
-        self.advance(trial.probe.duration_s());
-    }
-
-    /// So much of the time has gone.
+    /// A trial of this duration has ended.
     pub fn advance(&self, duration_s: f64) {
         self.bar.inc((duration_s * 1e3) as u64);
     }

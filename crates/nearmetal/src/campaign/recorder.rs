@@ -1,7 +1,7 @@
-//! The result of a run while it grows: takes each trial's rounds in, keeps the file on disk up to
-//! date, and closes the run with judgement and reports.
+//! The result of a run: adds the rounds of each trial, writes the result file after each, and at the
+//! end judges the result and writes the reports.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nm_lab::trial::Measured;
@@ -9,12 +9,12 @@ use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
     Campaign, Case, EndpointId, Facts, NotAvailable, Plan, RowId, RunResult, Series, SettingKind,
-    SettingValue, Settings, Side, Trial, TrialFailure,
+    SettingValue, Settings, Side, TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
 
-/// A run while it grows.
+/// The result of a run that is not finished yet.
 pub struct Recorder {
     result: RunResult,
     folder: Option<ResultFolder>,
@@ -32,13 +32,13 @@ impl Recorder {
         Recorder { result, folder }
     }
 
-    /// Takes over what the campaign knows before anything runs.
+    /// Records the plan, and its rows that cannot run here.
     pub fn plan(&mut self, campaign: &Campaign) {
         self.result.plan = Some(campaign.plan.clone());
         self.result.not_available = campaign.not_available.clone();
     }
 
-    /// Keeps the facts of one endpoint, the first time that they are told.
+    /// Records the facts of an endpoint, unless it has some already.
     pub fn facts(&mut self, environment: impl Into<String>, side: Side, facts: Facts) {
         self.result.facts.entry(EndpointId::new(environment, side)).or_insert(facts);
     }
@@ -73,7 +73,7 @@ impl Recorder {
         self.save()
     }
 
-    /// Notes a row that turned out not to be available, once.
+    /// Records a row that turned out not to be available, once.
     pub fn not_available(&mut self, row: NotAvailable) -> Result<()> {
         if !self.result.not_available.contains(&row) {
             self.result.not_available.push(row);
@@ -81,27 +81,27 @@ impl Recorder {
         self.save()
     }
 
-    /// Notes cases of a trial that cannot be, once.
-    pub fn skipped(&mut self, trial: &Trial, cases: Vec<(Case, String)>) {
-        let Trial { environment, stack, probe, .. } = trial;
+    /// Records cases of a row that cannot be measured.
+    pub fn skipped(&mut self, row: &RowId, cases: Vec<(Case, String)>) {
+        let RowId { environment, stack, probe, .. } = row;
         for (case, reason) in cases {
-            let name = format!("not available: {environment}/{stack} {} {case}", probe.kind());
+            let name = format!("not available: {environment}/{stack} {probe} {case}");
             self.result.notes.insert(name, reason);
         }
     }
 
-    /// Keeps a sentence about the run as a whole.
+    /// Records a sentence about the run.
     pub fn note(&mut self, name: &str, sentence: &str) {
         self.result.notes.insert(name.to_string(), sentence.to_string());
     }
 
-    /// Notes a failure of `row`.
+    /// Records a failure of `row`.
     pub fn failed(&mut self, row: RowId, reason: String) -> Result<()> {
         self.result.failures.push(TrialFailure { row: Some(row), reason });
         self.save()
     }
 
-    /// Judges, writes every report, and gives the result back.
+    /// Judges the result and writes all reports.
     pub fn finish(mut self, state: RunState, duration_s: f64) -> Result<RunResult> {
         self.result.state = state;
         self.result.duration_s = Some(duration_s);
@@ -112,9 +112,14 @@ impl Recorder {
         Ok(self.result)
     }
 
-    /// Where the result is kept.
-    pub fn path(&self) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.path().to_path_buf())
+    /// The result folder.
+    pub fn path(&self) -> Option<&Path> {
+        self.folder.as_ref().map(ResultFolder::path)
+    }
+
+    /// The path of the report.
+    pub fn report(&self) -> Option<PathBuf> {
+        self.folder.as_ref().map(ResultFolder::report)
     }
 
     fn save(&mut self) -> Result<()> {
@@ -132,8 +137,8 @@ fn cache_line_limit(settings: &Settings) -> Option<NanosecondRange> {
     }
 }
 
-/// The published runs that a plan wants drawn beside.
-pub fn references(plan: Option<&Plan>) -> Vec<RunResult> {
+/// The published runs that the report of a plan shows beside the result.
+fn references(plan: Option<&Plan>) -> Vec<RunResult> {
     let names = plan.map_or(&[][..], |plan| &plan.references);
     names.iter().filter_map(|name| reference::load(name).ok()).collect()
 }

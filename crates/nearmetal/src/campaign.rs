@@ -1,0 +1,192 @@
+//! One run that measures: its result folder, recorder, progress and Ctrl-C. `qualify`, `exchange
+//! run`, `exchange search` and the stand-alone clients all run their trials here.
+
+pub mod environments;
+pub mod exchange_round;
+pub mod finished;
+pub mod interrupt;
+mod progress;
+pub mod recorder;
+pub mod trial;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use jiff::Timestamp;
+use nm_lab::trial::Options;
+use nm_model::result::RunState;
+use nm_model::{FailureKind, RowId};
+use nm_report::folder::{ResultFolder, file_name};
+
+use crate::campaign::finished::FinishedRun;
+use crate::campaign::progress::Progress;
+use crate::campaign::recorder::Recorder;
+use crate::campaign::trial::{Completed, TrialContext, TrialResult};
+
+/// Where results go without `--out`.
+const RESULTS: &str = "nearmetal-out";
+
+/// Name of a result.
+pub enum Name {
+    /// This name.
+    Fixed(String),
+    /// The time of the start, and this text.
+    WithTime(String),
+}
+
+/// Where a result is kept.
+pub enum Destination<'a> {
+    /// In this folder, which is created.
+    Folder(&'a Path),
+    /// In a new folder with the name of the result.
+    NewFolder,
+    /// Only in memory.
+    Memory,
+}
+
+impl<'a> Destination<'a> {
+    /// The folder of `--out`, or a new one.
+    pub fn folder_or_new(out: Option<&'a Path>) -> Destination<'a> {
+        out.map_or(Destination::NewFolder, Destination::Folder)
+    }
+}
+
+/// What the failure of a trial means for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is recorded, and the others follow.
+    Continue,
+    /// The run ends with it.
+    Abort,
+}
+
+/// A run of trials.
+pub struct Runner {
+    /// The result so far.
+    pub recorder: Recorder,
+    options: Options,
+    progress: Progress,
+    interrupted: Arc<AtomicBool>,
+    state: RunState,
+    on_failure: OnFailure,
+}
+
+impl Runner {
+    /// Creates the result folder, so that a bad path fails before anything runs. From here on
+    /// Ctrl-C ends the run in order.
+    ///
+    /// # Errors
+    /// If the folder cannot be created or signals cannot be handled.
+    pub fn begin(
+        name: Name,
+        destination: Destination<'_>,
+        options: Options,
+        on_failure: OnFailure,
+    ) -> Result<Runner> {
+        let interrupted = interrupt::flag()?;
+        let started = Timestamp::now();
+        let name = match name {
+            Name::Fixed(name) => name,
+            Name::WithTime(text) => {
+                file_name(&format!("{}-{text}", started.strftime("%Y%m%dT%H%M%SZ")))
+            }
+        };
+        let folder = match destination {
+            Destination::Folder(path) => Some(ResultFolder::at(path)?),
+            Destination::NewFolder => Some(ResultFolder::create(RESULTS.as_ref(), &name)?),
+            Destination::Memory => None,
+        };
+        let started = started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        Ok(Runner {
+            recorder: Recorder::new(&name, &started, folder),
+            options,
+            progress: Progress::hidden(),
+            interrupted,
+            state: RunState::Complete,
+            on_failure,
+        })
+    }
+
+    /// Shows a progress bar for trials of `duration_s` in all.
+    pub fn show_progress(&mut self, duration_s: f64) {
+        self.progress = Progress::new(duration_s);
+    }
+
+    /// Runs one trial of at most `duration_s` and records its result. The answer is whether the run
+    /// goes on: not after Ctrl-C.
+    ///
+    /// # Errors
+    /// If the result cannot be written, or the trial fails and `OnFailure::Abort` was chosen.
+    pub fn trial(
+        &mut self,
+        label: &str,
+        row: &RowId,
+        duration_s: f64,
+        execute: impl FnOnce(&TrialContext<'_>) -> TrialResult,
+    ) -> Result<bool> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            self.state = RunState::Interrupted;
+            return Ok(false);
+        }
+        self.progress.begin(label);
+        let result = execute(&TrialContext {
+            options: &self.options,
+            progress: &self.progress,
+            interrupted: &self.interrupted,
+            folder: self.recorder.path(),
+        });
+        let goes_on = self.record(row, result)?;
+        if goes_on {
+            self.progress.advance(duration_s);
+        }
+        Ok(goes_on)
+    }
+
+    fn record(&mut self, row: &RowId, result: TrialResult) -> Result<bool> {
+        match result {
+            TrialResult::Completed(Completed { measured, facts, skipped, incidents }) => {
+                for (side, facts) in facts {
+                    self.recorder.facts(row.environment.as_str(), side, facts);
+                }
+                self.recorder.skipped(row, skipped);
+                self.recorder.add(measured)?;
+                for reason in incidents {
+                    self.failed(row.clone(), reason)?;
+                }
+            }
+            TrialResult::Failed { measured, case, failure } => {
+                self.recorder.add(measured)?;
+                if failure.kind == FailureKind::Cancelled {
+                    self.state = RunState::Interrupted;
+                    return Ok(false);
+                }
+                if self.on_failure == OnFailure::Abort {
+                    self.progress.finish();
+                    return Err(failure.into());
+                }
+                self.failed(row.clone().with_case(case), failure.to_string())?;
+            }
+            TrialResult::NotAvailable(row) => self.recorder.not_available(row)?,
+        }
+        Ok(true)
+    }
+
+    fn failed(&mut self, row: RowId, reason: String) -> Result<()> {
+        self.progress.message(&format!("{row}: {reason}"));
+        self.recorder.failed(row, reason)
+    }
+
+    /// Judges the result and writes the reports.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn finish(self) -> Result<FinishedRun> {
+        self.progress.finish();
+        let report = self.recorder.report();
+        let duration_s = self.options.started.elapsed().as_secs_f64();
+        let result = self.recorder.finish(self.state, duration_s)?;
+        Ok(FinishedRun { result, report })
+    }
+}

@@ -1,0 +1,127 @@
+//! Trials between agents. Environments are started when the first trial needs them and kept for the
+//! others; one that fails repeatedly is given up.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::Path;
+
+use nm_lab::environment::{self, Environment, Setup};
+use nm_lab::trial;
+use nm_model::plan::EnvironmentKind;
+use nm_model::{ExchangeSpec, Failure, Launcher, NotAvailable, ProbeSpec, Side, Trial};
+
+use crate::campaign::exchange_round;
+use crate::campaign::trial::{Completed, TrialContext, TrialResult};
+
+/// Failures in a row after which an environment is given up.
+const FAILURES_MAX: u32 = 3;
+
+/// Trials with the same key share agents: agents under a launcher are others than those without.
+type AgentsKey = (EnvironmentKind, Option<Launcher>, Option<Launcher>);
+
+/// Running environments, and how often each has failed in a row.
+#[derive(Default)]
+pub struct EnvironmentPool {
+    use_ipv6: bool,
+    running: BTreeMap<AgentsKey, Environment>,
+    failures: BTreeMap<AgentsKey, u32>,
+    /// Environments that were given up, with the reason.
+    unavailable: BTreeMap<AgentsKey, String>,
+}
+
+impl EnvironmentPool {
+    /// A pool whose agents reach each other by IPv6 or IPv4.
+    pub fn new(use_ipv6: bool) -> EnvironmentPool {
+        EnvironmentPool { use_ipv6, ..EnvironmentPool::default() }
+    }
+
+    /// Runs one trial of a plan.
+    pub fn run(&mut self, trial: &Trial, context: &TrialContext<'_>) -> TrialResult {
+        if let ProbeSpec::Exchange(spec) = &trial.probe {
+            return run_exchange(trial, spec, context);
+        }
+        let (client, server) = (trial.stack.client.launcher, trial.stack.server.launcher);
+        let key = (trial.environment, client, server);
+        if let Some(reason) = self.unavailable.get(&key) {
+            return not_available(trial, reason.clone());
+        }
+        let environment = match self.running.entry(key) {
+            Entry::Occupied(running) => running.into_mut(),
+            Entry::Vacant(vacant) => match start(trial, self.use_ipv6, context.folder) {
+                Ok(environment) => vacant.insert(environment),
+                Err(failure) => {
+                    self.unavailable.insert(key, failure.to_string());
+                    return not_available(trial, failure.to_string());
+                }
+            },
+        };
+        let pair = &mut environment.pair;
+        let mut show = |now| context.estimate(now);
+        let (options, interrupted) = (context.options, context.interrupted);
+        let (stack, probe, round) = (&trial.stack, &trial.probe, trial.round);
+        match trial::run(pair, stack, probe, round, options, &mut show, interrupted) {
+            Ok(outcome) => {
+                let facts = [Side::Client, Side::Server]
+                    .map(|side| (side, pair.facts(side).clone()))
+                    .to_vec();
+                self.failures.remove(&key);
+                let trial::Outcome { measured, skipped } = outcome;
+                let incidents = vec![];
+                TrialResult::Completed(Completed { measured, facts, skipped, incidents })
+            }
+            Err(ended) => {
+                self.count_failure(key, &ended.failure);
+                let trial::Interrupted { completed, case, failure } = *ended;
+                TrialResult::Failed { measured: completed.measured, case, failure }
+            }
+        }
+    }
+
+    /// Stops the agents of a failed trial, and gives the environment up if it failed too often.
+    fn count_failure(&mut self, key: AgentsKey, failure: &Failure) {
+        self.running.remove(&key);
+        let failures = self.failures.entry(key).or_default();
+        *failures += 1;
+        if *failures >= FAILURES_MAX {
+            let reason = format!("failed {failures} times in a row: {failure}");
+            self.unavailable.insert(key, reason);
+        }
+    }
+}
+
+fn not_available(trial: &Trial, reason: String) -> TrialResult {
+    TrialResult::NotAvailable(NotAvailable {
+        environment: trial.environment,
+        stack: trial.stack,
+        probe: trial.probe.kind(),
+        reason,
+    })
+}
+
+fn start(trial: &Trial, use_ipv6: bool, folder: Option<&Path>) -> Result<Environment, Failure> {
+    let mut setup = Setup::new(&trial.stack);
+    if let Some(folder) = folder {
+        setup = setup.log_folder(folder);
+    }
+    let mut environment = environment::start(trial.environment, &setup)?;
+    environment.use_ipv6(use_ipv6)?;
+    Ok(environment)
+}
+
+fn run_exchange(trial: &Trial, spec: &ExchangeSpec, context: &TrialContext<'_>) -> TrialResult {
+    let all = context.folder.map_or_else(std::env::temp_dir, |folder| folder.join("exchange"));
+    let folder = all.join(format!("round-{}", trial.round + 1));
+    let seed = context.options.seed.wrapping_add(u64::from(trial.round));
+    let result = match nm_lab::exchange::setup(spec, &trial.stack, seed, &folder) {
+        Ok(setup) => exchange_round::run(&setup, trial.round, context),
+        Err(failure) => {
+            let case = trial.probe.cases().first().copied();
+            TrialResult::Failed { measured: vec![], case, failure }
+        }
+    };
+    if context.folder.is_some() {
+        // It is removed only if it is empty: the logs of failed nodes are kept.
+        let _ = std::fs::remove_dir(&all);
+    }
+    result
+}

@@ -1,0 +1,60 @@
+//! One trial as the runner sees it: what it is given and what it returns.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use nm_lab::trial::{self, Measured, Options};
+use nm_model::{Case, Facts, Failure, NotAvailable, Side};
+
+use crate::campaign::progress::Progress;
+
+/// What a trial is given.
+pub struct TrialContext<'a> {
+    /// Options of all trials of the run.
+    pub options: &'a Options,
+    /// Set by Ctrl-C.
+    pub interrupted: &'a AtomicBool,
+    /// The result folder, if there is one.
+    pub folder: Option<&'a Path>,
+    pub(super) progress: &'a Progress,
+}
+
+impl TrialContext<'_> {
+    /// Shows the current estimate.
+    pub fn estimate(&self, now: trial::Progress) {
+        self.progress.estimate(now.statistic, now.value);
+    }
+
+    /// Writes a message above the progress bar.
+    pub fn message(&self, text: &str) {
+        self.progress.message(text);
+    }
+}
+
+/// What a trial returns.
+pub enum TrialResult {
+    /// It came to its end.
+    Completed(Completed),
+    /// It failed or was cancelled.
+    Failed {
+        /// Cases that were measured before.
+        measured: Vec<Measured>,
+        /// The case that failed.
+        case: Option<Case>,
+        failure: Failure,
+    },
+    /// Its environment cannot be started.
+    NotAvailable(NotAvailable),
+}
+
+/// A trial that came to its end.
+#[derive(Default)]
+pub struct Completed {
+    pub measured: Vec<Measured>,
+    /// Facts of the endpoints.
+    pub facts: Vec<(Side, Facts)>,
+    /// Cases that cannot be measured, with the reason as a clause.
+    pub skipped: Vec<(Case, String)>,
+    /// Sentences about failures during the trial, such as nodes that died.
+    pub incidents: Vec<String>,
+}

@@ -1,0 +1,96 @@
+//! From the arguments of `exchange run` and `exchange search` to the setup and the plan of a run.
+
+use std::path::Path;
+
+use anyhow::Result;
+use nm_exchange_lab::hosts;
+use nm_exchange_lab::run::Setup;
+use nm_exchange_lab::sla::Sla;
+use nm_lab::trial::Options;
+use nm_model::plan::{PlanTarget, Scope, TrialBlock};
+use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Side, StackPair};
+
+use crate::campaign::{Destination, Name, OnFailure, Runner};
+use crate::cli::exchange::NetworkArgs;
+use crate::exit::Stop;
+
+/// Begins a run of `plan`.
+pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw_samples: bool) -> Result<Runner> {
+    let name = Name::WithTime(format!("exchange-{}", nm_lab::exchange::stack_name(setup)));
+    let destination = Destination::folder_or_new(args.out.as_deref());
+    let options = Options { raw_samples, ..Options::new(args.seed) };
+    let mut runner = Runner::begin(name, destination, options, OnFailure::Abort)?;
+    let environment = nm_lab::exchange::environment(setup);
+    runner.recorder.facts(environment.name(), Side::Client, nm_host::facts());
+    runner.recorder.plan(&Campaign::resolve(plan, |_, _, _| None));
+    Ok(runner)
+}
+
+/// The setup that the arguments describe.
+pub fn from_args(args: &NetworkArgs, rate_per_s: f64) -> Result<Setup> {
+    if !(args.limit > 0.0 && args.limit <= 60_000.0) {
+        return Err(Stop::usage(format!("--limit {} is not possible: 0 to 60000 ms", args.limit)));
+    }
+    let spec = ExchangeSpec {
+        nodes: args.nodes,
+        rate_per_s,
+        seconds: args.seconds,
+        warmup_ms: args.warmup,
+        durability: args.durability,
+        mix: args.mix,
+    };
+    let seed = args.seed;
+    let stacks = StackPair::same(args.transport.stack());
+    let mut setup = nm_lab::exchange::setup(&spec, &stacks, seed, Path::new(""))?;
+    setup.sla = Sla::of_ms(args.limit);
+    if let Some(path) = &args.hosts {
+        setup.hosts = hosts::read(path).map_err(Stop::usage)?;
+    }
+    setup.host_data = args.host_data.clone();
+    setup.check()?;
+    Ok(setup)
+}
+
+/// The setup of one round, which has its own folder and seed.
+pub fn of_round(setup: &Setup, path: &Path, round: u32) -> Setup {
+    let seed = setup.seed.wrapping_add(u64::from(round));
+    let folder = path.join(format!("round-{}", round + 1));
+    Setup { seed, folder, ..setup.clone() }
+}
+
+/// The run as a plan of one row, with targets for the limit if there is one.
+pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
+    let stack = nm_lab::exchange::stack(setup);
+    let target = |require: String, why: &str| -> Result<PlanTarget> {
+        let refused = |error: nm_model::target::TargetError| Stop::usage(error.to_string());
+        Ok(PlanTarget {
+            require: require.parse().map_err(refused)?,
+            on: "*".to_string(),
+            probe: Some(ProbeKind::Exchange),
+            scope: Scope::Every,
+            why: why.to_string(),
+        })
+    };
+    let targets = match limit_ms {
+        None => vec![],
+        Some(limit_ms) => vec![
+            target(format!("es10 < {limit_ms}ms"), "the mean of the slowest 10 % counts")?,
+            target(format!("p99 < {limit_ms}ms"), "monterey-2010 guaranteed both below 10 ms")?,
+            target("loss <= 0".to_string(), "every request has an answer")?,
+        ],
+    };
+    Ok(Plan {
+        name: "exchange".to_string(),
+        summary: "a distributed exchange under load, judged by its round trips".to_string(),
+        rounds,
+        seed: setup.seed,
+        references: vec![nm_report::exchange::LATENCY.to_string()],
+        trials: vec![TrialBlock {
+            environments: vec![nm_lab::exchange::environment(setup)],
+            stacks: vec![StackPair::same(stack)],
+            probe: ProbeSpec::Exchange(setup.spec.clone()),
+        }],
+        targets,
+        comparisons: vec![],
+    })
+}
