@@ -1,4 +1,4 @@
-//! A trial of the exchange: one round over a network of its own, as a round of a series.
+//! A trial of the exchange: one round with its own network, as a round of a series.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -60,11 +60,12 @@ pub fn unavailable_reason(
     stacks.client.launcher.and_then(launcher::unavailable_reason).map(Into::into)
 }
 
-/// A round on this machine without anything special, as a plan's row asks for it. Journals, where
-/// the durability needs them, lie in `folder` while it runs.
+/// The setup of a round on this machine with default options, for a row of a plan. Journals, if the
+/// durability needs them, are kept in `folder`.
 ///
 /// # Errors
-/// If this program's own file cannot be found, or the accelerator not be put in front of it.
+/// If the nodes cannot use the stack, this program's own file is not found, or the accelerator is not
+/// available.
 pub fn setup(
     spec: &ExchangeSpec,
     stacks: &StackPair,
@@ -100,8 +101,8 @@ pub fn setup(
     })
 }
 
-/// What puts the accelerator in front of nodes. They outnumber the processors, so that none of them
-/// spins before it sleeps.
+/// Environment variables that accelerate nodes. Without spinning, because there are more nodes than
+/// CPUs.
 fn accelerator(launcher: Launcher, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
     if let Some(reason) = launcher::unavailable_reason(launcher) {
         return Err(Failure::new(FailureKind::NotAvailable, format!("not available: {reason}")));
@@ -126,15 +127,15 @@ pub fn environment(setup: &Setup) -> EnvironmentKind {
     }
 }
 
-/// How a series of the exchange is named.
+/// The name of a series of the exchange.
 pub fn stack_name(setup: &Setup) -> String {
     setup.spec.name(stack(setup))
 }
 
-/// Runs one round. With it come sentences about nodes that died by themselves.
+/// Runs one round; returns sentences about nodes that died unexpectedly as well.
 ///
 /// # Errors
-/// Those of [`run::round`], and if nothing between accelerated nodes left the kernel.
+/// Those of [`run::round`], and if no bytes between accelerated nodes went through shared memory.
 pub fn run(
     setup: &Setup,
     round: u32,
@@ -144,7 +145,7 @@ pub fn run(
     let started_s = options.started.elapsed().as_secs_f64();
     let is_accelerated = !setup.accelerator.is_empty();
     let (mut outcome, found) =
-        run::round_with(setup, cancel, |nodes| is_accelerated.then(|| between(nodes)))?;
+        run::round_with(setup, cancel, |nodes| is_accelerated.then(|| count_calls(nodes)))?;
     if let Some(calls) = found {
         outcome.doubts.extend(calls.judge()?);
     }
@@ -182,8 +183,7 @@ pub fn run(
     Ok((measured, outcome.trouble))
 }
 
-/// Calls that moved bytes between nodes: those of connections that have left the kernel, those of
-/// the others, and why these have not.
+/// Calls that transferred bytes between nodes, by data path, and the first reason for the kernel.
 #[derive(Debug, Default, PartialEq)]
 struct Calls {
     memory: u64,
@@ -191,19 +191,19 @@ struct Calls {
     why: Option<String>,
 }
 
-/// What the ledgers of accelerated nodes tell of the connections both ends of which are nodes.
-/// Those with the load stay on the kernel: it is not accelerated.
-fn between(nodes: &[(Role, usize, u32)]) -> Calls {
+/// Counts the calls of connections between two accelerated nodes, from their ledgers. Connections with
+/// the load generator stay on the kernel, because it is not accelerated.
+fn count_calls(nodes: &[(Role, usize, u32)]) -> Calls {
     let all: Vec<Connection> = nodes
         .iter()
         .flat_map(|(_, _, pid)| Ledger::of_process(*pid))
         .flat_map(|ledger| ledger.connections())
         .filter(Connection::is_open)
         .collect();
-    counted(&all)
+    count_calls_between_ends(&all)
 }
 
-fn counted(all: &[Connection]) -> Calls {
+fn count_calls_between_ends(all: &[Connection]) -> Calls {
     let ends: HashSet<_> = all.iter().map(|c| (c.record.local, c.record.peer)).collect();
     let mut calls = Calls::default();
     for connection in all {
@@ -211,7 +211,7 @@ fn counted(all: &[Connection]) -> Calls {
             let (memory, kernel) = connection.calls();
             calls.memory += memory;
             if connection.path() != DataPath::SharedMemory {
-                // Of one that has left, the first calls went through the kernel all the same.
+                // The first calls of a connection in shared memory always go through the kernel: not counted.
                 calls.kernel += kernel;
                 calls.why = calls.why.take().or_else(|| connection.kernel_reason());
             }
@@ -222,7 +222,7 @@ fn counted(all: &[Connection]) -> Calls {
 
 impl Calls {
     /// # Errors
-    /// If nothing left the kernel, with the reason.
+    /// If no call used shared memory, with the reason.
     fn judge(&self) -> Result<Option<Doubt>, Failure> {
         let why =
             |prefix: &str| self.why.as_ref().map_or(String::new(), |why| format!("{prefix}{why}"));
@@ -232,7 +232,11 @@ impl Calls {
         }
         let share = self.kernel as f64 / (self.memory + self.kernel) as f64;
         let detail = || {
-            format!("{:.0} % of the calls between nodes went through it{}", share * 1e2, why(": "))
+            format!(
+                "{:.0} % of the calls between nodes went through the kernel{}",
+                share * 1e2,
+                why(": ")
+            )
         };
         Ok((share > KERNEL_SHARE_MAX).then(|| Doubt::new(DoubtKind::NotAccelerated, detail())))
     }
@@ -281,7 +285,7 @@ mod tests {
     use nm_ring::ledger::KernelReason;
 
     #[test]
-    fn other_stacks_and_environments_are_refused() {
+    fn unusable_stacks_and_environments_have_a_reason() {
         let reason = |environment, stacks: &str| {
             unavailable_reason(environment, &stacks.parse().unwrap())
                 .map(|reason| reason.to_string())
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn only_connections_between_nodes_count_and_none_in_memory_is_no_figure() {
+    fn only_connections_between_nodes_are_counted() {
         let at = |port: u16| format!("127.0.0.1:{port}").parse().ok();
         let end = |local, peer, memory, kernel, reason| {
             let mut connection = connection(memory, kernel, reason);
@@ -316,12 +320,13 @@ mod tests {
         };
         let load = end(1, 9, 0, 5_000, KernelReason::None);
         let pair = [end(1, 2, 500, 2, KernelReason::None), end(2, 1, 500, 3, KernelReason::None)];
-        let calls = counted(&[load, pair[0], pair[1]]);
+        let calls = count_calls_between_ends(&[load, pair[0], pair[1]]);
         assert_eq!((calls.memory, calls.kernel), (2_000, 0));
         assert_eq!(calls.judge(), Ok(None));
-        let slow = counted(&[pair[0], end(2, 1, 10, 90, KernelReason::UrgentData)]);
+        let slow =
+            count_calls_between_ends(&[pair[0], end(2, 1, 10, 90, KernelReason::UrgentData)]);
         assert!(slow.judge().unwrap().unwrap().detail.contains("urgent data"));
-        let failure = counted(&[load]).judge().unwrap_err();
+        let failure = count_calls_between_ends(&[load]).judge().unwrap_err();
         assert_eq!(failure.message, "the nodes were not accelerated");
     }
 }

@@ -1,5 +1,5 @@
-//! Whether the connections of accelerated agents really left the kernel, as the agents' own ledgers
-//! tell. A row that names the accelerator never shows the kernel's figures in silence.
+//! Checks in the agents' ledgers that connections of accelerated agents used shared memory, so that
+//! figures of the kernel's sockets are never shown as those of the accelerator.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use crate::agent::Handle;
 use crate::ledger::{Connection, Key, Ledger};
 use crate::pair::Pair;
 
-/// Share of calls by way of the kernel, the first ones of each connection among them, that is
-/// silently accepted.
+/// Fraction of calls through the kernel, including the first ones of each connection, up to which
+/// there is no doubt.
 pub(crate) const KERNEL_SHARE_MAX: f64 = 0.01;
 
-/// What was there before a trial.
-pub struct Watch {
+/// The connections that existed before a trial.
+pub struct AccelerationCheck {
     known: BTreeSet<Key>,
 }
 
-/// What is known after it.
+/// Result of the check.
 #[derive(Debug, Default, PartialEq)]
-pub struct Found {
+pub struct AccelerationReport {
     /// Settings to record.
     pub settings: Settings,
-    /// What is to be doubted.
+    /// Doubts about the figures.
     pub doubts: Vec<Doubt>,
 }
 
-impl Watch {
-    /// Notes which connections there are; none unless both ends are accelerated.
-    pub fn begin(pair: &Pair, stacks: &StackPair) -> Option<Watch> {
+impl AccelerationCheck {
+    /// Lists the existing connections; none unless both ends are accelerated.
+    pub fn begin(pair: &Pair, stacks: &StackPair) -> Option<AccelerationCheck> {
         let both = [stacks.client, stacks.server];
         if both.iter().any(|stack| stack.launcher != Some(Launcher::Accel)) {
             return None;
@@ -43,15 +43,15 @@ impl Watch {
             .flat_map(|ledger| ledger.connections())
             .map(|connection| connection.key())
             .collect();
-        Some(Watch { known })
+        Some(AccelerationCheck { known })
     }
 
-    /// Looks at the connections that have come since.
+    /// Checks the connections that were made since.
     ///
     /// # Errors
-    /// If one of them never left the kernel, with its reason.
-    pub fn end(&self, pair: &Pair) -> Result<Found, Failure> {
-        let mut found = Found::default();
+    /// If one of them never used shared memory, with its reason.
+    pub fn end(&self, pair: &Pair) -> Result<AccelerationReport, Failure> {
+        let mut found = AccelerationReport::default();
         for agent in [&pair.client, &pair.server] {
             let ledgers = Ledger::of_process(agent.pid());
             let connections: Vec<Connection> = ledgers
@@ -68,35 +68,34 @@ impl Watch {
     }
 }
 
-/// Version and settings that are not the defaults. The folder to meet in is another one each time
-/// and says nothing about a figure.
+/// The version, and settings that differ from the defaults. The shared folder is left out: it is
+/// different each time and does not affect figures.
 fn describe(agent: &Handle, settings: &str) -> String {
     let mut text = format!("nearmetal {}", agent.version());
-    for word in settings.split(", ").filter(|word| !word.is_empty()) {
-        if !word.starts_with("share ") {
+    for setting in settings.split(", ").filter(|setting| !setting.is_empty()) {
+        if !setting.starts_with("share ") {
             text += ", ";
-            text += word;
+            text += setting;
         }
     }
     text
 }
 
-/// What an agent's connections of one trial show.
+/// Judges the connections of an agent in one trial.
 fn judge(agent: &Handle, connections: &[Connection]) -> Result<Option<Doubt>, Failure> {
     let refused = |reason: &str| {
         let message = format!("{} was not accelerated: {reason}", agent.name());
         Failure::new(FailureKind::NotAvailable, message)
     };
     if connections.is_empty() {
-        return Err(refused("no connection of it is in a ledger, so its library was not loaded"));
+        return Err(refused("its ledger has no connection, so its library was not loaded"));
     }
     let (mut memory, mut kernel) = (0_u64, 0_u64);
     for connection in connections {
         let (by_memory, by_kernel) = connection.calls();
         if by_memory == 0 {
-            let why = connection
-                .kernel_reason()
-                .unwrap_or_else(|| "it had no reason to give".to_string());
+            let why =
+                connection.kernel_reason().unwrap_or_else(|| "no reason was recorded".to_string());
             return Err(refused(&format!("its connection stayed on the kernel: {why}")));
         }
         memory += by_memory;
@@ -109,7 +108,7 @@ fn judge(agent: &Handle, connections: &[Connection]) -> Result<Option<Doubt>, Fa
     let why = connections.iter().find_map(Connection::kernel_reason);
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
     let (percent, name) = (share * 1e2, agent.name());
-    let detail = format!("{percent:.0} % of the calls of {name} went through it{why}");
+    let detail = format!("{percent:.0} % of the calls of {name} went through the kernel{why}");
     Ok(Some(Doubt::new(DoubtKind::NotAccelerated, detail)))
 }
 
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_stays_on_the_kernel_is_refused_with_its_reason() {
+    fn connection_on_the_kernel_is_refused_with_its_reason() {
         let agent = agent();
         let failure = judge(&agent, &[]).unwrap_err();
         assert!(failure.message.contains("library was not loaded"), "{failure}");
@@ -136,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn a_part_on_the_kernel_is_a_doubt() {
+    fn calls_through_the_kernel_raise_a_doubt() {
         let part = connection(900, 100, KernelReason::UrgentData);
         let doubt = judge(&agent(), &[part]).unwrap().unwrap();
         assert_eq!(doubt.kind, DoubtKind::NotAccelerated);
         assert_eq!(
             doubt.detail,
-            "10 % of the calls of agent `client` of netns went through it: urgent data"
+            "10 % of the calls of agent `client` of netns went through the kernel: urgent data"
         );
     }
 
     #[test]
-    fn settings_are_told_without_the_folder() {
+    fn settings_are_described_without_the_folder() {
         let text = describe(&agent(), "spin 20 us, share /tmp/nearmetal-share-1-0");
         assert!(text.starts_with("nearmetal ") && text.ends_with(", spin 20 us"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! What both ends told of one case, put together.
+//! Merges the reports of both ends of one case into rounds.
 
 use nm_model::facts::Facts;
 use nm_model::result::{Flow, Placement, Round, RoundData, Statistic, ThroughputRound};
@@ -7,11 +7,11 @@ use nm_model::stack::Comparability;
 use nm_model::{Case, Doubt, DoubtKind, ProbeKind, Protocol, SeriesKey, Side, Stack};
 use nm_probe::placement::doubts_between;
 
-use super::{Conditions, Measured, Told};
 use crate::affinity::one_kernel;
+use crate::trial::types::{Conditions, EndReport, Measured};
 
 /// The rounds of one case: one for each statistic of a latency probe, or one of throughput.
-pub fn rounds(conditions: &Conditions<'_>, client: Told, server: Told) -> Vec<Measured> {
+pub fn rounds(conditions: &Conditions<'_>, client: EndReport, server: EndReport) -> Vec<Measured> {
     let placements: Vec<Placement> =
         [client.report.placements.clone(), server.report.placements.clone()].concat();
     let settings = Settings::merged(&client.report.settings, &server.report.settings);
@@ -58,8 +58,8 @@ pub fn rounds(conditions: &Conditions<'_>, client: Told, server: Told) -> Vec<Me
         .collect()
 }
 
-/// Flows of both directions, each as its receiver counted it.
-fn throughput(client: &Told, server: &Told) -> ThroughputRound {
+/// Flows of both directions, with the counts of their receivers.
+fn throughput(client: &EndReport, server: &EndReport) -> ThroughputRound {
     let mut flows: Vec<Flow> =
         [client.report.received.clone(), server.report.received.clone()].concat();
     flows.sort_by_key(|flow| flow.index);
@@ -79,18 +79,19 @@ fn throughput(client: &Told, server: &Told) -> ThroughputRound {
     }
 }
 
-fn both(client: &str, server: &str) -> String {
+/// One text if both ends agree, otherwise `CLIENT:SERVER`.
+fn end_texts(client: &str, server: &str) -> String {
     if client == server { client.to_string() } else { format!("{client}:{server}") }
 }
 
-/// What explains a bulk transfer and must agree to compare two: write size as it came to be, which
-/// datagrams may limit, and congestion control. Empty for other cases.
+/// Properties of a bulk transfer that must agree in a comparison: congestion control and the actual
+/// write size, which datagrams may limit. Empty for other cases.
 fn bulk(case: Case, client: &Settings, server: &Settings) -> Comparability {
     let Case::Flows { write_bytes, .. } = case else { return Comparability::default() };
     let of = |kind: SettingKind, text: fn(&SettingValue) -> Option<String>| {
         let of_end = |settings: &Settings| settings.get(&kind).and_then(text);
         match (of_end(client), of_end(server)) {
-            (Some(client), Some(server)) => Some(both(&client, &server)),
+            (Some(client), Some(server)) => Some(end_texts(&client, &server)),
             (client, server) => client.or(server),
         }
     };
@@ -102,7 +103,7 @@ fn bulk(case: Case, client: &Settings, server: &Settings) -> Comparability {
     }
 }
 
-/// What takes the bytes past the kernel's network stack at one end.
+/// The kernel bypass of one end.
 pub(crate) fn bypass(stack: Stack) -> &'static str {
     match (stack.launcher, stack.protocol) {
         (Some(launcher), _) => launcher.name(),
@@ -121,9 +122,9 @@ fn comparability(
     let between = conditions.pair.between();
     Comparability {
         statistic: Some(statistic.name().to_string()),
-        protocol: Some(both(client.protocol.name(), server.protocol.name())),
-        mode: Some(both(client.mode.name(), server.mode.name())),
-        bypass: Some(both(bypass(client), bypass(server))),
+        protocol: Some(end_texts(client.protocol.name(), server.protocol.name())),
+        mode: Some(end_texts(client.mode.name(), server.mode.name())),
+        bypass: Some(end_texts(bypass(client), bypass(server))),
         link: between.link,
         firmware: between.firmware,
         layer: between.layer,
@@ -131,8 +132,8 @@ fn comparability(
     }
 }
 
-/// Doubts of both ends, of their machines, and of where they ran together; each once.
-fn doubts(conditions: &Conditions<'_>, client: &Told, server: &Told) -> Vec<Doubt> {
+/// Doubts of both ends, of their machines and of their placement; without duplicates.
+fn doubts(conditions: &Conditions<'_>, client: &EndReport, server: &EndReport) -> Vec<Doubt> {
     let pair = conditions.pair;
     let mut all = [client.report.doubts.clone(), server.report.doubts.clone()].concat();
     let one_kernel = one_kernel(&pair.client_facts, &pair.server_facts);
@@ -147,16 +148,16 @@ fn doubts(conditions: &Conditions<'_>, client: &Told, server: &Told) -> Vec<Doub
     if !one_kernel {
         all.extend(machine_doubts(&pair.server_facts, "server"));
     }
-    let mut once: Vec<Doubt> = vec![];
+    let mut unique: Vec<Doubt> = vec![];
     for doubt in all {
-        if !once.contains(&doubt) {
-            once.push(doubt);
+        if !unique.contains(&doubt) {
+            unique.push(doubt);
         }
     }
-    once
+    unique
 }
 
-/// What a machine's facts give reason to doubt; the probe itself speaks of its clock and memory.
+/// Doubts from the facts of a machine; those about clock and memory come from the probe.
 fn machine_doubts(facts: &Facts, end: &str) -> Vec<Doubt> {
     let mut doubts = vec![];
     if let Some(quota) = &facts.cpu.quota {
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_are_those_of_the_receivers_with_the_senders_retransmits() {
+    fn flows_have_counts_of_receivers_and_retransmits_of_senders() {
         let flow = |index, sender, gbps| Flow {
             index,
             sender,
@@ -180,11 +181,11 @@ mod tests {
             gbps,
             retransmits: None,
         };
-        let mut client = Told::default();
+        let mut client = EndReport::default();
         client.report.received = vec![flow(1, Side::Server, 2.0)];
         client.report.retransmits = vec![(0, 7)];
         client.report.cpu = Some(0.5);
-        let mut server = Told::default();
+        let mut server = EndReport::default();
         server.report.received = vec![flow(0, Side::Client, 3.0)];
         let round = throughput(&client, &server);
         assert_eq!(round.total_gbps, 5.0);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_transfer_is_known_by_write_size_and_congestion_control() {
+    fn bulk_transfer_has_write_size_and_congestion_control() {
         let flows = Case::Flows { pattern: "1-uni-1".parse().unwrap(), write_bytes: 131_072 };
         let of_end = |congestion: &str| -> Settings {
             [
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_give_their_doubts() {
+    fn cpu_quota_raises_a_doubt() {
         let mut facts = Facts::default();
         assert!(machine_doubts(&facts, "client").is_empty());
         facts.cpu.quota = Some("50000 100000".into());

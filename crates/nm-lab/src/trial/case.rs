@@ -1,0 +1,239 @@
+//! One case of a trial: prepares both agents, runs the task, and reads both reports.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nm_model::agent::{Task, TaskReport, Work};
+use nm_model::result::Statistic;
+use nm_model::setting::{NanosecondRange, SettingKind, SettingValue};
+use nm_model::{Case, Failure, FailureKind, Pattern, ProbeSpec, Side, Stack, StackPair};
+use nm_ring::cache_line::half_round_trip_ns;
+use nm_sys::clock::Deadline;
+
+use crate::affinity::Affinity;
+use crate::agent::{Event, Handle};
+use crate::pair::Pair;
+use crate::trial::accelerated::AccelerationCheck;
+use crate::trial::merge;
+use crate::trial::types::{Conditions, EndReport, Measured, Options};
+
+/// How long one wait for an agent lasts, so that the cancel flag is noticed soon.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long the server may take to end after the client has ended.
+const SERVER_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What to measure in a case.
+pub struct CaseRun<'a> {
+    pub stacks: &'a StackPair,
+    pub probe: &'a ProbeSpec,
+    pub case: Case,
+    pub round: u32,
+    pub options: &'a Options,
+    pub cancel: &'a AtomicBool,
+}
+
+/// Measures one case.
+///
+/// # Errors
+/// The first failure of either end. Both agents are then ready for the next task, if they still run.
+pub fn run(
+    pair: &mut Pair,
+    run: &CaseRun<'_>,
+    show: &mut dyn FnMut(Statistic, f64),
+) -> Result<Vec<Measured>, Failure> {
+    let (client, server) = tasks(pair, run)?;
+    let check = AccelerationCheck::begin(pair, run.stacks);
+    let started_s = run.options.started.elapsed().as_secs_f64();
+    let limit = Duration::from_secs_f64(run.probe.duration_s() * 2.0 + 60.0);
+    let reports = prepare(pair, &client, &server)
+        .and_then(|()| run_task(pair, limit, show, run.cancel))
+        .map_err(|failure| recover(pair, failure));
+    let (mut client, server) = reports?;
+    if let Some(check) = check {
+        let found = check.end(pair)?;
+        client.report.settings.extend(found.settings);
+        client.report.doubts.extend(found.doubts);
+        if !matches!(run.case, Case::Flows { .. }) {
+            let limit = cache_line_limit(&client.report, &server.report);
+            client.report.settings.extend(limit);
+        }
+    }
+    let CaseRun { stacks, probe, case, round, .. } = *run;
+    let conditions = Conditions { pair, stacks, probe: probe.kind(), case, round, started_s };
+    Ok(merge::rounds(&conditions, client, server))
+}
+
+/// The tasks of client and server.
+fn tasks(pair: &Pair, run: &CaseRun<'_>) -> Result<(Task, Task), Failure> {
+    let work = work(run.probe, run.case)?;
+    let threads = match run.case {
+        Case::Flows { pattern, .. } => pattern.flows.min(Pattern::MAX_FLOWS) as usize,
+        _ => 1,
+    };
+    let affinity = match &run.options.affinity {
+        Some(affinity) => affinity.clone(),
+        None => Affinity::choose(&pair.client_facts, &pair.server_facts, threads),
+    };
+    affinity.check(&pair.client_facts, &pair.server_facts)?;
+    let task = |stack: Stack, cpus: &[u32]| Task {
+        stack,
+        cpus: cpus.to_vec(),
+        work: work.clone(),
+        // Each round has its own random numbers, which are the same when the run is repeated.
+        seed: run.options.seed.wrapping_add(u64::from(run.round)),
+        raw_samples: run.options.raw_samples,
+    };
+    let client = task(run.stacks.client, &affinity.client);
+    Ok((client, task(run.stacks.server, &affinity.server)))
+}
+
+/// The work of one case.
+fn work(probe: &ProbeSpec, case: Case) -> Result<Work, Failure> {
+    match (probe, case) {
+        (ProbeSpec::Pingpong(spec), Case::Message { size_bytes }) => {
+            Ok(Work::Pingpong { size_bytes, spec: spec.clone() })
+        }
+        (ProbeSpec::Stream(spec), Case::Flows { pattern, .. }) => {
+            Ok(Work::Stream { pattern, spec: spec.clone() })
+        }
+        (ProbeSpec::Rr(spec), Case::Request { size, rate_per_s }) => Ok(Work::Rr {
+            size,
+            rate_per_s,
+            seconds: spec.seconds,
+            warmup_ms: spec.warmup_ms,
+            deadline_ms: spec.deadline_ms,
+        }),
+        _ => Err(Failure::new(
+            FailureKind::NotAvailable,
+            format!("the probe {} has no case `{case}` in this version", probe.kind()),
+        )),
+    }
+}
+
+/// The limit of shared memory, if the threads of both ends were pinned: half of a round trip of one
+/// cache line between their CPUs. Both CPUs are idle now, because the agents have ended their tasks.
+fn cache_line_limit(
+    client: &TaskReport,
+    server: &TaskReport,
+) -> Option<(SettingKind, SettingValue)> {
+    let cpu = |report: &TaskReport| report.placements.first()?.pinned_cpu;
+    let limit_ns = half_round_trip_ns((cpu(client)?, cpu(server)?)).ok()?;
+    let limit = NanosecondRange::of(limit_ns);
+    Some((SettingKind::CacheLineLimit, SettingValue::Nanoseconds(limit)))
+}
+
+/// Makes both ends listen and connect. Both start connecting before this waits for either, because
+/// one may wait for the other.
+fn prepare(pair: &mut Pair, client: &Task, server: &Task) -> Result<(), Failure> {
+    let at = [pair.client_address.to_string(), pair.server_address.to_string()];
+    let for_client = pair.server.listen(Side::Server, server, &at[1])?;
+    let for_server = pair.client.listen(Side::Client, client, &at[0])?;
+    pair.server.start_connecting(Side::Server, server, &for_server)?;
+    pair.client.start_connecting(Side::Client, client, &for_client)?;
+    pair.client.wait_connected()?;
+    pair.server.wait_connected()
+}
+
+/// Runs the prepared task at both ends until both have ended.
+fn run_task(
+    pair: &mut Pair,
+    limit: Duration,
+    show: &mut dyn FnMut(Statistic, f64),
+    cancel: &AtomicBool,
+) -> Result<(EndReport, EndReport), Failure> {
+    pair.server.run()?;
+    pair.client.run()?;
+    let mut deadline = Deadline::after(limit);
+    let (mut client, mut server) = (EndReport::default(), EndReport::default());
+    let (mut client_done, mut server_done) = (false, false);
+    let mut is_cancelled = false;
+    while !(client_done && server_done) {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Failure::new(FailureKind::Cancelled, "cancelled"));
+        }
+        if !client_done {
+            client_done = read_events(&mut pair.client, POLL_INTERVAL, &mut client, show)?;
+            if client_done {
+                deadline = Deadline::after(SERVER_END_TIMEOUT);
+            }
+        }
+        if !server_done {
+            let wait = if client_done { POLL_INTERVAL } else { Duration::ZERO };
+            server_done = read_events(&mut pair.server, wait, &mut server, &mut |_, _| {})?;
+        }
+        if deadline.passed() && !(client_done && server_done) {
+            if !client_done || is_cancelled {
+                let late = if client_done { &pair.server } else { &pair.client };
+                let message = format!("{} did not end its task", late.name());
+                return Err(Failure::new(FailureKind::Peer, message));
+            }
+            // The server has not noticed that its peer has ended.
+            pair.server.cancel()?;
+            is_cancelled = true;
+            deadline = Deadline::after(SERVER_END_TIMEOUT);
+        }
+    }
+    Ok((client, server))
+}
+
+/// Reads the queued events of an agent, waiting for the first one only; returns whether its task has
+/// ended.
+fn read_events(
+    agent: &mut Handle,
+    wait: Duration,
+    report: &mut EndReport,
+    show: &mut dyn FnMut(Statistic, f64),
+) -> Result<bool, Failure> {
+    let mut wait = wait;
+    while let Some(event) = agent.event(wait)? {
+        wait = Duration::ZERO;
+        match event {
+            Event::Progress(statistic, value) => show(statistic, value),
+            Event::Samples(statistic, more) => {
+                match report.samples.iter_mut().find(|(known, _)| *known == statistic) {
+                    Some((_, samples)) => samples.extend(more),
+                    None => report.samples.push((statistic, more)),
+                }
+            }
+            Event::Done(done) => {
+                report.report = *done;
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Makes both agents ready for the next task, and returns the failure with the most information: if
+/// one end has died, the other one only reports that its peer has disconnected.
+fn recover(pair: &mut Pair, failure: Failure) -> Failure {
+    let mut death = None;
+    for agent in [&mut pair.server, &mut pair.client] {
+        // A task that is only prepared is dropped without an answer.
+        let is_ready = agent.cancel_and_wait().and_then(|()| agent.cancel());
+        if let Err(other) = is_ready
+            && agent.is_disconnected()
+        {
+            death = Some(other);
+        }
+    }
+    match (failure.kind, death) {
+        (FailureKind::Peer, Some(death)) => death,
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nm_model::probe::PingpongSpec;
+
+    #[test]
+    fn case_of_another_probe_is_refused() {
+        let probe = ProbeSpec::Pingpong(PingpongSpec::default());
+        assert!(work(&probe, Case::Message { size_bytes: 1 }).is_ok());
+        assert_eq!(work(&probe, Case::Whole).unwrap_err().kind, FailureKind::NotAvailable);
+        assert!(work(&ProbeSpec::Jitter, Case::Whole).is_err());
+    }
+}
