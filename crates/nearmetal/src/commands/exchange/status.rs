@@ -133,7 +133,7 @@ fn map_line(status: &NetworkStatus) -> String {
         let word = if at == 0 { " but" } else { "," };
         let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);
     }
-    if let Some(change) = status.on_its_way {
+    if let Some(change) = status.pending_move {
         let _ = write!(line, "; {} is being moved to cell {}", change.instrument, change.cell);
     }
     line
