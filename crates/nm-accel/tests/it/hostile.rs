@@ -142,7 +142,7 @@ fn check_continues(attack_kind: &str) {
     for round in 0..300 {
         assert_bytes(&recv_exact(fd, 500), &pattern(round, 500));
         send_all(fd, &pattern(round, 400));
-        assert_ne!(state(fd), Some(JOINED), "joined with a peer that brought nonsense");
+        assert_ne!(state(fd), Some(JOINED), "joined with a peer that sent invalid data");
     }
     assert_eq!(recv(fd, &mut [0], 0), Ok(0));
     assert!(peer.wait().unwrap().success(), "the attacker did not get to its rendezvous");
@@ -248,7 +248,7 @@ fn receive_ignoring_errors(fd: Fd, turn: u64) {
     let _ = recv(fd, &mut buffer, flags[turn as usize % 5]);
     let mut count = 0;
     ioctl(fd, libc::FIONREAD, &mut count).unwrap();
-    assert!((0..=1 << 24).contains(&count), "FIONREAD says {count}");
+    assert!((0..=1 << 24).contains(&count), "FIONREAD returned {count}");
 }
 
 fn send_ignoring_errors(fd: Fd, turn: u64) {
@@ -361,7 +361,7 @@ fn squat() {
         }
         assert_bytes(&recv_exact(fd, 400), &pattern(round, 400));
     }
-    assert_ne!(visits.len(), 0, "nobody came");
+    assert_ne!(visits.len(), 0, "no client connected");
 }
 
 /// The rendezvous name of a connection over 127.0.0.1; it contains no secret. See `rendezvous.rs`.

@@ -24,7 +24,7 @@ pub(crate) const PEERS: &[Body] =
     &[(concat!(module_path!(), "::serve"), serve), (concat!(module_path!(), "::ask"), ask)];
 
 /// Whether the two must end up in shared memory.
-const MEETS: &str = "NEARMETAL_TEST_MEETS";
+const SHARES_MEMORY: &str = "NEARMETAL_TEST_SHARES_MEMORY";
 /// Address that the server listens on, and the interface that gets it.
 const PLACE: &str = "NEARMETAL_TEST_PLACE";
 /// User and group that a program changes to.
@@ -37,9 +37,9 @@ const PORT: u16 = 4100;
 const ROUNDS: u64 = 300;
 
 /// Starts one of the two programs, with what it must expect.
-fn program(name: &str, place: &str, meets: bool) -> Command {
+fn program(name: &str, place: &str, shares_memory: bool) -> Command {
     let mut command = another(&format!("{}::{name}", module_path!()), Side::Accelerated);
-    command.env(PLACE, place).env(MEETS, u8::from(meets).to_string());
+    command.env(PLACE, place).env(SHARES_MEMORY, u8::from(shares_memory).to_string());
     command
 }
 
@@ -53,9 +53,10 @@ fn check(mut server: Child, mut client: Command) {
 
 /// Starts both in two network namespaces that a pair of virtual links connects.
 #[track_caller]
-fn check_two_namespaces(folders: [Option<&std::path::Path>; 2], meets: bool) {
+fn check_two_namespaces(folders: [Option<&std::path::Path>; 2], shares_memory: bool) {
     enter_own_network();
-    let [mut server, mut client] = [program("serve", "far", meets), program("ask", "far", meets)];
+    let [mut server, mut client] =
+        [program("serve", "far", shares_memory), program("ask", "far", shares_memory)];
     for (command, folder) in [&mut server, &mut client].into_iter().zip(folders) {
         command.env_remove(FOLDER);
         command.envs(folder.map(|folder| (FOLDER, folder)));
@@ -101,9 +102,10 @@ fn loopback_with_a_shared_folder() {
 
 /// Starts both as two users.
 #[track_caller]
-fn check_two_users(groups: [u32; 2], meets: bool) {
+fn check_two_users(groups: [u32; 2], shares_memory: bool) {
     enter_own_network();
-    let [mut server, mut client] = [program("serve", "", meets), program("ask", "", meets)];
+    let [mut server, mut client] =
+        [program("serve", "", shares_memory), program("ask", "", shares_memory)];
     for ((command, group), user) in [&mut server, &mut client].into_iter().zip(groups).zip([11, 12])
     {
         command.env(GROUP, "77").env(USER, format!("{user} {group}"));
@@ -136,7 +138,7 @@ fn change_user() {
 /// Exchanges messages over `fd` until both ends are in shared memory, or for long enough if they
 /// must not be.
 fn talk(fd: Fd, leads: bool) {
-    if std::env::var(MEETS).unwrap() == "1" {
+    if std::env::var(SHARES_MEMORY).unwrap() == "1" {
         join_with_peer(fd, leads);
     }
     for round in 0..ROUNDS {
@@ -148,7 +150,7 @@ fn talk(fd: Fd, leads: bool) {
             send_all(fd, &pattern(round, 700));
         }
     }
-    if std::env::var(MEETS).unwrap() == "0" {
+    if std::env::var(SHARES_MEMORY).unwrap() == "0" {
         assert_ne!(state(fd), Some(JOINED), "joined across what keeps them apart");
     }
 }
