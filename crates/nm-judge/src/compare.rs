@@ -4,12 +4,11 @@
 //! figures, and the reasons say what differs. Then figure by figure (see `rows`). The outcome looks
 //! only at the figures that count: fail if the rounds show one to be worse beyond the margin, pass
 //! if they show all of them to be as good or better, else inconclusive. Single runs have no rounds;
-//! what they show is told, but decides nothing, because identical runs may differ by half.
+//! what they show is reported, but decides nothing, because identical runs may differ by half.
 
 use std::collections::BTreeSet;
 
 use nm_model::doubt::DoubtKind;
-use nm_model::metric::Metric;
 use nm_model::plan::PlanComparison;
 use nm_model::probe::ProbeKind;
 use nm_model::result::{RunResult, RunState, Series, Source, Statistic};
@@ -17,43 +16,14 @@ use nm_model::stack::Difference;
 use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
 
 use crate::envdiff::envdiff_of;
+use crate::options::CompareOptions;
 use crate::pairing::{Pair, pair};
 use crate::rows::{Draft, decide, is_close, metrics, single, together};
 use crate::select::{Selector, places};
 use crate::wording::{count, list, ratio};
 
-/// Two single runs whose middle ratio is within this are called close, %.
-pub const CLOSE_PERCENT: f64 = 10.0;
-
-/// What is compared, and how.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CompareOptions {
-    /// Ratio that still counts as equal, %.
-    pub margin_percent: f64,
-    /// The figures that decide the outcome. Those that a series cannot have are left out for it.
-    pub fail_on: Vec<Metric>,
-    /// Which series of A.
-    pub a: Selector,
-    /// Which series of B.
-    pub b: Selector,
-    /// Seed of the bootstrap.
-    pub seed: u64,
-}
-
-impl Default for CompareOptions {
-    fn default() -> CompareOptions {
-        CompareOptions {
-            margin_percent: 5.0,
-            fail_on: vec![Metric::Median, Metric::Percentile(99.0), Metric::Throughput],
-            a: Selector::any(),
-            b: Selector::any(),
-            seed: 1,
-        }
-    }
-}
-
-/// Said of two runs that were measured one after the other: recorded rounds of one machine, ten and
-/// then ten, were called different in 99 of 181 cases, interleaved ones in none.
+/// Added for two runs that were measured one after the other: of recorded rounds of one machine, ten
+/// and then ten, 99 of 181 comparisons found a difference; of interleaved ones, none.
 const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between \
      them may be part of the difference; where both can be reached at once, put them into one plan";
 

@@ -294,7 +294,7 @@ fn not_measured(result: &RunResult, key: &SeriesKey) -> String {
 fn failure_of<'a>(failures: &'a [TrialFailure], key: &SeriesKey) -> Option<&'a TrialFailure> {
     let of_row = || {
         let is_of_row =
-            |failure: &&TrialFailure| failure.row.as_ref().is_some_and(|row| row.has_series(key));
+            |failure: &&TrialFailure| failure.row.as_ref().is_some_and(|row| key.is_of_row(row));
         failures.iter().filter(is_of_row)
     };
     let case = |failure: &TrialFailure| failure.row.as_ref().and_then(|row| row.case);

@@ -9,13 +9,15 @@
 mod compare;
 mod envdiff;
 mod judge;
+mod options;
 mod pairing;
 mod rows;
 mod select;
 mod strength;
 mod wording;
 
-pub use compare::{CLOSE_PERCENT, CompareOptions, compare};
+pub use compare::compare;
 pub use envdiff::envdiff;
 pub use judge::judge;
+pub use options::{CLOSE_PERCENT, CompareOptions};
 pub use select::Selector;

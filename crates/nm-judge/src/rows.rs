@@ -18,7 +18,7 @@ use nm_model::verdict::{ComparisonRow, Interval, Relation};
 use nm_stats::compare::{Claim, compare as compare_rounds};
 use nm_stats::holm;
 
-use crate::compare::{CLOSE_PERCENT, CompareOptions};
+use crate::options::{CLOSE_PERCENT, CompareOptions};
 use crate::pairing::Pair;
 use crate::wording::count;
 

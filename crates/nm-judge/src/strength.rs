@@ -6,8 +6,8 @@
 //! - Lost messages: the missing samples are the slowest. Turns mean, maximum, deviation and ES, and
 //!   a percentile if the loss reaches a tenth of what lies beyond it.
 //! - Schedule missed: the delay is not in the service time. Turns the service time of `rr`.
-//! - Groups, scatter, drift, outliers: another round could tell another story. Turns any figure of
-//!   which a round lies on the wrong side.
+//! - Groups, high variance, drift, outliers: another round could have another outcome. Turns any
+//!   figure of which a round lies on the wrong side.
 //!
 //! Stolen time, preemption, a busy machine, a slow clock and the like make a latency worse and a
 //! throughput smaller, never better. They cannot make a pass wrong; a failure names them.

@@ -63,10 +63,10 @@ doubts! {
     Bimodal, "bimodal", "rounds fall into groups",
         "placement by the host or the scheduler puts whole rounds into one of several modes",
         "run more rounds; pin CPUs on the host; compare within a group";
-    /// Rounds scatter.
-    Unstable, "unstable", "rounds scatter",
+    /// The rounds differ much.
+    Unstable, "unstable", "high variance between rounds",
         "the rounds differ by more than the allowed coefficient of variation",
-        "quieten the machine, run longer or more rounds";
+        "re-run on a quiet machine, longer or with more rounds";
     /// Values move during the run.
     Drift, "drift", "drift over time",
         "values rise or fall through the run: warm-up, frequency, heat or a neighbour",
@@ -90,7 +90,7 @@ doubts! {
     /// Both ends on one CPU.
     SharedCpu, "shared-cpu", "both ends on one CPU",
         "the ends took turns on one CPU: no transfer between CPUs was measured",
-        "give the process two CPUs, or say --affinity CLIENT;SERVER";
+        "give the process two CPUs, or set --affinity CLIENT;SERVER";
     /// Both ends on one core.
     SmtSiblings, "smt-siblings", "both ends on one core",
         "the ends share one core's caches and units, which no two machines do",
@@ -105,11 +105,11 @@ doubts! {
         "measure on an idle machine";
     /// Time stamps not by TSC.
     ClockFallback, "clock-fallback", "slow clock",
-        "the TSC cannot be trusted here, so each time stamp is a call into the kernel",
+        "the TSC cannot be trusted here, so each timestamp is a call into the kernel",
         "use a machine with an invariant TSC and clocksource tsc";
-    /// Time stamps cost a lot.
-    ClockCost, "clock-cost", "dear time stamps",
-        "a pair of time stamps costs more than 5 % of the median",
+    /// Timestamps are expensive.
+    ClockCost, "clock-cost", "timestamps are expensive",
+        "a pair of timestamps costs more than 5 % of the median",
         "read the figure as an upper bound";
     /// Calibrations disagree.
     ClockDrift, "clock-drift", "clock calibrations disagree",
@@ -122,12 +122,12 @@ doubts! {
     /// Messages were lost.
     Loss, "loss", "lost messages",
         "messages did not come back before the time-out and are not in the latency figures",
-        "raise the socket buffers or lower the rate; latency with loss flatters";
+        "raise the socket buffers or lower the rate; latency figures leave lost messages out";
     /// The AF_XDP socket dropped frames.
     FramesDropped, "frames-dropped", "frames dropped",
-        "frames that had come to the AF_XDP socket found no place and were dropped, so they are \
-         missing or were sent again",
-        "see that the end that receives has a CPU of its own; lower the rate or the write size";
+        "frames that arrived at the AF_XDP socket found no free buffer and were dropped, so they \
+         are missing or were sent again",
+        "give the receiving end a CPU of its own; lower the rate or the write size";
     /// The sender fell behind its schedule.
     Behind, "behind", "schedule missed",
         "requests left later than intended; the delay is in the latency, not in the service time",
@@ -144,10 +144,10 @@ doubts! {
     BelowSystem, "below-system", "time lost below the system",
         "the hot thread lost time that neither the scheduler nor steal explains",
         "compare with a bare-metal run";
-    /// Part of the bytes did not take the way that the stack names.
+    /// Part of the bytes did not pass through what the stack names.
     NotAccelerated, "not-accelerated", "partly on the kernel",
         "some of the messages went through the kernel's TCP instead of shared memory",
-        "look at `nearmetal accel status` while it runs: it says why";
+        "look at the reason in `nearmetal accel status` while it runs";
     /// Data came from another tool.
     Imported, "imported", "made by another tool",
         "the figures were read from another tool's output; samples and rounds are not known",

@@ -226,6 +226,11 @@ pub struct SeriesKey {
 }
 
 impl SeriesKey {
+    /// Whether the series is one of `row`, whatever its case.
+    pub fn is_of_row(&self, row: &RowId) -> bool {
+        self.environment == row.environment && self.stack == row.stack && self.probe == row.probe
+    }
+
     /// `environment/stack`, by which targets and comparisons choose.
     pub fn place(&self) -> String {
         format!("{}/{}", self.environment, self.stack)

@@ -7,14 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::campaign::Trial;
 use crate::probe::{Case, ProbeKind, Side};
-use crate::result::SeriesKey;
 
 /// One row of a plan, or one case and one round of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RowId {
-    /// Environment, as in [`SeriesKey::environment`].
+    /// Environment, as in a series' key.
     pub environment: String,
-    /// Stack, as in [`SeriesKey::stack`]: for the exchange its layout.
+    /// Stack, as in a series' key: for the exchange its layout.
     pub stack: String,
     /// The probe.
     pub probe: ProbeKind,
@@ -42,11 +41,6 @@ impl RowId {
     #[must_use]
     pub fn with_case(self, case: Option<Case>) -> RowId {
         RowId { case, ..self }
-    }
-
-    /// Whether the series is one of this row, whatever its case.
-    pub fn has_series(&self, key: &SeriesKey) -> bool {
-        self.environment == key.environment && self.stack == key.stack && self.probe == key.probe
     }
 }
 
