@@ -74,8 +74,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl From<crate::DecodeError> for Meaningless {
-    fn from(_: crate::DecodeError) -> Meaningless {
+impl From<crate::error::DecodeError> for Meaningless {
+    fn from(_: crate::error::DecodeError) -> Meaningless {
         Meaningless
     }
 }

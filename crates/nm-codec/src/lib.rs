@@ -2,8 +2,8 @@
 //!
 //! Every format is little-endian. A body is a sequence of fields: [`Put`] appends them and
 //! [`Reader`] reads them, with a [`DecodeError`] that says which field is wrong. A header has its
-//! fields at fixed places, each declared once as a [`Field`]. The codes of an enum are declared with
-//! [`codes!`]. There is one checksum, [`crc32c()`], and one hash, [`fnv1a`].
+//! fields at fixed places, each declared once as a [`Field`]. The codes of an enum are declared
+//! with [`codes!`]. There is one checksum, [`crc32c()`], and one hash, [`fnv1a`].
 #![forbid(unsafe_code)]
 
 mod codes;

@@ -1,6 +1,6 @@
 //! Reads fields one after another.
 
-use crate::{DecodeError, DecodeFault};
+use crate::error::{DecodeError, DecodeFault};
 
 /// Reads fields from the front of bytes. Each method takes the name of the field, for its error.
 #[derive(Debug, Clone)]

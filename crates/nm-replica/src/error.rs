@@ -77,10 +77,16 @@ pub enum ReplicaError {
         source: DecodeError,
     },
     /// There is a journal, but no hard state.
-    #[error("the replica's folder {} is damaged: it has a journal, but no hard state", .0.display())]
+    #[error(
+        "the replica's folder {} is damaged: it has a journal, but no hard state",
+        .0.display()
+    )]
     HardStateMissing(PathBuf),
     /// A disk does not make progress.
-    #[error("the replica's disk at {} makes no progress: {waiting_mb} MB wait for it", folder.display())]
+    #[error(
+        "the replica's disk at {} makes no progress: {waiting_mb} MB wait for it",
+        folder.display()
+    )]
     DiskStuck {
         /// The replica's folder.
         folder: PathBuf,

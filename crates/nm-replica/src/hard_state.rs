@@ -1,7 +1,7 @@
 //! The hard state of a replica: what it must not forget besides its entries, and the file of it.
 //!
 //! ```text
-//! hard-state   two slots of 4096 bytes, written in turn, so that a crash leaves one of them intact:
+//! hard-state   two slots of 4096 bytes, written in turn, so that a crash leaves one intact:
 //!              0 "nmhard02"   8 number of the write u64   16 length u32
 //!              20 crc32c of number and content u32   24 content
 //! ```
