@@ -82,7 +82,7 @@ pub fn parse(text: &str) -> Result<Vec<Host>, String> {
         return Err("it names no host".to_string());
     }
     for role in Role::ALL {
-        if !hosts.iter().any(|host| host.roles.contains(&role)) {
+        if !hosts.iter().any(|host| host.roles.contains(role)) {
             return Err(format!("no host takes nodes of class {role}"));
         }
     }
@@ -106,7 +106,12 @@ fn host(words: &[&str]) -> Result<Host, String> {
     };
     let roles = match classes {
         None => Role::ALL.to_vec(),
-        Some(classes) => classes.split(',').map(str::parse).collect::<Result<_, _>>()?,
+        Some(classes) => classes
+            .split(',')
+            .map(|class| {
+                class.parse().map_err(|error: nm_exchange::network::UnknownRole| error.to_string())
+            })
+            .collect::<Result<_, String>>()?,
     };
     Ok(Host {
         destination: destination.to_string(),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, Role, UnknownRole};
 use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD};
 use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
@@ -69,7 +69,12 @@ impl FromStr for Kill {
             return Err(shape());
         }
         let index = index.parse().map_err(|_| shape())?;
-        Ok(Kill { role: role.parse()?, index, at_s, stays_dead: Duration::ZERO })
+        Ok(Kill {
+            role: role.parse().map_err(|error: UnknownRole| error.to_string())?,
+            index,
+            at_s,
+            stays_dead: Duration::ZERO,
+        })
     }
 }
 
@@ -122,7 +127,7 @@ impl Setup {
         for kill in &self.kills {
             let Kill { role, index, at_s, .. } = kill;
             let nodes = self.spec.nodes;
-            if *index >= role.of(nodes) {
+            if *index >= role.count(nodes) {
                 return fail(format!("a network of {nodes} has no {role} {index} to kill"));
             }
             if *at_s >= self.spec.seconds {
@@ -365,17 +370,17 @@ fn cpu(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<ClassCpu> {
     if requests == 0 || !setup.kills.is_empty() {
         return vec![];
     }
-    let whole = |role: &Role| of(ends, *role).count() == role.of(counts);
+    let whole = |role: &Role| of(ends, *role).count() == role.count(counts);
     let told = |class: String, nodes, cpu_us: u64| {
         let cpu_us_per_txn = cpu_us as f64 / requests as f64;
         ClassCpu { class, nodes, cpu_us_per_txn }
     };
     let class = |role: Role| {
         let cpu_us = of(ends, role).map(|end| end.cpu_us).sum();
-        told(role.to_string(), role.of(counts) as u32, cpu_us)
+        told(role.to_string(), role.count(counts) as u32, cpu_us)
     };
     let load = told(LOAD.to_string(), 1, load_cpu_us);
-    Role::ALL.into_iter().filter(whole).map(class).chain([load]).collect()
+    Role::ALL.iter().copied().filter(whole).map(class).chain([load]).collect()
 }
 
 fn of(ends: &[NodeEnd], role: Role) -> impl Iterator<Item = &NodeEnd> {

@@ -131,8 +131,9 @@ impl Supervisor {
         };
         fs::create_dir_all(&logs).map_err(write_failure)?;
         let network_file = folder.join("network.toml");
-        let network_text =
-            network.to_toml().map_err(|error| Failure::new(FailureKind::BadRequest, error))?;
+        let network_text = network
+            .to_toml()
+            .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         fs::write(&network_file, &network_text).map_err(write_failure)?;
         let (say, said) = channel();
         let mut supervisor = Supervisor {

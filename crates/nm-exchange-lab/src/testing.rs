@@ -130,7 +130,7 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
         let mut body = vec![];
         codec::write_command(&command, &mut body);
         wire::write(&header, &body, 200, &mut frames);
-        if let Ok(request) = Request::from_parts(&header, &body) {
+        if let Ok(request) = Request::decode(&header, &body) {
             cell.begin(number + 1, stream.now_ns);
             cell.handle(&request, |_| {});
         }

@@ -45,7 +45,7 @@ const DEAD_MS_MAX: usize = 300;
 
 /// Durabilities and classes of which each promises something about the other.
 pub fn promises(wanted: Wanted) -> Vec<(Durability, Role)> {
-    let pairs = Durability::ALL.iter().flat_map(|d| Role::ALL.map(|role| (*d, role)));
+    let pairs = Durability::ALL.iter().flat_map(|d| Role::ALL.iter().map(|role| (*d, *role)));
     pairs
         .filter(|pair| *pair != (Durability::None, Role::Mediator))
         .filter(|(durability, _)| wanted.durability.is_none_or(|only| only == *durability))

@@ -1,22 +1,18 @@
-//! Batches: what a mediator puts in order at once, an entry of the log and of the journal.
-//!
-//! ```text
-//! 0 time_ns u64     when the leader put them in order, ns since 1970
-//! 8 the frames of requests, and of instruments to be given away, as they came: header, body,
-//!   padding, stamps
-//! ```
+//! Batches: what a mediator puts in order at once, an entry of the log and of the journal: the time
+//! at which the leader put them in order (u64, ns since 1970), then the frames of requests and
+//! releases as they arrived: header, body, padding, timestamps.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nm_codec::{Fields, Meaningless};
+use nm_codec::{DecodeError, Put, Reader};
 
 use crate::wire::{self, Frame, FrameKind};
 
 /// Bytes before the first frame.
-pub const HEADER_BYTES: usize = 8;
+pub const HEADER_BYTES: usize = size_of::<u64>();
 
-/// The time of a batch that begins now, ns since 1970: leaders of one cell may be on several hosts,
-/// whose clocks have nothing else in common, and clients name such times. A cell's time does not go
+/// The time of a batch that begins now, ns since 1970. The leaders of a cell may be on several hosts,
+/// which have only this clock in common, and clients name such times. A cell's time does not go
 /// back when a clock is set back.
 pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -26,41 +22,40 @@ pub fn now_ns() -> u64 {
 /// Begins a batch at a time, in an empty buffer; append the frames to it.
 pub fn begin(time_ns: u64, out: &mut Vec<u8>) {
     out.clear();
-    out.extend_from_slice(&time_ns.to_le_bytes());
+    out.put_u64(time_ns);
 }
 
 /// The time of a batch and its frames.
 ///
 /// # Errors
-/// If there is not even a time.
-pub fn decode(bytes: &[u8]) -> Result<(u64, Frames<'_>), Meaningless> {
-    let mut fields = Fields(bytes);
-    Ok((fields.u64()?, Frames(fields.0)))
+/// If it has no time.
+pub fn decode(bytes: &[u8]) -> Result<(u64, Frames<'_>), DecodeError> {
+    let mut reader = Reader::new(bytes);
+    Ok((reader.u64("time_ns")?, Frames(reader.rest())))
 }
 
-/// The frames of a batch in order; an error is the last.
+/// The frames of a batch in order; an error is the last item.
 #[derive(Debug, Clone)]
 pub struct Frames<'a>(&'a [u8]);
 
 impl<'a> Iterator for Frames<'a> {
-    type Item = Result<Frame<'a>, Meaningless>;
+    type Item = Result<Frame<'a>, DecodeError>;
 
-    fn next(&mut self) -> Option<Result<Frame<'a>, Meaningless>> {
+    fn next(&mut self) -> Option<Result<Frame<'a>, DecodeError>> {
         if self.0.is_empty() {
             return None;
         }
-        match wire::read(self.0) {
-            Ok(Some(frame))
-                if matches!(frame.header.kind, FrameKind::Request | FrameKind::Release) =>
-            {
-                self.0 = &self.0[frame.bytes.len()..];
-                Some(Ok(frame))
-            }
-            _ => {
-                self.0 = &[];
-                Some(Err(Meaningless))
-            }
-        }
+        let next = next_frame(self.0);
+        self.0 = next.as_ref().map_or(&[], |frame| &self.0[frame.bytes.len()..]);
+        Some(next)
+    }
+}
+
+fn next_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
+    let frame = wire::read(bytes)?.ok_or(DecodeError::truncated("frame"))?;
+    match frame.header.kind {
+        FrameKind::Request | FrameKind::Release => Ok(frame),
+        _ => Err(DecodeError::invalid("kind", "is neither a request nor a release")),
     }
 }
 
@@ -71,7 +66,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_batch_comes_back_and_a_cut_one_is_refused() {
+    fn a_batch_is_read_back_and_a_truncated_one_is_refused() {
         let mut bytes = vec![1, 2, 3];
         begin(77, &mut bytes);
         for seq in 0..3 {

@@ -1,130 +1,89 @@
 //! The state of a group of instruments, and what it does with requests in a given order: the only
 //! thing that is replicated.
 //!
-//! **Exactly once, in the order sent.** Each request names its number within its session and the
-//! number before it on the same instrument. A request whose predecessor is not the last one handled
-//! is not handled: its predecessor was lost on a link, and both come again. One that was handled
-//! before is not handled again; its sender is told the outcome once more.
+//! **Exactly once, in the order sent.** Each request carries its sequence number within its session
+//! and the number before it on the same instrument. A request whose predecessor is not the last one
+//! executed is not executed: the predecessor was lost on a link, and both are resent. A duplicate
+//! of an executed request is not executed again; its sender gets the same outcome once more.
 //!
-//! Where nothing is on a disk, a mediator that starts again, or replicas that all do, have lost the
-//! books. Such a cell *accepts_unknown_sessions*: it takes a session that it does not know up where it is, if the
-//! request says that the one before it was answered ([`wire::PREVIOUS_ANSWERED`]). Only books that were lost
-//! can meet that, so it needs nobody's memory, whoever died with them.
+//! Where nothing is on a disk, a mediator that restarts, or replicas that all do, have lost the
+//! books. Such a cell *accepts unknown sessions*: a session that it does not know continues at its
+//! present sequence number if the request says that the one before it was answered
+//! ([`crate::wire::PREVIOUS_ANSWERED`]). That can only happen where books were lost, so it needs no record
+//! of the loss.
 //!
-//! **What a session is told** on an instrument is one stream of events, numbered from 1 on: what
-//! came of its own requests, and what others did to its orders. The number is part of the state, so
-//! it is the same whoever tells. Events are kept until the session says that it has them, with its
-//! next request, and [told again](Cell::recall) to a session that misses some. Broadcasts are
-//! numbered as well, and not kept: old market data helps nobody, so a gap is acknowledged and not filled.
+//! **The events of a session** on an instrument are one stream, numbered from 1 on: the results of
+//! its own requests, and what others did to its orders. The number is part of the state, so it is
+//! the same whichever replica sends the event. Events are kept until the session acknowledges them
+//! with its next request, and [resent](Cell::events_after) on request. Broadcast events are
+//! numbered as well, but not kept: old market data is of no use, so a gap is detected and not
+//! filled.
 //!
-//! **In one cell only.** An instrument that nothing was ever handled on can go to another cell
-//! ([`FrameKind::Release`], in the map_version that the map then has). From there on the cell handles no
-//! request on it that was routed by an older map; one that was routed by that map or a newer one
-//! comes only if the instrument has come back.
+//! **Each instrument in one cell.** An instrument on which nothing was ever executed can be released
+//! to another cell ([`FrameKind::Release`], with the version that the map then has). From then on
+//! the cell executes no request on it that was routed by an older map; one that was routed by that
+//! map or a newer one comes only if the instrument has come back.
 //!
-//! **Snapshots** do not stop anybody: [`Cell::begin_snapshot`] marks every instrument, each of them
+//! **Snapshots** do not stop the cell: [`Cell::begin_snapshot`] marks every instrument, each of them
 //! is copied before its first change after that, and [`Cell::copy_next`] copies one of the others
 //! whenever there is time.
 
+mod request;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::codec;
-use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
-use nm_codec::fnv1a;
-use nm_codec::{Fields, Meaningless};
+use nm_book::order::{Event, InstrumentId, Matching, SnapshotError, UserId};
+use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use session::Session;
+use thiserror::Error;
 
-use crate::wire::{self, Frame, FrameKind, Header};
-pub use session::{KEPT_MAX, OUTCOMES, Outcome, event_recipients};
-
-/// The session that may command the exchange itself: halts, auctions, bands, the end of the day.
-pub const OPERATOR: UserId = 0;
+use crate::message::Release;
+use crate::wire::{Frame, FrameKind};
+pub use request::{OPERATOR, Request};
+pub use session::{EVENTS_KEPT_MAX, OUTCOMES_MAX, Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MARK: &[u8; 8] = b"nmcell02";
-
-/// One request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// Who asks: the user's session.
-    pub session: UserId,
-    /// Gateway that the session is connected to.
-    pub gateway: u16,
-    /// Instrument.
-    pub instrument: InstrumentId,
-    /// Number within the session, from 1 on, rising.
-    pub client_seq: u64,
-    /// Number of the session's request before it on this instrument; zero for the first.
-    pub previous_seq: u64,
-    /// When it was meant to be sent, ns on the client's clock; carried along.
-    pub intended_ns: u64,
-    /// Number of the last of the session's events on this instrument that it has.
-    pub acknowledged: u64,
-    /// Whether everybody is told what happens.
-    pub is_public: bool,
-    /// Whether the request before it was answered.
-    pub is_previous_answered: bool,
-    /// What is asked.
-    pub command: Command,
-}
-
-impl Request {
-    /// The request in a frame.
-    ///
-    /// # Errors
-    /// If it carries no command.
-    pub fn of(frame: &Frame<'_>) -> Result<Request, Meaningless> {
-        Request::from_parts(&frame.header, frame.body)
-    }
-
-    /// The request of a header and a body.
-    ///
-    /// # Errors
-    /// If the body is no command.
-    pub fn from_parts(header: &Header, body: &[u8]) -> Result<Request, Meaningless> {
-        let mut fields = nm_codec::Reader::new(body);
-        let command = codec::read_command(&mut fields).map_err(|_| Meaningless)?;
-        if header.kind != FrameKind::Request || !fields.is_empty() || header.client_seq == 0 {
-            return Err(Meaningless);
-        }
-        Ok(Request {
-            session: header.session,
-            gateway: header.gateway,
-            instrument: header.instrument,
-            client_seq: header.client_seq,
-            previous_seq: header.previous_seq,
-            intended_ns: header.intended_ns,
-            acknowledged: header.output_seq,
-            is_public: header.flags & wire::PUBLIC != 0,
-            is_previous_answered: header.flags & wire::PREVIOUS_ANSWERED != 0,
-            command,
-        })
-    }
-}
+const MAGIC: &[u8; 8] = b"nmcell02";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
     /// A request to be handled.
     Request(Request),
-    /// A request on an instrument that belongs to another cell: nothing is to be done, its gateway
+    /// A request on an instrument that belongs to another cell: it is not handled, its gateway
     /// keeps it.
     NotOwned,
-    /// An instrument was to be given away; whether it was.
+    /// A release; whether the instrument was released.
     Released(bool),
 }
 
 /// What a cell did with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It was carried out; the events are what happened.
+    /// It was executed.
     Executed(Outcome),
-    /// It was carried out before. Without an outcome if that is not kept any more.
+    /// It was executed before. Without an outcome if that is no longer kept.
     Duplicate(Option<Outcome>),
     /// Its predecessor has not come.
     SequenceGap,
+}
+
+/// Why a saved cell was not loaded.
+#[derive(Debug, Error)]
+pub enum CellLoadError {
+    /// The bytes are not a saved cell of this version.
+    #[error("a saved cell is damaged, or of another version: {0}")]
+    Decode(#[from] DecodeError),
+    /// A book in it is not one.
+    #[error("the book of instrument {instrument} in a saved cell is damaged: {source}")]
+    Book {
+        /// Which.
+        instrument: InstrumentId,
+        /// Why.
+        source: SnapshotError,
+    },
 }
 
 /// One instrument.
@@ -132,17 +91,18 @@ pub enum Handled {
 struct InstrumentState<M> {
     book: M,
     output_seq: u64,
-    /// Number of the last event that was told to everybody. They begin at the time of the first
-    /// request, ns, so that a book that begins anew does not repeat the numbers of the one before.
+    /// Sequence number of the last broadcast event. It begins at the time of the first request, ns,
+    /// so that a book that begins again does not repeat the numbers of the one before.
     public_seq: u64,
     sessions: BTreeMap<UserId, Session>,
 }
 
-/// A snapshot on its way: a state of the cell at one index.
+/// A snapshot in progress: the state of the cell at one index.
 #[derive(Debug)]
-struct Copying {
-    head: Vec<u8>,
-    left: BTreeSet<InstrumentId>,
+struct SnapshotProgress {
+    header: Vec<u8>,
+    instrument_count: usize,
+    remaining: BTreeSet<InstrumentId>,
     copied: BTreeMap<InstrumentId, Vec<u8>>,
 }
 
@@ -152,23 +112,30 @@ pub struct Cell<M> {
     instruments: BTreeMap<InstrumentId, InstrumentState<M>>,
     index: u64,
     now_ns: u64,
-    copying: Option<Copying>,
-    /// Events of the request at hand, as bytes.
+    snapshot: Option<SnapshotProgress>,
+    /// Events of the present request, as bytes.
     codes: Vec<u8>,
-    /// Who is told which of them, by user and then in order.
-    notes: Vec<(UserId, Event)>,
-    /// Instruments that were given away, and the map's map_version from which on that holds.
-    given: BTreeMap<InstrumentId, u32>,
-    /// Whether a session that is not known on an instrument may begin anywhere: the books that knew
-    /// it may be lost.
+    /// Recipients and events of the present request, by recipient and then in order.
+    notifications: Vec<(UserId, Event)>,
+    /// Instruments that were released, and the map version from which on that holds.
+    released: BTreeMap<InstrumentId, u32>,
+    /// Whether a session that is not known on an instrument may begin at any sequence number: the
+    /// books that knew it may be lost.
     pub accepts_unknown_sessions: bool,
 }
 
 impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
-        let (instruments, copying, codes, notes, given) = Default::default();
-        let (index, now_ns, accepts_unknown_sessions) = Default::default();
-        Cell { instruments, index, now_ns, copying, codes, notes, given, accepts_unknown_sessions }
+        Cell {
+            instruments: BTreeMap::new(),
+            index: 0,
+            now_ns: 0,
+            snapshot: None,
+            codes: vec![],
+            notifications: vec![],
+            released: BTreeMap::new(),
+            accepts_unknown_sessions: false,
+        }
     }
 }
 
@@ -178,272 +145,281 @@ impl<M: Matching> Cell<M> {
         self.index
     }
 
-    /// Takes note that the batch of this index begins, at a time that does not go back.
+    /// Begins the batch of this index, at a time; the cell's time does not go back.
     pub fn begin(&mut self, index: u64, now_ns: u64) {
         self.index = index;
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Takes a frame of the batch at hand. A request is to be handled after this; to give an
-    /// instrument away is done by it.
+    /// Takes a frame of the present batch. A request is to be handled after this; a release is
+    /// carried out by it.
     ///
     /// # Errors
     /// If it is neither.
-    pub fn admit(&mut self, frame: &Frame<'_>) -> Result<Admitted, Meaningless> {
-        let Header { kind, instrument, map_version, .. } = frame.header;
-        if kind == FrameKind::Release {
-            return Ok(Admitted::Released(self.give(instrument, map_version)));
+    pub fn admit(&mut self, frame: &Frame<'_>) -> Result<Admitted, DecodeError> {
+        if frame.header.kind == FrameKind::Release {
+            return Ok(Admitted::Released(self.release(Release::decode(&frame.header))));
         }
         let request = Request::of(frame)?;
-        let is_elsewhere = self.given.get(&instrument).is_some_and(|since| map_version < *since);
-        Ok(if is_elsewhere { Admitted::NotOwned } else { Admitted::Request(request) })
+        let is_owned = self.owns(request.instrument, request.map_version);
+        Ok(if is_owned { Admitted::Request(request) } else { Admitted::NotOwned })
     }
 
-    /// Gives an instrument away unless anything was ever handled on it.
-    fn give(&mut self, instrument: InstrumentId, map_version: u32) -> bool {
+    /// Whether an instrument belongs to this cell by a map of this version, as far as it knows.
+    fn owns(&self, instrument: InstrumentId, map_version: u32) -> bool {
+        self.released.get(&instrument).is_none_or(|since| map_version >= *since)
+    }
+
+    /// Releases an instrument unless a request was ever executed on it.
+    fn release(&mut self, release: Release) -> bool {
+        let Release { instrument, map_version, .. } = release;
         if self.instruments.get(&instrument).is_some_and(|known| known.output_seq > 0) {
             return false;
         }
         self.copy_before_change(instrument);
         self.instruments.remove(&instrument);
-        let since = self.given.entry(instrument).or_default();
+        let since = self.released.entry(instrument).or_default();
         *since = map_version.max(*since);
         true
     }
 
-    /// Handles one request of the batch at hand. The events go to `tell` in order.
-    pub fn handle(&mut self, request: &Request, mut tell: impl FnMut(&Event)) -> Handled {
+    /// Handles one request of the present batch. `emit` gets the events in order.
+    pub fn handle(&mut self, request: &Request, emit: impl FnMut(&Event)) -> Handled {
+        debug_assert!(
+            self.owns(request.instrument, request.map_version),
+            "instrument {} was released",
+            request.instrument
+        );
         self.copy_before_change(request.instrument);
-        let instrument =
-            self.instruments.entry(request.instrument).or_insert_with(|| InstrumentState {
-                book: M::new(),
-                output_seq: 0,
-                public_seq: self.now_ns,
-                sessions: BTreeMap::new(),
-            });
-        let session = instrument.sessions.entry(request.session).or_default();
+        let state = self.instruments.entry(request.instrument).or_insert_with(|| InstrumentState {
+            book: M::new(),
+            output_seq: 0,
+            public_seq: self.now_ns,
+            sessions: BTreeMap::new(),
+        });
+        let session = state.sessions.entry(request.session).or_default();
         session.gateway = request.gateway;
-        session.has(request.acknowledged);
-        if request.client_seq <= session.last {
+        session.acknowledge(request.acknowledged);
+        if request.client_seq <= session.last_request_seq {
             return Handled::Duplicate(session.outcome(request.client_seq));
         }
-        if request.previous_seq != session.last {
-            if !(self.accepts_unknown_sessions && session.last == 0 && request.is_previous_answered)
-            {
+        if request.previous_seq != session.last_request_seq {
+            let is_unknown = session.last_request_seq == 0 && request.is_previous_answered;
+            if !(self.accepts_unknown_sessions && is_unknown) {
                 return Handled::SequenceGap;
             }
-            session.begins_anew(request.acknowledged);
+            session.begin_after_lost_books(request.acknowledged);
         }
-        let (codes, notes, mut events) = (&mut self.codes, &mut self.notes, 0);
-        codes.clear();
-        notes.clear();
-        let mut note = |event: Event| {
-            codec::write_event(&event, codes);
-            events += 1;
-            notes.extend(event_recipients(&event, request.session).map(|user| (user, event)));
-            tell(&event);
-        };
-        match owned(request) {
-            Ok(command) => instrument.book.apply(&command, self.now_ns, &mut note),
-            Err(refused) => note(refused),
-        }
-        instrument.output_seq += 1;
-        let outcome = Outcome {
-            client_seq: request.client_seq,
-            output_seq: instrument.output_seq,
-            events_hash: fnv1a(codes),
-        };
-        if request.is_public {
-            instrument.public_seq += events;
-        }
-        notes.sort_by_key(|(user, _)| *user);
-        for (user, event) in notes.iter() {
-            // Whoever has an order has asked for it here.
-            instrument.sessions.entry(*user).or_default().tell(*event);
-        }
-        instrument.sessions.entry(request.session).or_default().done(outcome);
-        Handled::Executed(outcome)
+        let (codes, notifications) = (&mut self.codes, &mut self.notifications);
+        Handled::Executed(state.execute(request, self.now_ns, codes, notifications, emit))
     }
 
     fn session(&self, instrument: InstrumentId, session: UserId) -> Option<&Session> {
         self.instruments.get(&instrument)?.sessions.get(&session)
     }
 
-    /// The gateway through which a session last spoke to an instrument.
+    /// The gateway through which a session last sent a request on an instrument.
     pub fn gateway_of(&self, instrument: InstrumentId, session: UserId) -> Option<u16> {
         self.session(instrument, session).map(|session| session.gateway)
     }
 
-    /// Number of the last request of a session that was handled on an instrument; zero for none.
+    /// Sequence number of the last request of a session that was executed on an instrument; zero
+    /// for none.
     pub fn last_request_seq(&self, instrument: InstrumentId, session: UserId) -> u64 {
-        self.session(instrument, session).map_or(0, |session| session.last)
+        self.session(instrument, session).map_or(0, |session| session.last_request_seq)
     }
 
-    /// Who is told what of the request that was handled last: by user, each one's in order.
-    pub fn notes(&self) -> &[(UserId, Event)] {
-        &self.notes
+    /// Recipients and events of the request that was executed last: by recipient, each one's in
+    /// order.
+    pub fn notifications(&self) -> &[(UserId, Event)] {
+        &self.notifications
     }
 
-    /// Number of the last event that a session was told on an instrument; zero for none.
-    pub fn told(&self, instrument: InstrumentId, session: UserId) -> u64 {
-        self.session(instrument, session).map_or(0, |session| session.told)
+    /// Sequence number of the last event of a session on an instrument; zero for none.
+    pub fn last_event_seq(&self, instrument: InstrumentId, session: UserId) -> u64 {
+        self.session(instrument, session).map_or(0, |session| session.last_event_seq)
     }
 
-    /// Number of the last event on an instrument that everybody was told; zero for none.
-    pub fn public_told(&self, instrument: InstrumentId) -> u64 {
-        self.instruments.get(&instrument).map_or(0, |instrument| instrument.public_seq)
+    /// Sequence number of the last broadcast event of an instrument; zero for none.
+    pub fn last_public_seq(&self, instrument: InstrumentId) -> u64 {
+        self.instruments.get(&instrument).map_or(0, |state| state.public_seq)
     }
 
-    /// A session's events on an instrument after number `acknowledged`, and the number before the first of
-    /// them; that is higher than `acknowledged` if some are not kept any more.
-    pub fn recall(
+    /// A session's events on an instrument after number `acknowledged`, and the number before the
+    /// first of them; that is higher than `acknowledged` if some are no longer kept.
+    pub fn events_after(
         &self,
         instrument: InstrumentId,
         session: UserId,
         acknowledged: u64,
     ) -> (u64, impl Iterator<Item = &Event>) {
         let known = self.session(instrument, session);
-        let before = known.map_or(0, |known| known.recalled(acknowledged));
-        (before, known.into_iter().flat_map(move |known| known.after(before)))
+        let start = known.map_or(0, |known| known.resend_start(acknowledged));
+        (start, known.into_iter().flat_map(move |known| known.events_after(start)))
     }
 
     /// The book of an instrument that has had requests.
     pub fn book(&self, instrument: InstrumentId) -> Option<&M> {
-        self.instruments.get(&instrument).map(|instrument| &instrument.book)
+        self.instruments.get(&instrument).map(|state| &state.book)
     }
 
-    /// The whole state.
+    /// The complete state.
     pub fn save(&self) -> Vec<u8> {
-        let mut bytes = self.head();
+        let mut bytes = self.header();
         for (instrument, state) in &self.instruments {
             append(&mut bytes, *instrument, &state.save());
         }
         sealed(bytes)
     }
 
-    /// Hash of the whole state, equal on every replica and after every replay.
+    /// Hash of the complete state, equal on every replica and after every replay.
     pub fn hash(&self) -> u64 {
         fnv1a(&self.save())
     }
 
-    fn head(&self) -> Vec<u8> {
-        let mut bytes = MARK.to_vec();
-        codec::put(&mut bytes, &[self.index, self.now_ns, self.given.len() as u64]);
-        for (instrument, since) in &self.given {
-            bytes.extend_from_slice(&instrument.to_le_bytes());
-            bytes.extend_from_slice(&since.to_le_bytes());
+    fn header(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        codec::put(&mut bytes, &[self.index, self.now_ns, self.released.len() as u64]);
+        for (instrument, since) in &self.released {
+            bytes.put_u32(*instrument);
+            bytes.put_u32(*since);
         }
         codec::put(&mut bytes, &[self.instruments.len() as u64]);
         bytes
     }
 
-    /// Begins a snapshot of the state as it is now. One that was on its way is dropped.
+    /// Begins a snapshot of the present state. One in progress is dropped.
     pub fn begin_snapshot(&mut self) {
-        self.copying = Some(Copying {
-            head: self.head(),
-            left: self.instruments.keys().copied().collect(),
+        self.snapshot = Some(SnapshotProgress {
+            header: self.header(),
+            instrument_count: self.instruments.len(),
+            remaining: self.instruments.keys().copied().collect(),
             copied: BTreeMap::new(),
         });
     }
 
-    /// Copies one more instrument; the whole snapshot when it was the last.
+    /// Copies one more instrument; the complete snapshot when it was the last.
     pub fn copy_next(&mut self) -> Option<Vec<u8>> {
-        let copying = self.copying.as_mut()?;
-        if let Some(instrument) = copying.left.pop_first()
-            && let Some(state) = self.instruments.get(&instrument)
-        {
-            copying.copied.insert(instrument, state.save());
+        let next = self.snapshot.as_ref()?.remaining.first().copied();
+        if let Some(instrument) = next {
+            self.copy_before_change(instrument);
         }
-        if !copying.left.is_empty() {
+        if !self.snapshot.as_ref()?.remaining.is_empty() {
             return None;
         }
-        let done = self.copying.take()?;
-        let mut bytes = done.head;
+        let done = self.snapshot.take()?;
+        assert_eq!(done.copied.len(), done.instrument_count, "a snapshot misses instruments");
+        let mut bytes = done.header;
         for (instrument, saved) in &done.copied {
             append(&mut bytes, *instrument, saved);
         }
         Some(sealed(bytes))
     }
 
+    /// Copies an instrument to the snapshot in progress, if it is not there yet.
     fn copy_before_change(&mut self, instrument: InstrumentId) {
-        if let Some(copying) = &mut self.copying
-            && copying.left.remove(&instrument)
-            && let Some(state) = self.instruments.get(&instrument)
-        {
-            copying.copied.insert(instrument, state.save());
+        let Some(snapshot) = &mut self.snapshot else { return };
+        if !snapshot.remaining.remove(&instrument) {
+            return;
         }
+        let Some(state) = self.instruments.get(&instrument) else {
+            unreachable!("an instrument is copied before it is removed");
+        };
+        let before = snapshot.copied.insert(instrument, state.save());
+        debug_assert!(before.is_none(), "instrument {instrument} is copied twice");
     }
 
     /// A cell from what [`Cell::save`] or a snapshot wrote.
     ///
     /// # Errors
-    /// A sentence, if the bytes are no saved cell.
-    pub fn load(bytes: &[u8]) -> Result<Cell<M>, String> {
-        let cut = |_| "a saved cell is damaged, or none of this version".to_string();
-        let (content, checksum) = bytes.split_last_chunk().ok_or_else(|| cut(Meaningless))?;
-        if nm_codec::crc32c(content) != u32::from_le_bytes(*checksum) {
-            return Err(cut(Meaningless));
+    /// If the bytes are not a saved cell.
+    pub fn load(bytes: &[u8]) -> Result<Cell<M>, CellLoadError> {
+        let checksum = DecodeError::checksum("checksum");
+        let (content, sum) = bytes.split_last_chunk().ok_or(checksum)?;
+        if nm_codec::crc32c(content) != u32::from_le_bytes(*sum) {
+            return Err(checksum.into());
         }
-        let mut fields = Fields(content);
-        if fields.bytes(MARK.len()).map_err(cut)? != MARK {
-            return Err(cut(Meaningless));
+        let mut reader = Reader::new(content);
+        if reader.bytes("magic", MAGIC.len())? != MAGIC {
+            return Err(DecodeError::invalid("magic", "is not that of a cell").into());
         }
-        let (index, now_ns) = (fields.u64().map_err(cut)?, fields.u64().map_err(cut)?);
+        let (index, now_ns) = (reader.u64("index")?, reader.u64("now_ns")?);
         let mut cell = Cell { index, now_ns, ..Cell::default() };
-        for _ in 0..fields.u64().map_err(cut)? {
-            let instrument = fields.u32().map_err(cut)?;
-            cell.given.insert(instrument, fields.u32().map_err(cut)?);
+        for _ in 0..reader.u64("released")? {
+            let instrument = reader.u32("instrument")?;
+            cell.released.insert(instrument, reader.u32("map_version")?);
         }
-        for _ in 0..fields.u64().map_err(cut)? {
-            let instrument = fields.u32().map_err(cut)?;
-            let length = usize::try_from(fields.u64().map_err(cut)?).unwrap_or(usize::MAX);
-            let saved = fields.bytes(length).map_err(cut)?;
-            let state = InstrumentState::load(saved).ok_or_else(|| cut(Meaningless))?;
-            cell.instruments.insert(instrument, state);
+        for _ in 0..reader.u64("instruments")? {
+            let instrument = reader.u32("instrument")?;
+            let length = usize::try_from(reader.u64("length")?).unwrap_or(usize::MAX);
+            let saved = reader.bytes("state", length)?;
+            cell.instruments.insert(instrument, InstrumentState::load(instrument, saved)?);
         }
-        if fields.0.is_empty() { Ok(cell) } else { Err(cut(Meaningless)) }
+        reader.finish("instruments")?;
+        Ok(cell)
     }
 }
 
 /// Index of the last batch in a saved cell.
-pub fn index_of(saved: &[u8]) -> Option<u64> {
-    Fields(saved.strip_prefix(MARK)?).u64().ok()
+pub fn saved_index(saved: &[u8]) -> Option<u64> {
+    Reader::new(saved.strip_prefix(MAGIC)?).u64("index").ok()
 }
 
-/// What is saved, with its checksum (CRC-32C) behind it.
+/// Bytes with their checksum (CRC-32C) behind them.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = nm_codec::crc32c(&bytes);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes.put_u32(checksum);
     bytes
 }
 
 fn append(bytes: &mut Vec<u8>, instrument: InstrumentId, saved: &[u8]) {
-    bytes.extend_from_slice(&instrument.to_le_bytes());
+    bytes.put_u32(instrument);
     codec::put(bytes, &[saved.len() as u64]);
-    bytes.extend_from_slice(saved);
-}
-
-/// The command as its session may give it: orders are its own whatever they say, and the exchange
-/// itself is commanded by its operator.
-fn owned(request: &Request) -> Result<Command, Event> {
-    let user = request.session;
-    Ok(match request.command {
-        Command::New(order) => Command::New(nm_book::order::NewOrder { user, ..order }),
-        Command::Replace { id, price, quantity, .. } => {
-            Command::Replace { id, user, price, quantity }
-        }
-        Command::Cancel { id, .. } => Command::Cancel { id, user },
-        Command::MassCancel { .. } => Command::MassCancel { user },
-        Command::Tick => Command::Tick,
-        command if user == OPERATOR => command,
-        _ => {
-            let reason = nm_book::order::RejectReason::NotAllowed;
-            return Err(Event::Rejected { id: 0, user, reason });
-        }
-    })
+    bytes.put(saved);
 }
 
 impl<M: Matching> InstrumentState<M> {
+    /// Executes a request whose turn it is.
+    fn execute(
+        &mut self,
+        request: &Request,
+        now_ns: u64,
+        codes: &mut Vec<u8>,
+        notifications: &mut Vec<(UserId, Event)>,
+        mut emit: impl FnMut(&Event),
+    ) -> Outcome {
+        let mut events = 0;
+        codes.clear();
+        notifications.clear();
+        let mut on_event = |event: Event| {
+            codec::write_event(&event, codes);
+            events += 1;
+            let recipients = event_recipients(&event, request.session);
+            notifications.extend(recipients.map(|user| (user, event)));
+            emit(&event);
+        };
+        match request.authorized_command() {
+            Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
+            Err(rejected) => on_event(rejected),
+        }
+        self.output_seq += 1;
+        let outcome = Outcome {
+            client_seq: request.client_seq,
+            output_seq: self.output_seq,
+            events_hash: fnv1a(codes),
+        };
+        if request.is_public {
+            self.public_seq += events;
+        }
+        notifications.sort_by_key(|(user, _)| *user);
+        for (user, event) in notifications.iter() {
+            // The owner of an order has sent a request here before.
+            self.sessions.entry(*user).or_default().push_event(*event);
+        }
+        self.sessions.entry(request.session).or_default().push_outcome(outcome);
+        outcome
+    }
+
     fn save(&self) -> Vec<u8> {
         let mut bytes = vec![];
         let sessions = self.sessions.len() as u64;
@@ -456,22 +432,26 @@ impl<M: Matching> InstrumentState<M> {
         bytes
     }
 
-    fn load(bytes: &[u8]) -> Option<InstrumentState<M>> {
-        let mut fields = Fields(bytes);
-        let (output_seq, public_seq) = (fields.u64().ok()?, fields.u64().ok()?);
+    fn load(instrument: InstrumentId, bytes: &[u8]) -> Result<InstrumentState<M>, CellLoadError> {
+        let mut reader = Reader::new(bytes);
+        let (output_seq, public_seq) = (reader.u64("output_seq")?, reader.u64("public_seq")?);
         let mut sessions = BTreeMap::new();
-        for _ in 0..fields.u64().ok()? {
-            let session = UserId::try_from(fields.u64().ok()?).ok()?;
-            sessions.insert(session, Session::load(&mut fields)?);
+        for _ in 0..reader.u64("sessions")? {
+            let session = UserId::try_from(reader.u64("session")?)
+                .map_err(|_| DecodeError::invalid("session", "is larger than a session number"))?;
+            sessions.insert(session, Session::load(&mut reader)?);
         }
-        Some(InstrumentState { book: M::load(fields.0).ok()?, output_seq, public_seq, sessions })
+        let book =
+            M::load(reader.rest()).map_err(|source| CellLoadError::Book { instrument, source })?;
+        Ok(InstrumentState { book, output_seq, public_seq, sessions })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_book::order::{NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use crate::wire::Header;
+    use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
     use nm_book::reference::ReferenceBook;
 
     fn order(
@@ -485,6 +465,7 @@ mod tests {
             session,
             gateway: session as u16 % 3,
             instrument,
+            map_version: 0,
             client_seq,
             previous_seq,
             intended_ns: 0,
@@ -509,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_told_again_and_a_gap_is_not_handled() {
+    fn a_duplicate_gets_its_outcome_again_and_a_gap_is_not_executed() {
         let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 10);
         let mut events = 0;
@@ -531,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instrument_is_given_away_only_before_its_first_request_and_for_good() {
+    fn an_instrument_is_released_only_before_its_first_request() {
         let frame = |kind: FrameKind, instrument, map_version| {
             let mut bytes = vec![];
             let header = Header { instrument, map_version, client_seq: 1, ..Header::new(kind) };
@@ -570,19 +551,19 @@ mod tests {
     #[test]
     fn orders_belong_to_their_session_and_the_exchange_to_its_operator() {
         let mut cell = Cell::<ReferenceBook>::default();
-        let mut told = vec![];
-        cell.handle(&order(3, 1, 1, 0), |event| told.push(*event));
-        assert!(matches!(told[0], Event::Accepted { user: 3, .. }), "{told:?}");
+        let mut events = vec![];
+        cell.handle(&order(3, 1, 1, 0), |event| events.push(*event));
+        assert!(matches!(events[0], Event::Accepted { user: 3, .. }), "{events:?}");
         let halt = Request { command: Command::Halt, ..order(3, 1, 2, 1) };
-        cell.handle(&halt, |event| told.push(*event));
-        assert!(matches!(told[1], Event::Rejected { user: 3, .. }), "{told:?}");
+        cell.handle(&halt, |event| events.push(*event));
+        assert!(matches!(events[1], Event::Rejected { user: 3, .. }), "{events:?}");
         let halt = Request { command: Command::Halt, ..order(OPERATOR, 1, 1, 0) };
-        cell.handle(&halt, |event| told.push(*event));
-        assert_eq!(told[2], Event::Halted);
+        cell.handle(&halt, |event| events.push(*event));
+        assert_eq!(events[2], Event::Halted);
     }
 
     #[test]
-    fn a_forgiving_cell_takes_sessions_up_where_they_are() {
+    fn unknown_sessions_are_accepted_where_the_books_may_be_lost() {
         let mut cell = Cell::<ReferenceBook> { accepts_unknown_sessions: true, ..Cell::default() };
         // A request that may have a predecessor on its way waits for it all the same.
         assert_eq!(cell.handle(&order(2, 7, 9, 8), |_| {}), Handled::SequenceGap);
@@ -591,19 +572,18 @@ mod tests {
         assert!(matches!(cell.handle(&settled, |_| {}), Handled::Executed(_)));
         assert_eq!(cell.handle(&order(2, 7, 12, 11), |_| {}), Handled::SequenceGap);
         assert!(matches!(cell.handle(&order(2, 7, 10, 9), |_| {}), Handled::Executed(_)));
-        // It knows that it misses something, and what is told from there on.
-        let (before, events) = cell.recall(7, 2, 30);
-        assert_eq!((before, events.count()), (30 + session::LOST_BOOKS, 2));
+        // The gap is detected, and the events from there on are known.
+        let (before, events) = cell.events_after(7, 2, 30);
+        assert_eq!((before, events.count()), (30 + session::LOST_BOOKS_GAP, 2));
     }
 
-    /// Whoever looks at some of the events sees each session's stream in order, from any number on,
-    /// as long as it was not said to be there.
+    /// A session's stream can be read from any number on, as long as it was not acknowledged.
     #[test]
-    fn a_session_s_events_are_kept_until_it_has_them() {
+    fn events_are_kept_until_they_are_acknowledged() {
         let mut cell = Cell::<ReferenceBook>::default();
         let mut streams = BTreeMap::<UserId, Vec<Event>>::new();
         let recalled = |cell: &Cell<ReferenceBook>, session, acknowledged| {
-            let (before, events) = cell.recall(7, session, acknowledged);
+            let (before, events) = cell.events_after(7, session, acknowledged);
             (before, events.copied().collect::<Vec<Event>>())
         };
         for seq in 1..=40 {
@@ -618,8 +598,8 @@ mod tests {
         }
         for session in [2, 3] {
             let stream = &streams[&session];
-            assert_eq!(cell.told(7, session), stream.len() as u64);
-            assert!(stream.len() > 60, "what its orders traded is told to both");
+            assert_eq!(cell.last_event_seq(7, session), stream.len() as u64);
+            assert!(stream.len() > 60, "both have the trades of their orders");
             for acknowledged in 0..=stream.len() {
                 let expected = (acknowledged as u64, stream[acknowledged..].to_vec());
                 assert_eq!(recalled(&cell, session, acknowledged as u64), expected);
@@ -636,12 +616,12 @@ mod tests {
         assert_eq!(recalled(&loaded, 2, 1 << 60), (stream.len() as u64, vec![]));
         assert_eq!(recalled(&loaded, 9, 5), (0, vec![]));
         // There is an end to what is kept.
-        for seq in 41..=40 + KEPT_MAX as u64 {
+        for seq in 41..=40 + EVENTS_KEPT_MAX as u64 {
             cell.handle(&order(2, 7, seq, seq - 1), |_| {});
         }
-        let told = cell.told(7, 2);
+        let last = cell.last_event_seq(7, 2);
         let (before, events) = recalled(&cell, 2, 60);
-        assert_eq!((before, events.len()), (told - KEPT_MAX as u64, KEPT_MAX));
+        assert_eq!((before, events.len()), (last - EVENTS_KEPT_MAX as u64, EVENTS_KEPT_MAX));
     }
 
     use proptest::prelude::*;
@@ -657,7 +637,7 @@ mod tests {
         /// order, its outcome is told again as it was, and saving and loading anywhere in between
         /// changes nothing.
         #[test]
-        fn requests_are_carried_out_once_and_in_order(
+        fn requests_are_executed_once_and_in_order(
             arrivals in prop::collection::vec(arrival(), 1..200),
             cuts in prop::collection::btree_set(0usize..200, 0..4),
         ) {
@@ -690,7 +670,7 @@ mod tests {
                     }
                     1.. => prop_assert_eq!(handled, Handled::SequenceGap),
                     _ => {
-                        let kept = outcomes.len().saturating_sub(OUTCOMES) < seq as usize;
+                        let kept = outcomes.len().saturating_sub(OUTCOMES_MAX) < seq as usize;
                         let known = kept.then(|| outcomes[seq as usize - 1]);
                         prop_assert_eq!(handled, Handled::Duplicate(known));
                     }
@@ -706,7 +686,7 @@ mod tests {
             to in any::<u8>(),
         ) {
             let _ = Cell::<ReferenceBook>::load(&bytes);
-            let marked = sealed([&MARK[..], &bytes].concat());
+            let marked = sealed([&MAGIC[..], &bytes].concat());
             let _ = Cell::<ReferenceBook>::load(&marked);
             let mut cell = Cell::<ReferenceBook>::default();
             for seq in 1..4 {
@@ -723,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_the_state_at_its_beginning_whatever_happens_meanwhile() {
+    fn a_snapshot_is_the_state_at_its_beginning_despite_later_requests() {
         let mut cell = Cell::<ReferenceBook>::default();
         for instrument in 0..20 {
             for session in 0..4 {

@@ -1,12 +1,12 @@
 //! The nodes of a distributed stock exchange.
 //!
 //! Orders travel in a ring: client → gateway → router → mediator → transaction processor →
-//! gateway → client. A mediator matches the orders of its instruments, each of which is a
-//! *instrument*: the unit of state, of order and of routing.
+//! gateway → client. A mediator matches the orders of its instruments; an instrument is the unit of
+//! state, of order and of routing.
 //!
-//! [`network`] is the file that all nodes share, [`link`] and [`wire`] carry frames between them,
-//! [`cell`] is the state of one group of instruments, [`control`] decides where each instrument is,
-//! and [`node`] runs one node.
+//! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose layout
+//! is [`wire`] and whose content is [`message`]. [`cell`] is the state of one group of instruments,
+//! [`control`] decides where each instrument is, and [`node`] runs one node.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -14,6 +14,7 @@ pub mod cell;
 pub mod control;
 pub mod hashes;
 pub mod link;
+pub mod message;
 pub mod network;
 pub mod node;
 #[cfg(feature = "test-support")]

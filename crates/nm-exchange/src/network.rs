@@ -1,10 +1,10 @@
-//! The topology of a network: how many nodes of each class, where they listen, and who is linked
-//! to whom; read from a TOML file that all of its nodes share.
+//! The topology of a network: how many nodes of each class, where they listen, and which are
+//! linked; read from a TOML file that all of its nodes share.
 //!
 //! ```toml
 //! durability = "none"          # or "memory-quorum", "disk-quorum"
 //! data = "/run/exchange"       # journals go to ROLE-INDEX below it
-//! record = false               # whether batches are written down although nothing asks for it
+//! record = false               # whether batches are recorded even where durability needs no journal
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
@@ -14,7 +14,7 @@
 //!
 //! [[mediator]]
 //! address = "127.0.0.1:5003"
-//! replication = "127.0.0.1:5004"   # only where there is a log
+//! replication = "127.0.0.1:5004"   # only with a log
 //!
 //! [[processor]]
 //! address = "127.0.0.1:5005"
@@ -24,24 +24,25 @@
 //! Each gateway has one router, each router all mediators, each mediator one processor, and each
 //! processor all gateways. The upstream end makes the link.
 //!
-//! Where there is a log, one more group of replicas keeps what all must agree on: see
+//! With a log, one more group of replicas keeps what all nodes must agree on: see
 //! [`crate::control`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use nm_book::order::InstrumentId;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 pub use nm_model::exchange::{Durability, NodeCounts};
 
 use crate::link::Address;
-use nm_book::order::InstrumentId;
 
-/// Number of the control group, which is no cell.
+/// Number of the control group, which is not a cell.
 pub const CONTROL: u16 = u16::MAX;
 
-/// What a group of replicas is called: its folder.
+/// Name of a group of replicas: its folder.
 pub fn group_name(group: u16) -> String {
     if group == CONTROL { "control".to_string() } else { format!("cell-{group}") }
 }
@@ -63,18 +64,27 @@ pub enum Role {
     Processor,
 }
 
-impl Role {
-    /// All of them, in the ring's order.
-    pub const ALL: [Role; 4] = [Role::Gateway, Role::Router, Role::Mediator, Role::Processor];
+nm_codec::codes!(Role { Gateway = 0, Router = 1, Mediator = 2, Processor = 3 });
 
+/// A text that is not the name of a [`Role`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{0}` is not a class of nodes: gateway, router, mediator or processor")]
+pub struct UnknownRole(String);
+
+impl Role {
     /// How many nodes of this class there are.
-    pub fn of(self, counts: NodeCounts) -> usize {
-        counts.of_class[self as usize].into()
+    pub fn count(self, counts: NodeCounts) -> usize {
+        counts.of_class[usize::from(self.code())].into()
     }
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        ["gateway", "router", "mediator", "processor"][self as usize]
+        match self {
+            Role::Gateway => "gateway",
+            Role::Router => "router",
+            Role::Mediator => "mediator",
+            Role::Processor => "processor",
+        }
     }
 }
 
@@ -85,12 +95,11 @@ impl fmt::Display for Role {
 }
 
 impl FromStr for Role {
-    type Err = String;
+    type Err = UnknownRole;
 
-    fn from_str(text: &str) -> Result<Role, String> {
-        Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| {
-            format!("`{text}` is no class of nodes: gateway, router, mediator or processor")
-        })
+    fn from_str(text: &str) -> Result<Role, UnknownRole> {
+        let role = Role::ALL.iter().find(|role| role.name() == text);
+        role.copied().ok_or_else(|| UnknownRole(text.to_string()))
     }
 }
 
@@ -98,10 +107,10 @@ impl FromStr for Role {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Where its upstream links, and a gateway's clients, come in.
+    /// Where it accepts its upstream links; a gateway also its clients.
     #[serde(with = "address")]
     pub address: Address,
-    /// Where the other replicas of its cells come in.
+    /// Where it accepts the other replicas of its cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replication: Option<String>,
 }
@@ -110,13 +119,13 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// When a request counts as done.
+    /// When a request counts as executed.
     #[serde(default)]
     pub durability: Durability,
     /// Folder below which each node has its own for what it writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
-    /// Whether executed batches are written down although nothing asks for it.
+    /// Whether executed batches are recorded even where durability needs no journal.
     #[serde(default)]
     pub record: bool,
     /// Gateways.
@@ -129,62 +138,116 @@ pub struct Network {
     pub processor: Vec<Node>,
 }
 
+/// Why a network file cannot be used.
+#[derive(Debug, Error)]
+pub enum NetworkError {
+    /// It cannot be read.
+    #[error("the network file {} cannot be read: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Its content is wrong.
+    #[error("{}: {source}", path.display())]
+    Content {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: Box<NetworkError>,
+    },
+    /// It is not a network in TOML.
+    #[error("{}", .0.message())]
+    Toml(#[from] toml::de::Error),
+    /// A class has too few or too many nodes.
+    #[error("it has {count} {role} nodes: 1 to {NODES_MAX} are possible")]
+    NodeCount {
+        /// Which class.
+        role: Role,
+        /// How many it has.
+        count: usize,
+    },
+    /// Two nodes have the same address.
+    #[error("{role} {index} listens where another node does")]
+    DuplicateAddress {
+        /// Class of the second one.
+        role: Role,
+        /// Which one.
+        index: usize,
+    },
+    /// A node lacks the address that its replicas need.
+    #[error("{role} {index} has no `replication` address, which {durability} needs")]
+    NoReplicationAddress {
+        /// Class.
+        role: Role,
+        /// Which one.
+        index: usize,
+        /// What needs it.
+        durability: Durability,
+    },
+    /// Journals have no place.
+    #[error("it has no `data` folder for its journals")]
+    NoDataFolder,
+    /// It cannot be written, because a path is not UTF-8.
+    #[error("the network cannot be written: {0}")]
+    Write(#[from] toml::ser::Error),
+}
+
 impl Network {
-    /// A network that keeps nothing, with addresses from `place`.
-    pub fn new(counts: NodeCounts, mut place: impl FnMut(Role, usize) -> Node) -> Network {
-        let [gateway, router, mediator, processor] =
-            Role::ALL.map(|role| (0..role.of(counts)).map(|index| place(role, index)).collect());
+    /// A network without durability, with addresses from `node`.
+    pub fn new(counts: NodeCounts, mut node: impl FnMut(Role, usize) -> Node) -> Network {
+        let mut nodes = |role: Role| (0..role.count(counts)).map(|at| node(role, at)).collect();
         Network {
             durability: Durability::None,
             data: None,
             record: false,
-            gateway,
-            router,
-            mediator,
-            processor,
+            gateway: nodes(Role::Gateway),
+            router: nodes(Role::Router),
+            mediator: nodes(Role::Mediator),
+            processor: nodes(Role::Processor),
         }
     }
 
     /// Reads a network file.
     ///
     /// # Errors
-    /// A sentence.
-    pub fn read(path: &Path) -> Result<Network, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            format!("the network file {} cannot be read: {error}", path.display())
-        })?;
-        Network::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    /// If it cannot be read, or its content is wrong.
+    pub fn read(path: &Path) -> Result<Network, NetworkError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| NetworkError::Read { path: path.to_path_buf(), source })?;
+        Network::parse(&text).map_err(|error| NetworkError::Content {
+            path: path.to_path_buf(),
+            source: Box::new(error),
+        })
     }
 
     /// Reads a network from the text of its file.
     ///
     /// # Errors
-    /// A sentence.
-    pub fn parse(text: &str) -> Result<Network, String> {
-        let network: Network = toml::from_str(text).map_err(|error| error.message().to_string())?;
-        for role in Role::ALL {
+    /// If the text is wrong.
+    pub fn parse(text: &str) -> Result<Network, NetworkError> {
+        let network: Network = toml::from_str(text)?;
+        for role in Role::ALL.iter().copied() {
             let count = network.nodes(role).len();
             if !(1..=NODES_MAX).contains(&count) {
-                return Err(format!("it has {count} {role} nodes: 1 to {NODES_MAX} are possible"));
+                return Err(NetworkError::NodeCount { role, count });
             }
         }
         let mut known = std::collections::HashSet::new();
+        let durability = network.durability;
         for (role, index, node) in network.all() {
             if !known.insert(node.address.to_string()) {
-                return Err(format!("{role} {index} listens where another node does"));
+                return Err(NetworkError::DuplicateAddress { role, index });
             }
             let replicates = matches!(role, Role::Mediator | Role::Processor);
-            if network.durability != Durability::None && replicates && node.replication.is_none() {
-                return Err(format!(
-                    "{role} {index} has no `replication` address, which {} needs",
-                    network.durability
-                ));
+            if durability != Durability::None && replicates && node.replication.is_none() {
+                return Err(NetworkError::NoReplicationAddress { role, index, durability });
             }
         }
-        if network.data.is_none()
-            && (network.record || network.durability == Durability::DiskQuorum)
-        {
-            return Err("it has no `data` folder for its journals".to_string());
+        let needs_data = network.record || durability == Durability::DiskQuorum;
+        if network.data.is_none() && needs_data {
+            return Err(NetworkError::NoDataFolder);
         }
         Ok(network)
     }
@@ -192,9 +255,9 @@ impl Network {
     /// The text of its file.
     ///
     /// # Errors
-    /// A sentence, if a path is no UTF-8.
-    pub fn to_toml(&self) -> Result<String, String> {
-        toml::to_string(self).map_err(|error| format!("the network cannot be written: {error}"))
+    /// If a path is not UTF-8.
+    pub fn to_toml(&self) -> Result<String, NetworkError> {
+        Ok(toml::to_string(self)?)
     }
 
     /// The nodes of a class.
@@ -209,14 +272,18 @@ impl Network {
 
     /// Every node with its class and index, in the ring's order.
     pub fn all(&self) -> impl Iterator<Item = (Role, usize, &Node)> {
-        Role::ALL.into_iter().flat_map(|role| {
-            self.nodes(role).iter().enumerate().map(move |(index, node)| (role, index, node))
+        Role::ALL.iter().flat_map(|role| {
+            self.nodes(*role).iter().enumerate().map(|(index, node)| (*role, index, node))
         })
     }
 
     /// How many nodes there are of each class.
     pub fn counts(&self) -> NodeCounts {
-        NodeCounts { of_class: Role::ALL.map(|role| self.nodes(role).len() as u16) }
+        let mut of_class = [0; 4];
+        for role in Role::ALL {
+            of_class[usize::from(role.code())] = self.nodes(*role).len() as u16;
+        }
+        NodeCounts { of_class }
     }
 
     /// The nodes to which a node makes its links, by class and index.
@@ -234,7 +301,7 @@ impl Network {
         self.all().filter(|(r, i, _)| self.downstream(*r, *i).contains(&(role, index))).count()
     }
 
-    /// The cell of an instrument as long as the map makes no exception.
+    /// The cell of an instrument unless the map makes an exception.
     pub fn cell_of(&self, instrument: InstrumentId) -> u16 {
         (instrument as usize % self.mediator.len()) as u16
     }
@@ -245,8 +312,8 @@ impl Network {
     }
 
     /// Where the replicas of a cell are: its mediator, the next one if there is one, its processor.
-    /// Those of the control group: three mediators, or all there are and the first processor. The
-    /// death of one node leaves it a majority wherever there are two mediators.
+    /// Those of the control group: three mediators, or all there are and the first processor. When
+    /// one node dies, a majority remains wherever there are two mediators.
     pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
         if cell == CONTROL {
             let mediators = 0..self.mediator.len().min(3);
@@ -314,21 +381,21 @@ mod tests {
     }
 
     #[test]
-    fn a_network_comes_back_from_its_file() {
+    fn a_network_is_read_back_from_its_file() {
         let network = network("2-1-3-2");
         let text = network.to_toml().unwrap();
         assert_eq!(Network::parse(&text).unwrap(), network);
         let refused = |text: &str, why: &str| {
-            let error = Network::parse(text).unwrap_err();
+            let error = Network::parse(text).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         };
-        refused(&text.replace("127.0.0.1:5001", "localhost:1"), "`localhost:1` is no address");
+        refused(&text.replace("127.0.0.1:5001", "localhost:1"), "`localhost:1` is not an address");
         refused(&text.replace("127.0.0.1:5001", "127.0.0.1:5002"), "gateway 1 listens where");
         refused(&text.replace("\"none\"", "\"disk-quorum\""), "mediator 0 has no `replication`");
         refused(&text.replace("record = false", "record = true"), "no `data` folder");
         refused(&text.replace("[[router]]", "[[rooter]]"), "rooter");
         refused("gateway = []\nrouter = []\nmediator = []\nprocessor = []", "0 gateway nodes");
-        assert!(Network::read(Path::new("/no/file")).unwrap_err().contains("/no/file"));
+        assert!(Network::read(Path::new("/no/file")).unwrap_err().to_string().contains("/no/file"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rings of nodes in one process, clients of theirs, and links that break, for tests.
+//! Rings of nodes in one process, their clients, and links that fail, for tests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -16,26 +16,27 @@ use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, Ti
 use nm_sys::clock::Deadline;
 
 use crate::link::{Address, Link, Stream};
+use crate::message::Hello;
 use crate::network::{Durability, Network, Node, Role};
 use crate::node::{self, NodeEvent, NodeSummary};
 use crate::wire::{self, FrameKind, Header};
 
-/// Nothing here takes so long unless it hangs.
+/// Nothing takes so long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A network of threads over Unix sockets, in a folder that goes with it.
+/// A network of threads over Unix sockets, in a temporary folder.
 pub struct TestRing {
     /// The network that the nodes were given.
     pub network: Network,
     /// Holds the sockets and what the nodes write.
     pub folder: tempfile::TempDir,
-    /// What nodes complained of.
-    pub troubles: Arc<Mutex<Vec<String>>>,
-    nodes: BTreeMap<(Role, usize), Running>,
+    /// Warnings of the nodes.
+    pub warnings: Arc<Mutex<Vec<String>>>,
+    nodes: BTreeMap<(Role, usize), RunningNode>,
 }
 
 /// A node that runs.
-pub struct Running {
+pub struct RunningNode {
     stop: UnixStream,
     thread: JoinHandle<NodeSummary>,
 }
@@ -52,7 +53,7 @@ impl TestRing {
         });
         network.durability = durability;
         network.data = Some(folder.path().join("data"));
-        TestRing { network, folder, troubles: Arc::default(), nodes: BTreeMap::new() }
+        TestRing { network, folder, warnings: Arc::default(), nodes: BTreeMap::new() }
     }
 
     /// Starts all nodes and waits until all links are up.
@@ -69,26 +70,32 @@ impl TestRing {
         }
     }
 
-    /// Starts one node with the network as it is to see it; the number rises when it is ready.
-    pub fn start_one(&mut self, role: Role, index: usize, seen: &Network, ready: &Arc<AtomicU64>) {
+    /// Starts one node with its view of the network; the number rises when it is ready.
+    pub fn start_one(
+        &mut self,
+        role: Role,
+        index: usize,
+        network: &Network,
+        ready: &Arc<AtomicU64>,
+    ) {
         let (stop, stopped) = UnixStream::pair().unwrap();
-        let (network, ready) = (seen.clone(), Arc::clone(ready));
-        let troubles = Arc::clone(&self.troubles);
+        let (network, ready) = (network.clone(), Arc::clone(ready));
+        let warnings = Arc::clone(&self.warnings);
         let thread = std::thread::spawn(move || {
-            let mut say = |notice: &NodeEvent| {
-                if matches!(notice, NodeEvent::Ready { .. }) {
+            let mut report = |event: &NodeEvent| {
+                if matches!(event, NodeEvent::Ready { .. }) {
                     ready.fetch_add(1, Ordering::AcqRel);
                 }
-                if let NodeEvent::Warning { message, .. } = notice {
-                    troubles.lock().unwrap().push(message.clone());
+                if let NodeEvent::Warning { message, .. } = event {
+                    warnings.lock().unwrap().push(message.clone());
                 }
             };
-            node::run(&network, role, index, stopped.as_fd(), &mut say).unwrap()
+            node::run(&network, role, index, stopped.as_fd(), &mut report).unwrap()
         });
-        self.nodes.insert((role, index), Running { stop, thread });
+        self.nodes.insert((role, index), RunningNode { stop, thread });
     }
 
-    /// Ends a node, and starts it again as it was. The number rises when it is ready.
+    /// Restarts a node. The number rises when it is ready.
     pub fn restart(&mut self, role: Role, index: usize) -> Arc<AtomicU64> {
         self.stop_one(role, index);
         let ready = Arc::default();
@@ -115,23 +122,23 @@ impl TestRing {
     }
 }
 
-/// What a client is told.
+/// A message that a client received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Message {
     /// Header of the frame.
     pub header: Header,
     /// Its body.
     pub body: Vec<u8>,
 }
 
-/// Last number sent, and what has no reply.
+/// Last number sent, and requests without a reply.
 #[derive(Debug, Default)]
-pub struct Flow {
+pub struct PendingRequests {
     last: u64,
-    pending: VecDeque<(u64, Vec<u8>)>,
+    requests: VecDeque<(u64, Vec<u8>)>,
 }
 
-/// A client with one link and any number of sessions; it connects again and sends again.
+/// A client with one link and any number of sessions; it reconnects and resends.
 pub struct Client {
     /// Its gateway.
     pub address: Address,
@@ -140,9 +147,9 @@ pub struct Client {
     /// Last sequence number of each session.
     pub sessions: BTreeMap<u32, u64>,
     /// By session and instrument.
-    pub flows: BTreeMap<(u32, u32), Flow>,
-    /// All frames that came.
-    pub told: Vec<Told>,
+    pub pending: BTreeMap<(u32, u32), PendingRequests>,
+    /// All messages that it received.
+    pub received: Vec<Message>,
 }
 
 impl Client {
@@ -152,28 +159,29 @@ impl Client {
             address: ring.network.gateway[gateway].address.clone(),
             link: None,
             sessions: sessions.iter().map(|session| (*session, 0)).collect(),
-            flows: BTreeMap::new(),
-            told: vec![],
+            pending: BTreeMap::new(),
+            received: vec![],
         }
     }
 
     /// Requests without a reply.
     pub fn waiting(&self) -> usize {
-        self.flows.values().map(|flow| flow.pending.len()).sum()
+        self.pending.values().map(|of_one| of_one.requests.len()).sum()
     }
 
     /// Sends a request.
     pub fn request(&mut self, session: u32, instrument: u32, flags: u16, command: &Command) {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
-        let flow = self.flows.entry((session, instrument)).or_default();
-        let settled = if flow.pending.is_empty() { wire::PREVIOUS_ANSWERED } else { 0 };
+        let pending = self.pending.entry((session, instrument)).or_default();
+        let previous_answered =
+            if pending.requests.is_empty() { wire::PREVIOUS_ANSWERED } else { 0 };
         let header = Header {
-            flags: flags | wire::STAMPED | settled,
+            flags: flags | wire::STAMPED | previous_answered,
             instrument,
             session,
             client_seq: *seq,
-            previous_seq: flow.last,
+            previous_seq: pending.last,
             intended_ns: *seq,
             ..Header::new(FrameKind::Request)
         };
@@ -183,27 +191,26 @@ impl Client {
         if let Some(link) = &mut self.link {
             link.output.extend_from_slice(&bytes);
         }
-        flow.last = *seq;
-        flow.pending.push_back((*seq, bytes));
+        pending.last = *seq;
+        pending.requests.push_back((*seq, bytes));
     }
 
-    /// Connects, and sends again what has no reply.
+    /// Connects, and resends requests without a reply.
     pub fn connect(&mut self) {
         let Ok(stream) = Stream::connect(&self.address, LIMIT) else {
             return std::thread::sleep(Duration::from_millis(2));
         };
         let mut link = Link::new(stream).unwrap();
         for session in self.sessions.keys() {
-            let header = Header { session: *session, ..Header::new(FrameKind::Hello) };
-            wire::write(&header, b"client", 0, &mut link.output);
+            Hello::Client(*session).write(&mut link.output);
         }
-        for flow in self.flows.values() {
-            flow.pending.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
+        for pending in self.pending.values() {
+            pending.requests.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
         }
         self.link = Some(link);
     }
 
-    /// Sends what is to be sent, and takes what comes within a moment.
+    /// Writes its backlog, and receives what arrives within 5 ms.
     pub fn turn(&mut self) {
         if self.link.is_none() {
             self.connect();
@@ -217,29 +224,29 @@ impl Client {
         while let Ok(Some(frame)) = link.input.next_frame() {
             let (header, body) = (frame.header, frame.body().to_vec());
             if header.kind == FrameKind::Reply {
-                let whole = wire::read(frame.bytes).unwrap().unwrap();
-                let stamps = wire::stamps(&whole).unwrap();
+                let reply = wire::read(frame.bytes).unwrap().unwrap();
+                let stamps = wire::stamps(&reply).unwrap();
                 assert!(stamps[0] > 0 && stamps.is_sorted(), "{stamps:?}");
                 assert!(stamps[3] <= nm_sys::clock::monotonic_ns());
-                let flow = self.flows.get_mut(&(header.session, header.instrument)).unwrap();
-                let first = flow.pending.front().map(|(seq, _)| *seq);
-                // Whatever the gateway lost, a reply comes in order and once for each link.
+                let pending = self.pending.get_mut(&(header.session, header.instrument)).unwrap();
+                let first = pending.requests.front().map(|(seq, _)| *seq);
+                // Replies arrive in order, and once for each link.
                 if first != Some(header.client_seq) {
                     assert!(first.is_none_or(|first| first > header.client_seq), "{header:?}");
                     continue;
                 }
-                flow.pending.pop_front();
+                pending.requests.pop_front();
             }
-            self.told.push(Told { header, body });
+            self.received.push(Message { header, body });
         }
         if outcome.is_err() {
             self.link = None;
         }
     }
 
-    /// The replies among what came.
-    pub fn replies(&self) -> impl Iterator<Item = &Told> {
-        self.told.iter().filter(|told| told.header.kind == FrameKind::Reply)
+    /// The replies that it received.
+    pub fn replies(&self) -> impl Iterator<Item = &Message> {
+        self.received.iter().filter(|message| message.header.kind == FrameKind::Reply)
     }
 }
 
@@ -267,9 +274,10 @@ pub const INSTRUMENTS: u32 = 5;
 /// Orders that a session may have without reply on an instrument.
 const WINDOW: usize = 8;
 
-/// Lets a session send what its window has room for; `sent` of `count` are sent.
+/// Lets a session send as many requests as its window allows; `sent` of `count` are sent.
 fn send(client: &mut Client, session: u32, instrument: u32, sent: &mut u64, count: u64) {
-    let pending = client.flows.get(&(session, instrument)).map_or(0, |flow| flow.pending.len());
+    let pending =
+        client.pending.get(&(session, instrument)).map_or(0, |of_one| of_one.requests.len());
     let room = WINDOW.saturating_sub(pending).min((count - *sent) as usize);
     for _ in 0..room {
         *sent += 1;
@@ -300,8 +308,8 @@ pub fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize
             is_done &= client.waiting() == 0;
         }
         let mut replies = [0; INSTRUMENTS as usize];
-        for told in clients.iter().flat_map(Client::replies) {
-            replies[told.header.instrument as usize] += 1;
+        for reply in clients.iter().flat_map(Client::replies) {
+            replies[reply.header.instrument as usize] += 1;
         }
         meanwhile(replies.into_iter().min().unwrap_or(0) * replies.len());
         if is_done {
@@ -312,16 +320,16 @@ pub fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize
     }
 }
 
-/// Each request has one reply, each instrument's outcomes are numbered without a gap, and each
-/// session's requests on an instrument were carried out in the order sent.
-pub fn prove(clients: &[Client], count: u64) {
+/// Asserts that each request has one reply, each instrument's outcomes are numbered without a gap,
+/// and each session's requests on an instrument were executed in the order sent.
+pub fn assert_executed_once(clients: &[Client], count: u64) {
     let mut numbers: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     let mut last: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
     let mut sessions = 0;
     for client in clients {
         sessions += client.sessions.len() as u64;
-        for told in client.replies() {
-            let header = &told.header;
+        for reply in client.replies() {
+            let header = &reply.header;
             assert_eq!(header.flags & wire::EXPIRED, 0);
             assert!(numbers.entry(header.instrument).or_default().insert(header.output_seq));
             let now = (header.client_seq, header.output_seq);
@@ -331,15 +339,15 @@ pub fn prove(clients: &[Client], count: u64) {
     }
     for numbers in numbers.values() {
         assert_eq!(numbers.len() as u64, sessions * count);
-        assert_eq!(numbers.last(), Some(&(sessions * count)), "carried out twice");
+        assert_eq!(numbers.last(), Some(&(sessions * count)), "executed twice");
     }
     assert_eq!(numbers.len(), INSTRUMENTS as usize);
 }
 
-/// Stands between a node and those that connect to it, and cuts each connection after a while.
+/// A proxy before a node that cuts each connection after some bytes.
 pub struct Cutter {
     address: PathBuf,
-    is_over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     cuts: Arc<AtomicU64>,
 }
 
@@ -348,8 +356,8 @@ impl Cutter {
         let target = folder.join(name);
         let address = folder.join(format!("{name}-cut"));
         let listener = UnixListener::bind(&address).unwrap();
-        let (is_over, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (over, count) = (Arc::clone(&is_over), Arc::clone(&cuts));
+        let (is_stopped, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, count) = (Arc::clone(&is_stopped), Arc::clone(&cuts));
         std::thread::spawn(move || {
             let mut random = seed | 1;
             for near in listener.incoming() {
@@ -369,7 +377,7 @@ impl Cutter {
                 }
             }
         });
-        Cutter { address, is_over, cuts }
+        Cutter { address, is_stopped, cuts }
     }
 
     /// Connections that it has cut so far.
@@ -380,7 +388,7 @@ impl Cutter {
 
 impl Drop for Cutter {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
+        self.is_stopped.store(true, Ordering::Release);
         let _ = UnixStream::connect(&self.address);
     }
 }
@@ -390,7 +398,7 @@ fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &Atomi
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         let before = left.load(Ordering::Acquire);
         left.store(before.saturating_sub(count as u64), Ordering::Release);
-        // The cut goes through the middle of what came.
+        // The cut is in the middle of what was read.
         let passes = count.min(before as usize);
         if to.write_all(&bytes[..passes]).is_err() {
             break;
@@ -403,15 +411,15 @@ fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &Atomi
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Starts a ring each node of which is reached through a cutter; it listens where it always did.
+/// Starts a ring in which each node is connected to through a cutter.
 pub fn start_with_cutters(ring: &mut TestRing) -> Vec<Cutter> {
     let mut cutters = vec![];
-    let mut seen = ring.network.clone();
+    let mut proxied = ring.network.clone();
     for (role, nodes) in [
-        (Role::Gateway, &mut seen.gateway),
-        (Role::Router, &mut seen.router),
-        (Role::Mediator, &mut seen.mediator),
-        (Role::Processor, &mut seen.processor),
+        (Role::Gateway, &mut proxied.gateway),
+        (Role::Router, &mut proxied.router),
+        (Role::Mediator, &mut proxied.mediator),
+        (Role::Processor, &mut proxied.processor),
     ] {
         for (index, node) in nodes.iter_mut().enumerate() {
             let name = format!("{role}-{index}");
@@ -423,7 +431,7 @@ pub fn start_with_cutters(ring: &mut TestRing) -> Vec<Cutter> {
     let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
     for (role, index) in all {
         let own = &ring.network.nodes(role)[index];
-        let mut network = seen.clone();
+        let mut network = proxied.clone();
         match role {
             Role::Gateway => network.gateway[index] = own.clone(),
             Role::Router => network.router[index] = own.clone(),

@@ -1,22 +1,38 @@
 //! Frames on the links between clients and nodes: a header of 64 bytes, a body, and padding up to
-//! the size that the load asks for.
+//! the size that the load asks for. Bodies are in [`crate::message`] and [`crate::control`].
 //!
-//! ```text
-//!  0 length u32      whole frame, padding included      24 client_seq u64
-//!  4 version u8      5 kind u8      6 flags u16         32 previous_seq u64
-//!  8 instrument u32                                        40 intended_ns u64
-//! 12 gateway u16    14 cell u16                         48 output_seq u64
-//! 16 map_version u32                                          56 body_bytes u32
-//! 20 session u32                                        60 checksum u32 (CRC-32C of both)
-//! ```
-//!
-//! The checksum leaves the padding out, which says nothing, and the hop stamps, which each node
-//! adds in the last bytes of the padding (see [`stamp`]).
+//! The checksum (CRC-32C) covers header and body. It leaves out the padding, which has no meaning,
+//! and the hop timestamps, which each node adds in the last bytes of the padding (see [`stamp`]).
 
-use nm_codec::Meaningless;
+use nm_codec::{DecodeError, Put, codes};
+
+/// The fields of a header, in their order.
+mod field {
+    use nm_codec::Field;
+
+    /// Bytes of the whole frame, padding included.
+    pub const LENGTH: Field<u32> = Field::first("length");
+    pub const VERSION: Field<u8> = Field::after("version", &LENGTH);
+    pub const KIND: Field<u8> = Field::after("kind", &VERSION);
+    pub const FLAGS: Field<u16> = Field::after("flags", &KIND);
+    pub const INSTRUMENT: Field<u32> = Field::after("instrument", &FLAGS);
+    pub const GATEWAY: Field<u16> = Field::after("gateway", &INSTRUMENT);
+    pub const CELL: Field<u16> = Field::after("cell", &GATEWAY);
+    pub const MAP_VERSION: Field<u32> = Field::after("map_version", &CELL);
+    pub const SESSION: Field<u32> = Field::after("session", &MAP_VERSION);
+    pub const CLIENT_SEQ: Field<u64> = Field::after("client_seq", &SESSION);
+    pub const PREVIOUS_SEQ: Field<u64> = Field::after("previous_seq", &CLIENT_SEQ);
+    pub const INTENDED_NS: Field<u64> = Field::after("intended_ns", &PREVIOUS_SEQ);
+    pub const OUTPUT_SEQ: Field<u64> = Field::after("output_seq", &INTENDED_NS);
+    pub const BODY_BYTES: Field<u32> = Field::after("body_bytes", &OUTPUT_SEQ);
+    /// Counts as zero when it is computed.
+    pub const CHECKSUM: Field<u32> = Field::after("checksum", &BODY_BYTES);
+}
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 64;
+pub const HEADER_BYTES: usize = field::CHECKSUM.end();
+
+const _: () = assert!(HEADER_BYTES == 64);
 
 /// Longest frame.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
@@ -24,101 +40,88 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Version of the frames; another one is refused.
 pub const VERSION: u8 = 1;
 
-/// Flag: everybody is told what happens.
+/// Flag: the events of the request are broadcast.
 pub const PUBLIC: u16 = 1;
 
-/// Flag: the request was handled before, and this is its outcome once more.
+/// Flag: the content was sent before, as the outcome of the same request or as the same events.
 pub const RESENT: u16 = 2;
 
-/// Flag: the frame ends with [`STAMPS`] stamps.
+/// Flag: the frame ends with [`STAMPS`] timestamps.
 pub const STAMPED: u16 = 4;
 
-/// Flag of a [`FrameKind::Reply`]: the outcome is not kept any more; of a [`FrameKind::Private`]:
-/// the events before these are not, and what they were is not known.
+/// Flag of a [`FrameKind::Reply`]: the outcome is no longer kept. Of a [`FrameKind::Private`]: events
+/// before these are no longer kept, and cannot be resent.
 pub const EXPIRED: u16 = 8;
 
-/// Flag of a [`FrameKind::Request`]: the one before it on the instrument was answered.
+/// Flag of a [`FrameKind::Request`]: the session's request before it on the instrument was answered.
 pub const PREVIOUS_ANSWERED: u16 = 16;
 
-/// Flag of a [`FrameKind::Released`]: the instrument is given away.
+/// Flag of a [`FrameKind::Released`]: the instrument was released.
 pub const GRANTED: u16 = 32;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum FrameKind {
-    /// Who speaks, the first frame of a link. The body is UTF-8: `client`, with a session in the
-    /// header (one such frame for each of its sessions), `observer`, or `ROLE INDEX`.
-    Hello = 1,
-    /// A session's request, with the number of the last event on the instrument that it has in
-    /// `output_seq`. Body: a command.
-    Request = 2,
-    /// The outcome of a request, to its session. Body: hash of all of its events (8 bytes), then
-    /// those that the session is told, with the number of its last event before them on the
-    /// instrument in `previous_seq`.
-    Reply = 3,
-    /// What happened to a session's order by somebody else's request, or is told again
-    /// ([`RESENT`]). Body: events, numbered as those of a reply.
-    Private = 4,
-    /// What happened, to everybody. Body: events, with the number of the instrument's last public
-    /// event before them in `previous_seq`.
-    Public = 5,
-    /// A mediator leads a cell from this map_version on; or what was sent to it may be lost.
-    Leader = 6,
-    /// A request came whose predecessor did not: the gateway sends again what has no reply.
-    Nak = 7,
-    /// A node of the network answers a hello: so it is known to be up. Number of the start of the
-    /// one who answers in `client_seq`. An observer is answered the same.
-    Welcome = 8,
-    /// What a node sees of others, for control. Body: [`crate::control::MembershipReport`].
-    MembershipReport = 9,
-    /// The map of instruments and the leaders, as control has them. Body:
-    /// [`crate::control::RoutingTable`].
-    RoutingTable = 10,
-    /// Control asks a cell to give an instrument away, in the map's `map_version`. Goes through the
-    /// cell's log.
-    Release = 11,
-    /// The cell's answer: [`GRANTED`], or it has traded the instrument and keeps it.
-    Released = 12,
-    /// An observer asks a node. Body: [`crate::control::Ask`].
-    AdminRequest = 13,
-    /// The node's answer. Body: [`crate::control::Answer`].
-    AdminResponse = 14,
-    /// From a session: it may miss events after the number in `output_seq` on an instrument; it is
-    /// told them, or that there are none. To a client: events of this cell may have been lost on
-    /// the way, so it shall ask for them.
-    ResendRequest = 15,
+    /// First frame of a link: who connects. Body: [`crate::message::Hello`].
+    Hello,
+    /// A session's request. Body: a command, see [`crate::cell::Request`].
+    Request,
+    /// The outcome of a request, to its session. Body: [`crate::message::Reply`].
+    Reply,
+    /// Events of a session that another session's request caused, or that are resent
+    /// ([`RESENT`]). Body: [`crate::message::Events`].
+    Private,
+    /// Broadcast events. Body: [`crate::message::Events`].
+    Public,
+    /// A mediator leads a cell; requests sent before may be lost. Body: [`crate::message::Leader`].
+    Leader,
+    /// Negative acknowledgement: a request came whose predecessor did not. The gateway resends what
+    /// has no reply.
+    Nak,
+    /// Answer to a hello: the node is up. See [`crate::message::Welcome`].
+    Welcome,
+    /// Which nodes a node is connected to, for control. Body: [`crate::control::MembershipReport`].
+    MembershipReport,
+    /// Instrument map and cell leaders. Body: [`crate::control::RoutingTable`].
+    RoutingTable,
+    /// Control asks a cell to release an instrument, see [`crate::message::Release`]. Goes through
+    /// the cell's log.
+    Release,
+    /// The cell's answer, see [`crate::message::Released`].
+    Released,
+    /// An observer's request. Body: [`crate::control::AdminRequest`].
+    AdminRequest,
+    /// The node's answer. Body: [`crate::control::AdminResponse`].
+    AdminResponse,
+    /// From a session: it asks for events again, see [`crate::message::ResendRequest`]. To a
+    /// client: events of this cell may be lost, so its sessions shall send resend requests.
+    ResendRequest,
 }
 
-impl FrameKind {
-    fn of(code: u8) -> Result<FrameKind, Meaningless> {
-        const ALL: [FrameKind; 15] = [
-            FrameKind::Hello,
-            FrameKind::Request,
-            FrameKind::Reply,
-            FrameKind::Private,
-            FrameKind::Public,
-            FrameKind::Leader,
-            FrameKind::Nak,
-            FrameKind::Welcome,
-            FrameKind::ResendRequest,
-            FrameKind::MembershipReport,
-            FrameKind::RoutingTable,
-            FrameKind::Release,
-            FrameKind::Released,
-            FrameKind::AdminRequest,
-            FrameKind::AdminResponse,
-        ];
-        ALL.into_iter().find(|kind| *kind as u8 == code).ok_or(Meaningless)
-    }
-}
+codes!(FrameKind {
+    Hello = 1,
+    Request = 2,
+    Reply = 3,
+    Private = 4,
+    Public = 5,
+    Leader = 6,
+    Nak = 7,
+    Welcome = 8,
+    MembershipReport = 9,
+    RoutingTable = 10,
+    Release = 11,
+    Released = 12,
+    AdminRequest = 13,
+    AdminResponse = 14,
+    ResendRequest = 15,
+});
 
 /// A header's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// What the frame is.
     pub kind: FrameKind,
-    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`].
+    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`], [`GRANTED`].
     pub flags: u16,
     /// Instrument.
     pub instrument: u32,
@@ -126,20 +129,19 @@ pub struct Header {
     pub gateway: u16,
     /// Cell of the instrument.
     pub cell: u16,
-    /// Of a request: of the map by which its cell was chosen. Of a lead: in which the cell's leader
-    /// leads.
+    /// Version of the instrument map by which the cell was chosen.
     pub map_version: u32,
     /// User's session.
     pub session: u32,
-    /// Number of the request within its session.
+    /// Sequence number of the request within its session.
     pub client_seq: u64,
-    /// Of a request, the number of the session's request before it on this instrument; of what is
-    /// told, the number of the event before the first of it.
+    /// Of a request: sequence number of the session's request before it on this instrument. Of
+    /// events: sequence number of the event before the first of them.
     pub previous_seq: u64,
     /// When the request was meant to be sent, ns on the client's clock.
     pub intended_ns: u64,
-    /// Number of the request among all that were handled on the instrument; of a request or a
-    /// recall, the number of the last event that the session has.
+    /// Of an outcome: sequence number of the request among all that were executed on the
+    /// instrument. Of a request or resend request: the last event that the session acknowledges.
     pub output_seq: u64,
 }
 
@@ -160,6 +162,43 @@ impl Header {
             output_seq: 0,
         }
     }
+
+    /// Its bytes, without checksum.
+    fn encode(&self, length: usize, body_bytes: usize) -> [u8; HEADER_BYTES] {
+        debug_assert!(length <= FRAME_BYTES_MAX && HEADER_BYTES + body_bytes <= length);
+        let mut bytes = [0; HEADER_BYTES];
+        field::LENGTH.set(&mut bytes, length as u32);
+        field::VERSION.set(&mut bytes, VERSION);
+        field::KIND.set(&mut bytes, self.kind.code());
+        field::FLAGS.set(&mut bytes, self.flags);
+        field::INSTRUMENT.set(&mut bytes, self.instrument);
+        field::GATEWAY.set(&mut bytes, self.gateway);
+        field::CELL.set(&mut bytes, self.cell);
+        field::MAP_VERSION.set(&mut bytes, self.map_version);
+        field::SESSION.set(&mut bytes, self.session);
+        field::CLIENT_SEQ.set(&mut bytes, self.client_seq);
+        field::PREVIOUS_SEQ.set(&mut bytes, self.previous_seq);
+        field::INTENDED_NS.set(&mut bytes, self.intended_ns);
+        field::OUTPUT_SEQ.set(&mut bytes, self.output_seq);
+        field::BODY_BYTES.set(&mut bytes, body_bytes as u32);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, DecodeError> {
+        Ok(Header {
+            kind: FrameKind::from_code(field::KIND.name, field::KIND.get(bytes))?,
+            flags: field::FLAGS.get(bytes),
+            instrument: field::INSTRUMENT.get(bytes),
+            gateway: field::GATEWAY.get(bytes),
+            cell: field::CELL.get(bytes),
+            map_version: field::MAP_VERSION.get(bytes),
+            session: field::SESSION.get(bytes),
+            client_seq: field::CLIENT_SEQ.get(bytes),
+            previous_seq: field::PREVIOUS_SEQ.get(bytes),
+            intended_ns: field::INTENDED_NS.get(bytes),
+            output_seq: field::OUTPUT_SEQ.get(bytes),
+        })
+    }
 }
 
 /// A frame in a buffer.
@@ -169,7 +208,7 @@ pub struct Frame<'a> {
     pub header: Header,
     /// Its body, without padding.
     pub body: &'a [u8],
-    /// All of it, to be sent on as it is.
+    /// All of it, to be forwarded as it is.
     pub bytes: &'a [u8],
 }
 
@@ -178,106 +217,98 @@ pub struct Frame<'a> {
 /// # Panics
 /// If the body does not fit a frame; bodies are ours.
 pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>) {
-    let stamps = if header.flags & STAMPED == 0 { 0 } else { STAMPS_BYTES };
-    let length = (HEADER_BYTES + body.len() + stamps).max(size_bytes.min(FRAME_BYTES_MAX));
+    let length = (HEADER_BYTES + body.len() + stamps_bytes(header.flags))
+        .max(size_bytes.min(FRAME_BYTES_MAX));
     assert!(length <= FRAME_BYTES_MAX, "a body of {} bytes fits no frame", body.len());
     let start = out.len();
-    out.extend_from_slice(&(length as u32).to_le_bytes());
-    out.extend_from_slice(&[VERSION, header.kind as u8]);
-    out.extend_from_slice(&header.flags.to_le_bytes());
-    out.extend_from_slice(&header.instrument.to_le_bytes());
-    out.extend_from_slice(&header.gateway.to_le_bytes());
-    out.extend_from_slice(&header.cell.to_le_bytes());
-    out.extend_from_slice(&header.map_version.to_le_bytes());
-    out.extend_from_slice(&header.session.to_le_bytes());
-    for number in [header.client_seq, header.previous_seq, header.intended_ns, header.output_seq] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(body);
-    let checksum = nm_codec::crc32c(&out[start..]);
-    out[start + 60..start + 64].copy_from_slice(&checksum.to_le_bytes());
+    let mut head = header.encode(length, body.len());
+    let checksum = checksum(&head, body);
+    field::CHECKSUM.set(&mut head, checksum);
+    out.put(&head);
+    out.put(body);
     out.resize(start + length, 0);
 }
 
-/// Writes gateway, cell and map_version of the map into a whole frame, and its checksum anew.
+/// The checksum of a frame.
+fn checksum(header: &[u8; HEADER_BYTES], body: &[u8]) -> u32 {
+    let mut header = *header;
+    field::CHECKSUM.set(&mut header, 0);
+    nm_codec::crc32c_append(nm_codec::crc32c(&header), body)
+}
+
+/// Computes the checksum of a complete frame again after a change of its header.
+fn update_checksum(frame: &mut [u8]) {
+    let Some((header, rest)) = frame.split_first_chunk_mut::<HEADER_BYTES>() else {
+        unreachable!("a complete frame has a header");
+    };
+    let body = &rest[..field::BODY_BYTES.get(header) as usize];
+    let checksum = checksum(header, body);
+    field::CHECKSUM.set(header, checksum);
+}
+
+/// Writes gateway, cell and map version into a complete frame, and its checksum again.
 pub fn route(frame: &mut [u8], gateway: u16, cell: u16, map_version: u32) {
-    frame[12..14].copy_from_slice(&gateway.to_le_bytes());
-    frame[14..16].copy_from_slice(&cell.to_le_bytes());
-    frame[16..20].copy_from_slice(&map_version.to_le_bytes());
-    let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
-    frame[60..64].fill(0);
-    let checksum = nm_codec::crc32c(&frame[..HEADER_BYTES + body_bytes]);
-    frame[60..64].copy_from_slice(&checksum.to_le_bytes());
+    field::GATEWAY.set(frame, gateway);
+    field::CELL.set(frame, cell);
+    field::MAP_VERSION.set(frame, map_version);
+    update_checksum(frame);
 }
 
-/// Says in a whole request that the one before it was answered, and writes its checksum anew.
+/// Sets [`PREVIOUS_ANSWERED`] in a complete request, and its checksum again.
 pub fn mark_previous_answered(frame: &mut [u8]) {
-    frame[6] |= PREVIOUS_ANSWERED as u8;
-    frame[60..64].fill(0);
-    let body_bytes = u32::from_le_bytes([frame[56], frame[57], frame[58], frame[59]]) as usize;
-    let checksum = nm_codec::crc32c(&frame[..HEADER_BYTES + body_bytes]);
-    frame[60..64].copy_from_slice(&checksum.to_le_bytes());
+    let flags = field::FLAGS.get(frame);
+    field::FLAGS.set(frame, flags | PREVIOUS_ANSWERED);
+    update_checksum(frame);
 }
 
-/// The frame at the front of `bytes`: none yet if it has not come whole.
+/// The frame at the front of `bytes`: none yet if it has not arrived completely.
 ///
 /// # Errors
-/// If these bytes begin no frame; the link is then of no use any more.
-pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, Meaningless> {
+/// If these bytes do not begin a frame; the link cannot be used any more then.
+pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, DecodeError> {
     let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let u16_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
-    let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-    let (length, body_bytes) = (u32_at(0) as usize, u32_at(56) as usize);
-    let flags = u16_at(6);
-    let stamps = if flags & STAMPED == 0 { 0 } else { STAMPS_BYTES };
-    if head[4] != VERSION
-        || length > FRAME_BYTES_MAX
-        || body_bytes > FRAME_BYTES_MAX
-        || HEADER_BYTES + body_bytes + stamps > length
+    if field::VERSION.get(head) != VERSION {
+        return Err(DecodeError::invalid(field::VERSION.name, "is not that of these frames"));
+    }
+    let length = field::LENGTH.get(head) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(DecodeError::invalid(field::LENGTH.name, "is more than a frame may have"));
+    }
+    let body_bytes = field::BODY_BYTES.get(head) as usize;
+    if body_bytes > FRAME_BYTES_MAX
+        || HEADER_BYTES + body_bytes + stamps_bytes(field::FLAGS.get(head)) > length
     {
-        return Err(Meaningless);
+        return Err(DecodeError::invalid(field::BODY_BYTES.name, "is more than the frame has"));
     }
-    let header = Header {
-        kind: FrameKind::of(head[5])?,
-        flags,
-        instrument: u32_at(8),
-        gateway: u16_at(12),
-        cell: u16_at(14),
-        map_version: u32_at(16),
-        session: u32_at(20),
-        client_seq: u64_at(24),
-        previous_seq: u64_at(32),
-        intended_ns: u64_at(40),
-        output_seq: u64_at(48),
-    };
-    let Some(whole) = bytes.get(..length) else { return Ok(None) };
-    let body = &whole[HEADER_BYTES..HEADER_BYTES + body_bytes];
-    let checksum = nm_codec::crc32c(&head[..60]);
-    let checksum = nm_codec::crc32c_append(checksum, &[0; 4]);
-    if nm_codec::crc32c_append(checksum, body) != u32_at(60) {
-        return Err(Meaningless);
+    let header = Header::decode(head)?;
+    let Some(frame) = bytes.get(..length) else { return Ok(None) };
+    let body = &frame[HEADER_BYTES..HEADER_BYTES + body_bytes];
+    if checksum(head, body) != field::CHECKSUM.get(head) {
+        return Err(DecodeError::checksum(field::CHECKSUM.name));
     }
-    Ok(Some(Frame { header, body, bytes: whole }))
+    Ok(Some(Frame { header, body, bytes: frame }))
 }
 
-/// Stamps at the end of a stamped frame: when gateway, router, mediator and processor had it.
+/// Timestamps at the end of a stamped frame: when gateway, router, mediator and processor had it.
 pub const STAMPS: usize = 4;
 
 const STAMPS_BYTES: usize = STAMPS * 8;
 
-/// Puts a node's time, ns on the machine's clock, into a stamped frame; nothing if it has none.
+/// Bytes of the timestamps of a frame with these flags.
+fn stamps_bytes(flags: u16) -> usize {
+    if flags & STAMPED == 0 { 0 } else { STAMPS_BYTES }
+}
+
+/// Puts a node's time, ns on the machine's clock, into a stamped frame; does nothing to others.
 pub fn stamp(frame: &mut [u8], hop: usize, at_ns: u64) {
-    let is_stamped = frame.len() >= HEADER_BYTES + STAMPS_BYTES && frame[6] & STAMPED as u8 != 0;
-    if is_stamped && hop < STAMPS {
+    let has_room = frame.len() >= HEADER_BYTES + STAMPS_BYTES;
+    if has_room && field::FLAGS.get(frame) & STAMPED != 0 && hop < STAMPS {
         let at = frame.len() - STAMPS_BYTES + hop * 8;
         frame[at..at + 8].copy_from_slice(&at_ns.to_le_bytes());
     }
 }
 
-/// The stamps of a frame, if it has any; zero where no node put one.
+/// The timestamps of a frame, if it has any; zero where no node put one.
 pub fn stamps(frame: &Frame<'_>) -> Option<[u64; STAMPS]> {
     if frame.header.flags & STAMPED == 0 {
         return None;
@@ -291,6 +322,7 @@ pub fn stamps(frame: &Frame<'_>) -> Option<[u64; STAMPS]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_codec::DecodeFault;
     use proptest::prelude::*;
 
     fn header() -> Header {
@@ -310,40 +342,90 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_comes_back_with_its_stamps() {
+    fn a_routed_and_stamped_frame_is_read_back() {
         let mut bytes = vec![];
-        write(&header(), b"what is asked", 800, &mut bytes);
+        write(&header(), b"the body", 800, &mut bytes);
         assert_eq!(bytes.len(), 800);
         stamp(&mut bytes, 2, 1 << 60 | 7);
         route(&mut bytes, 700, 800, 900);
         let routed = read(&bytes).unwrap().unwrap();
         let routed_header = Header { gateway: 700, cell: 800, map_version: 900, ..header() };
-        assert_eq!((routed.header, routed.body), (routed_header, &b"what is asked"[..]));
+        assert_eq!((routed.header, routed.body), (routed_header, &b"the body"[..]));
         mark_previous_answered(&mut bytes);
         let flags = header().flags | PREVIOUS_ANSWERED;
-        let settled = Header { flags, ..routed_header };
-        assert_eq!(read(&bytes).unwrap().unwrap().header, settled);
-        bytes[6] = header().flags as u8;
+        let answered = Header { flags, ..routed_header };
+        assert_eq!(read(&bytes).unwrap().unwrap().header, answered);
+        field::FLAGS.set(&mut bytes, header().flags);
         route(&mut bytes, 2, 3, 4);
         bytes.extend_from_slice(b"the next frame");
         let frame = read(&bytes).unwrap().unwrap();
-        assert_eq!((frame.header, frame.body), (header(), &b"what is asked"[..]));
+        assert_eq!((frame.header, frame.body), (header(), &b"the body"[..]));
         assert_eq!(stamps(&frame), Some([0, 0, 1 << 60 | 7, 0]));
         for cut in 0..800 {
             assert_eq!(read(&bytes[..cut]), Ok(None), "cut at {cut}");
         }
         bytes[70] ^= 1;
-        assert_eq!(read(&bytes), Err(Meaningless));
+        assert_eq!(read(&bytes), Err(DecodeError::checksum("checksum")));
+    }
+
+    #[test]
+    fn decode_errors_name_the_field() {
+        let mut frame = vec![];
+        write(&header(), b"the body", 0, &mut frame);
+        let error = |change: &dyn Fn(&mut [u8])| {
+            let mut frame = frame.clone();
+            change(&mut frame);
+            read(&frame).unwrap_err()
+        };
+        assert_eq!(error(&|frame| field::VERSION.set(frame, 9)).field, "version");
+        assert_eq!(error(&|frame| field::LENGTH.set(frame, u32::MAX)).field, "length");
+        assert_eq!(error(&|frame| field::BODY_BYTES.set(frame, 900)).field, "body_bytes");
+        let kind = error(&|frame| field::KIND.set(frame, 99));
+        assert_eq!((kind.field, kind.fault), ("kind", DecodeFault::UnknownCode(99)));
+    }
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        let kind = prop::sample::select(FrameKind::ALL);
+        let small = any::<(u16, u32, u16, u16, u32, u32)>();
+        (kind, small, any::<[u64; 4]>()).prop_map(|(kind, small, numbers)| {
+            let (flags, instrument, gateway, cell, map_version, session) = small;
+            let [client_seq, previous_seq, intended_ns, output_seq] = numbers;
+            Header {
+                kind,
+                flags,
+                instrument,
+                gateway,
+                cell,
+                map_version,
+                session,
+                client_seq,
+                previous_seq,
+                intended_ns,
+                output_seq,
+            }
+        })
     }
 
     proptest! {
+        #[test]
+        fn each_kind_of_frame_is_read_back(header in any_header(),
+                                           body in prop::collection::vec(any::<u8>(), 0..300),
+                                           size_bytes in 0usize..600) {
+            let mut bytes = vec![];
+            write(&header, &body, size_bytes, &mut bytes);
+            let frame = read(&bytes).unwrap().unwrap();
+            prop_assert_eq!((frame.header, frame.body), (header, &body[..]));
+            prop_assert_eq!(frame.bytes.len(), bytes.len());
+            prop_assert!(bytes.len() >= size_bytes);
+        }
+
         #[test]
         fn any_bytes_are_a_frame_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300),
                                             length in 0u32..400) {
             let mut bytes = bytes;
             if bytes.len() > 8 {
-                bytes[..4].copy_from_slice(&length.to_le_bytes());
-                bytes[4] = VERSION;
+                field::LENGTH.set(&mut bytes, length);
+                field::VERSION.set(&mut bytes, VERSION);
             }
             let _ = read(&bytes);
             stamp(&mut bytes, 3, 1);

@@ -154,7 +154,7 @@ fn a_running_network_tells_who_is_in_it_and_gives_instruments_to_other_cells() {
         |instrument, cell| run(&["exchange", "assign", instrument, cell, "--folder", out_text]);
     let moved = assign("1000000", "0");
     assert_eq!(moved.code, 0, "{}{}", moved.stdout, moved.stderr);
-    assert!(moved.stdout.contains("instrument 1000000 belongs to cell 0, map epoch 1"));
+    assert!(moved.stdout.contains("instrument 1000000 belongs to cell 0, map version 1"));
     let traded = wait_for("a trade", || Some(assign("0", "1")).filter(|run| run.code != 0));
     assert_eq!(traded.code, 5, "{}{}", traded.stdout, traded.stderr);
     assert!(traded.stderr.contains("has had requests in its cell"), "{}", traded.stderr);

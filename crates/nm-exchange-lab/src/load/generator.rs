@@ -227,8 +227,8 @@ impl Generator {
         let Some(link) = &mut gate.link else { return };
         let flushed = link.flush();
         let is_full = matches!(flushed, Ok(false));
-        let changed =
-            is_full == gate.is_full || self.poller.change(&*link, index as u64, is_full).is_ok();
+        let changed = is_full == gate.is_full
+            || self.poller.want_write(&*link, index as u64, is_full).is_ok();
         gate.is_full = is_full;
         if flushed.is_err() || !changed {
             self.lose(index);
@@ -386,7 +386,7 @@ impl Generator {
                 Ok(Some(arrived)) => arrived,
                 Ok(None) => break,
                 Err(broken) => {
-                    outcome = Err(broken);
+                    outcome = Err(broken.into());
                     break;
                 }
             };

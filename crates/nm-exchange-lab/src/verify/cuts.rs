@@ -47,7 +47,10 @@ pub struct Life {
 impl Life {
     /// The cell at its beginning.
     fn cell<M: Matching>(&self, saved: Option<&[u8]>) -> Result<Cell<M>, String> {
-        let mut cell = saved.map_or_else(|| Ok(Cell::default()), Cell::load)?;
+        let mut cell = saved.map_or_else(
+            || Ok(Cell::default()),
+            |saved| Cell::load(saved).map_err(|error| error.to_string()),
+        )?;
         cell.accepts_unknown_sessions = self.accepts_unknown_sessions;
         Ok(cell)
     }

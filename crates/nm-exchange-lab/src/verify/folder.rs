@@ -43,7 +43,8 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
 /// # Errors
 /// As [`folder`].
 pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
-    let network = Network::read(&path.join("network.toml")).map_err(bad)?;
+    let network =
+        Network::read(&path.join("network.toml")).map_err(|error| bad(error.to_string()))?;
     let mut findings = Findings::default();
     findings.durability = network.durability;
     let mut clients = clients(path)?;

@@ -54,7 +54,9 @@ impl Replay {
     /// A sentence, if it is none.
     pub fn begin_with(&mut self, saved: Vec<u8>) -> Result<(), String> {
         let accepts_unknown_sessions = self.plain.accepts_unknown_sessions;
-        (self.plain, self.fast) = (Cell::load(&saved)?, Cell::load(&saved)?);
+        let damaged = |error: nm_exchange::cell::CellLoadError| error.to_string();
+        self.plain = Cell::load(&saved).map_err(damaged)?;
+        self.fast = Cell::load(&saved).map_err(damaged)?;
         (self.plain.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
             (accepts_unknown_sessions, accepts_unknown_sessions);
         self.lives = vec![Life { start: Some(saved), accepts_unknown_sessions, ..Life::default() }];

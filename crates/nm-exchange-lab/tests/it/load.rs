@@ -141,7 +141,7 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                         wire::write(&answer, &[], 0, &mut link.output);
                         continue;
                     }
-                    let request = Request::from_parts(&header, frame.body()).unwrap();
+                    let request = Request::decode(&header, frame.body()).unwrap();
                     journal.extend_from_slice(frame.bytes);
                     let reply = Header { kind: FrameKind::Reply, previous_seq: 0, ..header };
                     let outcome = match cell.handle(&request, |_| {}) {

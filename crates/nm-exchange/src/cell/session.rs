@@ -1,28 +1,28 @@
-//! What a cell keeps of a session on one instrument: which of its requests were handled and what
-//! became of them, and what it was told.
+//! What a cell keeps of a session on one instrument: which of its requests were executed with which
+//! outcome, and its latest events.
 
 use std::collections::VecDeque;
 
 use nm_book::codec;
 use nm_book::order::{Event, UserId};
-use nm_codec::Fields;
+use nm_codec::{DecodeError, Reader};
 
-/// Outcomes that are kept for each session and instrument, to be told again.
-pub const OUTCOMES: usize = 64;
+/// Outcomes that are kept for each session and instrument, to answer duplicates.
+pub const OUTCOMES_MAX: usize = 64;
 
-/// Events that are kept at most for each session and instrument until it says that it has them.
-pub const KEPT_MAX: usize = 1024;
+/// Events that are kept at most for each session and instrument until they are acknowledged.
+pub const EVENTS_KEPT_MAX: usize = 1024;
 
-/// By so much the numbers of a session's events jump when the books were lost: it sees a gap, and
-/// is told that nobody knows what was in it.
-pub const LOST_BOOKS: u64 = 1 << 32;
+/// Gap in the sequence numbers of a session's events when the books were lost: the session sees the
+/// gap, and a resend request tells it that the events in it are unknown.
+pub const LOST_BOOKS_GAP: u64 = 1 << 32;
 
-/// What became of a request that was handled.
+/// The outcome of a request that was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outcome {
-    /// Number of the request within its session.
+    /// Sequence number of the request within its session.
     pub client_seq: u64,
-    /// Number of the request among all that were handled on this instrument, from 1 on.
+    /// Sequence number of the request among all that were executed on this instrument, from 1 on.
     pub output_seq: u64,
     /// Hash of the events that it caused (FNV-1a of their codes).
     pub events_hash: u64,
@@ -31,104 +31,122 @@ pub struct Outcome {
 /// What is kept of a session on one instrument.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// Gateway through which it spoke last.
+    /// Gateway of its latest request.
     pub gateway: u16,
-    /// Number of its last request that was handled.
-    pub last: u64,
-    /// Number of the last event that it was told.
-    pub told: u64,
+    /// Sequence number of its last request that was executed.
+    pub last_request_seq: u64,
+    /// Sequence number of its last event.
+    pub last_event_seq: u64,
     outcomes: VecDeque<Outcome>,
-    /// Its last events, those that it may not have.
+    /// Its latest events, as far as they are not acknowledged.
     kept: VecDeque<Event>,
 }
 
 impl Session {
-    /// Number of the last event that is not kept any more.
-    fn dropped(&self) -> u64 {
-        self.told - self.kept.len() as u64
+    /// Sequence number of the last event that is no longer kept.
+    fn dropped_seq(&self) -> u64 {
+        debug_assert!(self.kept.len() as u64 <= self.last_event_seq);
+        self.last_event_seq - self.kept.len() as u64
     }
 
-    /// It has its events up to a number.
-    pub fn has(&mut self, acknowledged: u64) {
-        while self.dropped() < acknowledged && self.kept.pop_front().is_some() {}
+    /// Drops its events up to the one that it acknowledges.
+    pub fn acknowledge(&mut self, event_seq: u64) {
+        while self.dropped_seq() < event_seq && self.kept.pop_front().is_some() {}
     }
 
-    /// It is told an event.
-    pub fn tell(&mut self, event: Event) {
-        if self.kept.len() == KEPT_MAX {
+    /// Adds an event to its stream.
+    pub fn push_event(&mut self, event: Event) {
+        if self.kept.len() == EVENTS_KEPT_MAX {
             self.kept.pop_front();
         }
         self.kept.push_back(event);
-        self.told += 1;
+        self.last_event_seq += 1;
+        debug_assert!(self.kept.len() <= EVENTS_KEPT_MAX);
     }
 
-    /// It is taken up by books that do not know it; its numbers leave a gap, for nobody knows what
-    /// it was told between what it has and the end of the books before.
-    pub fn begins_anew(&mut self, acknowledged: u64) {
-        self.told = acknowledged.min(u64::MAX / 2) + LOST_BOOKS;
+    /// Begins in books that do not know the session; its event numbers leave a gap, because which
+    /// events came between the last one that it has and the end of the lost books is unknown.
+    pub fn begin_after_lost_books(&mut self, acknowledged: u64) {
+        self.last_event_seq = acknowledged.min(u64::MAX / 2) + LOST_BOOKS_GAP;
     }
 
-    /// A request of it was handled.
-    pub fn done(&mut self, outcome: Outcome) {
-        self.last = outcome.client_seq;
-        if self.outcomes.len() == OUTCOMES {
+    /// Adds the outcome of its next request.
+    pub fn push_outcome(&mut self, outcome: Outcome) {
+        assert!(
+            outcome.client_seq > self.last_request_seq,
+            "request {} is executed after request {}",
+            outcome.client_seq,
+            self.last_request_seq
+        );
+        self.last_request_seq = outcome.client_seq;
+        if self.outcomes.len() == OUTCOMES_MAX {
             self.outcomes.pop_front();
         }
         self.outcomes.push_back(outcome);
     }
 
-    /// What became of one of its requests, if that is kept.
+    /// The outcome of one of its requests, if that is kept.
     pub fn outcome(&self, client_seq: u64) -> Option<Outcome> {
         self.outcomes.iter().find(|known| known.client_seq == client_seq).copied()
     }
 
-    /// Number before the first event that can be told after number `acknowledged`.
-    pub fn recalled(&self, acknowledged: u64) -> u64 {
-        acknowledged.max(self.dropped()).min(self.told)
+    /// Sequence number before the first event that can be resent after `acknowledged`.
+    pub fn resend_start(&self, acknowledged: u64) -> u64 {
+        acknowledged.max(self.dropped_seq()).min(self.last_event_seq)
     }
 
-    /// Its events after a number that [`Session::recalled`] gave.
-    pub fn after(&self, before: u64) -> impl Iterator<Item = &Event> {
-        self.kept.iter().skip(before.saturating_sub(self.dropped()) as usize)
+    /// Its events after a number that [`Session::resend_start`] gave.
+    pub fn events_after(&self, start: u64) -> impl Iterator<Item = &Event> {
+        self.kept.iter().skip(start.saturating_sub(self.dropped_seq()) as usize)
     }
 
     /// Appends all of it.
     pub fn save(&self, bytes: &mut Vec<u8>) {
         let (gateway, outcomes) = (u64::from(self.gateway), self.outcomes.len() as u64);
-        codec::put(bytes, &[gateway, self.last, outcomes]);
+        codec::put(bytes, &[gateway, self.last_request_seq, outcomes]);
         for outcome in &self.outcomes {
             let Outcome { client_seq, output_seq, events_hash } = *outcome;
             codec::put(bytes, &[client_seq, output_seq, events_hash]);
         }
-        codec::put(bytes, &[self.told, self.kept.len() as u64]);
+        codec::put(bytes, &[self.last_event_seq, self.kept.len() as u64]);
         self.kept.iter().for_each(|event| codec::write_event(event, bytes));
     }
 
-    /// Reads one from the front; none if the bytes are none.
-    pub fn load(fields: &mut Fields<'_>) -> Option<Session> {
-        let gateway = u16::try_from(fields.u64().ok()?).ok()?;
-        let last = fields.u64().ok()?;
+    /// Reads what [`Session::save`] appended.
+    ///
+    /// # Errors
+    /// If the bytes are not a saved session.
+    pub fn load(reader: &mut Reader<'_>) -> Result<Session, DecodeError> {
+        let gateway = u16::try_from(reader.u64("gateway")?)
+            .map_err(|_| DecodeError::invalid("gateway", "is larger than 65535"))?;
+        let last_request_seq = reader.u64("last_request_seq")?;
         let (mut outcomes, mut kept) = (VecDeque::new(), VecDeque::new());
-        for _ in 0..fields.u64().ok()? {
+        let count = reader.u64("outcomes")?;
+        if count > OUTCOMES_MAX as u64 {
+            return Err(DecodeError::invalid("outcomes", "are more than are kept"));
+        }
+        for _ in 0..count {
             outcomes.push_back(Outcome {
-                client_seq: fields.u64().ok()?,
-                output_seq: fields.u64().ok()?,
-                events_hash: fields.u64().ok()?,
+                client_seq: reader.u64("client_seq")?,
+                output_seq: reader.u64("output_seq")?,
+                events_hash: reader.u64("events_hash")?,
             });
         }
-        let (told, count) = (fields.u64().ok()?, fields.u64().ok()?);
-        for _ in 0..count {
-            let mut reader = nm_codec::Reader::new(fields.0);
-            kept.push_back(codec::read_event(&mut reader).ok()?);
-            fields.0 = reader.rest();
+        let (last_event_seq, count) = (reader.u64("last_event_seq")?, reader.u64("events")?);
+        if count > last_event_seq || count > EVENTS_KEPT_MAX as u64 {
+            return Err(DecodeError::invalid("events", "are more than are kept"));
         }
-        (count <= told).then_some(Session { gateway, last, told, outcomes, kept })
+        for _ in 0..count {
+            kept.push_back(codec::read_event(reader)?);
+        }
+        Ok(Session { gateway, last_request_seq, last_event_seq, outcomes, kept })
     }
 }
 
-/// Who is told of an event of a request: the users whose orders it is about, or who asked.
-pub fn event_recipients(event: &Event, asker: UserId) -> impl Iterator<Item = UserId> {
+/// The sessions that an event of a request is for: the owners of the orders that it names, or the
+/// session that sent the request.
+pub fn event_recipients(event: &Event, requester: UserId) -> impl Iterator<Item = UserId> {
     let users = event.users();
-    let users = if users == [None, None] { [Some(asker), None] } else { users };
+    let users = if users == [None, None] { [Some(requester), None] } else { users };
     users.into_iter().flatten()
 }

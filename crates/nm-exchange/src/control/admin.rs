@@ -1,186 +1,97 @@
-//! Asking a running network who is in it, and giving an instrument to another cell: what an
-//! observer and a node say to each other, and the observer's side of it.
+//! The observer's side of a running network: its status, and moving an instrument to another cell.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use nm_book::order::InstrumentId;
-use nm_codec::{Fields, Meaningless};
+use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use serde::Serialize;
+use thiserror::Error;
 
-use crate::link::{Address, Link, Stream};
+use crate::link::{Address, Link, LinkError, Stream};
+use crate::message::Hello;
 use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::State;
+use super::admin_message::{AdminRequest, AdminResponse};
+use super::state::State;
 
-/// Body of an observer's hello.
-pub const OBSERVER: &str = "observer";
-
-/// How long somebody is looked for who leads control.
+/// How long a leader of control is looked for.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Pause between two rounds of questions.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Pause between two attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What an observer asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdminRequest {
-    /// The state of control.
-    Status,
-    /// To give an instrument to a cell.
-    Assign {
-        /// Which.
-        instrument: InstrumentId,
-        /// Its new cell.
-        cell: u16,
-    },
+/// Why a node does not answer.
+#[derive(Debug, Error)]
+pub enum ObserverError {
+    /// It cannot be connected to, or waited for.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The link failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// What it answered cannot be decoded.
+    #[error("its answer cannot be read: {0}")]
+    Decode(#[from] DecodeError),
+    /// It answered something else.
+    #[error("it answered something else")]
+    Unexpected,
+    /// It did not answer in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
 }
 
-impl AdminRequest {
-    /// Its bytes.
-    pub fn bytes(&self) -> Vec<u8> {
-        match self {
-            AdminRequest::Status => vec![0],
-            AdminRequest::Assign { instrument, cell } => {
-                let mut out = vec![1];
-                out.extend_from_slice(&instrument.to_le_bytes());
-                out.extend_from_slice(&cell.to_le_bytes());
-                out
-            }
-        }
-    }
-
-    /// Reads them.
-    ///
-    /// # Errors
-    /// If they mean nothing.
-    pub fn whole(bytes: &[u8]) -> Result<AdminRequest, Meaningless> {
-        let mut from = Fields(bytes);
-        let ask = match from.u8()? {
-            0 => AdminRequest::Status,
-            1 => AdminRequest::Assign { instrument: from.u32()?, cell: from.u16()? },
-            _ => return Err(Meaningless),
-        };
-        if from.0.is_empty() { Ok(ask) } else { Err(Meaningless) }
-    }
-}
-
-/// What a node answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AdminResponse {
-    /// The state of control as this replica has it.
-    Status {
-        /// Epoch in which this replica leads control, if it does.
-        lead: Option<u32>,
-        /// For how long nothing could be written down though something was to be, ms; zero if all
-        /// is well.
-        stalled_ms: u64,
-        /// The state.
-        state: Box<State>,
-    },
-    /// The instrument belongs to the cell, in this epoch of the map.
-    Assigned(u32),
-    /// It cannot be; why, in a sentence.
-    Refused(String),
-    /// This node does not lead control, or does not any more.
-    NotLeading,
-}
-
-impl AdminResponse {
-    /// Its bytes.
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut out = vec![];
-        match self {
-            AdminResponse::Status { lead, stalled_ms, state } => {
-                out.push(0);
-                out.extend_from_slice(&lead.unwrap_or_default().to_le_bytes());
-                out.extend_from_slice(&stalled_ms.to_le_bytes());
-                out.extend_from_slice(&state.save());
-            }
-            AdminResponse::Assigned(epoch) => {
-                out.push(1);
-                out.extend_from_slice(&epoch.to_le_bytes());
-            }
-            AdminResponse::Refused(why) => {
-                out.push(2);
-                out.extend_from_slice(why.as_bytes());
-            }
-            AdminResponse::NotLeading => out.push(3),
-        }
-        out
-    }
-
-    /// Reads them.
-    ///
-    /// # Errors
-    /// If they mean nothing.
-    pub fn whole(bytes: &[u8]) -> Result<AdminResponse, Meaningless> {
-        let mut from = Fields(bytes);
-        Ok(match from.u8()? {
-            0 => {
-                let (lead, stalled_ms) = (from.u32()?, from.u64()?);
-                let state = Box::new(State::load(from.0).map_err(|_| Meaningless)?);
-                AdminResponse::Status { lead: (lead > 0).then_some(lead), stalled_ms, state }
-            }
-            1 => AdminResponse::Assigned(from.u32()?),
-            2 => {
-                let why = std::str::from_utf8(from.0).map_err(|_| Meaningless)?;
-                AdminResponse::Refused(why.to_string())
-            }
-            3 => AdminResponse::NotLeading,
-            _ => return Err(Meaningless),
-        })
-    }
-}
-
-/// A link to one node, as one who only looks.
+/// A link to one node that asks for its state.
 #[derive(Debug)]
 pub struct Observer(Link);
 
 impl Observer {
-    /// Connects to a node and greets it.
+    /// Connects to a node.
     ///
     /// # Errors
-    /// A sentence without the node's name.
-    pub fn connect(address: &Address, limit: Duration) -> Result<Observer, String> {
-        let stream = Stream::connect(address, limit).map_err(|error| error.to_string())?;
-        let mut link = Link::new(stream).map_err(|error| error.to_string())?;
-        wire::write(&Header::new(FrameKind::Hello), OBSERVER.as_bytes(), 0, &mut link.output);
+    /// If it does not answer within `limit`.
+    pub fn connect(address: &Address, limit: Duration) -> Result<Observer, ObserverError> {
+        let mut link = Link::new(Stream::connect(address, limit)?)?;
+        Hello::Observer.write(&mut link.output);
         let mut observer = Observer(link);
         observer.receive(FrameKind::Welcome, limit)?;
         Ok(observer)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the response.
     ///
     /// # Errors
-    /// A sentence without the node's name.
-    pub fn ask(&mut self, ask: &AdminRequest, limit: Duration) -> Result<AdminResponse, String> {
-        wire::write(&Header::new(FrameKind::AdminRequest), &ask.bytes(), 0, &mut self.0.output);
+    /// If it does not answer within `limit`.
+    pub fn request(
+        &mut self,
+        request: &AdminRequest,
+        limit: Duration,
+    ) -> Result<AdminResponse, ObserverError> {
+        let header = Header::new(FrameKind::AdminRequest);
+        wire::write(&header, &request.encode(), 0, &mut self.0.output);
         let body = self.receive(FrameKind::AdminResponse, limit)?;
-        AdminResponse::whole(&body).map_err(|error| error.to_string())
+        Ok(AdminResponse::decode(&body)?)
     }
 
-    /// Writes what is to be sent, and waits for a frame of a kind; its body.
-    fn receive(&mut self, kind: FrameKind, limit: Duration) -> Result<Vec<u8>, String> {
+    /// Writes the backlog, and waits for a frame of a kind; its body.
+    fn receive(&mut self, kind: FrameKind, limit: Duration) -> Result<Vec<u8>, ObserverError> {
         let deadline = Deadline::after(limit);
         loop {
-            self.0.flush().map_err(|why| why.to_string())?;
-            while let Some(frame) = self.0.input.next_frame().map_err(|why| why.to_string())? {
+            self.0.flush()?;
+            while let Some(frame) = self.0.input.next_frame().map_err(LinkError::from)? {
                 if frame.header.kind == kind {
                     return Ok(frame.body().to_vec());
                 }
             }
             if deadline.passed() {
-                return Err(format!("no answer within {} ms", limit.as_millis()));
+                return Err(ObserverError::Timeout(limit));
             }
             let fd = self.0.as_fd().as_raw_fd();
-            let wait = deadline.remaining().min(AGAIN);
-            nm_sys::poll::readable(fd, wait).map_err(|error| error.to_string())?;
-            self.0.receive().map_err(|why| why.to_string())?;
+            nm_sys::poll::readable(fd, deadline.remaining().min(RETRY_PAUSE))?;
+            self.0.receive()?;
         }
     }
 }
@@ -196,9 +107,9 @@ pub struct NodeStatus {
     pub address: String,
     /// Whether it is up.
     pub is_up: bool,
-    /// How often it has started; none where nobody keeps count.
+    /// How often it has started; none without control.
     pub starts: Option<u32>,
-    /// Since when it is up or not, ms since 1970; none where nobody keeps it.
+    /// Since when it is up or not, ms since 1970; none without control.
     pub since_unix_ms: Option<u64>,
 }
 
@@ -207,10 +118,11 @@ pub struct NodeStatus {
 pub struct CellStatus {
     /// Which.
     pub cell: u16,
-    /// The mediator that leads it; none if that one has ended, or nobody has led it yet.
+    /// The mediator that leads it; none if that one has ended, or none has led it yet.
     pub leader: Option<u16>,
-    /// Epoch of that leader, or the last one.
-    pub epoch: u32,
+    /// Term of that leader, or the last one.
+    #[serde(rename = "epoch")]
+    pub term: u32,
 }
 
 /// The control group.
@@ -220,30 +132,30 @@ pub struct ControlStatus {
     pub voters: Vec<String>,
     /// The mediator that leads it, if one does.
     pub leader: Option<u16>,
-    /// Epoch of that leader.
-    pub epoch: Option<u32>,
-    /// For how long nothing could be written down though something was to be, ms; zero if all is
-    /// well.
+    /// Term of that leader.
+    #[serde(rename = "epoch")]
+    pub term: Option<u32>,
+    /// For how long a pending change could not be logged, ms; zero if all is well.
     pub stalled_ms: u64,
-    /// Index of the last entry that is part of the state, and the state's hash.
+    /// Index of the last entry that is part of the state.
     pub index: u64,
-    /// See `index`.
+    /// Hash of the state.
     pub hash: String,
 }
 
-/// An instrument that does not follow the rule.
+/// An instrument and its cell, which is not that of the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Exception {
+pub struct MapException {
     /// Which.
     pub instrument: InstrumentId,
     /// Its cell.
     pub cell: u16,
 }
 
-/// A network as it is.
+/// The status of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NetworkStatus {
-    /// When a request counts as done.
+    /// When a request counts as executed.
     pub durability: Durability,
     /// The control group; none if nothing is replicated: the map is then the network file's.
     pub control: Option<ControlStatus>,
@@ -251,62 +163,74 @@ pub struct NetworkStatus {
     pub nodes: Vec<NodeStatus>,
     /// All cells.
     pub cells: Vec<CellStatus>,
-    /// Epoch of the map: instruments belong to cells by the rule `instrument % cells`, but for the
+    /// Version of the map: instruments belong to cells by the rule `instrument % cells`, but for the
     /// exceptions.
-    pub map_epoch: u32,
-    /// See `map_epoch`.
-    pub exceptions: Vec<Exception>,
-    /// An instrument that is on its way to another cell.
+    #[serde(rename = "map_epoch")]
+    pub map_version: u32,
+    /// Instruments in other cells than the rule gives.
+    pub exceptions: Vec<MapException>,
+    /// An instrument that is being moved to another cell.
     #[serde(rename = "on_its_way")]
-    pub pending_move: Option<Exception>,
+    pub pending_move: Option<MapException>,
 }
 
 impl NetworkStatus {
     /// Whether all nodes are up, every cell has a leader, and so has control.
     pub fn is_healthy(&self) -> bool {
-        let leads = |control: &ControlStatus| control.leader.is_some() && control.stalled_ms == 0;
+        let is_led = |control: &ControlStatus| control.leader.is_some() && control.stalled_ms == 0;
         self.nodes.iter().all(|node| node.is_up)
             && self.cells.iter().all(|cell| cell.leader.is_some())
-            && self.control.as_ref().is_none_or(leads)
+            && self.control.as_ref().is_none_or(is_led)
     }
 }
 
-/// Asks a running network how it is.
+/// What one mediator answered to [`AdminRequest::Status`].
+struct ReplicaStatus {
+    mediator: u16,
+    leading_term: Option<u32>,
+    stalled_ms: u64,
+    state: State,
+}
+
+impl ReplicaStatus {
+    /// The leader's state is better than that of others, and a later state than an earlier one.
+    fn rank(&self) -> (Option<u32>, u64) {
+        (self.leading_term, self.state.index())
+    }
+}
+
+/// The status of a running network.
 ///
 /// # Errors
-/// If nobody who could know answers within `limit`.
+/// If no node that could know it answers within `limit`.
 pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
     if network.durability == Durability::None {
-        return unkept(network, limit);
+        return status_without_control(network, limit);
     }
     let deadline = Deadline::after(limit.min(LEADER_LIMIT));
     loop {
-        let (mut best, mut refused) = (None::<(Option<u32>, u64, u16, State)>, String::new());
+        let (mut best, mut refused) = (None::<ReplicaStatus>, String::new());
         for mediator in mediators(network) {
-            match ask_one(network, mediator, &AdminRequest::Status, limit) {
-                Ok(AdminResponse::Status { lead, stalled_ms, state }) => {
-                    let rank = |lead: Option<u32>, state: &State| (lead, state.index());
-                    let is_better =
-                        best.as_ref().is_none_or(|b| rank(lead, &state) > rank(b.0, &b.3));
-                    if is_better {
-                        best = Some((lead, stalled_ms, mediator, *state));
-                    }
+            match replica_status(network, mediator, limit) {
+                Ok(status) if best.as_ref().is_none_or(|best| status.rank() > best.rank()) => {
+                    best = Some(status);
                 }
-                Ok(_) => refused = format!("mediator {mediator} answered something else"),
-                Err(why) => refused = why,
+                Ok(_) => {}
+                Err(error) => refused = named(network, mediator, &error),
             }
         }
-        let has_leader = best.as_ref().is_some_and(|best| best.0.is_some());
+        let has_leader = best.as_ref().is_some_and(|best| best.leading_term.is_some());
         if has_leader || deadline.passed() {
-            let best = best.ok_or_else(|| nobody(&refused))?;
-            return Ok(kept(network, best));
+            let best = best.ok_or_else(|| {
+                unreachable(format!("no mediator of the control group answers: {refused}"))
+            })?;
+            return Ok(status_with_control(network, &best));
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(RETRY_PAUSE);
     }
 }
 
-fn nobody(why: &str) -> Failure {
-    let message = format!("no mediator of the control group can be asked: {why}");
+fn unreachable(message: String) -> Failure {
     Failure::new(FailureKind::Peer, message).hint("is the network running?")
 }
 
@@ -316,19 +240,37 @@ fn mediators(network: &Network) -> impl Iterator<Item = u16> {
     voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
 }
 
-fn ask_one(
+fn request_one(
     network: &Network,
     index: u16,
-    ask: &AdminRequest,
+    request: &AdminRequest,
     limit: Duration,
-) -> Result<AdminResponse, String> {
+) -> Result<AdminResponse, ObserverError> {
     let address = &network.mediator[usize::from(index)].address;
-    let answer = Observer::connect(address, limit).and_then(|mut to| to.ask(ask, limit));
-    answer.map_err(|why| format!("mediator {index} at {address}: {why}"))
+    Observer::connect(address, limit)?.request(request, limit)
 }
 
-fn kept(network: &Network, asked: (Option<u32>, u64, u16, State)) -> NetworkStatus {
-    let (lead, stalled_ms, mediator, state) = asked;
+fn replica_status(
+    network: &Network,
+    mediator: u16,
+    limit: Duration,
+) -> Result<ReplicaStatus, ObserverError> {
+    match request_one(network, mediator, &AdminRequest::Status, limit)? {
+        AdminResponse::Status { leading_term, stalled_ms, state } => {
+            Ok(ReplicaStatus { mediator, leading_term, stalled_ms, state: *state })
+        }
+        _ => Err(ObserverError::Unexpected),
+    }
+}
+
+/// Which mediator does not answer, and why.
+fn named(network: &Network, index: u16, error: &ObserverError) -> String {
+    let address = &network.mediator[usize::from(index)].address;
+    format!("mediator {index} at {address}: {error}")
+}
+
+fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkStatus {
+    let state = &replica.state;
     let nodes = network.all().map(|(role, index, node)| {
         let known = state.nodes().get(&(role, index as u16));
         NodeStatus {
@@ -343,70 +285,66 @@ fn kept(network: &Network, asked: (Option<u32>, u64, u16, State)) -> NetworkStat
     let routes = state.routes();
     let cells = (0..routes.map.cells()).map(|cell| {
         let known = routes.leaders.get(&cell);
-        let leader = known.filter(|leading| state.is_there(leading));
-        let epoch = known.map_or(0, |leading| leading.epoch);
-        CellStatus { cell, leader: leader.map(|leading| leading.mediator), epoch }
+        let leader = known.filter(|leader| state.is_running(leader)).map(|it| it.mediator);
+        CellStatus { cell, leader, term: known.map_or(0, |leader| leader.term) }
     });
+    let exception = |instrument, cell| MapException { instrument, cell };
     let exceptions = routes.map.exceptions().iter();
     let voters = network.replicas(CONTROL).into_iter();
     NetworkStatus {
         durability: network.durability,
         control: Some(ControlStatus {
             voters: voters.map(|(role, index)| format!("{role} {index}")).collect(),
-            leader: lead.map(|_| mediator),
-            epoch: lead,
-            stalled_ms,
+            leader: replica.leading_term.map(|_| replica.mediator),
+            term: replica.leading_term,
+            stalled_ms: replica.stalled_ms,
             index: state.index(),
             hash: format!("{:016x}", state.hash()),
         }),
         nodes: nodes.collect(),
         cells: cells.collect(),
-        map_epoch: routes.map.epoch(),
-        exceptions: exceptions
-            .map(|(at, cell)| Exception { instrument: *at, cell: *cell })
-            .collect(),
-        pending_move: state
-            .change()
-            .map(|change| Exception { instrument: change.instrument, cell: change.cell }),
+        map_version: routes.map.version(),
+        exceptions: exceptions.map(|(at, cell)| exception(*at, *cell)).collect(),
+        pending_move: state.pending_move().map(|it| exception(it.instrument, it.cell)),
     }
 }
 
-/// A network that keeps nothing: whoever answers is up, and each mediator leads its own cell.
-fn unkept(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
+/// The status of a network without durability: a node that answers is up, and each mediator leads
+/// its own cell.
+fn status_without_control(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
     let mut refused = String::new();
     let mut nodes = vec![];
     for (role, index, node) in network.all() {
-        let greeted = Observer::connect(&node.address, limit);
-        if let Err(why) = &greeted {
-            refused = format!("{role} {index} at {}: {why}", node.address);
+        let connected = Observer::connect(&node.address, limit);
+        if let Err(error) = &connected {
+            refused = format!("{role} {index} at {}: {error}", node.address);
         }
-        let (address, is_up) = (node.address.to_string(), greeted.is_ok());
+        let (address, is_up) = (node.address.to_string(), connected.is_ok());
         nodes.push(NodeStatus { role, index, address, is_up, starts: None, since_unix_ms: None });
     }
     if nodes.iter().all(|node| !node.is_up) {
-        let message = format!("no node of the network can be asked: {refused}");
-        return Err(Failure::new(FailureKind::Peer, message).hint("is the network running?"));
+        return Err(unreachable(format!("no node of the network answers: {refused}")));
     }
-    let up = nodes.iter().filter(|node| node.role == Role::Mediator);
-    let cells = up.map(|node| {
+    let mediators = nodes.iter().filter(|node| node.role == Role::Mediator);
+    let cells = mediators.map(|node| {
         let cell = node.index as u16;
-        CellStatus { cell, leader: node.is_up.then_some(cell), epoch: 0 }
+        CellStatus { cell, leader: node.is_up.then_some(cell), term: 0 }
     });
     Ok(NetworkStatus {
         durability: network.durability,
         control: None,
         cells: cells.collect(),
         nodes,
-        map_epoch: 0,
+        map_version: 0,
         exceptions: vec![],
         pending_move: None,
     })
 }
 
-/// Gives an instrument to a cell; the epoch of the map in which it belongs to it.
+/// Moves an instrument to a cell; the version of the map in which it belongs to it.
 ///
 /// # Errors
-/// If it cannot be, or nobody leads control within `limit`.
+/// If it cannot be moved, or no node leads control within `limit`.
 pub fn assign(
     network: &Network,
     instrument: InstrumentId,
@@ -423,50 +361,24 @@ pub fn assign(
         return Err(Failure::new(FailureKind::BadRequest, message));
     }
     let deadline = Deadline::after(limit);
+    let request = AdminRequest::Assign { instrument, cell };
     loop {
-        let mut why = "none of its mediators leads it".to_string();
+        let mut reason = "none of its mediators leads it".to_string();
         for mediator in mediators(network) {
-            match ask_one(
-                network,
-                mediator,
-                &AdminRequest::Assign { instrument, cell },
-                deadline.remaining(),
-            ) {
-                Ok(AdminResponse::Assigned(epoch)) => return Ok(epoch),
-                Ok(AdminResponse::Refused(why)) => {
-                    return Err(Failure::new(FailureKind::NotAvailable, why));
+            match request_one(network, mediator, &request, deadline.remaining()) {
+                Ok(AdminResponse::Assigned(map_version)) => return Ok(map_version),
+                Ok(AdminResponse::Refused(reason)) => {
+                    return Err(Failure::new(FailureKind::NotAvailable, reason));
                 }
                 Ok(_) => {}
-                Err(refused) => why = refused,
+                Err(error) => reason = named(network, mediator, &error),
             }
         }
         if deadline.passed() {
-            let message = format!("control has not done it within {} s: {why}", limit.as_secs());
+            let seconds = limit.as_secs();
+            let message = format!("control has not moved it within {seconds} s: {reason}");
             return Err(Failure::new(FailureKind::Peer, message));
         }
-        std::thread::sleep(AGAIN);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn questions_and_answers_come_back() {
-        for ask in [AdminRequest::Status, AdminRequest::Assign { instrument: 7, cell: 1 }] {
-            assert_eq!(AdminRequest::whole(&ask.bytes()), Ok(ask));
-        }
-        let state = Box::new(State::new(3));
-        for answer in [
-            AdminResponse::Status { lead: Some(17), stalled_ms: 3, state },
-            AdminResponse::Assigned(4),
-            AdminResponse::Refused("it has traded".to_string()),
-            AdminResponse::NotLeading,
-        ] {
-            assert_eq!(AdminResponse::whole(&answer.bytes()), Ok(answer));
-        }
-        assert!(AdminRequest::whole(&[]).is_err() && AdminRequest::whole(&[0, 0]).is_err());
-        assert!(AdminResponse::whole(&[9]).is_err() && AdminResponse::whole(&[0, 1]).is_err());
+        std::thread::sleep(RETRY_PAUSE);
     }
 }

@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 
 use nm_book::order::InstrumentId;
-use nm_codec::fnv1a;
-use nm_codec::{Fields, Meaningless};
+use nm_codec::{DecodeError, Put, Reader, fnv1a};
+use thiserror::Error;
 
 use crate::network::Role;
 
-use super::map::{CellLeader, MAP_EXCEPTIONS_MAX, Map, RoutingTable};
-use super::view::{NodeName, read_node, write_node};
+use super::command::{Command, read_address, write_address};
+use super::membership::{NodeId, read_node, write_node};
+use super::routing::{CellLeader, InstrumentMap, MAP_EXCEPTIONS_MAX, RoutingTable};
 
 /// First bytes of a saved state, with the version.
-const MARK: &[u8; 8] = b"nmctrl01";
-
-/// Most bytes of a node's address.
-const ADDRESS_BYTES_MAX: usize = 256;
+const MAGIC: &[u8; 8] = b"nmctrl01";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,82 +22,56 @@ pub struct Member {
     pub address: String,
     /// How often it has started; rises with each start.
     pub starts: u32,
-    /// Number by which it names its last start.
+    /// Number that identifies the latest start of its process.
     pub start: u64,
-    /// Whether it is up, as far as its links tell.
+    /// Whether it is up, as far as its links show.
     pub is_up: bool,
     /// Since when, ms since 1970.
     pub since_ms: u64,
 }
 
-/// What is written down.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// A node is up.
-    Joined {
-        /// Which.
-        node: NodeName,
-        /// Number by which it names its start.
-        start: u64,
-        /// Where it listens.
-        address: String,
-    },
-    /// A node is seen by nobody any more.
-    Left {
-        /// Which.
-        node: NodeName,
-        /// The start that ended.
-        start: u64,
-    },
-    /// A mediator leads a cell.
-    Leads {
-        /// Which cell, or control itself.
-        cell: u16,
-        /// Who.
-        leading: CellLeader,
-    },
-    /// An instrument shall belong to another cell: its present one is asked for it from now on.
-    Assign {
-        /// Which.
-        instrument: InstrumentId,
-        /// Its new cell.
-        cell: u16,
-    },
-    /// The present cell has answered.
-    Released {
-        /// Which instrument.
-        instrument: InstrumentId,
-        /// Epoch that the map then has.
-        epoch: u32,
-        /// Whether it gave the instrument away; it did not if it has traded it.
-        is_given: bool,
-    },
-    /// A newer map than the state has: all replicas of control have lost their memory.
-    Restore(Map),
-}
-
-/// An instrument on its way to another cell.
+/// An instrument that is being moved to another cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
+pub struct InstrumentMove {
     /// Which.
     pub instrument: InstrumentId,
-    /// Where to.
+    /// Its new cell.
     pub cell: u16,
+}
+
+/// Why an instrument cannot be moved to a cell.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum MoveError {
+    /// There is no such cell.
+    #[error("there is no cell {cell}: the network has {cells}")]
+    NoSuchCell {
+        /// The cell that was asked for.
+        cell: u16,
+        /// How many there are.
+        cells: u16,
+    },
+    /// The map is full.
+    #[error(
+        "{MAP_EXCEPTIONS_MAX} instruments are in other cells than the rule gives, which is the most \
+         that the map can have"
+    )]
+    MapFull,
 }
 
 /// The state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     index: u64,
-    nodes: BTreeMap<NodeName, Member>,
+    nodes: BTreeMap<NodeId, Member>,
     routes: RoutingTable,
-    change: Option<Change>,
+    pending_move: Option<InstrumentMove>,
 }
 
 impl State {
-    /// The state of a group that begins, in a network of so many cells.
+    /// The first state of the group, in a network of so many cells.
     pub fn new(cells: usize) -> State {
-        State { index: 0, nodes: BTreeMap::new(), routes: RoutingTable::new(cells), change: None }
+        let routes = RoutingTable::new(cells);
+        State { index: 0, nodes: BTreeMap::new(), routes, pending_move: None }
     }
 
     /// Index of the last batch of commands that was applied.
@@ -107,13 +79,13 @@ impl State {
         self.index
     }
 
-    /// Takes note that the batch of this index begins.
+    /// Begins the batch of this index.
     pub fn begin(&mut self, index: u64) {
         self.index = index;
     }
 
     /// All nodes that ever were up.
-    pub fn nodes(&self) -> &BTreeMap<NodeName, Member> {
+    pub fn nodes(&self) -> &BTreeMap<NodeId, Member> {
         &self.nodes
     }
 
@@ -122,124 +94,125 @@ impl State {
         &self.routes
     }
 
-    /// An instrument that is on its way to another cell, in the map's next epoch.
-    pub fn change(&self) -> Option<Change> {
-        self.change
+    /// An instrument that is being moved to another cell, in the map's next version.
+    pub fn pending_move(&self) -> Option<InstrumentMove> {
+        self.pending_move
     }
 
-    /// Whether a mediator that once said that it leads is still up since then.
-    pub fn is_there(&self, leading: &CellLeader) -> bool {
-        let node = self.nodes.get(&(Role::Mediator, leading.mediator));
-        node.is_some_and(|node| node.is_up && node.start == leading.start)
+    /// Whether the process of a leader is still running.
+    pub fn is_running(&self, leader: &CellLeader) -> bool {
+        let node = self.nodes.get(&(Role::Mediator, leader.mediator));
+        node.is_some_and(|node| node.is_up && node.start == leader.start)
     }
 
-    /// Whether it is news that somebody leads a cell, and to be believed.
-    pub fn believes(&self, cell: u16, leading: &CellLeader) -> bool {
+    /// Whether a mediator that claims to lead a cell is its leader from now on, and is not known as
+    /// such yet.
+    pub fn accepts_leader(&self, cell: u16, leader: &CellLeader) -> bool {
         let known = self.routes.leaders.get(&cell);
-        known.is_none_or(|known| known.yields_to(leading, |known| self.is_there(known)))
+        known.is_none_or(|known| known.is_superseded_by(leader, |known| self.is_running(known)))
     }
 
-    /// Whether a map is newer than the state's.
-    pub fn lacks(&self, map: &Map) -> bool {
-        self.routes.map.clone().take(map)
-    }
-
-    /// Whether an instrument could be given to a cell; none if it belongs to it already.
+    /// The move of an instrument to a cell; none if it belongs to it already.
     ///
     /// # Errors
-    /// A sentence.
-    pub fn check(&self, instrument: InstrumentId, cell: u16) -> Result<Option<Change>, String> {
+    /// If the map cannot have it there.
+    pub fn plan_move(
+        &self,
+        instrument: InstrumentId,
+        cell: u16,
+    ) -> Result<Option<InstrumentMove>, MoveError> {
         let map = &self.routes.map;
         if cell >= map.cells() {
-            return Err(format!("there is no cell {cell}: the network has {}", map.cells()));
+            return Err(MoveError::NoSuchCell { cell, cells: map.cells() });
         }
         let is_known = map.exceptions().contains_key(&instrument);
         if map.exceptions().len() >= MAP_EXCEPTIONS_MAX && !is_known {
-            return Err(format!(
-                "{MAP_EXCEPTIONS_MAX} instruments are in other cells than the rule says, which is all \
-                 that the map takes"
-            ));
+            return Err(MoveError::MapFull);
         }
-        Ok((map.cell_of(instrument) != cell).then_some(Change { instrument, cell }))
+        Ok((map.cell_of(instrument) != cell).then_some(InstrumentMove { instrument, cell }))
     }
 
-    /// Carries a command out at a time, ms since 1970; the change that ended by it, and whether the
-    /// map has it now. What means nothing in this state does nothing.
-    pub fn apply(&mut self, command: &Command, now_ms: u64) -> Option<(Change, bool)> {
+    /// Applies a command at a time, ms since 1970; the move that ended by it, and whether it
+    /// succeeded. A command that does not fit the state has no effect.
+    pub fn apply(&mut self, command: &Command, now_ms: u64) -> Option<(InstrumentMove, bool)> {
         match command {
-            Command::Joined { node, start, address } => {
-                let member = self.nodes.entry(*node).or_insert_with(|| Member {
-                    address: String::new(),
-                    starts: 0,
-                    start: 0,
-                    is_up: false,
-                    since_ms: 0,
-                });
-                if !member.is_up || member.start != *start {
-                    member.starts += u32::from(member.starts == 0 || member.start != *start);
-                    (member.start, member.is_up, member.since_ms) = (*start, true, now_ms);
-                    member.address.clone_from(address);
-                }
-            }
+            Command::Joined { node, start, address } => self.join(*node, *start, address, now_ms),
             Command::Left { node, start } => {
                 let member = self.nodes.get_mut(node);
                 if let Some(member) = member.filter(|node| node.is_up && node.start == *start) {
                     (member.is_up, member.since_ms) = (false, now_ms);
                 }
             }
-            Command::Leads { cell, leading } => {
-                if self.believes(*cell, leading) {
-                    self.routes.leaders.insert(*cell, *leading);
+            Command::Leader { cell, leader } => {
+                if self.accepts_leader(*cell, leader) {
+                    self.routes.leaders.insert(*cell, *leader);
                 }
             }
-            Command::Assign { instrument, cell } => {
-                if self.change.is_none() {
-                    self.change = self.check(*instrument, *cell).ok().flatten();
+            Command::Move { instrument, cell } => {
+                if self.pending_move.is_none() {
+                    self.pending_move = self.plan_move(*instrument, *cell).ok().flatten();
                 }
             }
-            Command::Released { instrument, epoch, is_given } => {
-                let is_awaited = |change: &mut Change| {
-                    change.instrument == *instrument && *epoch == self.routes.map.epoch() + 1
+            Command::Released { instrument, map_version, is_granted } => {
+                let is_awaited = |pending: &mut InstrumentMove| {
+                    pending.instrument == *instrument
+                        && *map_version == self.routes.map.version() + 1
                 };
-                let change = self.change.take_if(is_awaited)?;
-                if *is_given {
-                    self.routes.map.assign(change.instrument, change.cell);
+                let pending = self.pending_move.take_if(is_awaited)?;
+                if *is_granted {
+                    self.routes.map.assign(pending.instrument, pending.cell);
                 }
-                return Some((change, *is_given));
+                return Some((pending, *is_granted));
             }
-            Command::Restore(map) => {
-                if self.routes.map.take(map) {
-                    return self.change.take().map(|change| (change, false));
+            Command::RestoreMap(map) => {
+                if self.routes.map.update(map) {
+                    return self.pending_move.take().map(|pending| (pending, false));
                 }
             }
         }
         None
     }
 
-    /// The whole state as bytes.
+    fn join(&mut self, node: NodeId, start: u64, address: &str, now_ms: u64) {
+        let member = self.nodes.entry(node).or_insert_with(|| Member {
+            address: String::new(),
+            starts: 0,
+            start: 0,
+            is_up: false,
+            since_ms: 0,
+        });
+        if !member.is_up || member.start != start {
+            member.starts += u32::from(member.starts == 0 || member.start != start);
+            (member.start, member.is_up, member.since_ms) = (start, true, now_ms);
+            address.clone_into(&mut member.address);
+        }
+    }
+
+    /// The complete state as bytes.
     pub fn save(&self) -> Vec<u8> {
-        let mut out = MARK.to_vec();
-        out.extend_from_slice(&self.index.to_le_bytes());
+        let mut out = MAGIC.to_vec();
+        out.put_u64(self.index);
         self.routes.write(&mut out);
-        out.extend_from_slice(&(self.nodes.len() as u32).to_le_bytes());
+        out.put_u32(self.nodes.len() as u32);
         for (node, member) in &self.nodes {
             write_node(*node, &mut out);
-            out.extend_from_slice(&member.starts.to_le_bytes());
-            out.extend_from_slice(&member.start.to_le_bytes());
-            out.push(u8::from(member.is_up));
-            out.extend_from_slice(&member.since_ms.to_le_bytes());
-            write_text(&member.address, &mut out);
+            out.put_u32(member.starts);
+            out.put_u64(member.start);
+            out.put_bool(member.is_up);
+            out.put_u64(member.since_ms);
+            write_address(&member.address, &mut out);
         }
-        out.push(u8::from(self.change.is_some()));
-        if let Some(change) = self.change {
-            out.extend_from_slice(&change.instrument.to_le_bytes());
-            out.extend_from_slice(&change.cell.to_le_bytes());
+        out.put_bool(self.pending_move.is_some());
+        if let Some(pending) = self.pending_move {
+            out.put_u32(pending.instrument);
+            out.put_u16(pending.cell);
         }
-        out.extend_from_slice(&nm_codec::crc32c(&out).to_le_bytes());
+        let checksum = nm_codec::crc32c(&out);
+        out.put_u32(checksum);
         out
     }
 
-    /// Hash of the whole state, equal on every replica.
+    /// Hash of the complete state, equal on every replica.
     pub fn hash(&self) -> u64 {
         fnv1a(&self.save())
     }
@@ -247,159 +220,62 @@ impl State {
     /// A state from what [`State::save`] wrote.
     ///
     /// # Errors
-    /// A sentence, if the bytes are no saved state.
-    pub fn load(bytes: &[u8]) -> Result<State, String> {
-        State::read(bytes).map_err(|_| {
-            "a saved state of the control group is damaged, or none of this version".to_string()
-        })
-    }
-
-    fn read(bytes: &[u8]) -> Result<State, Meaningless> {
-        let (content, checksum) = bytes.split_last_chunk().ok_or(Meaningless)?;
-        let mut from = Fields(content);
-        let is_marked = from.bytes(MARK.len())? == MARK;
-        if !is_marked || nm_codec::crc32c(content) != u32::from_le_bytes(*checksum) {
-            return Err(Meaningless);
+    /// If the bytes are not a saved state of this version.
+    pub fn load(bytes: &[u8]) -> Result<State, DecodeError> {
+        let checksum = DecodeError::checksum("checksum");
+        let (content, sum) = bytes.split_last_chunk().ok_or(checksum)?;
+        if nm_codec::crc32c(content) != u32::from_le_bytes(*sum) {
+            return Err(checksum);
         }
-        let (index, routes) = (from.u64()?, RoutingTable::read(&mut from)?);
+        let mut reader = Reader::new(content);
+        if reader.bytes("magic", MAGIC.len())? != MAGIC {
+            return Err(DecodeError::invalid("magic", "is not that of a state of control"));
+        }
+        let (index, routes) = (reader.u64("index")?, RoutingTable::read(&mut reader)?);
         let mut nodes = BTreeMap::new();
-        for _ in 0..from.u32()? {
-            let node = read_node(&mut from)?;
-            let (starts, start, is_up) = (from.u32()?, from.u64()?, flag(&mut from)?);
-            let (since_ms, address) = (from.u64()?, read_text(&mut from)?);
-            nodes.insert(node, Member { address, starts, start, is_up, since_ms });
+        for _ in 0..reader.u32("nodes")? {
+            let node = read_node(&mut reader)?;
+            let member = Member {
+                starts: reader.u32("starts")?,
+                start: reader.u64("start")?,
+                is_up: reader.bool("is_up")?,
+                since_ms: reader.u64("since_ms")?,
+                address: read_address(&mut reader)?,
+            };
+            nodes.insert(node, member);
         }
-        let mut change = None;
-        if flag(&mut from)? {
-            change = Some(Change { instrument: from.u32()?, cell: from.u16()? });
-        }
-        if !from.0.is_empty() {
-            return Err(Meaningless);
-        }
-        Ok(State { index, nodes, routes, change })
+        let pending_move = read_move(&mut reader, &routes.map)?;
+        reader.finish("pending_move")?;
+        Ok(State { index, nodes, routes, pending_move })
     }
 }
 
-fn flag(from: &mut Fields<'_>) -> Result<bool, Meaningless> {
-    match from.u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(Meaningless),
+fn read_move(
+    reader: &mut Reader<'_>,
+    map: &InstrumentMap,
+) -> Result<Option<InstrumentMove>, DecodeError> {
+    if !reader.bool("has_pending_move")? {
+        return Ok(None);
     }
-}
-
-fn write_text(text: &str, out: &mut Vec<u8>) {
-    let mut end = text.len().min(ADDRESS_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
+    let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
+    if cell >= map.cells() {
+        return Err(DecodeError::invalid("cell", "does not exist"));
     }
-    out.extend_from_slice(&(end as u16).to_le_bytes());
-    out.extend_from_slice(&text.as_bytes()[..end]);
-}
-
-fn read_text(from: &mut Fields<'_>) -> Result<String, Meaningless> {
-    let length = usize::from(from.u16()?);
-    String::from_utf8(from.bytes(length)?.to_vec()).map_err(|_| Meaningless)
-}
-
-impl Command {
-    /// Appends its bytes.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Command::Joined { node, start, address } => {
-                out.push(1);
-                write_node(*node, out);
-                out.extend_from_slice(&start.to_le_bytes());
-                write_text(address, out);
-            }
-            Command::Left { node, start } => {
-                out.push(2);
-                write_node(*node, out);
-                out.extend_from_slice(&start.to_le_bytes());
-            }
-            Command::Leads { cell, leading } => {
-                out.push(3);
-                out.extend_from_slice(&cell.to_le_bytes());
-                out.extend_from_slice(&leading.mediator.to_le_bytes());
-                out.extend_from_slice(&leading.epoch.to_le_bytes());
-                out.extend_from_slice(&leading.start.to_le_bytes());
-            }
-            Command::Assign { instrument, cell } => {
-                out.push(4);
-                out.extend_from_slice(&instrument.to_le_bytes());
-                out.extend_from_slice(&cell.to_le_bytes());
-            }
-            Command::Released { instrument, epoch, is_given } => {
-                out.push(5);
-                out.extend_from_slice(&instrument.to_le_bytes());
-                out.extend_from_slice(&epoch.to_le_bytes());
-                out.push(u8::from(*is_given));
-            }
-            Command::Restore(map) => {
-                out.push(6);
-                map.write(out);
-            }
-        }
-    }
-
-    /// Reads them.
-    ///
-    /// # Errors
-    /// If they mean nothing.
-    pub fn read(from: &mut Fields<'_>) -> Result<Command, Meaningless> {
-        Ok(match from.u8()? {
-            1 => {
-                let (node, start) = (read_node(from)?, from.u64()?);
-                Command::Joined { node, start, address: read_text(from)? }
-            }
-            2 => Command::Left { node: read_node(from)?, start: from.u64()? },
-            3 => {
-                let cell = from.u16()?;
-                let (mediator, epoch, start) = (from.u16()?, from.u32()?, from.u64()?);
-                Command::Leads { cell, leading: CellLeader { mediator, epoch, start } }
-            }
-            4 => Command::Assign { instrument: from.u32()?, cell: from.u16()? },
-            5 => {
-                let (instrument, epoch) = (from.u32()?, from.u32()?);
-                Command::Released { instrument, epoch, is_given: flag(from)? }
-            }
-            6 => Command::Restore(Map::read(from)?),
-            _ => return Err(Meaningless),
-        })
-    }
-}
-
-/// A batch of commands: an entry of the group's log, with the leader's time, ms since 1970.
-pub fn batch(now_ms: u64, commands: &[Command]) -> Vec<u8> {
-    let mut out = now_ms.to_le_bytes().to_vec();
-    commands.iter().for_each(|command| command.write(&mut out));
-    out
-}
-
-/// The time and the commands of a batch.
-///
-/// # Errors
-/// If it is none.
-pub fn open(batch: &[u8]) -> Result<(u64, Vec<Command>), Meaningless> {
-    let mut from = Fields(batch);
-    let (now_ms, mut commands) = (from.u64()?, vec![]);
-    while !from.0.is_empty() {
-        commands.push(Command::read(&mut from)?);
-    }
-    Ok((now_ms, commands))
+    Ok(Some(InstrumentMove { instrument, cell }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::{decode_batch, encode_batch};
     use proptest::prelude::*;
 
-    fn node() -> impl Strategy<Value = NodeName> {
-        (prop::sample::select(&Role::ALL[..]), 0..3u16)
+    fn node() -> impl Strategy<Value = NodeId> {
+        (prop::sample::select(Role::ALL), 0..3u16)
     }
 
-    fn leading() -> impl Strategy<Value = CellLeader> {
-        let made = |(mediator, epoch, start)| CellLeader { mediator, epoch, start };
+    fn leader() -> impl Strategy<Value = CellLeader> {
+        let made = |(mediator, term, start)| CellLeader { mediator, term, start };
         (0..3u16, 1..5u32, 0..3u64).prop_map(made)
     }
 
@@ -408,61 +284,61 @@ mod tests {
             4 => (node(), 0..3u64, "[a-z0-9:.é]{0,20}")
                 .prop_map(|(node, start, address)| Command::Joined { node, start, address }),
             2 => (node(), 0..3u64).prop_map(|(node, start)| Command::Left { node, start }),
-            2 => (0..4u16, leading())
-                .prop_map(|(cell, leading)| Command::Leads { cell, leading }),
+            2 => (0..4u16, leader())
+                .prop_map(|(cell, leader)| Command::Leader { cell, leader }),
             3 => (0..4u32, 0..5u16)
-                .prop_map(|(instrument, cell)| Command::Assign { instrument, cell }),
-            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(instrument, epoch, is_given)| {
-                Command::Released { instrument, epoch, is_given }
+                .prop_map(|(instrument, cell)| Command::Move { instrument, cell }),
+            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(instrument, map_version, is_granted)| {
+                Command::Released { instrument, map_version, is_granted }
             }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
-                let mut map = Map::new(3);
+                let mut map = InstrumentMap::new(3);
                 assigned.into_iter().for_each(|(instrument, cell)| map.assign(instrument, cell));
-                Command::Restore(map)
+                Command::RestoreMap(map)
             }),
         ]
     }
 
     proptest! {
-        /// Batches come back from their bytes; replicas that begin anywhere from a saved state come
-        /// to the same one; starts and the map's epoch never go back, and the map changes only when
-        /// a cell has given an instrument away, or as a whole.
+        /// Batches are read back; replicas that begin at any saved state come to the same one; starts
+        /// and the map's version never go back, and the map changes only when a cell has released an
+        /// instrument, or it is restored.
         #[test]
         fn a_state_follows_from_its_commands(
             batches in prop::collection::vec(prop::collection::vec(command(), 0..4), 1..60),
             cuts in prop::collection::btree_set(0usize..60, 0..4),
         ) {
-            let (mut whole, mut cut) = (State::new(3), State::new(3));
+            let (mut state, mut reloaded) = (State::new(3), State::new(3));
             for (at, commands) in batches.iter().enumerate() {
                 if cuts.contains(&at) {
-                    cut = State::load(&cut.save()).unwrap();
+                    reloaded = State::load(&reloaded.save()).unwrap();
                 }
-                let (now_ms, read) = open(&batch(at as u64, commands)).unwrap();
+                let (now_ms, read) = decode_batch(&encode_batch(at as u64, commands)).unwrap();
                 prop_assert_eq!((now_ms, &read), (at as u64, commands));
-                whole.begin(at as u64 + 1);
-                cut.begin(at as u64 + 1);
+                state.begin(at as u64 + 1);
+                reloaded.begin(at as u64 + 1);
                 for command in commands {
-                    let before = whole.clone();
-                    let ended = whole.apply(command, now_ms);
-                    prop_assert_eq!(cut.apply(command, now_ms), ended);
-                    let (old, new) = (&before.routes.map, &whole.routes.map);
-                    prop_assert!(new.epoch() >= old.epoch());
-                    let is_given = matches!(ended, Some((_, true)));
-                    let is_whole = matches!(command, Command::Restore(_));
-                    prop_assert!(new == old || is_given || is_whole);
-                    if is_given {
-                        let change = before.change.unwrap();
-                        prop_assert_eq!(new.epoch(), old.epoch() + 1);
-                        prop_assert_eq!(new.cell_of(change.instrument), change.cell);
+                    let before = state.clone();
+                    let ended = state.apply(command, now_ms);
+                    prop_assert_eq!(reloaded.apply(command, now_ms), ended);
+                    let (old, new) = (&before.routes.map, &state.routes.map);
+                    prop_assert!(new.version() >= old.version());
+                    let is_granted = matches!(ended, Some((_, true)));
+                    let is_restored = matches!(command, Command::RestoreMap(_));
+                    prop_assert!(new == old || is_granted || is_restored);
+                    if is_granted {
+                        let pending = before.pending_move.unwrap();
+                        prop_assert_eq!(new.version(), old.version() + 1);
+                        prop_assert_eq!(new.cell_of(pending.instrument), pending.cell);
                     }
-                    for (node, member) in &whole.nodes {
+                    for (node, member) in &state.nodes {
                         let starts = before.nodes.get(node).map_or(0, |member| member.starts);
                         prop_assert!(member.starts == starts || member.starts == starts + 1);
                     }
                 }
             }
-            prop_assert_eq!(&cut, &whole);
-            prop_assert_eq!(cut.hash(), whole.hash());
+            prop_assert_eq!(&reloaded, &state);
+            prop_assert_eq!(reloaded.hash(), state.hash());
         }
 
         #[test]
@@ -473,7 +349,7 @@ mod tests {
             to in any::<u8>(),
         ) {
             let _ = State::load(&bytes);
-            let _ = open(&bytes);
+            let _ = decode_batch(&bytes);
             let mut state = State::new(3);
             for command in &commands {
                 state.apply(command, 1);
@@ -491,24 +367,27 @@ mod tests {
     }
 
     #[test]
-    fn one_instrument_moves_at_a_time_and_only_when_it_is_given() {
+    fn one_instrument_moves_at_a_time_and_only_when_it_is_released() {
         let mut state = State::new(2);
-        let assign = |instrument, cell| Command::Assign { instrument, cell };
-        let released =
-            |instrument, epoch, is_given| Command::Released { instrument, epoch, is_given };
-        assert!(state.check(0, 2).unwrap_err().contains("no cell 2"));
-        assert_eq!(state.check(0, 0), Ok(None));
-        state.apply(&assign(0, 1), 1);
-        state.apply(&assign(2, 1), 1);
-        let change = Change { instrument: 0, cell: 1 };
-        assert_eq!(state.change(), Some(change));
+        let move_to = |instrument, cell| Command::Move { instrument, cell };
+        let released = |instrument, map_version, is_granted| Command::Released {
+            instrument,
+            map_version,
+            is_granted,
+        };
+        assert!(state.plan_move(0, 2).unwrap_err().to_string().contains("no cell 2"));
+        assert_eq!(state.plan_move(0, 0), Ok(None));
+        state.apply(&move_to(0, 1), 1);
+        state.apply(&move_to(2, 1), 1);
+        let change = InstrumentMove { instrument: 0, cell: 1 };
+        assert_eq!(state.pending_move(), Some(change));
         for late in [released(0, 2, true), released(2, 1, true)] {
             assert_eq!(state.apply(&late, 1), None);
         }
         assert_eq!(state.apply(&released(0, 1, false), 1), Some((change, false)));
-        assert_eq!((state.routes.map.epoch(), state.change()), (0, None));
-        state.apply(&assign(2, 1), 1);
+        assert_eq!((state.routes.map.version(), state.pending_move()), (0, None));
+        state.apply(&move_to(2, 1), 1);
         assert!(state.apply(&released(2, 1, true), 1).is_some());
-        assert_eq!((state.routes.map.cell_of(2), state.routes.map.epoch()), (1, 1));
+        assert_eq!((state.routes.map.cell_of(2), state.routes.map.version()), (1, 1));
     }
 }

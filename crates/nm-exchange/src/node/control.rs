@@ -1,5 +1,5 @@
-//! A node's replica of the control group: hears the log, proposes what it sees if it leads, tells
-//! routers what is new, and answers observers.
+//! A node's replica of the control group: applies the log, proposes changes of the membership if it
+//! leads, sends routers the routing table, and answers observers.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,76 +7,85 @@ use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
 
 use crate::control::{
-    self, AdminRequest, AdminResponse, CellLeader, Change, Command, MembershipMonitor,
+    self, AdminRequest, AdminResponse, CellLeader, Command, InstrumentMove, MembershipMonitor,
     MembershipReport, RoutingTable, State,
 };
-use crate::link::LinkError;
+use crate::message::{Release, Released};
 use crate::network::{CONTROL, Network, Role};
-use crate::wire::{self, FrameKind, Header};
+use crate::wire::{FrameKind, Header};
 
 use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
 
-/// How often is looked whether what is seen is written down, ns.
-const LOOK_NS: u64 = 100_000_000;
+/// How often the membership is compared with the state, ns.
+const COMPARE_NS: u64 = 100_000_000;
 
 /// Pause before the same is proposed, or a cell asked, again, ns.
-const AGAIN_NS: u64 = 200_000_000;
+const RETRY_NS: u64 = 200_000_000;
 
-/// What could not be written down for so long tells that there is no majority, ns.
+/// Changes that could not be logged for so long show that there is no majority, ns.
 const STALLED_NS: u64 = 3_000_000_000;
 
-/// Observers that may wait for a change of the map.
-const ASKERS_MAX: usize = 1_024;
+/// Observers that may wait for a move.
+const WAITING_MAX: usize = 1_024;
+
+/// Changes that are not logged yet.
+#[derive(Debug, Clone, Copy)]
+struct Unlogged {
+    since_ns: u64,
+    is_reported: bool,
+    /// Index of the state then.
+    index: u64,
+}
 
 /// A replica of control.
 #[derive(Debug)]
 pub struct Control<L> {
     log: L,
     state: State,
-    watch: MembershipMonitor,
-    /// What routers were told last.
-    told: Option<RoutingTable>,
-    /// Observers that wait for a change.
-    askers: Vec<(LinkId, Change)>,
-    /// What a cell answered on the change that is on its way.
+    monitor: MembershipMonitor,
+    /// What routers were sent last.
+    sent_routes: Option<RoutingTable>,
+    /// Observers that wait for a move.
+    waiting: Vec<(LinkId, InstrumentMove)>,
+    /// What a cell answered on the pending move.
     released: Option<Command>,
-    /// Whether something has come since it was looked last, and when it is looked again.
-    is_news: bool,
-    look_ns: u64,
-    /// When was proposed or asked last.
+    /// Whether something has changed since the last comparison, and when the next one is due.
+    is_changed: bool,
+    compare_ns: u64,
+    /// When it last proposed, or asked a cell.
     proposed_ns: u64,
     asked_ns: u64,
     asked_count: usize,
-    /// Since when something is to be written down, whether that was spoken of, and the index of
-    /// the state then.
-    waits: Option<(u64, bool, u64)>,
-    /// Whether its log has ended.
-    is_over: bool,
+    /// Changes that are not logged yet.
+    unlogged: Option<Unlogged>,
+    /// Whether its log has stopped.
+    is_stopped: bool,
 }
 
 impl<L: Log> Control<L> {
-    /// A replica that has heard nothing.
+    /// A replica that has applied nothing.
     pub fn new(network: &Network, log: L) -> Control<L> {
         Control {
             log,
             state: State::new(network.mediator.len()),
-            watch: MembershipMonitor::new(network),
-            told: None,
-            askers: vec![],
+            monitor: MembershipMonitor::new(network),
+            sent_routes: None,
+            waiting: vec![],
             released: None,
-            is_news: false,
-            look_ns: 0,
+            is_changed: false,
+            compare_ns: 0,
             proposed_ns: 0,
             asked_ns: 0,
             asked_count: 0,
-            waits: None,
-            is_over: false,
+            unlogged: None,
+            is_stopped: false,
         }
     }
 
     /// Whether it could stand in for another replica of control.
-    pub fn is_whole(&self) -> bool {
-        self.is_over || self.log.is_caught_up()
+    pub fn is_caught_up(&self) -> bool {
+        self.is_stopped || self.log.is_caught_up()
     }
 
     /// The map, and who leads, as this replica has it.
@@ -84,255 +93,272 @@ impl<L: Log> Control<L> {
         self.state.routes()
     }
 
-    /// Takes all that is told. Whatever goes wrong here stops nobody who trades.
-    pub fn hear(&mut self, links: &mut Links) {
-        while let Some(told) = self.log.next_event() {
-            self.is_news = true;
-            match told {
+    /// Handles the events of its log. An error here does not stop the cells.
+    pub fn handle_events(&mut self, links: &mut Links) {
+        while let Some(event) = self.log.next_event() {
+            self.is_changed = true;
+            match event {
                 LogEvent::Committed { index, batch, .. } => self.commit(links, index, &batch),
                 LogEvent::TakeSnapshot { number } => {
                     self.log.finish_snapshot(number, self.state.save())
                 }
                 LogEvent::LoadSnapshot { state, .. } => match State::load(&state) {
                     Ok(state) => self.state = state,
-                    Err(why) => self.end(links, &why),
+                    Err(error) => self.stop(links, &error.to_string()),
                 },
-                LogEvent::LeadershipGained { .. } => self.begin(links),
-                LogEvent::LeadershipLost => self.follow(links),
+                LogEvent::LeadershipGained { .. } => self.begin_term(links),
+                LogEvent::LeadershipLost => self.end_term(links),
                 LogEvent::CaughtUp => {}
-                LogEvent::Degraded(why) => links.troubles.push(format!("control waits: {why}")),
-                LogEvent::Stopped(error) => self.end(links, &Failure::from(error).message),
+                LogEvent::Degraded(reason) => {
+                    links.warnings.push(format!("control waits: {reason}"));
+                }
+                LogEvent::Stopped(error) => self.stop(links, &Failure::from(error).message),
             }
         }
     }
 
-    fn end(&mut self, links: &mut Links, why: &str) {
-        self.is_over = true;
-        self.follow(links);
-        links.troubles.push(format!(
-            "this node's replica of the control group has ended, the network goes on without: {why}"
+    fn stop(&mut self, links: &mut Links, reason: &str) {
+        self.is_stopped = true;
+        self.end_term(links);
+        links.warnings.push(format!(
+            "this node's replica of the control group has stopped, the network continues without it: \
+             {reason}"
         ));
     }
 
-    fn begin(&mut self, links: &mut Links) {
-        self.follow(links);
+    fn begin_term(&mut self, links: &mut Links) {
+        self.end_term(links);
         (self.proposed_ns, self.asked_ns) = (0, 0);
     }
 
-    /// What was begun by this replica as the leader is up to another one.
-    fn follow(&mut self, links: &mut Links) {
-        (self.told, self.released) = (None, None);
-        for (asker, _) in std::mem::take(&mut self.askers) {
-            answer(links, asker, &AdminResponse::NotLeading);
+    /// What this replica began as the leader is continued by the next one.
+    fn end_term(&mut self, links: &mut Links) {
+        (self.sent_routes, self.released) = (None, None);
+        for (observer, _) in std::mem::take(&mut self.waiting) {
+            respond(links, observer, &AdminResponse::NotLeading);
         }
     }
 
     fn commit(&mut self, links: &mut Links, index: u64, batch: &[u8]) {
         self.state.begin(index);
-        let Ok((now_ms, commands)) = control::open(batch) else {
-            return links.troubles.push(format!("entry {index} of control means nothing"));
+        let (now_ms, commands) = match control::decode_batch(batch) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                let message = format!("entry {index} of control's log cannot be read: {error}");
+                return links.warnings.push(message);
+            }
         };
-        // What is wished next is something else, and so is what a cell is asked.
+        // The next proposal is another one, and so is the next request to a cell.
         self.proposed_ns = 0;
         for command in &commands {
-            if let Command::Assign { .. } = command {
+            if let Command::Move { .. } = command {
                 self.asked_ns = 0;
             }
-            let Some((change, is_given)) = self.state.apply(command, now_ms) else { continue };
+            let Some((ended, is_granted)) = self.state.apply(command, now_ms) else { continue };
             self.released = None;
-            let Change { instrument, .. } = change;
-            let told = if is_given {
-                AdminResponse::Assigned(self.state.routes().map.epoch())
+            let InstrumentMove { instrument, .. } = ended;
+            let response = if is_granted {
+                AdminResponse::Assigned(self.state.routes().map.version())
             } else {
                 AdminResponse::Refused(format!(
-                    "instrument {instrument} has had requests in its cell, and stays there: an \
-                     instrument moves only as long as it never has"
+                    "instrument {instrument} has had requests in its cell, and stays there: only an \
+                     instrument without requests can move"
                 ))
             };
-            let is_of = |asker: &mut (LinkId, Change)| asker.1 == change;
-            for (asker, _) in self.askers.extract_if(.., is_of) {
-                answer(links, asker, &told);
+            let is_for_it = |waiting: &mut (LinkId, InstrumentMove)| waiting.1 == ended;
+            for (observer, _) in self.waiting.extract_if(.., is_for_it) {
+                respond(links, observer, &response);
             }
         }
     }
 
-    /// A router tells what it sees; or it is gone.
-    pub fn view(&mut self, router: usize, view: Option<MembershipReport>) {
-        match view {
-            Some(view) => drop(self.watch.views.insert(router, view)),
-            None => drop(self.watch.views.remove(&router)),
+    /// A router reports; or it is disconnected.
+    pub fn set_report(&mut self, router: usize, report: Option<MembershipReport>) {
+        match report {
+            Some(report) => drop(self.monitor.reports.insert(router, report)),
+            None => drop(self.monitor.reports.remove(&router)),
         }
-        self.is_news = true;
+        self.is_changed = true;
     }
 
     /// A cell's leader has answered.
-    pub fn released(&mut self, header: &Header) {
-        let Header { instrument, map_version: epoch, flags, .. } = *header;
-        let is_awaited = self.state.change().is_some_and(|change| change.instrument == instrument);
-        if is_awaited && epoch == self.state.routes().map.epoch() + 1 {
-            let is_given = flags & wire::GRANTED != 0;
-            self.released = Some(Command::Released { instrument, epoch, is_given });
-            (self.is_news, self.proposed_ns) = (true, 0);
+    pub fn on_released(&mut self, released: Released) {
+        let Released { release: Release { instrument, map_version, .. }, is_granted } = released;
+        let pending = self.state.pending_move();
+        let is_awaited = pending.is_some_and(|pending| pending.instrument == instrument);
+        if is_awaited && map_version == self.state.routes().map.version() + 1 {
+            self.released = Some(Command::Released { instrument, map_version, is_granted });
+            (self.is_changed, self.proposed_ns) = (true, 0);
         }
     }
 
-    /// An observer asks.
+    /// An observer sends a request.
     ///
     /// # Errors
-    /// If what it asks means nothing.
-    pub fn ask(&mut self, links: &mut Links, from: LinkId, body: &[u8]) -> Result<(), LinkError> {
-        let ask = AdminRequest::whole(body).map_err(|error| LinkError(error.to_string()))?;
-        let told = match ask {
+    /// If it cannot be decoded.
+    pub fn on_request(
+        &mut self,
+        links: &mut Links,
+        from: LinkId,
+        body: &[u8],
+    ) -> Result<(), PeerError> {
+        let request = AdminRequest::decode(body)
+            .map_err(PeerError::decode(Peer::Observer, FrameKind::AdminRequest))?;
+        let response = match request {
             AdminRequest::Status => AdminResponse::Status {
-                lead: self.log.leading_term(),
+                leading_term: self.log.leading_term(),
                 stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
                 state: Box::new(self.state.clone()),
             },
             AdminRequest::Assign { .. } if self.log.leading_term().is_none() => {
                 AdminResponse::NotLeading
             }
-            AdminRequest::Assign { instrument, cell } => match self.state.check(instrument, cell) {
-                Err(why) => AdminResponse::Refused(why),
-                Ok(None) => AdminResponse::Assigned(self.state.routes().map.epoch()),
-                Ok(Some(_)) if self.askers.len() == ASKERS_MAX => AdminResponse::Refused(format!(
-                    "{ASKERS_MAX} others wait for a change of the map"
-                )),
-                Ok(Some(change)) => {
-                    self.askers.push((from, change));
-                    (self.is_news, self.proposed_ns) = (true, 0);
-                    return Ok(());
+            AdminRequest::Assign { instrument, cell } => {
+                match self.state.plan_move(instrument, cell) {
+                    Err(error) => AdminResponse::Refused(error.to_string()),
+                    Ok(None) => AdminResponse::Assigned(self.state.routes().map.version()),
+                    Ok(Some(_)) if self.waiting.len() == WAITING_MAX => AdminResponse::Refused(
+                        format!("{WAITING_MAX} other observers wait for a move"),
+                    ),
+                    Ok(Some(planned)) => {
+                        self.waiting.push((from, planned));
+                        (self.is_changed, self.proposed_ns) = (true, 0);
+                        return Ok(());
+                    }
                 }
-            },
+            }
         };
-        answer(links, from, &told);
+        respond(links, from, &response);
         Ok(())
     }
 
     fn stalled_ns(&self, now_ns: u64) -> u64 {
-        let since_ns = self.waits.map_or(now_ns, |(since_ns, ..)| since_ns);
+        let since_ns = self.unlogged.map_or(now_ns, |unlogged| unlogged.since_ns);
         Some(now_ns.saturating_sub(since_ns)).filter(|ns| *ns > STALLED_NS).unwrap_or_default()
     }
 
-    /// When [`Control::turn`] is wanted at the latest.
-    pub fn due_ns(&self) -> Option<u64> {
-        (!self.is_over).then_some(self.look_ns)
+    /// When [`Control::on_iteration`] is due at the latest.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        (!self.is_stopped).then_some(self.compare_ns)
     }
 
-    /// Looks whether what is seen is written down, if something is new or it is time. `leads`:
-    /// cells that this node leads, and their epochs.
-    pub fn turn(&mut self, links: &mut Links, leads: impl Iterator<Item = (u16, u32)>) {
+    /// Compares the membership with the state, if something has changed or it is time. `led_cells`:
+    /// cells that this node leads, and their terms.
+    pub fn on_iteration(&mut self, links: &mut Links, led_cells: impl Iterator<Item = (u16, u32)>) {
         let now_ns = links.now_ns;
-        if self.is_over || (!self.is_news && now_ns < self.look_ns) {
+        if self.is_stopped || (!self.is_changed && now_ns < self.compare_ns) {
             return;
         }
-        (self.is_news, self.look_ns) = (false, now_ns + LOOK_NS);
+        (self.is_changed, self.compare_ns) = (false, now_ns + COMPARE_NS);
         let (own, start) = links.own();
         if own.0 != Role::Mediator {
             return;
         }
-        self.watch.near.nodes = links.seen().chain([(own, start)]).collect();
-        let lead = self.log.leading_term();
-        let leads = leads.chain(lead.map(|epoch| (CONTROL, epoch)));
-        let leading = |epoch| CellLeader { mediator: own.1, epoch, start };
-        self.watch.near.routes.leaders =
-            leads.map(|(cell, epoch)| (cell, leading(epoch))).collect();
-        self.watch.near.routes.map.take(&self.state.routes().map);
-        let mut wishes = self.watch.wishes(&self.state, now_ns);
-        if lead.is_some() {
-            wishes.extend(self.change());
+        self.monitor.own.nodes = links.connected_nodes().chain([(own, start)]).collect();
+        let leading_term = self.log.leading_term();
+        let led_cells = led_cells.chain(leading_term.map(|term| (CONTROL, term)));
+        let leader = |term| CellLeader { mediator: own.1, term, start };
+        self.monitor.own.routes.leaders =
+            led_cells.map(|(cell, term)| (cell, leader(term))).collect();
+        self.monitor.own.routes.map.update(&self.state.routes().map);
+        let mut commands = self.monitor.pending_commands(&self.state, now_ns);
+        if leading_term.is_some() {
+            commands.extend(self.next_move());
         }
-        self.note_wait(links, !wishes.is_empty());
-        if lead.is_some() {
-            self.propose(now_ns, &wishes);
-            self.release(links);
-            self.tell(links);
+        self.track_unlogged(links, !commands.is_empty());
+        if leading_term.is_some() {
+            self.propose(now_ns, &commands);
+            self.request_release(links);
+            self.send_new_routes(links);
         }
     }
 
-    /// What goes on with changes of the map: one is on its way at a time.
-    fn change(&self) -> Option<Command> {
-        if self.state.change().is_some() {
+    /// The command that continues with the moves: one is pending at a time.
+    fn next_move(&self) -> Option<Command> {
+        if self.state.pending_move().is_some() {
             return self.released.clone();
         }
         let map = &self.state.routes().map;
-        let (_, Change { instrument, cell }) = *self.askers.first()?;
-        (!self.watch.knows_newer(map)).then_some(Command::Assign { instrument, cell })
+        let (_, InstrumentMove { instrument, cell }) = *self.waiting.first()?;
+        (!self.monitor.has_newer_map(map)).then_some(Command::Move { instrument, cell })
     }
 
-    fn propose(&mut self, now_ns: u64, wishes: &[Command]) {
-        let is_due = self.proposed_ns == 0 || now_ns - self.proposed_ns > AGAIN_NS;
-        if wishes.is_empty() || !is_due || !self.log.can_propose() {
+    fn propose(&mut self, now_ns: u64, commands: &[Command]) {
+        let is_due = self.proposed_ns == 0 || now_ns - self.proposed_ns > RETRY_NS;
+        if commands.is_empty() || !is_due || !self.log.can_propose() {
             return;
         }
         self.proposed_ns = now_ns;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        // One that is refused is wished again.
-        let _ = self.log.propose(control::batch(now.as_millis() as u64, wishes));
+        // One that is refused is proposed again.
+        let _ = self.log.propose(control::encode_batch(now.as_millis() as u64, commands));
     }
 
-    /// Asks the present cell for the instrument that is on its way, through one router after the
-    /// other.
-    fn release(&mut self, links: &mut Links) {
-        let Some(change) = self.state.change().filter(|_| self.released.is_none()) else { return };
+    /// Asks the present cell to release the instrument of the pending move, through one router after
+    /// the other.
+    fn request_release(&mut self, links: &mut Links) {
+        let pending = self.state.pending_move().filter(|_| self.released.is_none());
+        let Some(InstrumentMove { instrument, .. }) = pending else { return };
         let now_ns = links.now_ns;
         let routers = links.all_to(Role::Router);
-        if routers.is_empty() || (self.asked_ns > 0 && now_ns - self.asked_ns < AGAIN_NS) {
+        if routers.is_empty() || (self.asked_ns > 0 && now_ns - self.asked_ns < RETRY_NS) {
             return;
         }
         (self.asked_ns, self.asked_count) = (now_ns, self.asked_count + 1);
         let map = &self.state.routes().map;
-        let (cell, epoch) = (map.cell_of(change.instrument), map.epoch() + 1);
-        let kind = Header::new(FrameKind::Release);
-        let header = Header { instrument: change.instrument, cell, map_version: epoch, ..kind };
-        links.send(routers[self.asked_count % routers.len()], &header, &[], 0);
+        let (cell, map_version) = (map.cell_of(instrument), map.version() + 1);
+        let router = routers[self.asked_count % routers.len()];
+        links.send(router, &Release { instrument, cell, map_version }.header(), &[], 0);
     }
 
-    /// Tells routers what is new; one that comes up, everything.
-    fn tell(&mut self, links: &mut Links) {
+    /// Sends routers the routing table if it has changed.
+    fn send_new_routes(&mut self, links: &mut Links) {
         let routes = self.state.routes();
-        if self.told.as_ref() != Some(routes) {
+        if self.sent_routes.as_ref() != Some(routes) {
             for router in links.all_to(Role::Router) {
-                tell_routes(links, router, routes);
+                send_routes(links, router, routes);
             }
-            self.told = Some(routes.clone());
+            self.sent_routes = Some(routes.clone());
         }
     }
 
-    /// A router is up: it is told, if it is for this replica to tell.
-    pub fn greet(&self, links: &mut Links, router: LinkId) {
+    /// A router is connected: a leader sends it the routing table.
+    pub fn on_router_connected(&self, links: &mut Links, router: LinkId) {
         if self.log.leading_term().is_some() {
-            tell_routes(links, router, self.state.routes());
+            send_routes(links, router, self.state.routes());
         }
     }
 
-    /// Says once that nothing can be written down, and once that it can be again.
-    fn note_wait(&mut self, links: &mut Links, has_wishes: bool) {
-        let index = self.state.index();
-        let Some((since_ns, is_said, before)) = self.waits.filter(|_| has_wishes) else {
-            if let Some((_, true, _)) = self.waits {
-                links.troubles.push("the control group goes on".to_string());
+    /// Warns once that nothing can be logged, and reports once that it can be again.
+    fn track_unlogged(&mut self, links: &mut Links, has_commands: bool) {
+        let (now_ns, index) = (links.now_ns, self.state.index());
+        let Some(mut unlogged) = self.unlogged.filter(|_| has_commands) else {
+            if self.unlogged.is_some_and(|unlogged| unlogged.is_reported) {
+                links.warnings.push("the control group continues".to_string());
             }
-            self.waits = has_wishes.then_some((links.now_ns, false, index));
+            let first = Unlogged { since_ns: now_ns, is_reported: false, index };
+            self.unlogged = has_commands.then_some(first);
             return;
         };
-        if before != index {
-            self.waits = Some((links.now_ns, is_said, index));
-        } else if !is_said && links.now_ns.saturating_sub(since_ns) > STALLED_NS {
-            self.waits = Some((since_ns, true, index));
-            let epoch = self.state.routes().map.epoch();
-            links.troubles.push(format!(
-                "the control group has no majority: trading goes on with the map of epoch {epoch}, \
-                 and what changes among the nodes is not written down"
+        if unlogged.index != index {
+            (unlogged.since_ns, unlogged.index) = (now_ns, index);
+        } else if !unlogged.is_reported && now_ns.saturating_sub(unlogged.since_ns) > STALLED_NS {
+            unlogged.is_reported = true;
+            let version = self.state.routes().map.version();
+            links.warnings.push(format!(
+                "the control group has no majority: trading continues with version {version} of \
+                 the map, and changes of the membership are not logged"
             ));
         }
+        self.unlogged = Some(unlogged);
     }
 }
 
-fn answer(links: &mut Links, to: LinkId, answer: &AdminResponse) {
-    links.send(to, &Header::new(FrameKind::AdminResponse), &answer.bytes(), 0);
+fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
+    links.send(to, &Header::new(FrameKind::AdminResponse), &response.encode(), 0);
 }
 
-/// Sends the map and the leaders over a link.
-pub fn tell_routes(links: &mut Links, to: LinkId, routes: &RoutingTable) {
-    links.send(to, &Header::new(FrameKind::RoutingTable), &routes.bytes(), 0);
+/// Sends a routing table over a link.
+pub fn send_routes(links: &mut Links, to: LinkId, routes: &RoutingTable) {
+    links.send(to, &Header::new(FrameKind::RoutingTable), &routes.encode(), 0);
 }

@@ -1,4 +1,4 @@
-//! The groups of replicas that a node is in, as the network's file has them.
+//! The groups of replicas that a node is in, according to the network file.
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::{Address, Group, Member, RaftLog, Replicas, Settings, journal};
@@ -7,7 +7,7 @@ use nm_sys::poll::Waker;
 use crate::network::{CONTROL, Durability, Network, Role, group_name};
 
 /// Starts the replicas of a node of a network, and gives the data loop's end of each, in the
-/// order of [`Network::groups_at`]. The waker is woken when something is told.
+/// order of [`Network::groups_at`]. The waker is woken by each event of a log.
 ///
 /// # Errors
 /// As [`Replicas::start`]; or if the network file lacks something that replication needs.

@@ -1,4 +1,5 @@
-//! The links of a node by peer: made, greeted, kept up for ever, written once a turn.
+//! The links of a node by peer: connected, and connected again when they fail; written once in each
+//! iteration of the event loop.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,13 +8,15 @@ use std::time::Duration;
 
 use nm_sys::poll::Waker;
 
-use crate::control::admin;
-use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
+use crate::link::{Address, Link, LinkPoller, ReceivedFrame, Stream};
+use crate::message::{Hello, Welcome};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
+use super::peer::{Peer, PeerError};
+
 /// How long an attempt to connect may take.
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Pauses between attempts to connect: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
@@ -31,7 +34,7 @@ impl LinkId {
         (self.0 & 0xffff) as usize
     }
 
-    /// What the poller tells.
+    /// The link of a poller's token.
     pub fn of_token(token: u64) -> LinkId {
         LinkId(token)
     }
@@ -40,38 +43,14 @@ impl LinkId {
 /// Links that a node can have at once.
 const LINKS_MAX: usize = 1 << 16;
 
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// It has not said.
-    Unknown,
-    /// A client.
-    Client,
-    /// One who only looks.
-    Observer,
-    /// A node.
-    Node(Role, usize),
-}
-
-impl std::fmt::Display for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Peer::Unknown => f.write_str("somebody"),
-            Peer::Client => f.write_str("a client"),
-            Peer::Observer => f.write_str("an observer"),
-            Peer::Node(role, index) => write!(f, "{role} {index}"),
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Entry {
     id: LinkId,
     link: Link,
     peer: Peer,
-    is_dialed: bool,
-    is_dirty: bool,
-    waits_to_write: bool,
+    is_outgoing: bool,
+    is_to_be_flushed: bool,
+    wants_write: bool,
 }
 
 /// The links of a node.
@@ -79,97 +58,99 @@ struct Entry {
 pub struct Links {
     /// What wakes the node.
     pub poller: LinkPoller,
-    /// When what is at hand was read, ns on the machine's clock.
+    /// When the present input was read, ns on the machine's clock.
     pub now_ns: u64,
     /// Frames written to links so far.
     pub frames_out: u64,
-    /// Sentences to be said at the end of the turn.
-    pub troubles: Vec<String>,
+    /// Warnings to be reported at the end of the iteration.
+    pub warnings: Vec<String>,
     network: Network,
     own: (Role, usize),
     start: u64,
     entries: Vec<Option<Entry>>,
     generation: u64,
-    dirty: Vec<LinkId>,
+    to_be_flushed: Vec<LinkId>,
     nodes: BTreeMap<(Role, usize), LinkId>,
     /// Number of the last start of each node that was ever linked.
     starts: BTreeMap<(Role, usize), u64>,
-    /// Nodes that it is linked with when all is well.
+    /// Nodes that it is linked to when all links are up.
     peers_count: usize,
-    wanted: Sender<(Role, usize, Address)>,
-    dialed: Receiver<(Role, usize, Stream)>,
-    dialer: Waker,
+    requests: Sender<(Role, usize, Address)>,
+    connected: Receiver<(Role, usize, Stream)>,
+    connector: Waker,
 }
 
 impl Links {
-    /// A node's links, none of which is up; those downstream are being made from now on.
+    /// A node's links, none of which is up; those downstream are connected from now on.
     pub fn new(network: &Network, role: Role, index: usize, start: u64) -> io::Result<Links> {
-        let (wanted, wishes) = mpsc::channel();
-        let (made, dialed) = mpsc::channel();
-        let dialer = Waker::new()?;
-        let waker = dialer.clone();
+        let (requests, requested) = mpsc::channel();
+        let (done, connected) = mpsc::channel();
+        let connector = Waker::new()?;
+        let waker = connector.clone();
         std::thread::Builder::new()
-            .name("dialer".to_string())
-            .spawn(move || dial(&wishes, &made, &waker))?;
+            .name("connector".to_string())
+            .spawn(move || connect(&requested, &done, &waker))?;
         let links = Links {
             poller: LinkPoller::new()?,
             now_ns: 0,
             frames_out: 0,
-            troubles: vec![],
+            warnings: vec![],
             network: network.clone(),
             own: (role, index),
             start,
             entries: vec![],
             generation: 0,
-            dirty: vec![],
+            to_be_flushed: vec![],
             nodes: BTreeMap::new(),
             starts: BTreeMap::new(),
             peers_count: network.downstream(role, index).len()
                 + network.upstream_count(role, index),
-            wanted,
-            dialed,
-            dialer,
+            requests,
+            connected,
+            connector,
         };
         for (role, index) in network.downstream(role, index) {
-            links.want(role, index);
+            links.request_link(role, index);
         }
         Ok(links)
     }
 
-    /// What wakes the node when a link was made.
-    pub fn dialer(&self) -> &Waker {
-        &self.dialer
+    /// What wakes the node when a link is connected.
+    pub fn connector(&self) -> &Waker {
+        &self.connector
     }
 
-    fn want(&self, role: Role, index: usize) {
+    fn request_link(&self, role: Role, index: usize) {
         let address = self.network.nodes(role)[index].address.clone();
         // The thread lives as long as this does.
-        let _ = self.wanted.send((role, index, address));
+        let _ = self.requests.send((role, index, address));
     }
 
-    /// Takes the links that were made since, and says hello on them.
-    pub fn take_dialed(&mut self) -> io::Result<()> {
-        self.dialer.drain();
-        while let Ok((role, index, stream)) = self.dialed.try_recv() {
+    /// Takes the links that were connected since, and sends hello on them.
+    pub fn take_connected(&mut self) -> io::Result<()> {
+        self.connector.drain();
+        while let Ok((role, index, stream)) = self.connected.try_recv() {
             let made =
                 Link::new(stream).and_then(|link| self.insert(link, Peer::Node(role, index), true));
             let Ok(id) = made else {
-                self.want(role, index);
+                self.request_link(role, index);
                 continue;
             };
-            let header = Header { client_seq: self.start, ..Header::new(FrameKind::Hello) };
-            let name = format!("{} {}", self.own.0, self.own.1);
-            self.send(id, &header, name.as_bytes(), 0);
+            let (role, index) = self.own;
+            let hello = Hello::Node { role, index, start: self.start };
+            if let Some(output) = self.output(id) {
+                hello.write(output);
+            }
         }
         Ok(())
     }
 
-    /// Takes a connection that came in.
+    /// Takes an accepted connection.
     pub fn take_accepted(&mut self, stream: Stream) -> io::Result<LinkId> {
         self.insert(Link::new(stream)?, Peer::Unknown, false)
     }
 
-    fn insert(&mut self, link: Link, peer: Peer, is_dialed: bool) -> io::Result<LinkId> {
+    fn insert(&mut self, link: Link, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
         let slot = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
         if slot == LINKS_MAX {
             return Err(io::Error::other(format!("a node has at most {LINKS_MAX} links")));
@@ -180,8 +161,9 @@ impl Links {
         if slot == self.entries.len() {
             self.entries.push(None);
         }
-        let (is_dirty, waits_to_write) = (false, false);
-        self.entries[slot] = Some(Entry { id, link, peer, is_dialed, is_dirty, waits_to_write });
+        let (is_to_be_flushed, wants_write) = (false, false);
+        self.entries[slot] =
+            Some(Entry { id, link, peer, is_outgoing, is_to_be_flushed, wants_write });
         Ok(id)
     }
 
@@ -210,14 +192,14 @@ impl Links {
         self.nodes.range(nodes).map(|(_, id)| *id).collect()
     }
 
-    /// The nodes that are linked and the numbers of their starts.
-    pub fn seen(&self) -> impl Iterator<Item = ((Role, u16), u64)> {
+    /// The nodes that are connected and the numbers of their starts.
+    pub fn connected_nodes(&self) -> impl Iterator<Item = ((Role, u16), u64)> {
         let start = |node: &(Role, usize)| self.starts.get(node).copied();
-        let seen = self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)));
-        seen.map(|((role, index), start)| ((role, index as u16), start))
+        let connected = self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)));
+        connected.map(|((role, index), start)| ((role, index as u16), start))
     }
 
-    /// The number of the start of a node, if it is linked.
+    /// The number of the start of a node, if it is connected.
     pub fn start_of(&self, role: Role, index: usize) -> Option<u64> {
         self.to(role, index)?;
         self.starts.get(&(role, index)).copied()
@@ -233,177 +215,169 @@ impl Links {
         self.nodes.len() == self.peers_count
     }
 
-    /// Where to write frames for a link, which goes out at the end of the turn.
+    /// The backlog of a link, which is flushed at the end of the iteration.
     pub fn output(&mut self, id: LinkId) -> Option<&mut Vec<u8>> {
         self.frames_out += 1;
         let entry = self.entries.get_mut(id.slot())?.as_mut().filter(|entry| entry.id == id)?;
-        if !entry.is_dirty {
-            entry.is_dirty = true;
-            self.dirty.push(id);
+        if !entry.is_to_be_flushed {
+            entry.is_to_be_flushed = true;
+            self.to_be_flushed.push(id);
         }
         Some(&mut entry.link.output)
     }
 
-    /// Sends a frame that was written elsewhere; nothing if the link is gone.
+    /// Sends a frame that was written elsewhere; does nothing if the link is closed.
     pub fn forward(&mut self, id: LinkId, bytes: &[u8]) {
         if let Some(output) = self.output(id) {
             output.extend_from_slice(bytes);
         }
     }
 
-    /// Sends a frame; nothing if the link is gone.
+    /// Sends a frame; does nothing if the link is closed.
     pub fn send(&mut self, id: LinkId, header: &Header, body: &[u8], size_bytes: usize) {
         if let Some(output) = self.output(id) {
             wire::write(header, body, size_bytes, output);
         }
     }
 
-    /// Writes what was given to links in this turn; those that broke.
-    pub fn flush(&mut self, broken: &mut Vec<(LinkId, LinkError)>) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for id in dirty.drain(..) {
-            if let Err(why) = self.flush_one(id) {
-                broken.push((id, why));
+    /// Writes the backlogs of this iteration; appends the links that failed.
+    pub fn flush(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        let mut ids = std::mem::take(&mut self.to_be_flushed);
+        for id in ids.drain(..) {
+            if let Err(error) = self.flush_one(id) {
+                failed.push((id, error));
             }
         }
-        self.dirty = dirty;
+        self.to_be_flushed = ids;
     }
 
-    /// Writes what waits for a link.
-    pub fn flush_one(&mut self, id: LinkId) -> Result<(), LinkError> {
+    /// Writes the backlog of a link.
+    pub fn flush_one(&mut self, id: LinkId) -> Result<(), PeerError> {
         let Some(entry) = self.entries.get_mut(id.slot()).and_then(Option::as_mut) else {
             return Ok(());
         };
         if entry.id != id {
             return Ok(());
         }
-        entry.is_dirty = false;
-        let waits = !entry.link.flush()?;
-        if waits != entry.waits_to_write {
-            entry.waits_to_write = waits;
-            let changed = self.poller.change(&entry.link, id.0, waits);
-            changed.map_err(|error| LinkError(error.to_string()))?;
+        entry.is_to_be_flushed = false;
+        let wants_write = !entry.link.flush()?;
+        if wants_write != entry.wants_write {
+            entry.wants_write = wants_write;
+            self.poller.want_write(&entry.link, id.0, wants_write)?;
         }
         Ok(())
     }
 
-    /// Ends a link; who was there, and whether it had been up. It is made anew if it leads
-    /// downstream.
+    /// Closes a link; who was connected, and whether the handshake was done. It is connected again if
+    /// it leads downstream.
     pub fn close(&mut self, id: LinkId) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
         self.poller.remove(&entry.link);
-        let mut was_up = entry.peer == Peer::Client;
+        let mut was_connected = entry.peer == Peer::Client;
         if let Peer::Node(role, index) = entry.peer {
             if self.nodes.get(&(role, index)) == Some(&id) {
                 self.nodes.remove(&(role, index));
-                was_up = true;
+                was_connected = true;
             }
-            if entry.is_dialed {
-                self.want(role, index);
+            if entry.is_outgoing {
+                self.request_link(role, index);
             }
         }
-        Some((entry.peer, was_up))
+        Some((entry.peer, was_connected))
     }
 
-    /// Handles a hello or its answer: who is up by it. An older link of the same node is to be
-    /// ended by the caller.
-    pub fn greet(&mut self, id: LinkId, frame: &ReceivedFrame<'_>) -> Result<Greeted, LinkError> {
+    /// Handles a hello or its answer: who is connected. An older link of the same node is to be
+    /// closed by the caller.
+    pub fn handshake(
+        &mut self,
+        id: LinkId,
+        frame: &ReceivedFrame<'_>,
+    ) -> Result<Handshake, PeerError> {
         let peer = self.peer(id);
         let own = self.own;
         match (frame.header.kind, peer) {
             (FrameKind::Welcome, Peer::Node(role, index)) => {
                 self.nodes.insert((role, index), id);
-                self.starts.insert((role, index), frame.header.client_seq);
-                Ok(Greeted { peer, older: None })
+                self.starts.insert((role, index), Welcome::decode(&frame.header).start);
+                Ok(Handshake { peer, older: None })
             }
             (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
-                let said = said(frame.body(), &self.network);
-                let peer = said.filter(|peer| match peer {
-                    Peer::Client => own.0 == Role::Gateway,
-                    Peer::Node(role, index) => {
-                        self.network.downstream(*role, *index).contains(&own)
-                    }
-                    Peer::Observer => true,
-                    Peer::Unknown => false,
-                });
-                let Some(peer) = peer else {
-                    return Err(LinkError(format!(
-                        "it is not to be linked to {} {}",
-                        own.0, own.1
-                    )));
+                let hello = Hello::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(peer, FrameKind::Hello))?;
+                let Some((peer, start)) = self.accepted(&hello) else {
+                    return Err(PeerError::NotLinked { role: own.0, index: own.1 });
                 };
                 if let Some(entry) = self.entry(id) {
                     entry.peer = peer;
                 }
-                Ok(self.welcome(id, peer, frame.header.client_seq))
+                Ok(self.welcome(id, peer, start))
             }
-            _ => Err(LinkError("it greets out of turn".to_string())),
+            _ => Err(PeerError::RepeatedHandshake),
         }
     }
 
-    fn welcome(&mut self, id: LinkId, peer: Peer, start: u64) -> Greeted {
+    /// Who connects, and the number of its start, if this node may be linked to it.
+    fn accepted(&self, hello: &Hello) -> Option<(Peer, u64)> {
+        match *hello {
+            Hello::Client(_) => (self.own.0 == Role::Gateway).then_some((Peer::Client, 0)),
+            Hello::Observer => Some((Peer::Observer, 0)),
+            Hello::Node { role, index, start } => {
+                let is_linked = index < self.network.nodes(role).len()
+                    && self.network.downstream(role, index).contains(&self.own);
+                is_linked.then_some((Peer::Node(role, index), start))
+            }
+        }
+    }
+
+    fn welcome(&mut self, id: LinkId, peer: Peer, start: u64) -> Handshake {
         if peer == Peer::Observer {
-            self.send(id, &Header::new(FrameKind::Welcome), &[], 0);
+            self.send(id, &Welcome { start: 0 }.header(), &[], 0);
         }
         let Peer::Node(role, index) = peer else {
-            return Greeted { peer, older: None };
+            return Handshake { peer, older: None };
         };
         self.starts.insert((role, index), start);
-        let header = Header { client_seq: self.start, ..Header::new(FrameKind::Welcome) };
-        self.send(id, &header, &[], 0);
+        self.send(id, &Welcome { start: self.start }.header(), &[], 0);
         let older = self.nodes.insert((role, index), id);
-        Greeted { peer, older }
+        Handshake { peer, older }
     }
 }
 
-/// What a greeting led to.
+/// The result of a handshake.
 #[derive(Debug, Clone, Copy)]
-pub struct Greeted {
-    /// Who is up.
+pub struct Handshake {
+    /// Who is connected.
     pub peer: Peer,
-    /// The link that it had before and has forgotten.
+    /// Its link before, which it has given up.
     pub older: Option<LinkId>,
 }
 
-/// Whom the body of a hello names.
-fn said(body: &[u8], network: &Network) -> Option<Peer> {
-    let text = std::str::from_utf8(body).ok()?;
-    if text == "client" {
-        return Some(Peer::Client);
-    }
-    if text == admin::OBSERVER {
-        return Some(Peer::Observer);
-    }
-    let (role, index) = text.split_once(' ')?;
-    let (role, index) = (role.parse::<Role>().ok()?, index.parse::<usize>().ok()?);
-    (index < network.nodes(role).len()).then_some(Peer::Node(role, index))
-}
-
-/// The dialer's thread: connects to what is wanted until it succeeds; ends with the node.
-fn dial(
-    wishes: &Receiver<(Role, usize, Address)>,
-    made: &Sender<(Role, usize, Stream)>,
+/// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
+/// node.
+fn connect(
+    requested: &Receiver<(Role, usize, Address)>,
+    done: &Sender<(Role, usize, Stream)>,
     waker: &Waker,
 ) {
-    let mut wanted: Vec<(Role, usize, Address)> = vec![];
+    let mut open: Vec<(Role, usize, Address)> = vec![];
     let mut pause = PAUSES[0];
     loop {
-        let limit = if wanted.is_empty() { Duration::from_secs(3600) } else { pause };
-        match wishes.recv_timeout(limit) {
-            Ok(wish) => {
-                wanted.push(wish);
+        let limit = if open.is_empty() { Duration::from_secs(3600) } else { pause };
+        match requested.recv_timeout(limit) {
+            Ok(request) => {
+                open.push(request);
                 pause = PAUSES[0];
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let before = wanted.len();
-        wanted.retain(|(role, index, address)| match Stream::connect(address, CONNECT) {
-            Ok(stream) => made.send((*role, *index, stream)).is_err(),
+        let before = open.len();
+        open.retain(|(role, index, address)| match Stream::connect(address, CONNECT_LIMIT) {
+            Ok(stream) => done.send((*role, *index, stream)).is_err(),
             Err(_) => true,
         });
-        if wanted.len() < before {
+        if open.len() < before {
             waker.wake();
         }
         pause = (pause * 2).min(PAUSES[1]);

@@ -1,4 +1,4 @@
-//! Mediator: puts requests in order and matches them.
+//! Mediator without replicas: puts requests in order and matches them.
 
 use std::path::PathBuf;
 
@@ -9,16 +9,18 @@ use nm_replica::journal::{self, Recorder};
 use crate::batch;
 use crate::cell::{Cell, Request};
 use crate::hashes::StateHashes;
-use crate::link::{LinkError, ReceivedFrame};
+use crate::link::ReceivedFrame;
+use crate::message::Leader;
 use crate::network::{Network, Role};
-use crate::wire::{Frame, FrameKind, Header};
+use crate::wire::{Frame, FrameKind};
 
-use super::Behaviour;
-use super::answer::Answers;
-use super::links::{LinkId, Links, Peer};
+use super::behaviour::Behaviour;
+use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
+use super::responses::Responses;
 
-/// A mediator that has its cell alone: it executes requests as they come and hands the outcomes to
-/// its processor.
+/// A mediator without replicas: it executes requests as they arrive and sends the outcomes to its
+/// processor.
 #[derive(Debug)]
 pub struct Mediator {
     index: u16,
@@ -26,13 +28,13 @@ pub struct Mediator {
     cell: Cell<Book>,
     /// Index of its first batch: rises with each start, if there is a record.
     term: u64,
-    /// Index of the batch of this turn, if it has begun.
+    /// Index of the batch of this iteration, if it has begun.
     batch: Option<u64>,
-    /// What is written down of each batch, if anything is, and the batch.
+    /// Where batches are recorded, if they are, and the present batch.
     recorder: Option<Recorder>,
     recorded: Vec<u8>,
     hashes: Option<StateHashes>,
-    answers: Answers,
+    responses: Responses,
     requests: u64,
 }
 
@@ -44,7 +46,7 @@ impl Mediator {
         let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
         let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
         let recorder = folder.map(open).transpose()?;
-        // A mediator that starts again goes on counting where the record ends, in another term.
+        // A mediator that restarts continues after the last recorded batch, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
         let mut cell = Cell::default();
         cell.accepts_unknown_sessions = true;
@@ -58,20 +60,22 @@ impl Mediator {
             recorder,
             recorded: vec![],
             hashes,
-            answers: Answers::default(),
+            responses: Responses::default(),
             requests: 0,
         })
     }
 
-    /// Tells routers that requests find their way from now on, and that those before may be lost.
-    fn lead(&self, links: &mut Links, routers: &[LinkId]) {
-        let header = Header { cell: self.index, ..Header::new(FrameKind::Leader) };
+    /// Announces to routers that requests reach this mediator from now on, and that those before may
+    /// be lost.
+    fn announce(&self, links: &mut Links, routers: &[LinkId]) {
         for router in routers {
-            links.send(*router, &header, &[], 0);
+            if let Some(output) = links.output(*router) {
+                Leader { cell: self.index, term: 0 }.write(output);
+            }
         }
     }
 
-    /// Writes down what this turn carried out.
+    /// Records the batch of this iteration.
     fn flush(&mut self) -> Result<(), Failure> {
         if let (Some(index), Some(recorder)) = (self.batch.take(), &mut self.recorder) {
             recorder.batch(index, self.term, &self.recorded)?;
@@ -81,9 +85,9 @@ impl Mediator {
     }
 
     fn request(&mut self, links: &mut Links, frame: &ReceivedFrame<'_>) {
-        // Without a processor nobody would get the reply: it is sent again when there is one.
+        // Without a processor the reply would be lost: the request is resent when there is one.
         let Some(processor) = links.to(Role::Processor, self.processor) else { return };
-        let Ok(request) = Request::from_parts(&frame.header, frame.body()) else { return };
+        let Ok(request) = Request::decode(&frame.header, frame.body()) else { return };
         self.requests += 1;
         if self.batch.is_none() {
             let index = self.cell.index() + 1;
@@ -99,7 +103,7 @@ impl Mediator {
         let Some(output) = links.output(processor) else { return };
         let frame = Frame { header: frame.header, body: frame.body(), bytes: &*frame.bytes };
         let mut frames = 0;
-        self.answers.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
+        self.responses.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
             frames += 1;
             out.write(output);
         });
@@ -108,29 +112,29 @@ impl Mediator {
 }
 
 impl Behaviour for Mediator {
-    fn up(&mut self, links: &mut Links, peer: Peer) {
+    fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
             Peer::Node(Role::Processor, _) => {
                 let routers = links.all_to(Role::Router);
-                self.lead(links, &routers);
+                self.announce(links, &routers);
             }
             Peer::Node(Role::Router, index) => {
                 let router = links.to(Role::Router, index);
                 if let (Some(_), Some(router)) = (links.to(Role::Processor, self.processor), router)
                 {
-                    self.lead(links, &[router]);
+                    self.announce(links, &[router]);
                 }
             }
             _ => {}
         }
     }
 
-    fn frame(
+    fn on_frame(
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
         frame: &mut ReceivedFrame<'_>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), PeerError> {
         match (from.1, frame.header.kind) {
             (Peer::Node(Role::Router, _), FrameKind::Request)
                 if frame.header.cell == self.index =>
@@ -140,22 +144,22 @@ impl Behaviour for Mediator {
             }
             (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {
-                    self.answers.recall(&self.cell, &frame.header, output);
+                    self.responses.resend(&self.cell, &frame.header, output);
                 }
                 Ok(())
             }
-            (peer, kind) => Err(LinkError(format!("{peer} sent a {kind:?} to a mediator"))),
+            (peer, kind) => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator }),
         }
     }
 
-    fn turn(&mut self, _links: &mut Links) -> Result<(), Failure> {
+    fn on_iteration(&mut self, _links: &mut Links) -> Result<(), Failure> {
         self.flush()
     }
 
-    fn end(&mut self) -> Result<(), Failure> {
+    fn on_stop(&mut self) -> Result<(), Failure> {
         self.flush()?;
         match &mut self.hashes {
-            // Not the state of another term, after whose last batch this one began.
+            // Before the first batch of this term the state is that of another term.
             Some(hashes) if self.cell.index() >= self.term => {
                 hashes.record(self.cell.index(), self.cell.hash())
             }

@@ -1,14 +1,15 @@
-//! Transaction processor: sends replies and broadcasts out, and asks mediators for what sessions
-//! miss of it.
+//! Transaction processor: sends replies and broadcasts out, and forwards resend requests to
+//! mediators.
 
-use crate::link::{LinkError, ReceivedFrame};
+use crate::link::ReceivedFrame;
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind};
 
-use super::Behaviour;
-use super::links::{LinkId, Links, Peer};
+use super::behaviour::Behaviour;
+use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
 
-/// A processor that passes on what its mediators found.
+/// A processor that forwards what its mediators send.
 #[derive(Debug)]
 pub struct Processor {
     gateways: usize,
@@ -23,48 +24,47 @@ impl Processor {
 }
 
 impl Behaviour for Processor {
-    fn frame(
+    fn on_frame(
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
         frame: &mut ReceivedFrame<'_>,
-    ) -> Result<(), LinkError> {
-        match (from.1, frame.header.kind) {
-            (Peer::Node(Role::Mediator, _), _) => {}
+    ) -> Result<(), PeerError> {
+        let (peer, kind) = (from.1, frame.header.kind);
+        match (peer, kind) {
             (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) => {
                 let mediator = usize::from(frame.header.cell);
                 if let Some(link) = links.to(Role::Mediator, mediator) {
                     links.forward(link, frame.bytes);
                 }
-                return Ok(());
             }
-            (peer, kind) => {
-                return Err(LinkError(format!("{peer} sent a {kind:?} to a processor")));
-            }
-        }
-        wire::stamp(frame.bytes, 3, links.now_ns);
-        match frame.header.kind {
-            FrameKind::Reply | FrameKind::Private | FrameKind::Nak => {
-                self.replies += u64::from(frame.header.kind == FrameKind::Reply);
-                let gateway = usize::from(frame.header.gateway);
-                if let Some(link) = links.to(Role::Gateway, gateway) {
-                    links.forward(link, frame.bytes);
-                }
-                Ok(())
-            }
-            FrameKind::Public => {
-                for gateway in 0..self.gateways {
+            (Peer::Node(Role::Mediator, _), kind) => {
+                wire::stamp(frame.bytes, 3, links.now_ns);
+                let gateways = match kind {
+                    FrameKind::Reply | FrameKind::Private | FrameKind::Nak => {
+                        self.replies += u64::from(kind == FrameKind::Reply);
+                        let gateway = usize::from(frame.header.gateway);
+                        gateway..gateway.saturating_add(1)
+                    }
+                    FrameKind::Public => 0..self.gateways,
+                    _ => return Err(unexpected(peer, kind)),
+                };
+                for gateway in gateways {
                     if let Some(link) = links.to(Role::Gateway, gateway) {
                         links.forward(link, frame.bytes);
                     }
                 }
-                Ok(())
             }
-            kind => Err(LinkError(format!("a mediator sent a {kind:?} to a processor"))),
+            _ => return Err(unexpected(peer, kind)),
         }
+        Ok(())
     }
 
     fn counts(&self) -> (u64, u64) {
         (self.replies, 0)
     }
+}
+
+fn unexpected(peer: Peer, kind: FrameKind) -> PeerError {
+    PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }
 }

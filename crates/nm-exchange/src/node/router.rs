@@ -1,31 +1,33 @@
-//! Router: each request goes to the mediator that leads its instrument's cell.
+//! Router: sends each request to the mediator that leads its instrument's cell.
 //!
-//! Where there is control, it passes on what gateways see, and what control says of the map and of
-//! leaders; so one that has just started knows of a leader that is too old.
+//! Where there is control, it forwards the gateways' membership reports, and control's routing
+//! table; so a router that has just started knows of a leader whose term is too old.
 
 use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 
 use crate::control::{CellLeader, MembershipReport, RoutingTable};
-use crate::link::{LinkError, ReceivedFrame};
+use crate::link::ReceivedFrame;
+use crate::message::Leader;
 use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::Behaviour;
-use super::links::{LinkId, Links, Peer};
+use super::behaviour::Behaviour;
+use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
 
 /// A router.
 #[derive(Debug)]
 pub struct Router {
-    /// The map, and by cell who leads it; nobody as long as nobody has said so.
+    /// The map, and the leader of each cell as far as it is known.
     routes: RoutingTable,
-    /// What gateways see.
-    views: BTreeMap<usize, MembershipReport>,
-    /// Where control is: nodes that want to know what is seen here; nobody if there is none.
+    /// What gateways reported.
+    reports: BTreeMap<usize, MembershipReport>,
+    /// The nodes that have a replica of control; none if there is no control.
     voters: Vec<(Role, usize)>,
-    /// Whether they are to be told.
-    is_news: bool,
+    /// Whether a report to them is due.
+    is_report_due: bool,
     requests: u64,
 }
 
@@ -35,79 +37,86 @@ impl Router {
         let has_control = network.durability != Durability::None;
         Router {
             routes: RoutingTable::new(network.mediator.len()),
-            views: BTreeMap::new(),
+            reports: BTreeMap::new(),
             voters: if has_control { network.replicas(CONTROL) } else { vec![] },
-            is_news: false,
+            is_report_due: false,
             requests: 0,
         }
     }
 
-    /// Somebody leads a cell, as it says itself or control does. What was on its way to the one
-    /// before is lost, so the gateways are told.
-    fn leads(&mut self, links: &mut Links, cell: u16, leading: CellLeader, by_control: bool) {
+    /// A mediator leads a cell, as it announces itself or control does. Requests on their way to the
+    /// leader before are lost, so the gateways are notified.
+    fn update_leader(
+        &mut self,
+        links: &mut Links,
+        cell: u16,
+        leader: CellLeader,
+        is_by_control: bool,
+    ) {
         if cell >= self.routes.map.cells() {
             return;
         }
-        let is_there = |leading: &CellLeader| {
-            let start = links.start_of(Role::Mediator, usize::from(leading.mediator));
-            start == Some(leading.start)
+        let is_running = |leader: &CellLeader| {
+            let start = links.start_of(Role::Mediator, usize::from(leader.mediator));
+            start == Some(leader.start)
         };
-        let is_news = match self.routes.leaders.get(&cell) {
-            // What it says again itself: something on the way may be lost.
-            Some(known) if !by_control && known.mediator == leading.mediator => true,
-            Some(known) if by_control => leading.epoch > known.epoch,
-            Some(known) => leading.epoch == known.epoch || known.yields_to(&leading, is_there),
+        let is_accepted = match self.routes.leaders.get(&cell) {
+            // It announces itself again: requests on their way to it may be lost.
+            Some(known) if !is_by_control && known.mediator == leader.mediator => true,
+            Some(known) if is_by_control => leader.term > known.term,
+            Some(known) => leader.term == known.term || known.is_superseded_by(&leader, is_running),
             None => true,
         };
-        if is_news {
-            self.is_news = true;
-            self.routes.leaders.insert(cell, leading);
-            let header =
-                Header { cell, map_version: leading.epoch, ..Header::new(FrameKind::Leader) };
+        if is_accepted {
+            self.is_report_due = true;
+            self.routes.leaders.insert(cell, leader);
             for gateway in links.all_to(Role::Gateway) {
-                links.send(gateway, &header, &[], 0);
+                if let Some(output) = links.output(gateway) {
+                    Leader { cell, term: leader.term }.write(output);
+                }
             }
         }
     }
 
-    fn request(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
-        // Without a leader it is lost, and sent again when there is one.
-        let leading = self.routes.leaders.get(&frame.header.cell);
-        let link = leading.and_then(|l| links.to(Role::Mediator, usize::from(l.mediator)));
+    fn forward_to_leader(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
+        // Without a leader it is dropped, and resent by its gateway when there is one.
+        let leader = self.routes.leaders.get(&frame.header.cell);
+        let link = leader.and_then(|l| links.to(Role::Mediator, usize::from(l.mediator)));
         if let Some(link) = link {
             links.forward(link, frame.bytes);
         }
     }
 
-    /// Takes what control says, or a mediator that has a newer map than a request.
-    fn take(&mut self, links: &mut Links, said: &RoutingTable) {
-        if self.routes.map.take(&said.map) {
-            self.is_news = true;
+    /// Takes over the routing table of control, or of a mediator with a newer map than a request.
+    fn update(&mut self, links: &mut Links, routes: &RoutingTable) {
+        if self.routes.map.update(&routes.map) {
+            self.is_report_due = true;
             let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
-            all.into_iter().for_each(|to| self.tell_map(links, to));
+            all.into_iter().for_each(|to| self.send_routes(links, to));
         }
-        for (cell, leading) in &said.leaders {
-            self.leads(links, *cell, *leading, true);
-        }
-    }
-
-    fn tell_map(&self, links: &mut Links, to: LinkId) {
-        if self.routes.map.epoch() > 0 {
-            links.send(to, &Header::new(FrameKind::RoutingTable), &self.routes.bytes(), 0);
+        for (cell, leader) in &routes.leaders {
+            self.update_leader(links, *cell, *leader, true);
         }
     }
 
-    /// Tells control what is seen here.
-    fn tell_view(&self, links: &mut Links) {
-        let near = links.seen();
-        let told = self.views.values().flat_map(|view| &view.nodes).map(|(n, start)| (*n, *start));
-        let mut view =
-            MembershipReport { nodes: near.chain(told).collect(), routes: self.routes.clone() };
-        // Of a leader that has gone nobody needs to hear.
-        view.routes.leaders.retain(|_, leading| {
-            view.nodes.get(&(Role::Mediator, leading.mediator)) == Some(&leading.start)
+    fn send_routes(&self, links: &mut Links, to: LinkId) {
+        if self.routes.map.version() > 0 {
+            links.send(to, &Header::new(FrameKind::RoutingTable), &self.routes.encode(), 0);
+        }
+    }
+
+    /// Sends control what is known here of the membership.
+    fn send_report(&self, links: &mut Links) {
+        let own = links.connected_nodes();
+        let reported = self.reports.values().flat_map(|report| &report.nodes);
+        let reported = reported.map(|(node, start)| (*node, *start));
+        let nodes = own.chain(reported).collect();
+        let mut report = MembershipReport { nodes, routes: self.routes.clone() };
+        // A leader whose process has ended is of no interest.
+        report.routes.leaders.retain(|_, leader| {
+            report.nodes.get(&(Role::Mediator, leader.mediator)) == Some(&leader.start)
         });
-        let bytes = view.bytes();
+        let bytes = report.encode();
         for (role, index) in &self.voters {
             if let Some(voter) = links.to(*role, *index) {
                 links.send(voter, &Header::new(FrameKind::MembershipReport), &bytes, 0);
@@ -117,74 +126,77 @@ impl Router {
 }
 
 impl Behaviour for Router {
-    fn up(&mut self, links: &mut Links, peer: Peer) {
+    fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         if let Peer::Node(role, index) = peer
             && let Some(to) = links.to(role, index)
         {
-            self.tell_map(links, to);
-            self.is_news = true;
+            self.send_routes(links, to);
+            self.is_report_due = true;
         }
     }
 
-    fn down(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
+    fn on_disconnected(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
         if let Peer::Node(Role::Gateway, index) = peer {
-            self.views.remove(&index);
+            self.reports.remove(&index);
         }
-        self.is_news = true;
+        self.is_report_due = true;
     }
 
-    fn frame(
+    fn on_frame(
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
         frame: &mut ReceivedFrame<'_>,
-    ) -> Result<(), LinkError> {
-        let bad =
-            |_| LinkError(format!("{} sent a {:?} without meaning", from.1, frame.header.kind));
-        match (from.1, frame.header.kind) {
+    ) -> Result<(), PeerError> {
+        let (peer, kind) = (from.1, frame.header.kind);
+        let undecodable = PeerError::decode(peer, kind);
+        match (peer, kind) {
             (Peer::Node(Role::Gateway, _), FrameKind::Request) => {
                 self.requests += 1;
                 wire::stamp(frame.bytes, 1, links.now_ns);
-                self.request(links, frame);
+                self.forward_to_leader(links, frame);
             }
             (Peer::Node(Role::Mediator, mediator), FrameKind::Leader) => {
                 let start = links.start_of(Role::Mediator, mediator).unwrap_or_default();
-                let Header { cell, map_version: epoch, .. } = frame.header;
-                let leading = CellLeader { mediator: mediator as u16, epoch, start };
-                self.leads(links, cell, leading, false);
+                let Leader { cell, term } =
+                    Leader::decode(&frame.header, frame.body()).map_err(undecodable)?;
+                let leader = CellLeader { mediator: mediator as u16, term, start };
+                self.update_leader(links, cell, leader, false);
             }
             (Peer::Node(Role::Gateway, gateway), FrameKind::MembershipReport) => {
-                let view = MembershipReport::whole(frame.body()).map_err(bad)?;
-                self.take(links, &view.routes);
-                self.views.insert(gateway, view);
-                self.is_news = true;
+                let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
+                self.update(links, &report.routes);
+                self.reports.insert(gateway, report);
+                self.is_report_due = true;
             }
             (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
-                let routes = RoutingTable::whole(frame.body()).map_err(bad)?;
-                self.take(links, &routes);
+                let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
+                self.update(links, &routes);
             }
             // From the leader of control to that of a cell, and back.
-            (Peer::Node(Role::Mediator, _), FrameKind::Release) => self.request(links, frame),
+            (Peer::Node(Role::Mediator, _), FrameKind::Release) => {
+                self.forward_to_leader(links, frame);
+            }
             (Peer::Node(Role::Mediator, _), FrameKind::Released) => {
                 for mediator in links.all_to(Role::Mediator) {
                     links.forward(mediator, frame.bytes);
                 }
             }
-            (peer, kind) => return Err(LinkError(format!("{peer} sent a {kind:?} to a router"))),
+            _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Router }),
         }
         Ok(())
     }
 
-    fn turn(&mut self, links: &mut Links) -> Result<(), Failure> {
-        if std::mem::take(&mut self.is_news) && !self.voters.is_empty() {
-            self.tell_view(links);
+    fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_report_due) && !self.voters.is_empty() {
+            self.send_report(links);
         }
         Ok(())
     }
 
-    /// At once if a link broke after the turn.
-    fn due_ns(&self) -> Option<u64> {
-        self.is_news.then_some(0)
+    /// At once if a link failed after the iteration.
+    fn deadline_ns(&self) -> Option<u64> {
+        self.is_report_due.then_some(0)
     }
 
     fn is_ready(&self) -> bool {

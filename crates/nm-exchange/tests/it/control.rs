@@ -1,5 +1,5 @@
-//! The control group of whole rings in one process: it agrees, it does not stand in the way, and no
-//! instrument is traded in two cells.
+//! The control group of complete rings in one process: it agrees, trading does not wait for it, and
+//! no instrument is traded in two cells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,32 +15,52 @@ use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::control::admin::{self, NetworkStatus, Observer};
 use nm_exchange::control::{AdminRequest, AdminResponse, CellLeader, RoutingTable, State};
 use nm_exchange::link::{Address, Link, Stream};
+use nm_exchange::message::Leader;
 use nm_exchange::network::{Durability, Network, Role};
-use nm_exchange::testing::{Client, LIMIT, TestRing, order, prove, trade};
+use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
 
-/// The network's status as soon as it is so.
-fn until(network: &Network, what: &str, is_so: impl Fn(&NetworkStatus) -> bool) -> NetworkStatus {
+/// The network's status once it meets a condition.
+fn until(network: &Network, what: &str, is_met: impl Fn(&NetworkStatus) -> bool) -> NetworkStatus {
     let deadline = Deadline::after(LIMIT);
     loop {
         let status = admin::status(network, LIMIT);
         if let Ok(status) = &status
-            && is_so(status)
+            && is_met(status)
         {
             return status.clone();
         }
         assert!(!deadline.passed(), "not {what}: {status:#?}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until a gateway routes requests by a version of the map: control sends it to routers, and
+/// they to gateways, after it has answered an assignment.
+fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
+    let mut probe = Client::new(ring, gateway, &[99]);
+    let deadline = Deadline::after(LIMIT);
+    let mut routed_by = None;
+    for number in 1.. {
+        if routed_by >= Some(version) {
+            return;
+        }
+        probe.request(99, 1_000, 0, &order(99, number, Side::Buy, 100));
+        while probe.waiting() > 0 {
+            assert!(!deadline.passed(), "the gateway has map version {routed_by:?}");
+            probe.turn();
+        }
+        routed_by = probe.replies().last().map(|reply| reply.header.map_version);
     }
 }
 
 /// The state that a mediator's replica has.
 fn state_at(network: &Network, mediator: usize) -> State {
     let mut observer = Observer::connect(&network.mediator[mediator].address, LIMIT).unwrap();
-    match observer.ask(&AdminRequest::Status, LIMIT).unwrap() {
+    match observer.request(&AdminRequest::Status, LIMIT).unwrap() {
         AdminResponse::Status { state, .. } => *state,
         other => panic!("{other:?}"),
     }
@@ -51,14 +71,14 @@ fn assign(network: &Network, instrument: u32, cell: u16) -> Result<u32, String> 
 }
 
 #[test]
-fn control_agrees_on_who_is_there_whoever_of_it_dies() {
+fn control_agrees_on_the_membership_while_its_leaders_die() {
     let mut ring = TestRing::new("2-2-3-2", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3])];
     let mut leaders = vec![];
     for round in 1..=3 {
-        let status = until(&network, "whole", NetworkStatus::is_healthy);
+        let status = until(&network, "healthy", NetworkStatus::is_healthy);
         let leader = usize::from(status.control.unwrap().leader.unwrap());
         leaders.push(leader);
         ring.restart(Role::Mediator, leader);
@@ -70,7 +90,7 @@ fn control_agrees_on_who_is_there_whoever_of_it_dies() {
             status.is_healthy() && starts == Some(1 + times)
         };
         let status = until(&network, "back", is_back);
-        // The next one dies only when this one knows again what it knew.
+        // The next one dies only when this one has caught up.
         let index = status.control.as_ref().unwrap().index;
         let deadline = Deadline::after(LIMIT);
         while state_at(&network, leader).index() < index {
@@ -81,8 +101,8 @@ fn control_agrees_on_who_is_there_whoever_of_it_dies() {
             trade(&mut clients, 40, |_| {});
         }
     }
-    prove(&clients, 40);
-    // All replicas come to one state, also those that were told all of it anew.
+    assert_executed_once(&clients, 40);
+    // All replicas come to one state, also those that received all of it again.
     let deadline = Deadline::after(LIMIT);
     loop {
         let states = [0, 1, 2].map(|mediator| state_at(&network, mediator));
@@ -92,7 +112,7 @@ fn control_agrees_on_who_is_there_whoever_of_it_dies() {
         }
         assert!(!deadline.passed(), "{states:#?}");
     }
-    // Who does not come back has left.
+    // A node that does not come back has left.
     let router = |status: &NetworkStatus| {
         let is_router = |node: &&admin::NodeStatus| (node.role, node.index) == (Role::Router, 1);
         status.nodes.iter().find(is_router).cloned().unwrap()
@@ -103,11 +123,11 @@ fn control_agrees_on_who_is_there_whoever_of_it_dies() {
     ring.start_one(Role::Router, 1, &network, &Arc::default());
     let status = until(&network, "back", NetworkStatus::is_healthy);
     assert_eq!(router(&status).starts, Some(2));
-    assert_eq!((status.map_epoch, status.exceptions.len(), status.cells.len()), (0, 0, 3));
+    assert_eq!((status.map_version, status.exceptions.len(), status.cells.len()), (0, 0, 3));
     ring.stop();
 }
 
-/// Which cells carried something out on each instrument, by the journals of their mediators.
+/// Which cells executed requests on each instrument, by the journals of their mediators.
 fn traded_in(ring: &TestRing) -> BTreeMap<u32, BTreeSet<u16>> {
     let mut traded = BTreeMap::<u32, BTreeSet<u16>>::new();
     for number in 0..ring.network.mediator.len() as u16 {
@@ -132,13 +152,14 @@ fn traded_in(ring: &TestRing) -> BTreeMap<u32, BTreeSet<u16>> {
     traded
 }
 
-/// Each reply to a session's requests on its instrument came once, in order, and from one cell.
-fn prove_moved(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
+/// Asserts that each reply to a session's requests on its instrument came once, in order, and from
+/// one cell.
+fn assert_moved_once(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
     let mut cells = BTreeMap::new();
     for client in clients {
         let mut numbers = BTreeMap::<u32, Vec<u64>>::new();
-        for told in client.replies() {
-            let header = &told.header;
+        for reply in client.replies() {
+            let header = &reply.header;
             numbers.entry(header.instrument).or_default().push(header.output_seq);
             let cell = *cells.entry(header.instrument).or_insert(header.cell);
             assert_eq!(header.cell, cell, "an instrument in two cells: {header:?}");
@@ -151,25 +172,24 @@ fn prove_moved(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
     cells
 }
 
-/// Instruments are given to other cells while they begin to be traded; nodes die meanwhile if there
-/// are victims.
+/// Instruments move to other cells while they begin to be traded; the victims die meanwhile.
 fn move_while_trading(victims: &[(Role, usize)]) {
     const COUNT: u64 = 30;
     let mut ring = TestRing::new("2-2-3-2", Durability::MemoryQuorum);
     ring.network.record = true;
     ring.start();
     let network = ring.network.clone();
-    until(&network, "whole", NetworkStatus::is_healthy);
+    until(&network, "healthy", NetworkStatus::is_healthy);
     // Two sessions, each with instruments of its own.
     let mut clients = [Client::new(&ring, 0, &[1]), Client::new(&ring, 1, &[2])];
     let instruments: Vec<u32> = (100..130).collect();
-    // The first ones are given away before anybody asks for them.
+    // The first ones move before their first request.
     for instrument in &instruments[..5] {
         assert!(assign(&network, *instrument, (instrument % 3) as u16).is_ok(), "no change");
         assert!(assign(&network, *instrument, ((instrument + 1) % 3) as u16).is_ok());
     }
-    // Of the others, one begins when it has moved, one while it is on its way, and the third is
-    // asked for when it has begun; and so on.
+    // Of the others, one begins after its move, one during its move, and the third moves after it
+    // has begun; and so on.
     let begun: Arc<[AtomicBool]> = instruments.iter().map(|_| AtomicBool::new(false)).collect();
     let moves = Arc::new([const { AtomicUsize::new(5) }; 2]);
     let mover = {
@@ -227,8 +247,8 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     }
     let outcomes = mover.join().unwrap();
     assert_eq!(killed, victims.len());
-    let cells = prove_moved(&clients, COUNT);
-    let status = until(&network, "whole", NetworkStatus::is_healthy);
+    let cells = assert_moved_once(&clients, COUNT);
+    let status = until(&network, "healthy", NetworkStatus::is_healthy);
     let exceptions: BTreeMap<u32, u16> =
         status.exceptions.iter().map(|known| (known.instrument, known.cell)).collect();
     for instrument in &instruments {
@@ -249,7 +269,7 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     }
     let early = instruments.iter().enumerate().skip(5).filter(|(at, _)| at % 3 == 0);
     assert!(early.map(|(_, instrument)| &outcomes[instrument]).all(Result::is_ok), "{outcomes:?}");
-    assert_eq!(u64::from(status.map_epoch), exceptions.len() as u64);
+    assert_eq!(u64::from(status.map_version), exceptions.len() as u64);
     // What was traded stays.
     let why = assign(&network, 100, 0).unwrap_err();
     assert!(why.contains("instrument 100 has had requests in its cell"), "{why}");
@@ -269,22 +289,23 @@ fn an_instrument_moves_while_it_begins_to_be_traded_and_never_trades_in_two_cell
 #[test]
 fn instruments_move_while_a_leader_and_routers_die() {
     use Role::{Mediator, Router};
-    // One mediator: two that lose their memory within a moment are too many for a cell.
+    // One mediator: a cell cannot lose the memory of two within a moment.
     move_while_trading(&[(Router, 0), (Mediator, 0), (Router, 1)]);
 }
 
 #[test]
-fn an_instrument_goes_there_and_back_and_is_traded_at_home() {
+fn an_instrument_moves_away_and_back_and_is_traded_in_its_first_cell() {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
     assert_eq!(assign(&network, 0, 1), Ok(1));
     assert_eq!(assign(&network, 0, 0), Ok(2));
     assert_eq!(assign(&network, 1, 0), Ok(3));
+    wait_for_map(&ring, 0, 3);
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 20, |_| {});
-    prove(&clients, 20);
-    let home = clients[0].replies().find(|told| told.header.instrument == 0).unwrap();
+    assert_executed_once(&clients, 20);
+    let home = clients[0].replies().find(|reply| reply.header.instrument == 0).unwrap();
     assert_eq!((home.header.cell, home.header.map_version), (0, 3));
     for (instrument, cell, why) in
         [(7, 2, "no cell 2"), (0, 1, "has had requests"), (1, 1, "has had")]
@@ -296,45 +317,46 @@ fn an_instrument_goes_there_and_back_and_is_traded_at_home() {
 }
 
 #[test]
-fn a_network_without_a_majority_of_control_goes_on_trading_and_says_so_once() {
-    // No cell loses two of its replicas by these two mediators.
+fn a_network_without_a_majority_of_control_continues_trading_and_warns_once() {
+    // No cell has replicas at both of these two mediators.
     let mut ring = TestRing::new("1-1-5-1", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
-    until(&network, "whole", NetworkStatus::is_healthy);
-    ring.troubles.lock().unwrap().clear();
+    until(&network, "healthy", NetworkStatus::is_healthy);
+    ring.warnings.lock().unwrap().clear();
     assert_eq!(assign(&network, 4, 1), Ok(1));
+    wait_for_map(&ring, 0, 1);
     ring.stop_one(Role::Mediator, 0);
     ring.stop_one(Role::Mediator, 2);
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 60, |_| {});
-    prove(&clients, 60);
-    let moved = clients[0].replies().find(|told| told.header.instrument == 4).unwrap();
+    assert_executed_once(&clients, 60);
+    let moved = clients[0].replies().find(|reply| reply.header.instrument == 4).unwrap();
     assert_eq!((moved.header.cell, moved.header.map_version), (1, 1));
-    let stands_still = |status: &NetworkStatus| status.control.as_ref().unwrap().stalled_ms > 0;
-    let status = until(&network, "standing still", stands_still);
-    assert!(!status.is_healthy() && status.map_epoch == 1, "{status:#?}");
-    let said = |ring: &TestRing| {
-        let troubles = ring.troubles.lock().unwrap();
-        troubles.iter().filter(|said| said.contains("control group has no majority")).count()
+    let is_stalled = |status: &NetworkStatus| status.control.as_ref().unwrap().stalled_ms > 0;
+    let status = until(&network, "stalled", is_stalled);
+    assert!(!status.is_healthy() && status.map_version == 1, "{status:#?}");
+    let warning_count = |ring: &TestRing| {
+        let warnings = ring.warnings.lock().unwrap();
+        warnings.iter().filter(|warning| warning.contains("control group has no majority")).count()
     };
     let deadline = Deadline::after(LIMIT);
-    while said(&ring) == 0 {
-        assert!(!deadline.passed(), "{:?}", ring.troubles.lock().unwrap());
-        std::thread::sleep(Duration::from_millis(20));
+    while warning_count(&ring) == 0 {
+        assert!(!deadline.passed(), "{:?}", ring.warnings.lock().unwrap());
+        std::thread::sleep(Duration::from_millis(2));
     }
     let failure = admin::assign(&network, 9, 1, Duration::from_millis(300)).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Peer, "{failure}");
-    assert_eq!(said(&ring), 1);
+    assert_eq!(warning_count(&ring), 1);
     ring.stop();
 }
 
 #[test]
-fn control_comes_back_from_its_journal() {
+fn control_recovers_from_its_journal() {
     let mut ring = TestRing::new("1-1-2-1", Durability::DiskQuorum);
     ring.start();
     let network = ring.network.clone();
-    until(&network, "whole", NetworkStatus::is_healthy);
+    until(&network, "healthy", NetworkStatus::is_healthy);
     assert_eq!((assign(&network, 2, 1), assign(&network, 1_000_001, 0)), (Ok(1), Ok(2)));
     ring.stop_all();
     assert_eq!(admin::status(&network, LIMIT).unwrap_err().kind, FailureKind::Peer);
@@ -344,17 +366,17 @@ fn control_comes_back_from_its_journal() {
     };
     let status = until(&network, "back", is_back);
     let exceptions: Vec<_> = status.exceptions.iter().map(|e| (e.instrument, e.cell)).collect();
-    assert_eq!((status.map_epoch, exceptions), (2, vec![(2, 1), (1_000_001, 0)]));
+    assert_eq!((status.map_version, exceptions), (2, vec![(2, 1), (1_000_001, 0)]));
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});
-    prove(&clients, 20);
-    let moved = clients[0].replies().find(|told| told.header.instrument == 2).unwrap();
+    assert_executed_once(&clients, 20);
+    let moved = clients[0].replies().find(|reply| reply.header.instrument == 2).unwrap();
     assert_eq!((moved.header.cell, moved.header.map_version), (1, 2));
     ring.stop();
 }
 
 #[test]
-fn a_network_that_keeps_nothing_has_no_control() {
+fn a_network_without_durability_has_no_control() {
     let mut ring = TestRing::new("1-1-2-1", Durability::None);
     ring.start();
     let status = admin::status(&ring.network, LIMIT).unwrap();
@@ -368,7 +390,7 @@ fn a_network_that_keeps_nothing_has_no_control() {
     assert_eq!(admin::status(&ring.network, LIMIT).unwrap_err().kind, FailureKind::Peer);
 }
 
-/// The other end of a link of a router, which the test speaks itself.
+/// The other end of a link of a router, played by the test.
 struct Peer {
     link: Link,
 }
@@ -393,11 +415,12 @@ impl Peer {
 
     fn send(&mut self, header: &Header, body: &[u8]) {
         wire::write(header, body, 0, &mut self.link.output);
-        assert_eq!(self.link.flush(), Ok(true));
+        assert!(self.link.flush().unwrap());
     }
 
-    fn lead(&mut self, cell: u16, epoch: u32) {
-        self.send(&Header { cell, map_version: epoch, ..Header::new(FrameKind::Leader) }, &[]);
+    fn lead(&mut self, cell: u16, term: u32) {
+        Leader { cell, term }.write(&mut self.link.output);
+        assert!(self.link.flush().unwrap());
     }
 
     fn next(&mut self) -> (Header, Vec<u8>) {
@@ -414,20 +437,25 @@ impl Peer {
         }
     }
 
-    /// The next frame that is not of the kind that control needs.
-    fn heard(&mut self) -> (FrameKind, u16, u32) {
+    /// Kind and cell of the next frame that is not about control, and the term of a leader.
+    fn next_data_frame(&mut self) -> (FrameKind, u16, u32) {
         loop {
-            let (header, _) = self.next();
-            if !matches!(header.kind, FrameKind::MembershipReport | FrameKind::RoutingTable) {
-                return (header.kind, header.cell, header.map_version);
+            let (header, body) = self.next();
+            match header.kind {
+                FrameKind::MembershipReport | FrameKind::RoutingTable => {}
+                FrameKind::Leader => {
+                    let Leader { cell, term } = Leader::decode(&header, &body).unwrap();
+                    return (header.kind, cell, term);
+                }
+                kind => return (kind, header.cell, 0),
             }
         }
     }
 }
 
 #[test]
-fn a_router_ignores_a_leader_that_is_older_than_the_one_of_control() {
-    use FrameKind::{Leader, Request};
+fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
+    use FrameKind::Request;
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     let network = ring.network.clone();
     let listeners = [0, 1].map(|mediator| match &network.mediator[mediator].address {
@@ -440,31 +468,31 @@ fn a_router_ignores_a_leader_that_is_older_than_the_one_of_control() {
     let mut gateway = Peer::gateway(&network);
     let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request), &[]);
 
-    // A router that has just started hears of the leader from control.
+    // A router that has just started learns the leader from control.
     let mut routes = RoutingTable::new(2);
-    routes.leaders.insert(0, CellLeader { mediator: 1, epoch: 7, start: 11 });
-    second.send(&Header::new(FrameKind::RoutingTable), &routes.bytes());
-    assert_eq!(gateway.heard(), (Leader, 0, 7));
-    // One that led before says so, too late.
+    routes.leaders.insert(0, CellLeader { mediator: 1, term: 7, start: 11 });
+    second.send(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 0, 7));
+    // The leader of an older term announces itself, too late.
     first.lead(0, 5);
     first.lead(1, 5);
-    assert_eq!(gateway.heard(), (Leader, 1, 5));
+    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 1, 5));
     ask(&mut gateway);
-    assert_eq!(second.heard(), (Request, 0, 0));
-    // It is elected again; what control says next is older.
+    assert_eq!(second.next_data_frame(), (Request, 0, 0));
+    // It is elected again; the routing table of control is older.
     first.lead(0, 9);
-    assert_eq!(gateway.heard(), (Leader, 0, 9));
-    second.send(&Header::new(FrameKind::RoutingTable), &routes.bytes());
+    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 0, 9));
+    second.send(&Header::new(FrameKind::RoutingTable), &routes.encode());
     second.lead(1, 6);
-    assert_eq!(gateway.heard(), (Leader, 1, 6));
+    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 1, 6));
     ask(&mut gateway);
-    assert_eq!(first.heard(), (Request, 0, 0));
-    // It ends and starts again: who leads then may count from the beginning.
+    assert_eq!(first.next_data_frame(), (Request, 0, 0));
+    // It restarts: the terms of the next leader may begin at 1.
     drop(first);
     let _first = Peer::mediator(&listeners[0], 12);
     second.lead(0, 1);
-    assert_eq!(gateway.heard(), (Leader, 0, 1));
+    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 0, 1));
     ask(&mut gateway);
-    assert_eq!(second.heard(), (Request, 0, 0));
+    assert_eq!(second.next_data_frame(), (Request, 0, 0));
     ring.stop();
 }

@@ -9,7 +9,7 @@ use nm_sys::clock::Deadline;
 use nm_sys::poll::Waker;
 use tempfile::TempDir;
 
-/// Longest that anything may take; it only keeps a broken test from standing still.
+/// Nothing takes so long unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn settings() -> Settings {
@@ -33,11 +33,11 @@ fn cells_of_a_network_share_their_nodes() {
         groups::start(&network, role, index, settings(), waker.clone()).unwrap()
     };
     let mut nodes = [start(Role::Mediator, 0), start(Role::Mediator, 1), start(Role::Processor, 0)];
-    let mut came = [[0; 2]; 3];
+    let mut committed = [[0; 2]; 3];
     let deadline = Deadline::after(LIMIT);
-    while came.iter().flatten().any(|count| *count < 20) {
-        assert!(!deadline.passed(), "{came:?}");
-        for ((_, logs), came) in nodes.iter_mut().zip(&mut came) {
+    while committed.iter().flatten().any(|count| *count < 20) {
+        assert!(!deadline.passed(), "{committed:?}");
+        for ((_, logs), committed) in nodes.iter_mut().zip(&mut committed) {
             for log in logs {
                 // Control begins at the same time; nothing is proposed there.
                 let cell = log.group_id();
@@ -45,10 +45,10 @@ fn cells_of_a_network_share_their_nodes() {
                     while log.next_event().is_some() {}
                     continue;
                 }
-                while let Some(told) = log.next_event() {
-                    if let LogEvent::Committed { batch, .. } = told {
+                while let Some(event) = log.next_event() {
+                    if let LogEvent::Committed { batch, .. } = event {
                         assert_eq!(batch[..], cell.to_le_bytes(), "a batch of another cell");
-                        came[usize::from(cell)] += 1;
+                        committed[usize::from(cell)] += 1;
                     }
                 }
                 while log.can_propose() {

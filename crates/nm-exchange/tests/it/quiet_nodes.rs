@@ -1,5 +1,5 @@
-//! The data loop of a node that keeps nothing: once everything was there once, a request costs no
-//! allocation, and no system call but to wait, to read and to write.
+//! The data loop of a node without durability: after a warm-up, a request costs no allocation, and no
+//! system calls but those that wait, read and write.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -24,8 +24,8 @@ struct Client {
     stream: UnixStream,
     input: Vec<u8>,
     last_seqs: [u64; INSTRUMENTS as usize],
-    seen: [u64; INSTRUMENTS as usize],
-    asked: u64,
+    acknowledged: [u64; INSTRUMENTS as usize],
+    requested: u64,
 }
 
 impl Client {
@@ -36,14 +36,14 @@ impl Client {
         wire::write(&header, b"client", 0, &mut hello);
         stream.write_all(&hello).unwrap();
         let zeros = [0; INSTRUMENTS as usize];
-        Client { stream, input: vec![], last_seqs: zeros, seen: zeros, asked: 0 }
+        Client { stream, input: vec![], last_seqs: zeros, acknowledged: zeros, requested: 0 }
     }
 
-    /// Orders that come, trade and go, on each instrument in turn: the books stay as they are.
+    /// Orders that rest, trade and are cancelled, on each instrument in turn: the books do not grow.
     fn request(&mut self, out: &mut Vec<u8>) {
-        let at = (self.asked % u64::from(INSTRUMENTS)) as usize;
-        let step = self.asked / u64::from(INSTRUMENTS);
-        self.asked += 1;
+        let at = (self.requested % u64::from(INSTRUMENTS)) as usize;
+        let step = self.requested / u64::from(INSTRUMENTS);
+        self.requested += 1;
         let side = if step.is_multiple_of(2) { Side::Buy } else { Side::Sell };
         let command = match step % 4 {
             3 => Command::Cancel { id: step - 1, user: 1 },
@@ -54,17 +54,17 @@ impl Client {
         let header = Header {
             instrument: at as u32,
             session: 1,
-            client_seq: self.asked,
+            client_seq: self.requested,
             previous_seq: self.last_seqs[at],
-            output_seq: self.seen[at],
-            flags: if self.asked.is_multiple_of(10) { wire::PUBLIC } else { 0 },
+            output_seq: self.acknowledged[at],
+            flags: if self.requested.is_multiple_of(10) { wire::PUBLIC } else { 0 },
             ..Header::new(FrameKind::Request)
         };
-        self.last_seqs[at] = self.asked;
+        self.last_seqs[at] = self.requested;
         wire::write(&header, &body, 300, out);
     }
 
-    fn ask(&mut self, count: u64) {
+    fn request_and_wait(&mut self, count: u64) {
         let mut out = vec![];
         (0..count).for_each(|_| self.request(&mut out));
         self.stream.write_all(&out).unwrap();
@@ -81,8 +81,8 @@ impl Client {
                     left -= 1;
                     let mut fields = nm_codec::Reader::new(&frame.body[8..]);
                     let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok());
-                    let seen = frame.header.previous_seq + events.count() as u64;
-                    self.seen[frame.header.instrument as usize] = seen;
+                    let last = frame.header.previous_seq + events.count() as u64;
+                    self.acknowledged[frame.header.instrument as usize] = last;
                 }
             }
             self.input.drain(..used);
@@ -90,7 +90,7 @@ impl Client {
     }
 }
 
-/// Runs a ring of four nodes, each of which does something of its own at first, while `work` runs.
+/// Runs a ring of four nodes, each of which calls `begin` first, while `work` runs.
 fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
     let folder = tempfile::tempdir().unwrap();
     let mut network = Network::new("1-1-1-1".parse().unwrap(), |role, _| {
@@ -107,12 +107,12 @@ fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
                 let (network, begin, ready) = (&network, &begin, Arc::clone(&ready));
                 scope.spawn(move || {
                     begin(*role);
-                    let mut say = |notice: &NodeEvent| {
-                        if matches!(notice, NodeEvent::Ready { .. }) {
+                    let mut report = |event: &NodeEvent| {
+                        if matches!(event, NodeEvent::Ready { .. }) {
                             ready.wait();
                         }
                     };
-                    node::run(network, *role, 0, stopped.as_fd(), &mut say).unwrap()
+                    node::run(network, *role, 0, stopped.as_fd(), &mut report).unwrap()
                 });
                 stop
             })
@@ -127,15 +127,15 @@ fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
 #[test]
 fn a_request_costs_a_node_no_allocation() {
     static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-    let counts = || Role::ALL.map(|role| COUNTS[role as usize].load(Ordering::Relaxed));
+    let counts = || COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed));
     let begin = |role| watch(&COUNTS[role as usize]);
     let (before, after) = ring(begin, |network| {
         let mut client = Client::new(network);
-        // The largest burst comes first, and then everything once that grows to an end.
-        client.ask(512);
-        (0..500).for_each(|_| client.ask(16));
+        // The largest burst comes first, and then enough requests that no buffer grows any more.
+        client.request_and_wait(512);
+        (0..500).for_each(|_| client.request_and_wait(16));
         let before = counts();
-        (0..1_000).for_each(|_| client.ask(16));
+        (0..1_000).for_each(|_| client.request_and_wait(16));
         (before, counts())
     });
     assert!(before.iter().all(|count| *count > 10), "{before:?} are counted");
@@ -147,15 +147,15 @@ fn a_request_costs_a_node_no_allocation() {
 
 #[test]
 fn a_node_only_waits_reads_and_writes() {
-    /// Requests that are looked at; as many come before, so that buffers have their room.
+    /// Requests that are counted; as many come before, so that no buffer grows any more.
     const REQUESTS: usize = 300;
-    let reports = Role::ALL.map(|_| AtomicI32::new(i32::MIN));
+    let reports = [const { AtomicI32::new(i32::MIN) }; 4];
     let calls: BTreeMap<usize, Calls> = thread::scope(|scope| {
         let supervisors: Vec<_> = reports
             .iter()
             .map(|report| {
                 scope.spawn(move || {
-                    // Those who are watched wait with every call until somebody takes the report.
+                    // A watched thread waits in each call until its report is taken.
                     loop {
                         match report.load(Ordering::Acquire) {
                             i32::MIN => thread::sleep(std::time::Duration::from_millis(1)),
@@ -172,7 +172,7 @@ fn a_node_only_waits_reads_and_writes() {
         };
         ring(begin, |network| {
             let mut client = Client::new(network);
-            (0..2 * REQUESTS).for_each(|_| client.ask(1));
+            (0..2 * REQUESTS).for_each(|_| client.request_and_wait(1));
         });
         supervisors.into_iter().map(|it| it.join().unwrap()).enumerate().collect()
     });
@@ -195,8 +195,8 @@ fn a_node_only_waits_reads_and_writes() {
         let foreign: Vec<_> = looped.iter().filter(|call| !expected.contains(call)).collect();
         let role = Role::ALL[role];
         assert!(foreign.is_empty(), "{role}: system calls {foreign:?}");
-        // A gateway has each request twice: as it comes, and its reply; and it looks now and then
-        // whether a reply is late.
+        // A gateway has each request twice: the request and its reply; and it checks for time-outs
+        // now and then.
         let most = 3 * of_requests + of_requests / 10;
         assert!(looped.len() <= most, "{role}: {} calls for {REQUESTS} requests", looped.len());
     }

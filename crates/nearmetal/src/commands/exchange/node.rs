@@ -14,15 +14,15 @@ use crate::output;
 
 /// Runs a node until its input ends.
 pub fn run(args: &NodeArgs) -> Result<Exit> {
-    let network = Network::read(&args.network).map_err(Stop::usage)?;
-    let mut write_event = |event: &NodeEvent| {
+    let network = Network::read(&args.network).map_err(|error| Stop::usage(error.to_string()))?;
+    let mut report = |event: &NodeEvent| {
         if let Ok(line) = serde_json::to_string(event) {
-            // If the reader has ended, the input of this node has ended as well.
+            // Whoever started it may have gone; then its input has ended, too.
             let _ = output::data(&(line + "\n"));
         }
     };
     let stop = stdin();
-    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut write_event)?;
-    write_event(&NodeEvent::Stopped(ended));
+    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut report)?;
+    report(&NodeEvent::Stopped(ended));
     Ok(Exit::Pass)
 }

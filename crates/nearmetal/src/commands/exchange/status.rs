@@ -40,9 +40,9 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
     let network = network(&args.running)?;
     let AssignArgs { instrument, cell, .. } = *args;
     match admin::assign(&network, instrument, cell, ASSIGN_LIMIT) {
-        Ok(epoch) => {
+        Ok(version) => {
             output::data(&format!(
-                "instrument {instrument} belongs to cell {cell}, map epoch {epoch}\n"
+                "instrument {instrument} belongs to cell {cell}, map version {version}\n"
             ))?;
             Ok(Exit::Pass)
         }
@@ -59,7 +59,7 @@ fn network(running: &RunningArgs) -> Result<Network> {
         (None, Some(folder)) => newest(folder)?,
         (None, None) => return Err(Stop::usage("give --network or --folder")),
     };
-    Network::read(&file).map_err(Stop::usage)
+    Network::read(&file).map_err(|error| Stop::usage(error.to_string()))
 }
 
 /// The network file of the current round of a run: the newest one.
@@ -108,14 +108,14 @@ fn text(status: &NetworkStatus) -> String {
             Some(leader) => format!("mediator {leader}"),
             None => style.tone(Tone::Bad, "nobody"),
         };
-        let _ = writeln!(text, "  cell {:<9}{leader}, epoch {}", cell.cell, cell.epoch);
+        let _ = writeln!(text, "  cell {:<9}{leader}, term {}", cell.cell, cell.term);
     }
     text
 }
 
 fn control_line(control: &ControlStatus) -> String {
-    let mut line = match (control.leader, control.epoch) {
-        (Some(leader), Some(epoch)) => format!("mediator {leader} leads, epoch {epoch}"),
+    let mut line = match (control.leader, control.term) {
+        (Some(leader), Some(term)) => format!("mediator {leader} leads, term {term}"),
         _ => "nobody leads".to_string(),
     };
     if control.stalled_ms > 0 {
@@ -128,7 +128,7 @@ fn control_line(control: &ControlStatus) -> String {
 
 fn map_line(status: &NetworkStatus) -> String {
     let cells = status.cells.len();
-    let mut line = format!("epoch {}, cell = instrument % {cells}", status.map_epoch);
+    let mut line = format!("version {}, cell = instrument % {cells}", status.map_version);
     for (at, exception) in status.exceptions.iter().enumerate() {
         let word = if at == 0 { " but" } else { "," };
         let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);

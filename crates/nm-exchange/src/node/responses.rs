@@ -1,17 +1,17 @@
-//! What a handled request leads to: its reply, what other sessions are told, what everybody is; and
-//! what a session is told again.
+//! The frames that follow from a handled request: its reply, the private events of other sessions,
+//! and broadcasts; and resent events.
 
-use nm_book::codec;
 use nm_book::order::{Event, Matching, UserId};
 
-use crate::cell::{Cell, Handled, KEPT_MAX, Outcome, Request};
+use crate::cell::{Cell, EVENTS_KEPT_MAX, Handled, Outcome, Request};
+use crate::message::{Events, Reply, ResendRequest};
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
-/// Events that one frame carries; what is more goes into frames of its own before it.
+/// Most events in one frame; more are sent in further frames before it.
 const EVENTS_MAX: usize = 4096;
 
-/// All that is kept fits one frame.
-const _: () = assert!(KEPT_MAX <= EVENTS_MAX);
+/// The events that are kept fit one frame.
+const _: () = assert!(EVENTS_KEPT_MAX <= EVENTS_MAX);
 
 /// A frame to be written.
 #[derive(Debug)]
@@ -34,16 +34,16 @@ impl Outgoing<'_> {
     }
 }
 
-/// Hands requests to a cell and makes the frames that follow; keeps its buffers.
+/// Hands requests to a cell and makes the frames that follow; reuses its buffers.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct Responses {
     public: Vec<Event>,
     body: Vec<u8>,
 }
 
-impl Answers {
-    /// Handles one request of the batch at hand, and gives `send` the frames that follow, in order.
-    /// `hops`: what is to be stamped, and when, ns.
+impl Responses {
+    /// Handles one request of the present batch, and gives `send` the frames that follow, in order.
+    /// `hops`: the timestamps to be set, and their values, ns.
     pub fn handle<M: Matching>(
         &mut self,
         cell: &mut Cell<M>,
@@ -59,22 +59,23 @@ impl Answers {
                 public.push(*event);
             }
         });
-        let mut to = Sending { frame, stamps: wire::stamps(frame), send: &mut send };
+        let mut to = Sender { frame, stamps: wire::stamps(frame), send: &mut send };
         for (hop, at_ns) in hops {
             if let Some(stamp) = to.stamps.as_mut().and_then(|stamps| stamps.get_mut(*hop)) {
                 *stamp = *at_ns;
             }
         }
         match handled {
-            Handled::Executed(outcome) => self.tell(cell, &outcome, &mut to),
+            Handled::Executed(outcome) => self.send_outcome(cell, &outcome, &mut to),
             Handled::Duplicate(outcome) => {
-                let forgotten = if outcome.is_none() { wire::EXPIRED } else { 0 };
-                let mut header = to.header(FrameKind::Reply, wire::RESENT | forgotten);
+                let expired = if outcome.is_none() { wire::EXPIRED } else { 0 };
+                let mut header = to.header(FrameKind::Reply, wire::RESENT | expired);
                 header.output_seq = outcome.map_or(0, |outcome| outcome.output_seq);
-                // Its events are not here: the session sees by the number whether it misses some.
-                header.previous_seq = cell.told(header.instrument, header.session);
+                // Without its events: the session sees by the number whether it misses some.
+                header.previous_seq = cell.last_event_seq(header.instrument, header.session);
                 let events_hash = outcome.map_or(0, |outcome| outcome.events_hash);
-                to.send(header, &events_hash.to_le_bytes());
+                Reply::encode(events_hash, [], &mut self.body);
+                to.send(header, &self.body);
             }
             Handled::SequenceGap => {
                 let header = to.header(FrameKind::Nak, 0);
@@ -84,100 +85,95 @@ impl Answers {
         handled
     }
 
-    /// Tells what a request did.
-    fn tell<M: Matching>(
+    /// Sends the outcome of a request to all sessions that it concerns.
+    fn send_outcome<M: Matching>(
         &mut self,
         cell: &Cell<M>,
         outcome: &Outcome,
-        to: &mut Sending<'_, impl FnMut(&Outgoing<'_>)>,
+        to: &mut Sender<'_, impl FnMut(&Outgoing<'_>)>,
     ) {
-        let Header { instrument, session: asker, .. } = to.frame.header;
+        let Header { instrument, session: requester, .. } = to.frame.header;
         let of = |session| {
-            let notes = cell.notes();
-            let from = notes.partition_point(|(user, _)| *user < session);
-            &notes[from..from + notes[from..].partition_point(|(user, _)| *user == session)]
+            let notifications = cell.notifications();
+            let from = notifications.partition_point(|(user, _)| *user < session);
+            &notifications
+                [from..from + notifications[from..].partition_point(|(user, _)| *user == session)]
         };
         let reply = Header { output_seq: outcome.output_seq, ..to.header(FrameKind::Reply, 0) };
         let private = Header { kind: FrameKind::Private, client_seq: 0, ..reply };
-        let own = of(asker);
-        let mut told = cell.told(instrument, asker) - own.len() as u64;
-        let whole = own.len().saturating_sub(1) / EVENTS_MAX * EVENTS_MAX;
-        let (before, last) = own.split_at(whole);
+        let own = of(requester);
+        let mut event_seq = cell.last_event_seq(instrument, requester) - own.len() as u64;
+        let full_frames = own.len().saturating_sub(1) / EVENTS_MAX * EVENTS_MAX;
+        let (before, last) = own.split_at(full_frames);
         for part in before.chunks(EVENTS_MAX) {
-            self.events(&[], part.iter().map(|(_, event)| event));
-            to.send(Header { previous_seq: told, ..private }, &self.body);
-            told += part.len() as u64;
+            Events::encode(part.iter().map(|(_, event)| event), &mut self.body);
+            to.send(Header { previous_seq: event_seq, ..private }, &self.body);
+            event_seq += part.len() as u64;
         }
-        self.events(&outcome.events_hash.to_le_bytes(), last.iter().map(|(_, event)| event));
-        to.send(Header { previous_seq: told, ..reply }, &self.body);
+        Reply::encode(outcome.events_hash, last.iter().map(|(_, event)| event), &mut self.body);
+        to.send(Header { previous_seq: event_seq, ..reply }, &self.body);
 
-        let others = cell.notes().chunk_by(|(a, _), (b, _)| a == b);
-        for events in others.filter(|events| events[0].0 != asker) {
-            self.tell_other(cell, events, private, to);
+        let others = cell.notifications().chunk_by(|(a, _), (b, _)| a == b);
+        for events in others.filter(|events| events[0].0 != requester) {
+            self.send_private(cell, events, private, to);
         }
 
         let public = std::mem::take(&mut self.public);
         let header = Header { flags: private.flags | wire::PUBLIC, ..private };
         let header = Header { kind: FrameKind::Public, ..header };
-        let mut told = cell.public_told(instrument) - public.len() as u64;
+        let mut event_seq = cell.last_public_seq(instrument) - public.len() as u64;
         for part in public.chunks(EVENTS_MAX) {
-            self.events(&[], part);
-            to.send(Header { previous_seq: told, ..header }, &self.body);
-            told += part.len() as u64;
+            Events::encode(part, &mut self.body);
+            to.send(Header { previous_seq: event_seq, ..header }, &self.body);
+            event_seq += part.len() as u64;
         }
         self.public = public;
     }
 
-    /// Tells another session what happened to its orders.
-    fn tell_other<M: Matching>(
+    /// Sends another session the events of its orders.
+    fn send_private<M: Matching>(
         &mut self,
         cell: &Cell<M>,
         events: &[(UserId, Event)],
         private: Header,
-        to: &mut Sending<'_, impl FnMut(&Outgoing<'_>)>,
+        to: &mut Sender<'_, impl FnMut(&Outgoing<'_>)>,
     ) {
         let (instrument, session) = (private.instrument, events[0].0);
         let Some(gateway) = cell.gateway_of(instrument, session) else { return };
-        let mut told = cell.told(instrument, session) - events.len() as u64;
+        let mut event_seq = cell.last_event_seq(instrument, session) - events.len() as u64;
         for part in events.chunks(EVENTS_MAX) {
-            self.events(&[], part.iter().map(|(_, event)| event));
-            to.send(Header { gateway, session, previous_seq: told, ..private }, &self.body);
-            told += part.len() as u64;
+            Events::encode(part.iter().map(|(_, event)| event), &mut self.body);
+            to.send(Header { gateway, session, previous_seq: event_seq, ..private }, &self.body);
+            event_seq += part.len() as u64;
         }
     }
 
-    /// Makes a body.
-    fn events<'a>(&mut self, head: &[u8], events: impl IntoIterator<Item = &'a Event>) {
-        self.body.clear();
-        self.body.extend_from_slice(head);
-        events.into_iter().for_each(|event| codec::write_event(event, &mut self.body));
-    }
-
-    /// Answers a [`FrameKind::ResendRequest`] with all that the session does not have, in one frame.
-    pub fn recall<M: Matching>(&mut self, cell: &Cell<M>, recall: &Header, out: &mut Vec<u8>) {
-        let seen = recall.output_seq;
-        let (told, events) = cell.recall(recall.instrument, recall.session, seen);
-        let forgotten = if told > seen { wire::EXPIRED } else { 0 };
+    /// Answers a [`FrameKind::ResendRequest`] with all events that the session does not have, in one
+    /// frame.
+    pub fn resend<M: Matching>(&mut self, cell: &Cell<M>, request: &Header, out: &mut Vec<u8>) {
+        let ResendRequest { session, instrument, acknowledged } = ResendRequest::decode(request);
+        let (start, events) = cell.events_after(instrument, session, acknowledged);
+        let expired = if start > acknowledged { wire::EXPIRED } else { 0 };
         let header = Header {
             kind: FrameKind::Private,
-            flags: wire::RESENT | forgotten,
-            previous_seq: told,
+            flags: wire::RESENT | expired,
+            previous_seq: start,
             output_seq: 0,
-            ..*recall
+            ..*request
         };
-        self.events(&[], events);
+        Events::encode(events, &mut self.body);
         wire::write(&header, &self.body, 0, out);
     }
 }
 
-/// Where the frames that follow from one request go.
-struct Sending<'a, S> {
+/// Sends the frames that follow from one request.
+struct Sender<'a, S> {
     frame: &'a Frame<'a>,
     stamps: Option<[u64; STAMPS]>,
     send: &'a mut S,
 }
 
-impl<S: FnMut(&Outgoing<'_>)> Sending<'_, S> {
+impl<S: FnMut(&Outgoing<'_>)> Sender<'_, S> {
     /// The request's header for another kind of frame.
     fn header(&self, kind: FrameKind, flags: u16) -> Header {
         let kept = self.frame.header.flags & wire::STAMPED;
@@ -193,6 +189,7 @@ impl<S: FnMut(&Outgoing<'_>)> Sending<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_book::codec;
     use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
     use nm_book::reference::ReferenceBook;
 
@@ -231,7 +228,7 @@ mod tests {
         let frame = wire::read(bytes).unwrap().unwrap();
         let request = Request::of(&frame).unwrap();
         let mut sent = vec![];
-        Answers::default().handle(cell, &request, &frame, &[(2, 77)], |out| {
+        Responses::default().handle(cell, &request, &frame, &[(2, 77)], |out| {
             let mut bytes = vec![];
             out.write(&mut bytes);
             let frame = wire::read(&bytes).unwrap().unwrap();
@@ -242,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_of_a_trade_and_everybody_are_told() {
+    fn both_sides_of_a_trade_and_all_clients_are_notified() {
         let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 1);
         handle(&mut cell, &request(7, 1, Side::Buy, 5));
@@ -254,9 +251,9 @@ mod tests {
         let mut reply = nm_codec::Reader::new(&sent[0].1[8..]);
         assert!(matches!(codec::read_event(&mut reply), Ok(Event::Accepted { user: 9, .. })));
         let mut private = nm_codec::Reader::new(&sent[1].1);
-        let told = codec::read_event(&mut private).unwrap();
-        assert!(matches!(told, Event::Traded { maker_user: 7, quantity: 3, .. }), "{told:?}");
-        assert_eq!(codec::read_event(&mut reply), Ok(told));
+        let traded = codec::read_event(&mut private).unwrap();
+        assert!(matches!(traded, Event::Traded { maker_user: 7, quantity: 3, .. }), "{traded:?}");
+        assert_eq!(codec::read_event(&mut reply), Ok(traded));
         assert!(reply.is_empty() && private.is_empty());
 
         let again = handle(&mut cell, &request(9, 1, Side::Sell, 3));
@@ -266,11 +263,11 @@ mod tests {
         let gap = handle(&mut cell, &request(9, 5, Side::Sell, 3));
         assert_eq!((gap.len(), gap[0].0.kind), (1, FrameKind::Nak));
 
-        // Each is numbered by whom it is told, and told again from any number on.
+        // Events are numbered by recipient, and resent from any number on.
         let before: Vec<u64> = sent.iter().map(|(header, _)| header.previous_seq).collect();
         assert_eq!(before, [0, 1, 2]);
         assert_eq!(again[0].0.previous_seq, 2);
-        let recall = |session, seen| {
+        let resend = |session, seen| {
             let header = Header {
                 instrument: 1,
                 gateway: 4,
@@ -278,24 +275,24 @@ mod tests {
                 output_seq: seen,
                 ..Header::new(FrameKind::ResendRequest)
             };
-            let mut told = vec![];
-            Answers::default().recall(&cell, &header, &mut told);
-            let frame = wire::read(&told).unwrap().unwrap();
+            let mut bytes = vec![];
+            Responses::default().resend(&cell, &header, &mut bytes);
+            let frame = wire::read(&bytes).unwrap().unwrap();
             let Header { kind, flags, gateway, previous_seq, .. } = frame.header;
             assert_eq!((kind, flags, gateway), (Private, wire::RESENT, 4));
-            assert_eq!(frame.bytes.len(), told.len());
+            assert_eq!(frame.bytes.len(), bytes.len());
             (previous_seq, frame.body.to_vec())
         };
-        assert_eq!(recall(7, 1), (1, sent[1].1.clone()));
-        assert_eq!(recall(9, 0), (0, sent[0].1[8..].to_vec()));
-        assert_eq!(recall(9, 2), (2, vec![]));
-        assert_eq!(recall(5, 0), (0, vec![]));
+        assert_eq!(resend(7, 1), (1, sent[1].1.clone()));
+        assert_eq!(resend(9, 0), (0, sent[0].1[8..].to_vec()));
+        assert_eq!(resend(9, 2), (2, vec![]));
+        assert_eq!(resend(5, 0), (0, vec![]));
     }
 
-    /// A stop that somebody else's trade triggers, and a post-only order that slides: their users
-    /// are told.
+    /// A stop that another session's trade triggers, and a post-only order that slides: their owners
+    /// are notified.
     #[test]
-    fn whoever_s_order_it_is_is_told_whatever_happens_to_it() {
+    fn order_owner_is_notified_of_every_event() {
         let mut cell = Cell::<ReferenceBook>::default();
         let mut seqs = [0; 4];
         let mut ask = |session: u32, change: &dyn Fn(&mut NewOrder)| {
@@ -306,11 +303,11 @@ mod tests {
             if let Command::New(order) = &mut request.command {
                 change(order);
             }
-            let mut told = vec![];
-            Answers::default().handle(&mut cell, &request, &frame, &[], |out| {
-                told.push((out.header.kind, out.header.session, out.body.to_vec()));
+            let mut sent = vec![];
+            Responses::default().handle(&mut cell, &request, &frame, &[], |out| {
+                sent.push((out.header.kind, out.header.session, out.body.to_vec()));
             });
-            told
+            sent
         };
         ask(1, &|stop| (stop.order_type, stop.stop_price) = (OrderType::StopLimit, 100));
         ask(2, &|sell| (sell.side, sell.quantity, sell.display) = (Side::Sell, 2, 1));
@@ -323,19 +320,19 @@ mod tests {
         let id = 1 << 32 | 2;
         assert_eq!(event(&slid[0].2[8..], 1), Event::Slid { id, user: 1, price: 99 });
         let traded = ask(3, &|_| {});
-        let told = |user| {
+        let private = |user| {
             let is_it = |(kind, session, _): &&(FrameKind, u32, Vec<u8>)| {
                 (*kind, *session) == (FrameKind::Private, user)
             };
             traded.iter().find(is_it).unwrap().2.clone()
         };
         let id = 2 << 32 | 1;
-        assert_eq!(event(&told(2), 1), Event::Refreshed { id, user: 2, shown: 1 });
-        assert_eq!(event(&told(1), 0), Event::Triggered { id: 1 << 32 | 1, user: 1 });
+        assert_eq!(event(&private(2), 1), Event::Refreshed { id, user: 2, shown: 1 });
+        assert_eq!(event(&private(1), 0), Event::Triggered { id: 1 << 32 | 1, user: 1 });
     }
 
     #[test]
-    fn more_events_than_fit_a_frame_come_in_several() {
+    fn more_events_than_fit_a_frame_are_sent_in_several() {
         let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 1);
         for seq in 1..=20_000 {

@@ -1,0 +1,189 @@
+//! Commands in control's log.
+
+use nm_book::order::InstrumentId;
+use nm_codec::{DecodeError, Put, Reader};
+
+use super::membership::{NodeId, read_node, write_node};
+use super::routing::{CellLeader, InstrumentMap};
+
+/// Most bytes of a node's address; the rest is cut off.
+const ADDRESS_BYTES_MAX: usize = 256;
+
+/// A change of control's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// A node is up.
+    Joined {
+        /// Which.
+        node: NodeId,
+        /// Number that identifies the start of its process.
+        start: u64,
+        /// Where it listens.
+        address: String,
+    },
+    /// No node is connected to a node any more.
+    Left {
+        /// Which.
+        node: NodeId,
+        /// The start that ended.
+        start: u64,
+    },
+    /// A mediator leads a cell.
+    Leader {
+        /// Which cell, or control itself.
+        cell: u16,
+        /// The leader.
+        leader: CellLeader,
+    },
+    /// An instrument is to be moved to another cell: its present one is asked to release it.
+    Move {
+        /// Which.
+        instrument: InstrumentId,
+        /// Its new cell.
+        cell: u16,
+    },
+    /// The present cell has answered.
+    Released {
+        /// Which instrument.
+        instrument: InstrumentId,
+        /// Version that the map has after the move.
+        map_version: u32,
+        /// Whether it released the instrument; it keeps one on which it executed a request.
+        is_granted: bool,
+    },
+    /// A newer map than the state has: all replicas of control have lost their memory.
+    RestoreMap(InstrumentMap),
+}
+
+/// The codes of the commands. A command without one does not compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CommandCode {
+    Joined,
+    Left,
+    Leader,
+    Move,
+    Released,
+    RestoreMap,
+}
+
+nm_codec::codes!(CommandCode {
+    Joined = 1,
+    Left = 2,
+    Leader = 3,
+    Move = 4,
+    Released = 5,
+    RestoreMap = 6,
+});
+
+impl Command {
+    fn command_code(&self) -> CommandCode {
+        match self {
+            Command::Joined { .. } => CommandCode::Joined,
+            Command::Left { .. } => CommandCode::Left,
+            Command::Leader { .. } => CommandCode::Leader,
+            Command::Move { .. } => CommandCode::Move,
+            Command::Released { .. } => CommandCode::Released,
+            Command::RestoreMap(_) => CommandCode::RestoreMap,
+        }
+    }
+
+    /// Appends its bytes.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.command_code().code());
+        match self {
+            Command::Joined { node, start, address } => {
+                write_node(*node, out);
+                out.put_u64(*start);
+                write_address(address, out);
+            }
+            Command::Left { node, start } => {
+                write_node(*node, out);
+                out.put_u64(*start);
+            }
+            Command::Leader { cell, leader } => {
+                out.put_u16(*cell);
+                leader.write(out);
+            }
+            Command::Move { instrument, cell } => {
+                out.put_u32(*instrument);
+                out.put_u16(*cell);
+            }
+            Command::Released { instrument, map_version, is_granted } => {
+                out.put_u32(*instrument);
+                out.put_u32(*map_version);
+                out.put_bool(*is_granted);
+            }
+            Command::RestoreMap(map) => map.write(out),
+        }
+    }
+
+    /// Reads what [`Command::write`] appended.
+    ///
+    /// # Errors
+    /// If the bytes are not a command.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Command, DecodeError> {
+        Ok(match CommandCode::from_code("command", reader.u8("command")?)? {
+            CommandCode::Joined => Command::Joined {
+                node: read_node(reader)?,
+                start: reader.u64("start")?,
+                address: read_address(reader)?,
+            },
+            CommandCode::Left => {
+                Command::Left { node: read_node(reader)?, start: reader.u64("start")? }
+            }
+            CommandCode::Leader => {
+                Command::Leader { cell: reader.u16("cell")?, leader: CellLeader::read(reader)? }
+            }
+            CommandCode::Move => {
+                Command::Move { instrument: reader.u32("instrument")?, cell: reader.u16("cell")? }
+            }
+            CommandCode::Released => Command::Released {
+                instrument: reader.u32("instrument")?,
+                map_version: reader.u32("map_version")?,
+                is_granted: reader.bool("is_granted")?,
+            },
+            CommandCode::RestoreMap => Command::RestoreMap(InstrumentMap::read(reader)?),
+        })
+    }
+}
+
+/// Appends a node's address.
+pub fn write_address(address: &str, out: &mut Vec<u8>) {
+    let mut end = address.len().min(ADDRESS_BYTES_MAX);
+    while !address.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.put_u16(end as u16);
+    out.put(&address.as_bytes()[..end]);
+}
+
+/// Reads what [`write_address`] appended.
+///
+/// # Errors
+/// If it is not UTF-8.
+pub fn read_address(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let length = usize::from(reader.u16("address_bytes")?);
+    let bytes = reader.bytes("address", length)?.to_vec();
+    String::from_utf8(bytes).map_err(|_| DecodeError::invalid("address", "is not UTF-8"))
+}
+
+/// An entry of control's log: commands, and the time at which they were proposed, ms since 1970.
+pub fn encode_batch(now_ms: u64, commands: &[Command]) -> Vec<u8> {
+    let mut out = vec![];
+    out.put_u64(now_ms);
+    commands.iter().for_each(|command| command.write(&mut out));
+    out
+}
+
+/// The time and the commands of a log entry.
+///
+/// # Errors
+/// If the bytes are not a batch of commands.
+pub fn decode_batch(batch: &[u8]) -> Result<(u64, Vec<Command>), DecodeError> {
+    let mut reader = Reader::new(batch);
+    let (now_ms, mut commands) = (reader.u64("now_ms")?, vec![]);
+    while !reader.is_empty() {
+        commands.push(Command::read(&mut reader)?);
+    }
+    Ok((now_ms, commands))
+}

@@ -1,0 +1,96 @@
+//! Which nodes are connected to which: what gateways and routers report to control.
+
+use std::collections::BTreeMap;
+
+use nm_codec::{DecodeError, Put, Reader};
+
+use crate::network::Role;
+
+use super::routing::RoutingTable;
+
+/// A node by class and index.
+pub type NodeId = (Role, u16);
+
+/// Appends a node's class and index.
+pub fn write_node((role, index): NodeId, out: &mut Vec<u8>) {
+    out.put_u8(role.code());
+    out.put_u16(index);
+}
+
+/// Reads what [`write_node`] appended.
+///
+/// # Errors
+/// If there is no such class.
+pub fn read_node(reader: &mut Reader<'_>) -> Result<NodeId, DecodeError> {
+    let role = Role::from_code("role", reader.u8("role")?)?;
+    Ok((role, reader.u16("index")?))
+}
+
+/// What a gateway or router reports: a gateway the processors that it is connected to; a router, to
+/// all mediators, what gateways reported, its own connections, and the leaders that it knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MembershipReport {
+    /// Nodes that it is connected to, or that others reported, with the numbers of their starts.
+    pub nodes: BTreeMap<NodeId, u64>,
+    /// The leaders and the newest map that it knows.
+    pub routes: RoutingTable,
+}
+
+impl MembershipReport {
+    /// A report of no nodes.
+    pub fn new(cells: usize) -> MembershipReport {
+        MembershipReport { nodes: BTreeMap::new(), routes: RoutingTable::new(cells) }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![];
+        out.put_u16(self.nodes.len() as u16);
+        for (node, start) in &self.nodes {
+            write_node(*node, &mut out);
+            out.put_u64(*start);
+        }
+        self.routes.write(&mut out);
+        out
+    }
+
+    /// The report that these bytes are.
+    ///
+    /// # Errors
+    /// If they are not one.
+    pub fn decode(bytes: &[u8]) -> Result<MembershipReport, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let mut nodes = BTreeMap::new();
+        for _ in 0..reader.u16("nodes")? {
+            let node = read_node(&mut reader)?;
+            nodes.insert(node, reader.u64("start")?);
+        }
+        let routes = RoutingTable::read(&mut reader)?;
+        reader.finish("routes")?;
+        Ok(MembershipReport { nodes, routes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_report_is_read_back(
+            nodes in prop::collection::btree_map(
+                (prop::sample::select(Role::ALL), any::<u16>()),
+                any::<u64>(),
+                0..9,
+            ),
+            noise in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let report = MembershipReport { nodes, routes: RoutingTable::new(3) };
+            let bytes = report.encode();
+            prop_assert_eq!(MembershipReport::decode(&bytes), Ok(report));
+            prop_assert!(MembershipReport::decode(&bytes[..bytes.len() - 1]).is_err());
+            let _ = MembershipReport::decode(&noise);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! One link: a stream, what was received, and the backlog to be written.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nm_codec::DecodeError;
+use thiserror::Error;
+
+use super::receive_buffer::ReceiveBuffer;
+use super::stream::Stream;
+
+/// Bytes that one call may read.
+const READ_BYTES: usize = 256 << 10;
+
+/// Largest backlog, bytes: a link whose peer reads so slowly that more piles up is closed.
+pub const BACKLOG_BYTES_MAX: usize = 256 << 20;
+
+/// Why a link cannot be used any more.
+#[derive(Debug, Error)]
+pub enum LinkError {
+    /// The peer closed it.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The stream failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// What was received is not a frame.
+    #[error("received bytes that are not a frame: {0}")]
+    Decode(#[from] DecodeError),
+    /// The peer does not read.
+    #[error("the peer does not read: its backlog is {0} bytes")]
+    BacklogFull(usize),
+}
+
+/// A link.
+#[derive(Debug)]
+pub struct Link {
+    pub(super) stream: Stream,
+    /// What was received.
+    pub input: ReceiveBuffer,
+    /// The backlog: what is to be written, in order.
+    pub output: Vec<u8>,
+    written: usize,
+}
+
+impl Link {
+    /// A link over a stream.
+    ///
+    /// # Errors
+    /// If the stream cannot be configured.
+    pub fn new(stream: Stream) -> io::Result<Link> {
+        stream.configure()?;
+        Ok(Link { stream, input: ReceiveBuffer::default(), output: vec![], written: 0 })
+    }
+
+    /// Reads what is available, in one call.
+    ///
+    /// # Errors
+    /// If the peer closed the stream, or it failed.
+    pub fn receive(&mut self) -> Result<(), LinkError> {
+        match self.stream.read(self.input.free_space(READ_BYTES)) {
+            Ok(0) => Err(LinkError::Closed),
+            Ok(count) => {
+                self.input.received(count);
+                Ok(())
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes as much of the backlog as the stream takes; whether all of it was written.
+    ///
+    /// # Errors
+    /// If the stream failed, or the backlog is too large.
+    pub fn flush(&mut self) -> Result<bool, LinkError> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.keep_backlog()?;
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.output.clear();
+        self.written = 0;
+        Ok(true)
+    }
+
+    /// Frees the space of what was written, once that is the larger part.
+    fn keep_backlog(&mut self) -> Result<(), LinkError> {
+        let backlog = self.output.len() - self.written;
+        if backlog > BACKLOG_BYTES_MAX {
+            return Err(LinkError::BacklogFull(backlog));
+        }
+        if self.written > backlog {
+            self.output.drain(..self.written);
+            self.written = 0;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{self, FrameKind, Header};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn frames_cross_a_slow_link_complete_and_in_order() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut from = Link::new(Stream::Unix(a)).unwrap();
+        let mut to = Link::new(Stream::Unix(b)).unwrap();
+        let (frames, mut received) = (2_000, 0);
+        for seq in 0..frames {
+            let header = Header { client_seq: seq, ..Header::new(FrameKind::Request) };
+            wire::write(&header, b"body", 100 + seq as usize * 7, &mut from.output);
+        }
+        let mut is_flushed = from.flush().unwrap();
+        assert!(!is_flushed, "more than the kernel takes");
+        while received < frames {
+            to.receive().unwrap();
+            while let Some(frame) = to.input.next_frame().unwrap() {
+                assert_eq!((frame.header.client_seq, frame.body()), (received, &b"body"[..]));
+                received += 1;
+            }
+            is_flushed = from.flush().unwrap();
+        }
+        assert!(is_flushed);
+        from.output.extend_from_slice(&[9; 100]);
+        from.flush().unwrap();
+        drop(from);
+        to.receive().unwrap();
+        assert!(to.input.next_frame().is_err(), "no frame");
+        assert!(matches!(to.receive(), Err(LinkError::Closed)));
+    }
+}

@@ -1,0 +1,19 @@
+//! Links between clients and nodes: FIFO streams of frames over TCP, Unix sockets or shared memory,
+//! non-blocking.
+//!
+//! A link reads what is available in one call, hands the frames on in place, and writes its backlog
+//! in one call ([`Link::flush`]): under load, many frames share a call.
+
+mod address;
+mod connection;
+mod poller;
+mod receive_buffer;
+mod shm;
+mod stream;
+
+pub use address::{Address, AddressError};
+pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError};
+pub use poller::LinkPoller;
+pub use receive_buffer::{ReceiveBuffer, ReceivedFrame};
+pub use shm::{SHM_RING_BYTES, ShmStream};
+pub use stream::{Listener, Stream};

@@ -1,0 +1,66 @@
+//! Received bytes, and the frames in them.
+
+use nm_codec::DecodeError;
+
+use crate::wire::{self, HEADER_BYTES, Header};
+
+/// A received frame, to be changed and forwarded.
+#[derive(Debug)]
+pub struct ReceivedFrame<'a> {
+    /// Its header.
+    pub header: Header,
+    body_bytes: usize,
+    /// All of it.
+    pub bytes: &'a mut [u8],
+}
+
+impl ReceivedFrame<'_> {
+    /// Its body, without padding.
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..HEADER_BYTES + self.body_bytes]
+    }
+}
+
+/// Received bytes that are not handled yet: complete frames first, then the beginning of one.
+#[derive(Debug, Default)]
+pub struct ReceiveBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl ReceiveBuffer {
+    /// The next complete frame. Its bytes may be changed; the next call may overwrite them.
+    ///
+    /// # Errors
+    /// If the next bytes are not a frame.
+    pub fn next_frame(&mut self) -> Result<Option<ReceivedFrame<'_>>, DecodeError> {
+        let start = self.start;
+        let Some(frame) = wire::read(&self.bytes[start..self.end])? else { return Ok(None) };
+        let (header, body_bytes, length) = (frame.header, frame.body.len(), frame.bytes.len());
+        self.start += length;
+        debug_assert!(self.start <= self.end);
+        let bytes = &mut self.bytes[start..start + length];
+        Ok(Some(ReceivedFrame { header, body_bytes, bytes }))
+    }
+
+    /// Free space of at least `bytes` behind what was received.
+    pub(super) fn free_space(&mut self, bytes: usize) -> &mut [u8] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 && self.bytes.len() - self.end < bytes {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.bytes.len() - self.end < bytes {
+            self.bytes.resize(self.end + bytes, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were written to the free space.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.end += bytes;
+        debug_assert!(self.end <= self.bytes.len());
+    }
+}

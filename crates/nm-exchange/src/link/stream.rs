@@ -1,0 +1,165 @@
+//! Streams that links use, and the sockets at which they are accepted.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use nm_sys::socket;
+
+use super::address::Address;
+use super::shm::ShmStream;
+
+/// Buffer that the kernel is asked for in each direction, bytes.
+const SOCKET_BYTES: u32 = 4 << 20;
+
+/// A peer that has been silent for so long is probed (TCP keep-alive); one that does not answer for
+/// twice as long is taken for dead, as when its host has lost power.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// A connected stream.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP, small messages sent at once.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+    /// Shared memory.
+    Shm(ShmStream),
+}
+
+impl Stream {
+    /// Connects, for at most `limit`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn connect(address: &Address, limit: Duration) -> io::Result<Stream> {
+        match address {
+            Address::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
+            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Address::Shm(path) => {
+                let socket = UnixStream::connect(path)?;
+                ShmStream::connect(socket, limit).map(Stream::Shm)
+            }
+        }
+    }
+
+    /// Configures it for a link: non-blocking, with large buffers, and without delay.
+    pub(super) fn configure(&self) -> io::Result<()> {
+        if !matches!(self, Stream::Shm(_)) {
+            // Smaller buffers than asked for are slower, not wrong.
+            let _ = socket::set_buffers(self.as_fd(), SOCKET_BYTES);
+        }
+        match self {
+            Stream::Tcp(stream) => {
+                socket::set_peer_timeout(stream.as_fd(), SILENCE)?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)
+            }
+            Stream::Unix(stream) => stream.set_nonblocking(true),
+            Stream::Shm(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(bytes),
+            Stream::Unix(stream) => stream.read(bytes),
+            Stream::Shm(stream) => stream.read(bytes),
+        }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Shm(stream) => stream.write(bytes),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Shm(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A non-blocking listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+    /// A Unix socket over which shared memory is handed over.
+    Shm(UnixListener),
+}
+
+impl Listener {
+    /// Listens. A Unix socket that a killed process left at the path is replaced.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn bind(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Tcp(listener))
+            }
+            Address::Unix(path) => bind_unix(path).map(Listener::Unix),
+            Address::Shm(path) => bind_unix(path).map(Listener::Shm),
+        }
+    }
+
+    /// The next connection, if one waits.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn accept(&self) -> io::Result<Option<Stream>> {
+        let accepted = match self {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+            Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Shm(listener) => {
+                listener.accept().and_then(|(socket, _)| ShmStream::accept(socket)).map(Stream::Shm)
+            }
+        };
+        match accepted {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) | Listener::Shm(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Listens at a path where no process listens.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    if UnixStream::connect(path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whether no connection waits now, or the one that did was closed by its peer.
+fn is_transient(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    let kind = error.kind();
+    matches!(kind, WouldBlock | Interrupted | ConnectionAborted | ConnectionReset | BrokenPipe)
+}

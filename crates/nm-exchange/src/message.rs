@@ -1,0 +1,345 @@
+//! What the frames of each kind carry, and how it is encoded: in the body, or in fields of the
+//! header. The messages of control are in [`crate::control`], requests in [`crate::cell`].
+
+use nm_book::codec;
+use nm_book::order::{Event, InstrumentId, UserId};
+use nm_codec::{DecodeError, Put, Reader};
+
+use crate::network::Role;
+use crate::wire::{self, FrameKind, Header};
+
+/// First frame of a link: who connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hello {
+    /// A client, once for each of its sessions.
+    Client(UserId),
+    /// Somebody who asks for the state of the network.
+    Observer,
+    /// A node.
+    Node {
+        /// Its class.
+        role: Role,
+        /// Which one of its class.
+        index: usize,
+        /// Number that identifies the start of its process.
+        start: u64,
+    },
+}
+
+impl Hello {
+    /// Appends its frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let header = Header::new(FrameKind::Hello);
+        match *self {
+            Hello::Client(session) => {
+                wire::write(&Header { session, ..header }, b"client", 0, out);
+            }
+            Hello::Observer => wire::write(&header, b"observer", 0, out),
+            Hello::Node { role, index, start } => {
+                let name = format!("{role} {index}");
+                wire::write(&Header { client_seq: start, ..header }, name.as_bytes(), 0, out);
+            }
+        }
+    }
+
+    /// The message of a header and a body.
+    ///
+    /// # Errors
+    /// If the body names nobody.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<Hello, DecodeError> {
+        let invalid = || DecodeError::invalid("peer", "names neither a client nor a node");
+        let text = std::str::from_utf8(body).map_err(|_| invalid())?;
+        match text {
+            "client" => return Ok(Hello::Client(header.session)),
+            "observer" => return Ok(Hello::Observer),
+            _ => {}
+        }
+        let (role, index) = text.split_once(' ').ok_or_else(invalid)?;
+        let role = role.parse().map_err(|_| invalid())?;
+        let index = index.parse().map_err(|_| invalid())?;
+        Ok(Hello::Node { role, index, start: header.client_seq })
+    }
+}
+
+/// Answer to a hello: the node is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Welcome {
+    /// Number that identifies the start of its process; zero in an answer to an observer.
+    pub start: u64,
+}
+
+impl Welcome {
+    /// Its header; it has no body.
+    pub fn header(&self) -> Header {
+        Header { client_seq: self.start, ..Header::new(FrameKind::Welcome) }
+    }
+
+    /// The message of a header.
+    pub fn decode(header: &Header) -> Welcome {
+        Welcome { start: header.client_seq }
+    }
+}
+
+/// A mediator leads a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// The cell.
+    pub cell: u16,
+    /// In which term; zero where cells are not replicated.
+    pub term: u32,
+}
+
+impl Leader {
+    /// Appends its frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let header = Header { cell: self.cell, ..Header::new(FrameKind::Leader) };
+        wire::write(&header, &self.term.to_le_bytes(), 0, out);
+    }
+
+    /// The message of a header and a body.
+    ///
+    /// # Errors
+    /// If the body is not a term.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<Leader, DecodeError> {
+        let mut reader = Reader::new(body);
+        let term = reader.u32("term")?;
+        reader.finish("term")?;
+        Ok(Leader { cell: header.cell, term })
+    }
+}
+
+/// Control asks a cell to release an instrument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Release {
+    /// Which instrument.
+    pub instrument: InstrumentId,
+    /// The cell that has it.
+    pub cell: u16,
+    /// Version of the map that gives it to another cell.
+    pub map_version: u32,
+}
+
+impl Release {
+    /// Its header; it has no body.
+    pub fn header(&self) -> Header {
+        let Release { instrument, cell, map_version } = *self;
+        Header { instrument, cell, map_version, ..Header::new(FrameKind::Release) }
+    }
+
+    /// The message of a header.
+    pub fn decode(header: &Header) -> Release {
+        let Header { instrument, cell, map_version, .. } = *header;
+        Release { instrument, cell, map_version }
+    }
+}
+
+/// A cell's answer to a [`Release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// What was asked for.
+    pub release: Release,
+    /// Whether the cell released the instrument; it keeps one on which it executed a request.
+    pub is_granted: bool,
+}
+
+impl Released {
+    /// Its header; it has no body.
+    pub fn header(&self) -> Header {
+        let flags = if self.is_granted { wire::GRANTED } else { 0 };
+        Header { kind: FrameKind::Released, flags, ..self.release.header() }
+    }
+
+    /// The message of a header.
+    pub fn decode(header: &Header) -> Released {
+        let is_granted = header.flags & wire::GRANTED != 0;
+        Released { release: Release::decode(header), is_granted }
+    }
+}
+
+/// A session asks for its events on an instrument again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResendRequest {
+    /// The session.
+    pub session: UserId,
+    /// Instrument.
+    pub instrument: InstrumentId,
+    /// Sequence number of the last event that it has.
+    pub acknowledged: u64,
+}
+
+impl ResendRequest {
+    /// Its header; it has no body. Gateway and cell are filled in on the way.
+    pub fn header(&self) -> Header {
+        Header {
+            session: self.session,
+            instrument: self.instrument,
+            output_seq: self.acknowledged,
+            ..Header::new(FrameKind::ResendRequest)
+        }
+    }
+
+    /// The message of a header.
+    pub fn decode(header: &Header) -> ResendRequest {
+        let Header { session, instrument, output_seq: acknowledged, .. } = *header;
+        ResendRequest { session, instrument, acknowledged }
+    }
+}
+
+/// The outcome of a request.
+#[derive(Debug, Clone)]
+pub struct Reply<'a> {
+    /// Hash of all events of the request, also those of other sessions (FNV-1a of their codes).
+    pub events_hash: u64,
+    /// The session's own events.
+    pub events: Events<'a>,
+}
+
+impl<'a> Reply<'a> {
+    /// Replaces a body by that of a reply.
+    pub fn encode<'e>(
+        events_hash: u64,
+        events: impl IntoIterator<Item = &'e Event>,
+        body: &mut Vec<u8>,
+    ) {
+        body.clear();
+        body.put_u64(events_hash);
+        events.into_iter().for_each(|event| codec::write_event(event, body));
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// If it has no hash.
+    pub fn decode(body: &'a [u8]) -> Result<Reply<'a>, DecodeError> {
+        let mut reader = Reader::new(body);
+        let events_hash = reader.u64("events_hash")?;
+        Ok(Reply { events_hash, events: Events { reader } })
+    }
+}
+
+/// Events in a body, in order; an error is the last item.
+#[derive(Debug, Clone)]
+pub struct Events<'a> {
+    reader: Reader<'a>,
+}
+
+impl<'a> Events<'a> {
+    /// Replaces a body by events.
+    pub fn encode<'e>(events: impl IntoIterator<Item = &'e Event>, body: &mut Vec<u8>) {
+        body.clear();
+        events.into_iter().for_each(|event| codec::write_event(event, body));
+    }
+
+    /// Reads a body.
+    pub fn decode(body: &'a [u8]) -> Events<'a> {
+        Events { reader: Reader::new(body) }
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<Event, DecodeError>;
+
+    fn next(&mut self) -> Option<Result<Event, DecodeError>> {
+        if self.reader.is_empty() {
+            return None;
+        }
+        let event = codec::read_event(&mut self.reader);
+        if event.is_err() {
+            self.reader = Reader::new(&[]);
+        }
+        Some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(write: impl Fn(&mut Vec<u8>)) -> (Header, Vec<u8>) {
+        let mut bytes = vec![];
+        write(&mut bytes);
+        let frame = wire::read(&bytes).unwrap().unwrap();
+        (frame.header, frame.body.to_vec())
+    }
+
+    fn hello() -> impl Strategy<Value = Hello> {
+        let role = prop::sample::select(Role::ALL);
+        prop_oneof![
+            any::<u32>().prop_map(Hello::Client),
+            Just(Hello::Observer),
+            (role, any::<usize>(), any::<u64>()).prop_map(|(role, index, start)| Hello::Node {
+                role,
+                index,
+                start
+            }),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let id_and_user = (any::<u64>(), any::<u32>());
+        prop_oneof![
+            id_and_user.prop_map(|(id, user)| Event::Triggered { id, user }),
+            (any::<u64>(), any::<u32>(), any::<u64>())
+                .prop_map(|(id, user, shown)| Event::Refreshed { id, user, shown }),
+            Just(Event::Halted),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn links_are_made_with_messages_that_are_read_back(hello in hello(), start: u64) {
+            let (header, body) = written(|out| hello.write(out));
+            prop_assert_eq!(header.kind, FrameKind::Hello);
+            prop_assert_eq!(Hello::decode(&header, &body), Ok(hello));
+            let header = Welcome { start }.header();
+            prop_assert_eq!(header.kind, FrameKind::Welcome);
+            prop_assert_eq!(Welcome::decode(&header), Welcome { start });
+        }
+
+        #[test]
+        fn messages_of_cells_are_read_back(
+            cell: u16, term: u32, instrument: u32, map_version: u32, is_granted: bool,
+        ) {
+            let leader = Leader { cell, term };
+            let (header, body) = written(|out| leader.write(out));
+            prop_assert_eq!(header.kind, FrameKind::Leader);
+            prop_assert_eq!(Leader::decode(&header, &body), Ok(leader));
+            prop_assert!(Leader::decode(&header, &body[1..]).is_err());
+            let release = Release { instrument, cell, map_version };
+            prop_assert_eq!(release.header().kind, FrameKind::Release);
+            prop_assert_eq!(Release::decode(&release.header()), release);
+            let released = Released { release, is_granted };
+            prop_assert_eq!(released.header().kind, FrameKind::Released);
+            prop_assert_eq!(Released::decode(&released.header()), released);
+        }
+
+        #[test]
+        fn messages_of_sessions_are_read_back(
+            session: u32, instrument: u32, acknowledged: u64, events_hash: u64,
+            events in prop::collection::vec(event(), 0..20),
+        ) {
+            let request = ResendRequest { session, instrument, acknowledged };
+            prop_assert_eq!(request.header().kind, FrameKind::ResendRequest);
+            prop_assert_eq!(ResendRequest::decode(&request.header()), request);
+            let mut body = vec![7];
+            Reply::encode(events_hash, &events, &mut body);
+            let reply = Reply::decode(&body).unwrap();
+            prop_assert_eq!(reply.events_hash, events_hash);
+            let read: Result<Vec<Event>, _> = reply.events.collect();
+            prop_assert_eq!(read.as_ref(), Ok(&events));
+            Events::encode(&events, &mut body);
+            let read: Result<Vec<Event>, _> = Events::decode(&body).collect();
+            prop_assert_eq!(read, Ok(events));
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_refused(body in prop::collection::vec(any::<u8>(), 0..60)) {
+            let header = Header::new(FrameKind::Hello);
+            let _ = (Hello::decode(&header, &body), Leader::decode(&header, &body));
+            if let Ok(reply) = Reply::decode(&body) {
+                prop_assert!(reply.events.count() <= body.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What differs between the classes of nodes.
+
+use nm_model::agent::Failure;
+use nm_sys::poll::Waker;
+
+use crate::link::ReceivedFrame;
+
+use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
+
+/// What a class of nodes does in its event loop.
+pub trait Behaviour {
+    /// A peer is connected.
+    fn on_connected(&mut self, _links: &mut Links, _peer: Peer) {}
+
+    /// The link of a connected peer is closed.
+    fn on_disconnected(&mut self, _links: &mut Links, _peer: Peer, _id: LinkId) {}
+
+    /// A frame was received.
+    ///
+    /// # Errors
+    /// If that peer must not send it; the link is closed then.
+    fn on_frame(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), PeerError>;
+
+    /// All that was ready is handled; the backlogs of links are written after this.
+    ///
+    /// # Errors
+    /// If the node cannot continue.
+    fn on_iteration(&mut self, _links: &mut Links) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// What wakes it beside its links.
+    fn waker(&self) -> Option<&Waker> {
+        None
+    }
+
+    /// Its waker woke it.
+    ///
+    /// # Errors
+    /// If the node cannot continue.
+    fn on_wake(&mut self, _links: &mut Links) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// When the next iteration must be at the latest, ns on the machine's clock.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether it could do its work if all links were up.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// The node was stopped.
+    ///
+    /// # Errors
+    /// If it cannot write its files.
+    fn on_stop(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Requests handled and resent.
+    fn counts(&self) -> (u64, u64);
+}

@@ -1,0 +1,224 @@
+//! The event loop of a node.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nm_model::agent::{Failure, FailureKind};
+use nm_sys::clock;
+use nm_sys::poll::Readiness;
+
+use crate::link::{LinkError, Listener, ReceivedFrame};
+use crate::network::{Durability, Network, Role};
+use crate::wire::FrameKind;
+
+use super::behaviour::Behaviour;
+use super::event::{NodeEvent, NodeSummary};
+use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
+use super::{gateway, mediator, processor, replicated, router};
+
+const STOP: u64 = u64::MAX;
+const LISTENER: u64 = u64::MAX - 1;
+const CONNECTOR: u64 = u64::MAX - 2;
+const WAKER: u64 = u64::MAX - 3;
+
+/// Runs a node until `stop` can be read or has ended.
+///
+/// # Errors
+/// If it cannot listen, or cannot continue.
+pub fn run(
+    network: &Network,
+    role: Role,
+    index: usize,
+    stop: BorrowedFd<'_>,
+    report: &mut dyn FnMut(&NodeEvent),
+) -> Result<NodeSummary, Failure> {
+    let Some(own) = network.nodes(role).get(index) else {
+        let count = network.nodes(role).len();
+        let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
+        return Err(Failure::new(FailureKind::BadRequest, message));
+    };
+    let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
+    let listener = Listener::bind(&own.address).map_err(|error| {
+        let message = format!("{role} {index} cannot listen at {}: {error}", own.address);
+        Failure::new(FailureKind::AddressInUse, message)
+    })?;
+    let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
+    let links = Links::new(network, role, index, start).map_err(system)?;
+    match links.poller.add(stop, STOP) {
+        // Files and the null device cannot be polled: then only a signal stops the node.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+        added => added.map_err(system)?,
+    }
+    links.poller.add(&listener, LISTENER).map_err(system)?;
+    links.poller.add(links.connector(), CONNECTOR).map_err(system)?;
+    let behaviour = behaviour(network, role, index)?;
+    if let Some(waker) = behaviour.waker() {
+        links.poller.add(waker, WAKER).map_err(system)?;
+    }
+    report(&NodeEvent::Listening { role, index, address: own.address.to_string() });
+    let (frames_in, turns) = (0, 0);
+    EventLoop { own: (role, index), listener, links, behaviour, frames_in, turns, report }.run()
+}
+
+/// What a node of this class does in this network.
+fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Behaviour>, Failure> {
+    let is_replicated = network.durability != Durability::None;
+    Ok(match role {
+        Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
+        Role::Router => Box::new(router::Router::new(network)),
+        Role::Mediator if is_replicated => Box::new(replicated::Mediator::new(network, index)?),
+        Role::Mediator => Box::new(mediator::Mediator::new(network, index)?),
+        Role::Processor if is_replicated => Box::new(replicated::Processor::new(network, index)?),
+        Role::Processor => Box::new(processor::Processor::new(network)),
+    })
+}
+
+struct EventLoop<'a> {
+    own: (Role, usize),
+    listener: Listener,
+    links: Links,
+    behaviour: Box<dyn Behaviour>,
+    frames_in: u64,
+    turns: u64,
+    report: &'a mut dyn FnMut(&NodeEvent),
+}
+
+impl EventLoop<'_> {
+    fn run(mut self) -> Result<NodeSummary, Failure> {
+        let (mut ready, mut failed, mut was_ready) = (vec![], vec![], false);
+        loop {
+            let limit = self.behaviour.deadline_ns().map(|deadline_ns| {
+                Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns()))
+            });
+            let system =
+                |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
+            self.links.poller.wait(&mut ready, limit).map_err(system)?;
+            self.links.now_ns = clock::monotonic_ns();
+            self.turns += 1;
+            for ready in &ready {
+                match ready.token {
+                    STOP => {
+                        self.behaviour.on_stop()?;
+                        return Ok(self.end());
+                    }
+                    LISTENER => self.accept(),
+                    CONNECTOR => self.links.take_connected().map_err(system)?,
+                    WAKER => self.behaviour.on_wake(&mut self.links)?,
+                    _ => self.serve(*ready),
+                }
+            }
+            self.behaviour.on_iteration(&mut self.links)?;
+            // What is written because a link failed goes out in this iteration, too.
+            self.links.flush(&mut failed);
+            while !failed.is_empty() {
+                for (id, reason) in failed.drain(..) {
+                    self.close(id, &reason);
+                }
+                self.links.flush(&mut failed);
+            }
+            for message in std::mem::take(&mut self.links.warnings) {
+                self.warn(message);
+            }
+            let is_ready = self.links.all_up() && self.behaviour.is_ready();
+            if is_ready && !was_ready {
+                let (role, index) = self.own;
+                (self.report)(&NodeEvent::Ready { role, index });
+            }
+            was_ready = is_ready;
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let taken = match self.listener.accept() {
+                Ok(None) => return,
+                Ok(Some(stream)) => self.links.take_accepted(stream).map(drop),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = taken {
+                return self.warn(format!("a connection cannot be accepted: {error}"));
+            }
+        }
+    }
+
+    /// Reads a link once and handles the complete frames.
+    fn serve(&mut self, ready: Readiness) {
+        let id = LinkId::of_token(ready.token);
+        if ready.writable
+            && let Err(reason) = self.links.flush_one(id)
+        {
+            return self.close(id, &reason);
+        }
+        if !ready.readable {
+            return;
+        }
+        let Some(link) = self.links.link(id) else { return };
+        let received = link.receive();
+        let mut input = std::mem::take(&mut link.input);
+        // What was received may be younger than the iteration: no timestamp may lie before
+        // the time at which the frame was sent.
+        self.links.now_ns = clock::monotonic_ns();
+        let mut outcome = Ok(());
+        while outcome.is_ok() {
+            outcome = match input.next_frame() {
+                Ok(None) => break,
+                Ok(Some(mut frame)) => self.handle(id, &mut frame),
+                Err(error) => Err(LinkError::from(error).into()),
+            };
+        }
+        if let Some(link) = self.links.link(id) {
+            link.input = input;
+        }
+        if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
+            self.close(id, &reason);
+        }
+    }
+
+    fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), PeerError> {
+        self.frames_in += 1;
+        if matches!(frame.header.kind, FrameKind::Hello | FrameKind::Welcome) {
+            let handshake = self.links.handshake(id, frame)?;
+            if let Some(older) = handshake.older {
+                self.close(older, &PeerError::Replaced);
+            }
+            self.behaviour.on_connected(&mut self.links, handshake.peer);
+            if handshake.peer != Peer::Client {
+                return Ok(());
+            }
+        }
+        let peer = self.links.peer(id);
+        self.behaviour.on_frame(&mut self.links, (id, peer), frame)
+    }
+
+    fn close(&mut self, id: LinkId, reason: &PeerError) {
+        let Some((peer, was_up)) = self.links.close(id) else { return };
+        if was_up {
+            self.behaviour.on_disconnected(&mut self.links, peer, id);
+            if peer != Peer::Client {
+                self.warn(format!("the link with {peer} is closed: {reason}"));
+            }
+        } else if matches!(peer, Peer::Unknown) {
+            self.warn(format!("a link was refused: {reason}"));
+        }
+    }
+
+    fn warn(&mut self, message: String) {
+        let (role, index) = self.own;
+        (self.report)(&NodeEvent::Warning { role, index, message });
+    }
+
+    fn end(self) -> NodeSummary {
+        let (requests, resent) = self.behaviour.counts();
+        NodeSummary {
+            role: self.own.0,
+            index: self.own.1,
+            requests,
+            resent,
+            frames_in: self.frames_in,
+            frames_out: self.links.frames_out,
+            turns: self.turns,
+            cpu_us: nm_sys::counters::process_cpu_ns() / 1_000,
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The replicas of cells that a node has: what their logs commit is applied, what was received is
+//! proposed, and snapshots are copied.
+
+use std::collections::VecDeque;
+
+use nm_book::book::Book;
+use nm_codec::DecodeError;
+use nm_model::agent::{Failure, FailureKind};
+use nm_replica::journal::{self, Recorder};
+use nm_replica::{Log, LogEvent, RaftLog, Refused, Replicas};
+use nm_sys::clock;
+use nm_sys::poll::Waker;
+
+use crate::batch;
+use crate::cell::{self, Admitted, Cell, Request};
+use crate::hashes::StateHashes;
+use crate::message::{Leader, Release, Released};
+use crate::network::{CONTROL, Durability, Network, Role};
+use crate::wire::{Frame, FrameKind, Header};
+
+use super::control::Control;
+use super::groups;
+use super::links::{LinkId, Links};
+
+/// Most bytes of requests that wait to be proposed; more are dropped, and resent by gateways.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
+/// How a record without durability is kept: in small files, because a node that restarts fills the
+/// rest of one with zeros before it does anything else.
+const RECORD: journal::Settings = journal::Settings { file_bytes: 8 << 20 };
+
+/// Applies a request; the last argument is when its batch was committed, ns on the machine's clock.
+pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) + 'a;
+
+/// One replica of a cell.
+#[derive(Debug)]
+pub struct Replica<L> {
+    /// Number of the cell.
+    pub number: u16,
+    /// Its state.
+    pub cell: Cell<Book>,
+    log: L,
+    /// Batches that wait to be proposed; the last one still grows.
+    backlog: VecDeque<Vec<u8>>,
+    backlog_bytes: usize,
+    /// Number of the snapshot that is being copied.
+    copying: Option<u64>,
+    recorder: Option<Recorder>,
+    /// Where its state hashes are recorded, if anything is.
+    hashes: Option<StateHashes>,
+    /// Answers to control's releases in the present batch.
+    released: Vec<Released>,
+}
+
+impl<L: Log> Replica<L> {
+    fn new(
+        number: u16,
+        log: L,
+        recorder: Option<Recorder>,
+        hashes: Option<StateHashes>,
+    ) -> Replica<L> {
+        Replica {
+            number,
+            cell: Cell::default(),
+            log,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            copying: None,
+            recorder,
+            hashes,
+            released: vec![],
+        }
+    }
+
+    /// Handles the events of its log; a new leadership is announced.
+    fn handle_events(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
+        while let Some(event) = self.log.next_event() {
+            match event {
+                LogEvent::Committed { index, term, batch } => {
+                    self.apply(index, &batch, apply)?;
+                    self.send_released(links);
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.batch(index, term, &batch)?;
+                    }
+                }
+                LogEvent::TakeSnapshot { number } => {
+                    self.cell.begin_snapshot();
+                    self.copying = Some(number);
+                }
+                LogEvent::LoadSnapshot { index, state } => {
+                    let damaged = |error: cell::CellLoadError| system_failure(error.to_string());
+                    let accepts_unknown_sessions = self.cell.accepts_unknown_sessions;
+                    self.cell = Cell::load(&state).map_err(damaged)?;
+                    self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
+                    self.copying = None;
+                    // Events of batches that it did not apply itself were not sent to their sessions.
+                    let header =
+                        Header { cell: self.number, ..Header::new(FrameKind::ResendRequest) };
+                    for gateway in links.all_to(Role::Gateway) {
+                        links.send(gateway, &header, &[], 0);
+                    }
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.missed(index)?;
+                    }
+                }
+                LogEvent::LeadershipGained { .. } => {
+                    self.drop_backlog();
+                    let routers = links.all_to(Role::Router);
+                    self.announce(links, &routers);
+                }
+                LogEvent::LeadershipLost => self.drop_backlog(),
+                LogEvent::CaughtUp => {}
+                LogEvent::Degraded(message) => {
+                    links.warnings.push(format!("cell {} waits: {message}", self.number));
+                }
+                LogEvent::Stopped(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, index: u64, batch: &[u8], apply: &mut Apply<'_>) -> Result<(), Failure> {
+        let number = self.number;
+        let damaged = |error: DecodeError| {
+            system_failure(format!("batch {index} of cell {number} is damaged: {error}"))
+        };
+        let (time_ns, frames) = batch::decode(batch).map_err(damaged)?;
+        self.cell.begin(index, time_ns);
+        let now_ns = clock::monotonic_ns();
+        for frame in frames {
+            let frame = frame.map_err(damaged)?;
+            match self.cell.admit(&frame).map_err(damaged)? {
+                Admitted::Request(request) => apply(&mut self.cell, &request, &frame, now_ns),
+                Admitted::NotOwned => {}
+                Admitted::Released(is_granted) => {
+                    let release = Release::decode(&frame.header);
+                    self.released.push(Released { release, is_granted });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Announces to routers that this replica leads, and that requests before may be lost.
+    pub fn announce(&self, links: &mut Links, routers: &[LinkId]) {
+        let Some(term) = self.log.leading_term() else { return };
+        for router in routers {
+            if let Some(output) = links.output(*router) {
+                Leader { cell: self.number, term }.write(output);
+            }
+        }
+    }
+
+    /// Answers control's releases, through any router, if this replica leads.
+    fn send_released(&mut self, links: &mut Links) {
+        let router = links.all_to(Role::Router).first().copied();
+        let is_leader = self.log.leading_term().is_some();
+        for released in self.released.drain(..) {
+            if let Some(router) = router.filter(|_| is_leader) {
+                links.send(router, &released.header(), &[], 0);
+            }
+        }
+    }
+
+    /// Drops what waits: the gateways resend it to the next leader.
+    fn drop_backlog(&mut self) {
+        self.backlog.clear();
+        self.backlog_bytes = 0;
+    }
+
+    /// Adds a frame to the backlog, if this replica leads.
+    pub fn enqueue(&mut self, bytes: &[u8]) -> bool {
+        if self.log.leading_term().is_none() || self.backlog_bytes > BACKLOG_BYTES_MAX {
+            return false;
+        }
+        let fits = |last: &Vec<u8>| last.len() + bytes.len() <= nm_replica::BATCH_BYTES_MAX;
+        if !self.backlog.back().is_some_and(fits) {
+            let mut batch = Vec::with_capacity(bytes.len() * 4);
+            batch::begin(batch::now_ns(), &mut batch);
+            self.backlog.push_back(batch);
+        }
+        if let Some(last) = self.backlog.back_mut() {
+            last.extend_from_slice(bytes);
+        }
+        self.backlog_bytes += bytes.len();
+        true
+    }
+
+    /// Proposes the backlog, copies one instrument of a snapshot, writes the record.
+    fn on_iteration(&mut self) -> Result<(), Failure> {
+        while self.log.can_propose()
+            && let Some(batch) = self.backlog.pop_front()
+        {
+            self.backlog_bytes =
+                self.backlog_bytes.saturating_sub(batch.len() - batch::HEADER_BYTES);
+            if let Err(Refused(batch)) = self.log.propose(batch) {
+                self.backlog_bytes += batch.len() - batch::HEADER_BYTES;
+                self.backlog.push_front(batch);
+                break;
+            }
+        }
+        if let Some(number) = self.copying
+            && let Some(state) = self.cell.copy_next()
+        {
+            self.copying = None;
+            if let (Some(hashes), Some(index)) = (&mut self.hashes, cell::saved_index(&state)) {
+                hashes.record_snapshot(index, &state)?;
+            }
+            self.log.finish_snapshot(number, state);
+        }
+        Ok(self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?)
+    }
+
+    /// Writes the record, and the hash of the state.
+    fn on_stop(&mut self) -> Result<(), Failure> {
+        self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?;
+        let Some(hashes) = &mut self.hashes else { return Ok(()) };
+        hashes.finish()?;
+        match self.cell.index() {
+            0 => Ok(()),
+            index => hashes.record(index, self.cell.hash()),
+        }
+    }
+}
+
+/// The replicas that a node has.
+#[derive(Debug)]
+pub struct ReplicaSet {
+    /// Woken by each event of a log.
+    pub waker: Waker,
+    /// Of cells.
+    pub replicas: Vec<Replica<RaftLog>>,
+    /// Of the control group, if the node has one.
+    pub control: Option<Control<RaftLog>>,
+    /// The thread of the logs, which ends with this.
+    _thread: Replicas,
+}
+
+impl ReplicaSet {
+    /// Replicas that join their groups from now on.
+    ///
+    /// # Errors
+    /// If they cannot be started, or a record cannot be opened.
+    pub fn new(network: &Network, role: Role, index: usize) -> Result<ReplicaSet, Failure> {
+        let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
+        let waker = Waker::new().map_err(system)?;
+        let settings = nm_replica::Settings { keep_all: network.record, ..Default::default() };
+        let (thread, logs) = groups::start(network, role, index, settings, waker.clone())?;
+        // With a disk quorum, the log's own journal is the record.
+        let records = network.record && network.durability != Durability::DiskQuorum;
+        let (mut replicas, mut control) = (vec![], None);
+        for log in logs {
+            let number = log.group_id();
+            if number == CONTROL {
+                control = Some(Control::new(network, log));
+                continue;
+            }
+            let folder = network.folder(role, index).filter(|_| network.record);
+            let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
+            let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
+            let recorder = folder
+                .filter(|_| records)
+                .map(|folder| Recorder::open(&folder, RECORD))
+                .transpose()?;
+            let mut replica = Replica::new(number, log, recorder, hashes);
+            // Replicas that all lose their memory at once begin with empty books.
+            replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
+            replicas.push(replica);
+        }
+        Ok(ReplicaSet { waker, replicas, control, _thread: thread })
+    }
+
+    /// Handles the events of all logs.
+    ///
+    /// # Errors
+    /// If a replica cannot continue.
+    pub fn handle_events(
+        &mut self,
+        links: &mut Links,
+        apply: &mut Apply<'_>,
+    ) -> Result<(), Failure> {
+        self.waker.drain();
+        if let Some(control) = &mut self.control {
+            control.handle_events(links);
+        }
+        self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))
+    }
+
+    /// See [`super::behaviour::Behaviour::on_iteration`].
+    ///
+    /// # Errors
+    /// If a record cannot be written.
+    pub fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if let Some(control) = &mut self.control {
+            let led =
+                |replica: &Replica<RaftLog>| Some((replica.number, replica.log.leading_term()?));
+            control.on_iteration(links, self.replicas.iter().filter_map(led));
+        }
+        self.replicas.iter_mut().try_for_each(Replica::on_iteration)
+    }
+
+    /// See [`super::behaviour::Behaviour::on_stop`].
+    ///
+    /// # Errors
+    /// If a record cannot be written.
+    pub fn on_stop(&mut self) -> Result<(), Failure> {
+        self.replicas.iter_mut().try_for_each(Replica::on_stop)
+    }
+
+    /// Whether all of its replicas have caught up.
+    pub fn is_ready(&self) -> bool {
+        self.replicas.iter().all(|replica| replica.log.is_caught_up())
+            && self.control.as_ref().is_none_or(Control::is_caught_up)
+    }
+
+    /// When the next iteration is due: at once while a snapshot is copied.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let is_copying = self.replicas.iter().any(|replica| replica.copying.is_some());
+        is_copying.then_some(0).or_else(|| self.control.as_ref()?.deadline_ns())
+    }
+}
+
+fn system_failure(message: String) -> Failure {
+    Failure::new(FailureKind::System, message)
+}
