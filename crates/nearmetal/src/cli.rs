@@ -164,10 +164,10 @@ pub struct QualifyArgs {
     /// Built-in plan (see `nearmetal plans`) or a file.
     #[arg(long, default_value = "quick", value_name = "NAME|FILE")]
     pub plan: String,
-    /// Folder for the result; made anew.
+    /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Only rows that have one of these words of each kind: environments, stacks, probes.
+    /// Only rows that match one of these names of each kind: environments, stacks, probes.
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     pub only: Vec<String>,
     /// Rounds, instead of the plan's.
@@ -182,7 +182,7 @@ pub struct QualifyArgs {
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long)]
     pub raw: bool,
-    /// Say what would run, and what is not available, and end.
+    /// List the rows that would run and those that are not available, without measuring.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

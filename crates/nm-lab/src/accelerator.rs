@@ -66,7 +66,8 @@ pub fn library(program: &Path) -> Result<PathBuf, LibraryError> {
         .find(|path| path.is_file());
     let Some(found) = found else { return Err(LibraryError::NotFound(program.to_path_buf())) };
     let path = found.canonicalize().unwrap_or(found);
-    // ld.so(8): the paths in LD_PRELOAD are separated by spaces and colons, which cannot be escaped.
+    // ld.so(8): the paths in LD_PRELOAD are separated by spaces and colons, which cannot be
+    // escaped.
     match path.to_string_lossy().contains([' ', ':']) {
         true => Err(LibraryError::NotPreloadable(path)),
         false => Ok(path),

@@ -82,11 +82,12 @@ impl fmt::Display for Affinity {
 }
 
 impl Affinity {
-    /// CPUs for `threads` measuring threads at each end: different CPUs, and different cores, as far
-    /// as the machine has enough of them.
+    /// CPUs for `threads` measuring threads at each end: different CPUs, and different cores, as
+    /// far as the machine has enough of them.
     pub fn choose(client: &Facts, server: &Facts, threads: usize) -> Affinity {
         if one_kernel(client, server) {
-            // Agents of one environment may use the same CPUs, so the client's list is used for both.
+            // Agents of one environment may use the same CPUs, so the client's list is used for
+            // both.
             let order = by_preference(&client.cpu, 2 * threads);
             return match order[..] {
                 [] => Affinity::default(),

@@ -84,8 +84,8 @@ fn two_cpus(facts: &Facts) -> Check {
         "two cores",
         cores >= 2,
         format!("{} CPUs on {cores} cores are allowed", allowed.len()),
-        "a core for each end; on a single core the ends take turns and no transfer between cores is \
-         measured",
+        "a core for each end; on a single core the ends take turns, and no transfer between cores \
+         is measured",
         "give this machine or container more CPUs, or check its cpuset and taskset",
     )
 }
@@ -177,7 +177,7 @@ fn network(facts: &Facts) -> Vec<Check> {
                 busy("net.core.busy_read"),
                 busy("net.core.busy_poll")
             ),
-            "the stacks *-busy-poll, which set it on their own sockets; these settings need no change",
+            "the stacks *-busy-poll, which set it on their sockets; these settings need no change",
             "use a kernel with CONFIG_NET_RX_BUSY_POLL",
         ),
         check(

@@ -23,7 +23,9 @@ use nm_model::{
 
 use crate::launcher::LauncherUnavailable;
 use crate::ledger::{Connection, DataPath, Ledger};
-use crate::trial::{KERNEL_SHARE_MAX, Measured, Options, bypass};
+use crate::trial::accelerated::KERNEL_SHARE_MAX;
+use crate::trial::merge::bypass;
+use crate::trial::types::{Measured, Options};
 use crate::{accelerator, launcher};
 
 /// Why the nodes of an exchange cannot use an environment or a stack.
@@ -64,8 +66,8 @@ pub fn unavailable_reason(
 /// durability needs them, are kept in `folder`.
 ///
 /// # Errors
-/// If the nodes cannot use the stack, this program's own file is not found, or the accelerator is not
-/// available.
+/// If the nodes cannot use the stack, this program's own file is not found, or the accelerator is
+/// not available.
 pub fn setup(
     spec: &ExchangeSpec,
     stacks: &StackPair,
@@ -191,8 +193,8 @@ struct Calls {
     why: Option<String>,
 }
 
-/// Counts the calls of connections between two accelerated nodes, from their ledgers. Connections with
-/// the load generator stay on the kernel, because it is not accelerated.
+/// Counts the calls of connections between two accelerated nodes, from their ledgers. Connections
+/// with the load generator stay on the kernel, because it is not accelerated.
 fn count_calls(nodes: &[(Role, usize, u32)]) -> Calls {
     let all: Vec<Connection> = nodes
         .iter()
@@ -211,7 +213,8 @@ fn count_calls_between_ends(all: &[Connection]) -> Calls {
             let (memory, kernel) = connection.calls();
             calls.memory += memory;
             if connection.path() != DataPath::SharedMemory {
-                // The first calls of a connection in shared memory always go through the kernel: not counted.
+                // The first calls of a connection in shared memory always go through the kernel:
+                // not counted.
                 calls.kernel += kernel;
                 calls.why = calls.why.take().or_else(|| connection.kernel_reason());
             }
@@ -257,8 +260,8 @@ fn settings(setup: &Setup) -> Settings {
     .into_iter()
     .collect();
     if !setup.accelerator.is_empty() {
-        let words = "in front of the nodes, without spinning; the load is on the kernel";
-        settings.set(SettingKind::Accelerator, text(words));
+        let description = "in front of the nodes, without spinning; the load is on the kernel";
+        settings.set(SettingKind::Accelerator, text(description));
     }
     if !setup.hosts.is_empty() {
         let hosts: Vec<&str> = setup.hosts.iter().map(|host| host.destination.as_str()).collect();
@@ -272,8 +275,8 @@ fn settings(setup: &Setup) -> Settings {
         settings.set(SettingKind::ReplayedFlow, SettingValue::text(requests));
     }
     if let Some(stall) = setup.stall {
-        let words = format!("{} ms at {} s", stall.for_ms, stall.at_s);
-        settings.set(SettingKind::Stall, SettingValue::text(words));
+        let stalled = format!("{} ms at {} s", stall.for_ms, stall.at_s);
+        settings.set(SettingKind::Stall, SettingValue::text(stalled));
     }
     settings
 }

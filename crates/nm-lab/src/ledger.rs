@@ -130,8 +130,8 @@ impl Connection {
     }
 
     /// Whether it fell back to the kernel before it was closed. The end that caused the fallback
-    /// records the reason; the other end only counts fallbacks in both directions. A fallback in one
-    /// direction only is part of closing.
+    /// records the reason; the other end only counts fallbacks in both directions. A fallback in
+    /// one direction only is part of closing.
     fn has_fallen_back(&self) -> bool {
         let RecordView { outgoing: out, incoming: back, reason, .. } = &self.record;
         match reason {

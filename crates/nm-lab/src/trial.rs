@@ -1,9 +1,9 @@
 //! One trial: every case of a probe between two agents, merged into rounds of series.
 
-mod accelerated;
+pub(crate) mod accelerated;
 mod case;
-mod merge;
-mod types;
+pub(crate) mod merge;
+pub(crate) mod types;
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,8 +11,6 @@ use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
 use nm_model::stack::Protocol;
 use nm_model::{Case, Failure, FailureKind, ProbeSpec, StackPair};
 
-pub(crate) use accelerated::KERNEL_SHARE_MAX;
-pub(crate) use merge::bypass;
 pub use types::{Interrupted, Measured, Options, Outcome, Progress};
 
 use crate::affinity::one_kernel;
@@ -22,8 +20,8 @@ use case::CaseRun;
 
 /// Runs every case of `probe` over `stacks` between the agents of `pair`.
 ///
-/// `cancel` is checked at least every 100 ms: both ends then cancel their tasks, and the failure is of
-/// kind cancelled. After any failure the agents that still run are ready for the next trial.
+/// `cancel` is checked at least every 100 ms: both ends then cancel their tasks, and the failure is
+/// of kind cancelled. After any failure the agents that still run are ready for the next trial.
 ///
 /// # Errors
 /// The first failure, with the cases completed before it.

@@ -1,5 +1,5 @@
-//! The result of a run: adds the rounds of each trial, writes the result file after each, and at the
-//! end judges the result and writes the reports.
+//! The result of a run: adds the rounds of each trial, writes the result file after each, and at
+//! the end judges the result and writes the reports.
 
 use std::path::{Path, PathBuf};
 

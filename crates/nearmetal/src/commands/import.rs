@@ -17,18 +17,18 @@ use crate::output;
 const INPUT_BYTES_MAX: u64 = 256 << 20;
 
 pub fn run(args: &ImportArgs) -> Result<Exit> {
-    let mut whole: Option<nm_model::RunResult> = None;
+    let mut result: Option<nm_model::RunResult> = None;
     for file in &args.files {
         let name = file.display().to_string();
         let text = read(file).map_err(|e| Stop::usage(format!("cannot read {name}: {e}")))?;
         let mut one = import::read(&text, &name).map_err(|e| Stop::usage(e.to_string()))?;
         one.series.iter_mut().for_each(nm_stats::rounds::estimate);
-        match &mut whole {
-            Some(whole) => join(whole, one),
-            None => whole = Some(one),
+        match &mut result {
+            Some(result) => join(result, one),
+            None => result = Some(one),
         }
     }
-    let Some(result) = whole else { return Err(Stop::usage("no file given")) };
+    let Some(result) = result else { return Err(Stop::usage("no file given")) };
     let mut report = None;
     if let Some(out) = &args.out {
         let folder = ResultFolder::at(out)?;
@@ -44,10 +44,10 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Several files of one kind of run are its rounds; what is new is added.
-fn join(whole: &mut nm_model::RunResult, more: nm_model::RunResult) {
+/// Adds further results: series with a known key become further rounds of it.
+fn join(result: &mut nm_model::RunResult, more: nm_model::RunResult) {
     for series in more.series {
-        match whole.series.iter_mut().find(|known| known.key == series.key) {
+        match result.series.iter_mut().find(|known| known.key == series.key) {
             Some(known) => {
                 for mut round in series.rounds {
                     round.round = known.rounds.len() as u32;
@@ -55,10 +55,10 @@ fn join(whole: &mut nm_model::RunResult, more: nm_model::RunResult) {
                 }
                 nm_stats::rounds::estimate(known);
             }
-            None => whole.series.push(series),
+            None => result.series.push(series),
         }
     }
-    whole.notes.extend(more.notes);
+    result.notes.extend(more.notes);
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

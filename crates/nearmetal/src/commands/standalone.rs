@@ -1,5 +1,5 @@
-//! The stand-alone servers and clients: an agent that listens, and a run of one probe between an agent
-//! in this process and a server's.
+//! The stand-alone servers and clients: an agent that listens, and a run of one probe between an
+//! agent in this process and a server's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -84,7 +84,7 @@ fn program(folder: &Path, name: &str, content: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn the_exit_status_is_the_programs_own() {
+fn exit_status_is_that_of_the_program() {
     for options in [&[][..], &["--stats"]] {
         let code = |words: &[&str]| finish(&mut accel(&[options, words].concat())).code;
         assert_eq!(code(&["true"]), 0);
@@ -102,12 +102,12 @@ fn the_exit_status_is_the_programs_own() {
 }
 
 #[test]
-fn what_was_preloaded_stays() {
+fn preloaded_libraries_are_kept() {
     let mut command = accel(&["sh", "-c", "echo $LD_PRELOAD $NEARMETAL_ACCEL_SPIN_US"]);
-    let told = finish(command.env("LD_PRELOAD", "libc.so.6"));
-    assert!(told.stdout.trim().ends_with("/libnm_accel.so:libc.so.6"), "{}", told.stdout);
-    let told = finish(&mut accel(&["--spin-us", "0", "sh", "-c", "echo $NEARMETAL_ACCEL_SPIN_US"]));
-    assert_eq!(told.stdout, "0\n");
+    let run = finish(command.env("LD_PRELOAD", "libc.so.6"));
+    assert!(run.stdout.trim().ends_with("/libnm_accel.so:libc.so.6"), "{}", run.stdout);
+    let run = finish(&mut accel(&["--spin-us", "0", "sh", "-c", "echo $NEARMETAL_ACCEL_SPIN_US"]));
+    assert_eq!(run.stdout, "0\n");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_missing_library_is_one_sentence() {
 }
 
 #[test]
-fn a_program_that_cannot_be_accelerated_is_told_and_runs() {
+fn program_that_cannot_be_accelerated_runs_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let path = static_program(folder.path());
     let script = program(folder.path(), "script", format!("#!{}\n", path.display()).as_bytes());
@@ -138,7 +138,7 @@ fn a_program_that_cannot_be_accelerated_is_told_and_runs() {
 }
 
 #[test]
-fn signals_are_handed_on() {
+fn signals_are_forwarded() {
     let text = "trap 'exit 33' USR1; echo ready; while :; do sleep 0.02; done";
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("output");
@@ -263,7 +263,7 @@ fn a_killed_parent_takes_the_program_with_it() {
 
 /// Agents under the accelerator, on one loopback link and between namespaces.
 #[test]
-fn rows_of_the_accelerator_say_that_they_left_the_kernel() {
+fn accelerated_rows_record_the_bypass() {
     accelerator();
     let folder = tempfile::tempdir().unwrap();
     let stacks = r#"["accel+tcp-blocking", "accel+tcp-spin", "tcp-blocking"]"#;

@@ -43,7 +43,7 @@ fn nodes_of(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn one_command_starts_a_network_and_tells_what_it_carried() {
+fn run_starts_a_network_and_reports_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let run = run(&short(&out, &[]));
@@ -60,7 +60,7 @@ fn one_command_starts_a_network_and_tells_what_it_carried() {
 }
 
 #[test]
-fn published_figures_stand_beside_those_of_the_same_layout() {
+fn published_figures_are_shown_beside_the_same_layout() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let run = run(&short(&out, &["--nodes", "2-2-2-2", "--transport", "unix"]));
@@ -76,7 +76,7 @@ fn published_figures_stand_beside_those_of_the_same_layout() {
 }
 
 #[test]
-fn the_same_seed_asks_the_same_and_another_seed_does_not() {
+fn requests_depend_on_the_seed_only() {
     let folder = tempfile::tempdir().unwrap();
     let hash = |name: &str, seed: &str| {
         let out = folder.path().join(name);
@@ -89,7 +89,7 @@ fn the_same_seed_asks_the_same_and_another_seed_does_not() {
 }
 
 #[test]
-fn a_generator_that_stands_still_shows_in_full() {
+fn stalled_generator_is_fully_visible_in_es10() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     run(&short(&out, &["--seconds", "1", "--stall", "200"]));
@@ -100,7 +100,7 @@ fn a_generator_that_stands_still_shows_in_full() {
 }
 
 #[test]
-fn a_killed_node_comes_back_and_the_proof_finds_nothing_wrong() {
+fn killed_nodes_recover_without_violations() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("torture");
     let args = ["exchange", "torture", "--trials", "4", "--seed", "3", "--rate", "300"];
@@ -117,7 +117,7 @@ fn a_killed_node_comes_back_and_the_proof_finds_nothing_wrong() {
 }
 
 #[test]
-fn what_was_recorded_can_be_verified() {
+fn recorded_run_can_be_verified() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let recorded =
@@ -128,7 +128,7 @@ fn what_was_recorded_can_be_verified() {
 }
 
 #[test]
-fn a_running_network_tells_who_is_in_it_and_gives_instruments_to_other_cells() {
+fn status_and_assign_of_a_running_network() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let out_text = out.to_str().unwrap();
@@ -184,7 +184,7 @@ fn a_running_network_tells_who_is_in_it_and_gives_instruments_to_other_cells() {
 }
 
 #[test]
-fn a_network_that_does_not_run_cannot_be_asked() {
+fn status_of_a_stopped_network_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("network.toml");
     let node = |class: &str| format!("[[{class}]]\naddress = \"unix:/no/{class}\"\n");
@@ -204,7 +204,7 @@ fn a_network_that_does_not_run_cannot_be_asked() {
 }
 
 #[test]
-fn nothing_outlives_a_supervisor_that_is_killed() {
+fn nodes_end_with_a_killed_supervisor() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let running = Running::start(&short(&out, &["--nodes", "2-1-2-1", "--seconds", "60"]));
@@ -257,7 +257,7 @@ fn nodes_run_on_other_hosts_by_ssh() {
 }
 
 #[test]
-fn a_search_tells_its_bracket() {
+fn search_reports_its_bracket() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let args = ["exchange", "search", "--nodes", "1-1-1-1", "--from", "50", "--to", "100"];
@@ -273,7 +273,7 @@ fn a_search_tells_its_bracket() {
 }
 
 #[test]
-fn a_bad_value_is_answered_by_one_sentence() {
+fn invalid_value_is_reported_in_one_sentence() {
     for (args, why) in [
         (&["--nodes", "2-2-2"][..], "size of a network"),
         (&["--rate", "0"], "rate_per_s is 0"),

@@ -179,7 +179,7 @@ impl Drop for Disk {
 
 /// What nodes say is kept where a run's other logs are.
 #[test]
-fn a_run_keeps_what_its_nodes_say() {
+fn run_keeps_logs_of_its_nodes() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let words =
@@ -200,7 +200,7 @@ fn verify_within(disk: &Disk, net: &Net) -> Run {
 }
 
 #[test]
-fn a_node_whose_disk_is_full_says_so_and_comes_back_when_there_is_room() {
+fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
     let mut net = Net::new("1-1-2-1", Durability::DiskQuorum);
     let victim = (Mediator, 0);
     let folder = net.data(victim.0, victim.1);
@@ -311,10 +311,10 @@ impl Cut {
         Cut { net, out, back, others }
     }
 
-    /// Whether mediator 0 is heard by the others, and hears them.
-    fn pass(&self, is_heard: bool, hears: bool) {
-        self.out.iter().for_each(|wire| wire.pass(is_heard, hears));
-        self.back.iter().for_each(|wire| wire.pass(hears, is_heard));
+    /// Whether mediator 0 can send to the others, and receive from them.
+    fn pass(&self, can_send: bool, can_receive: bool) {
+        self.out.iter().for_each(|wire| wire.pass(can_send, can_receive));
+        self.back.iter().for_each(|wire| wire.pass(can_receive, can_send));
     }
 }
 
@@ -325,12 +325,12 @@ fn replication(network: &mut Network, (role, index): (Role, usize)) -> &mut Opti
 
 /// The leader of the only cell that is asked is cut off. Another one leads as long as that lasts;
 /// afterwards the old leader follows, and can be relied on.
-fn cut_off(durability: Durability, is_heard: bool, hears: bool) {
+fn cut_off(durability: Durability, can_send: bool, can_receive: bool) {
     let mut cut = Cut::new(durability);
     cut.net.start_all(|_, _, command| command);
     let mut load = Load::new(&cut.net, 1, 300);
     load.all_answered("before", 200.0, 0.5);
-    cut.pass(is_heard, hears);
+    cut.pass(can_send, can_receive);
     load.all_answered("with the leader cut off", 200.0, 1.0);
     cut.pass(true, true);
     load.all_answered("afterwards", 200.0, 1.0);
@@ -350,12 +350,12 @@ fn a_leader_that_is_cut_off_is_replaced_and_follows_afterwards() {
 }
 
 #[test]
-fn a_leader_that_is_heard_but_hears_nothing_is_replaced() {
+fn leader_that_cannot_receive_is_replaced() {
     cut_off(Durability::MemoryQuorum, true, false);
 }
 
 #[test]
-fn a_leader_that_hears_but_is_not_heard_is_replaced() {
+fn leader_that_cannot_send_is_replaced() {
     cut_off(Durability::MemoryQuorum, false, true);
 }
 

@@ -20,7 +20,7 @@ fn verified(out: &Path, more: &[&str]) -> Value {
 }
 
 #[test]
-fn replay_from_any_of_a_thousand_cuts_gives_the_same_state() {
+fn replay_from_a_thousand_snapshots_gives_the_same_state() {
     let folder = tempfile::tempdir().unwrap();
     for (durability, replicas) in [("none", 1), ("memory-quorum", 3), ("disk-quorum", 3)] {
         let out = folder.path().join(durability);
@@ -36,7 +36,7 @@ fn replay_from_any_of_a_thousand_cuts_gives_the_same_state() {
 }
 
 #[test]
-fn a_replica_that_comes_to_another_state_is_found() {
+fn replica_with_a_different_state_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     run(&short(&out, &["--record", "--durability", "memory-quorum", "--nodes", "1-1-2-1"]));
@@ -62,12 +62,12 @@ fn a_replica_that_comes_to_another_state_is_found() {
 /// the n requests that are then due at once, so that they wait from T down to D instead of nothing.
 /// Both are read from the samples of the run, as are the round trips of all others.
 #[test]
-fn a_stall_raises_es10_and_p99_to_what_it_must() {
+fn stall_raises_es10_and_p99_to_computed_values() {
     let (rate, seconds, stall_ms) = (if cfg!(debug_assertions) { 1_000 } else { 10_000 }, 2, 100);
     let folder = tempfile::tempdir().unwrap();
     // A stop of the whole machine in these seconds makes another line of the waits than a straight
     // one: that is no fault of the figures, so there are three attempts.
-    let mut told = vec![];
+    let mut attempts = vec![];
     for attempt in 0..3 {
         let out = folder.path().join(attempt.to_string());
         let (rate, stall) = (rate.to_string(), stall_ms.to_string());
@@ -91,12 +91,12 @@ fn a_stall_raises_es10_and_p99_to_what_it_must() {
         assert!(es10 > 0.95 * stall_ns / 4.0 && p99 > 0.95 * 0.8 * stall_ns, "{es10} {p99}");
         let (es10_must, p99_must) = expected(&samples, stall_ms as usize);
         let is_near = |found: f64, must: f64| (found / must - 1.0).abs() < 0.05;
-        told.push(format!("ES10 {es10} must be {es10_must}, p99 {p99} must be {p99_must}"));
+        attempts.push(format!("ES10 {es10} must be {es10_must}, p99 {p99} must be {p99_must}"));
         if is_near(es10, es10_must) && is_near(p99, p99_must) {
             return;
         }
     }
-    panic!("{told:#?}");
+    panic!("{attempts:#?}");
 }
 
 /// ES10 and p99 of the samples, ns, with those that the stall caught on a straight line from the
@@ -122,7 +122,7 @@ fn samples(folder: &Path) -> Vec<f64> {
 }
 
 #[test]
-fn a_recorded_flow_is_asked_again() {
+fn recorded_flow_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("day.flow");
     let hash = |name: &str, more: &[&str]| {
@@ -147,7 +147,7 @@ fn a_recorded_flow_is_asked_again() {
 }
 
 #[test]
-fn a_flow_that_cannot_be_used_is_told_in_one_sentence() {
+fn unusable_flow_is_reported_in_one_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     fs::write(path("text"), "what is this").unwrap();

@@ -16,7 +16,7 @@ fn left_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn killed_nodes_over_shared_memory_leave_a_clean_proof_and_nothing_else() {
+fn killed_nodes_over_shared_memory_recover_and_are_cleaned_up() {
     let folder = tempfile::tempdir().unwrap();
     let (out, temporary) = (folder.path().join("out"), folder.path().join("tmp"));
     fs::create_dir(&temporary).unwrap();
@@ -38,7 +38,7 @@ fn killed_nodes_over_shared_memory_leave_a_clean_proof_and_nothing_else() {
 }
 
 #[test]
-fn accelerated_nodes_leave_the_kernel_and_a_killed_one_comes_back() {
+fn accelerated_nodes_use_shared_memory_and_recover() {
     accelerator();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
@@ -73,7 +73,7 @@ fn without_its_library_the_accelerator_is_not_available() {
 }
 
 #[test]
-fn a_plan_tells_which_transport_wins_and_why_one_is_missing() {
+fn plan_compares_transports_and_explains_missing_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (alone, plan) = (folder.path().join("nearmetal"), folder.path().join("small.toml"));
     // Alone, it has no accelerator.
@@ -86,8 +86,8 @@ fn a_plan_tells_which_transport_wins_and_why_one_is_missing() {
     let out = folder.path().join("out");
     let (plan, out_text) = (plan.to_str().unwrap(), out.to_str().unwrap());
     let args = ["qualify", "--plan", plan, "--out", out_text];
-    let told = finish(Command::new(&alone).args(args));
-    assert!(told.stdout.contains("which transport wins"), "{}{}", told.stdout, told.stderr);
+    let run = finish(Command::new(&alone).args(args));
+    assert!(run.stdout.contains("which transport wins"), "{}{}", run.stdout, run.stderr);
     // There nothing is wrapped.
     let report = fs::read_to_string(out.join("report.md")).unwrap();
     for words in [

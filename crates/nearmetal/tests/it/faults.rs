@@ -33,7 +33,7 @@ fn links() -> String {
 }
 
 #[test]
-fn ctrl_c_keeps_what_is_measured_and_leaves_nothing() {
+fn ctrl_c_keeps_results_and_ends_agents() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let running = long_run(folder.path());
@@ -88,7 +88,7 @@ fn a_killed_parent_leaves_no_agent_and_no_link() {
 }
 
 #[test]
-fn a_killed_agent_costs_its_trial_and_is_named() {
+fn killed_agent_fails_its_trial_only() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let plan = small_plan(folder.path(), r#"["netns"]"#, 5, 150);
@@ -169,7 +169,7 @@ fn a_plan_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_full_disk_is_one_sentence_and_keeps_the_last_whole_file() {
+fn full_disk_is_reported_and_keeps_the_last_complete_file() {
     let folder = tempfile::tempdir().unwrap();
     let plan = small_plan(folder.path(), r#"["loopback"]"#, 40, 10);
     let disk = folder.path().join("disk");
@@ -189,7 +189,7 @@ fn a_full_disk_is_one_sentence_and_keeps_the_last_whole_file() {
     assert_eq!(run.code, 4, "needs root for a file system of its own: {}", run.stderr);
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     assert!(run.stderr.contains("No space left") || run.stderr.contains("full"), "{}", run.stderr);
-    assert!(run.stdout.trim_end().ends_with('}'), "the kept file is whole: {:?}", run.stdout);
+    assert!(run.stdout.trim_end().ends_with('}'), "the kept file is complete: {:?}", run.stdout);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn comparing_a_result_with_itself_claims_nothing() {
 }
 
 #[test]
-fn names_that_are_not_known_are_named() {
+fn unknown_names_are_reported() {
     let reference = run(&["compare", "reference:deftech-hft-vm", "reference:deftech-hft-vm-pf"]);
     assert_eq!(reference.code, 2);
     assert!(reference.stderr.contains("did you mean `deftech-hft-vm-pf`?"), "{}", reference.stderr);
@@ -134,7 +134,7 @@ fn usage_errors_and_help_have_their_codes() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_pipe_is_not_an_error() {
     let script = format!("'{}' man | head -n 1; exit ${{PIPESTATUS[0]}}", crate::support::BINARY);
     let status = std::process::Command::new("bash")
         .args(["-c", &script])
@@ -145,7 +145,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn doctor_says_what_works() {
+fn doctor_reports_checks() {
     let text = run(&["doctor"]);
     assert_eq!(text.code, 0, "{}", text.stderr);
     for word in ["netns", "bridge", "clock"] {

@@ -13,7 +13,7 @@ fn names_of_namespaces() -> Vec<String> {
 }
 
 #[test]
-fn every_environment_gives_a_verdict_and_a_whole_result() {
+fn every_environment_gives_a_verdict_and_a_complete_result() {
     let folder = tempfile::tempdir().unwrap();
     let plan = small_plan(folder.path(), r#"["loopback", "netns", "bridge"]"#, 5, 20);
     let out = folder.path().join("out");
@@ -112,7 +112,7 @@ fn raw_samples_are_kept_when_asked_for() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_run_and_measures_nothing() {
+fn dry_run_lists_rows_and_measures_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("vm.toml");
     let text = "name='vm'\n[[trials]]\nenvironments=['loopback','vm']\nstacks=['tcp-spin']\n\
@@ -147,7 +147,7 @@ fn rows_that_cannot_run_stay_in_the_report_with_their_reason() {
 }
 
 #[test]
-fn only_picks_rows_and_names_the_word_it_does_not_know() {
+fn only_selects_rows_and_reports_unknown_names() {
     let picked = run(&["qualify", "--dry-run", "--only", "netns,tcp-spin,pingpong"]);
     assert_eq!(picked.code, 0, "{}", picked.stderr);
     assert!(picked.stdout.contains("netns/tcp-spin pingpong"));

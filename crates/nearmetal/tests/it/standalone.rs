@@ -128,7 +128,7 @@ fn rr_open_and_closed() {
 }
 
 #[test]
-fn a_wrapper_in_front_just_works() {
+fn client_under_a_wrapper_keeps_its_cpus() {
     let port = free_port();
     let _server = server("pingpong", port);
     let text = port.to_string();
@@ -144,7 +144,7 @@ fn a_wrapper_in_front_just_works() {
 }
 
 #[test]
-fn nobody_there_is_one_sentence() {
+fn missing_server_is_reported_in_one_sentence() {
     let port = free_port();
     let run = client("pingpong", port, &["tcp", "127.0.0.1"]);
     assert_eq!(run.code, 4, "{}", run.stderr);
@@ -185,7 +185,7 @@ fn a_peer_of_another_version_or_kind_is_named() {
 }
 
 #[test]
-fn a_server_that_dies_under_the_client_is_one_sentence() {
+fn killed_server_is_reported_in_one_sentence() {
     let port = free_port();
     let mut server = server("pingpong", port);
     let port_text = port.to_string();

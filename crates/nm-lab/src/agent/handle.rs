@@ -392,8 +392,8 @@ impl Handle {
         Err(self.timed_out(CANCEL_TIMEOUT))
     }
 
-    /// Ends the session. Waits for the end of an agent that was started by this handle, and kills it
-    /// if it does not end. May be called again.
+    /// Ends the session. Waits for the end of an agent that was started by this handle, and kills
+    /// it if it does not end. May be called again.
     pub fn close(&mut self) {
         let _ = self.send(&Request::Bye);
         // The end of its input ends a busy agent too.
@@ -444,8 +444,8 @@ impl Handle {
         }
     }
 
-    /// The failure of an agent that has disconnected: how it ended, and the last line of its standard
-    /// error.
+    /// The failure of an agent that has disconnected: how it ended, and the last line of its
+    /// standard error.
     fn disconnected(&mut self) -> Failure {
         self.is_disconnected = true;
         let name = &self.name;

@@ -7,7 +7,8 @@ use nm_model::agent::LINE_BYTES_MAX;
 /// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its line break. Bytes that are not UTF-8 are replaced; no valid line has them.
+    /// A line without its line break. Bytes that are not UTF-8 are replaced; no valid line has
+    /// them.
     Text(String),
     /// A line longer than [`LINE_BYTES_MAX`]; the start of the next line is unknown.
     TooLong,

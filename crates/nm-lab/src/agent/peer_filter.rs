@@ -1,6 +1,6 @@
-//! Which addresses a controller on the network may name to an agent: only the two of its own control
-//! connection. Without this check a server could be used to flood third parties, or to create socket
-//! files as its user.
+//! Which addresses a controller on the network may name to an agent: only the two of its own
+//! control connection. Without this check a server could be used to flood third parties, or to
+//! create socket files as its user.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -56,8 +56,8 @@ struct Session<W> {
     events: Sender<SessionEvent>,
 }
 
-/// Serves one controller until it sends `bye`, closes its end of the stream, or sends a line that is
-/// too long. A task that still runs then is cancelled.
+/// Serves one controller until it sends `bye`, closes its end of the stream, or sends a line that
+/// is too long. A task that still runs then is cancelled.
 ///
 /// # Errors
 /// If an answer cannot be written, a line is too long, or a cancelled task does not end.

@@ -1,5 +1,5 @@
-//! What an environment is started with: launchers, log folder, and the commands of agents and helper
-//! processes.
+//! What an environment is started with: launchers, log folder, and the commands of agents and
+//! helper processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,7 +78,8 @@ impl Setup {
         }
     }
 
-    /// Whether the agents need a shared folder: if they are accelerated and in different namespaces.
+    /// Whether the agents need a shared folder: if they are accelerated and in different
+    /// namespaces.
     pub(super) fn needs_shared_folder(&self, kind: EnvironmentKind) -> bool {
         let is_accelerated = |side| self.launcher(side) == Some(Launcher::Accel);
         kind != EnvironmentKind::Loopback

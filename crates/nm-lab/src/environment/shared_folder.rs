@@ -1,6 +1,6 @@
-//! A folder for the handshake sockets of accelerated agents in different network namespaces. Files do
-//! not end with the processes that use them, so a cleanup process removes the folder. It outlives
-//! this process: it notices the end of it by the end of a pipe.
+//! A folder for the handshake sockets of accelerated agents in different network namespaces. Files
+//! do not end with the processes that use them, so a cleanup process removes the folder. It
+//! outlives this process: it notices the end of it by the end of a pipe.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,8 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// Creates a folder and starts its cleanup process: `lab_hold` is the command of that subcommand.
+    /// Creates a folder and starts its cleanup process: `lab_hold` is the command of that
+    /// subcommand.
     ///
     /// # Errors
     /// If the folder cannot be created or the process cannot be started.
@@ -42,7 +43,8 @@ impl SharedFolder {
             return Err(Failure::new(FailureKind::NotAvailable, message)
                 .hint("set TMPDIR to a folder with a short path"));
         }
-        // Left by an earlier process with this id. If it belongs to another user, creating it fails.
+        // Left by an earlier process with this id. If it belongs to another user, creating it
+        // fails.
         let _ = remove(&path);
         fs::DirBuilder::new().mode(0o700).create(&path).map_err(|e| failed("create", &e))?;
         // Ctrl-C does not reach a process group of its own.

@@ -36,7 +36,8 @@ pub struct CaseRun<'a> {
 /// Measures one case.
 ///
 /// # Errors
-/// The first failure of either end. Both agents are then ready for the next task, if they still run.
+/// The first failure of either end. Both agents are then ready for the next task, if they still
+/// run.
 pub fn run(
     pair: &mut Pair,
     run: &CaseRun<'_>,
@@ -112,7 +113,8 @@ fn work(probe: &ProbeSpec, case: Case) -> Result<Work, Failure> {
 }
 
 /// The limit of shared memory, if the threads of both ends were pinned: half of a round trip of one
-/// cache line between their CPUs. Both CPUs are idle now, because the agents have ended their tasks.
+/// cache line between their CPUs. Both CPUs are idle now, because the agents have ended their
+/// tasks.
 fn cache_line_limit(
     client: &TaskReport,
     server: &TaskReport,
@@ -177,8 +179,8 @@ fn run_task(
     Ok((client, server))
 }
 
-/// Reads the queued events of an agent, waiting for the first one only; returns whether its task has
-/// ended.
+/// Reads the queued events of an agent, waiting for the first one only; returns whether its task
+/// has ended.
 fn read_events(
     agent: &mut Handle,
     wait: Duration,

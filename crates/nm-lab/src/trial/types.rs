@@ -81,7 +81,7 @@ pub struct Interrupted {
 }
 
 /// The conditions under which one case was measured.
-pub(super) struct Conditions<'a> {
+pub(crate) struct Conditions<'a> {
     pub pair: &'a Pair,
     pub stacks: &'a StackPair,
     pub probe: ProbeKind,
@@ -92,7 +92,7 @@ pub(super) struct Conditions<'a> {
 
 /// The report and the samples of one end.
 #[derive(Default)]
-pub(super) struct EndReport {
+pub(crate) struct EndReport {
     pub report: TaskReport,
     pub samples: Vec<(Statistic, Vec<u32>)>,
 }

@@ -1,9 +1,9 @@
 //! Agents and environments as real processes.
 //!
-//! The agents are this program itself: it has the binary's hidden subcommands, so that the code under
-//! test starts `current_exe() agent` as in the binary. Tests run one after the other, because they
-//! count the processes and namespaces of the machine. Arguments choose tests by a part of their
-//! name, as with the standard harness.
+//! The agents are this program itself: it has the binary's hidden subcommands, so that the code
+//! under test starts `current_exe() agent` as in the binary. Tests run one after the other, because
+//! they count the processes and namespaces of the machine. Arguments choose tests by a part of
+//! their name, as with the standard harness.
 
 #![allow(clippy::print_stdout, reason = "a test harness prints results")]
 

@@ -131,7 +131,8 @@ fn memory() {
                 limits += u32::from(limit.is_some());
             }
         }
-        // On busy CPUs the measurement of the limit may time out for one row, but hardly for all rows.
+        // On busy CPUs the measurement of the limit may time out for one row, but hardly for all
+        // rows.
         assert!(apart == 0 || limits > 0, "{kind}: a limit for none of {apart} rows");
         let during = machine::now();
         drop(environment);

@@ -88,7 +88,7 @@ fn inspect(files: &HostFiles, pid: u32) -> Option<Program> {
     let program = clean(&of("comm").unwrap_or_else(|| "unknown".to_string()));
     let note = if loaded {
         uses_io_uring(files, pid).then(|| {
-            "uses io_uring, which no preloaded library can intercept: its sockets stay on the kernel"
+            "uses io_uring, which no library can intercept: its sockets stay on the kernel"
                 .to_string()
         })
     } else {

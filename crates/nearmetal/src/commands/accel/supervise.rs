@@ -1,5 +1,5 @@
-//! The parent process of a program with an exit report: forwards signals, passes the exit status on,
-//! and reports how the program's connections were carried.
+//! The parent process of a program with an exit report: forwards signals, passes the exit status
+//! on, and reports how the program's connections were carried.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

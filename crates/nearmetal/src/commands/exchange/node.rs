@@ -1,5 +1,5 @@
-//! `nearmetal exchange node`: one node, which writes its events as lines of JSON and ends when its input
-//! does.
+//! `nearmetal exchange node`: one node, which writes its events as lines of JSON and ends when its
+//! input does.
 
 use std::io::stdin;
 use std::os::fd::AsFd;

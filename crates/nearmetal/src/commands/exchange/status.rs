@@ -1,5 +1,5 @@
-//! `nearmetal exchange status` and `assign`: shows the members and leaders of a running network, and
-//! assigns an instrument to another cell.
+//! `nearmetal exchange status` and `assign`: shows the members and leaders of a running network,
+//! and assigns an instrument to another cell.
 
 use std::fmt::Write as _;
 use std::fs;

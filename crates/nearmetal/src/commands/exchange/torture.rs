@@ -1,4 +1,5 @@
-//! `nearmetal exchange torture`: nodes killed at random under load, and verification after each trial.
+//! `nearmetal exchange torture`: nodes killed at random under load, and verification after each
+//! trial.
 
 use std::collections::BTreeMap;
 use std::fs;
