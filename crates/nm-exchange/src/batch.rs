@@ -11,9 +11,9 @@ use crate::wire::{self, Frame, FrameKind};
 /// Bytes before the first frame.
 pub const HEADER_BYTES: usize = size_of::<u64>();
 
-/// The time of a batch that begins now, ns since 1970. The leaders of a cell may be on several hosts,
-/// which have only this clock in common, and clients name such times. A cell's time does not go
-/// back when a clock is set back.
+/// The time of a batch that begins now, ns since 1970. The leaders of a cell may be on several
+/// hosts, which have only this clock in common, and clients name such times. A cell's time does not
+/// go back when a clock is set back.
 pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -9,8 +9,8 @@
 //! Where nothing is on a disk, a mediator that restarts, or replicas that all do, have lost the
 //! books. Such a cell *accepts unknown sessions*: a session that it does not know continues at its
 //! present sequence number if the request says that the one before it was answered
-//! ([`crate::wire::PREVIOUS_ANSWERED`]). That can only happen where books were lost, so it needs no record
-//! of the loss.
+//! ([`crate::wire::PREVIOUS_ANSWERED`]). That can only happen where books were lost, so it needs no
+//! record of the loss.
 //!
 //! **The events of a session** on an instrument are one stream, numbered from 1 on: the results of
 //! its own requests, and what others did to its orders. The number is part of the state, so it is
@@ -19,14 +19,14 @@
 //! numbered as well, but not kept: old market data is of no use, so a gap is detected and not
 //! filled.
 //!
-//! **Each instrument in one cell.** An instrument on which nothing was ever executed can be released
-//! to another cell ([`FrameKind::Release`], with the version that the map then has). From then on
-//! the cell executes no request on it that was routed by an older map; one that was routed by that
-//! map or a newer one comes only if the instrument has come back.
+//! **Each instrument in one cell.** An instrument on which nothing was ever executed can be
+//! released to another cell ([`FrameKind::Release`], with the version that the map then has). From
+//! then on the cell executes no request on it that was routed by an older map; one that was routed
+//! by that map or a newer one comes only if the instrument has come back.
 //!
-//! **Snapshots** do not stop the cell: [`Cell::begin_snapshot`] marks every instrument, each of them
-//! is copied before its first change after that, and [`Cell::copy_next`] copies one of the others
-//! whenever there is time.
+//! **Snapshots** do not stop the cell: [`Cell::begin_snapshot`] marks every instrument, each of
+//! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
+//! others whenever there is time.
 
 mod request;
 mod session;
@@ -582,7 +582,7 @@ mod tests {
     fn events_are_kept_until_they_are_acknowledged() {
         let mut cell = Cell::<ReferenceBook>::default();
         let mut streams = BTreeMap::<UserId, Vec<Event>>::new();
-        let recalled = |cell: &Cell<ReferenceBook>, session, acknowledged| {
+        let events_after = |cell: &Cell<ReferenceBook>, session, acknowledged| {
             let (before, events) = cell.events_after(7, session, acknowledged);
             (before, events.copied().collect::<Vec<Event>>())
         };
@@ -602,25 +602,25 @@ mod tests {
             assert!(stream.len() > 60, "both have the trades of their orders");
             for acknowledged in 0..=stream.len() {
                 let expected = (acknowledged as u64, stream[acknowledged..].to_vec());
-                assert_eq!(recalled(&cell, session, acknowledged as u64), expected);
+                assert_eq!(events_after(&cell, session, acknowledged as u64), expected);
             }
         }
         // What a session has is forgotten, and nothing else.
         let stream = &streams[&2];
         let request = Request { acknowledged: 50, ..order(2, 7, 40, 39) };
         assert!(matches!(cell.handle(&request, |_| panic!()), Handled::Duplicate(Some(_))));
-        assert_eq!(recalled(&cell, 2, 10), (50, stream[50..].to_vec()));
+        assert_eq!(events_after(&cell, 2, 10), (50, stream[50..].to_vec()));
         let loaded = Cell::<ReferenceBook>::load(&cell.save()).unwrap();
-        assert_eq!(recalled(&loaded, 2, 60), (60, stream[60..].to_vec()));
+        assert_eq!(events_after(&loaded, 2, 60), (60, stream[60..].to_vec()));
         // A claim to have what never was does no harm, and a stranger has nothing.
-        assert_eq!(recalled(&loaded, 2, 1 << 60), (stream.len() as u64, vec![]));
-        assert_eq!(recalled(&loaded, 9, 5), (0, vec![]));
+        assert_eq!(events_after(&loaded, 2, 1 << 60), (stream.len() as u64, vec![]));
+        assert_eq!(events_after(&loaded, 9, 5), (0, vec![]));
         // There is an end to what is kept.
         for seq in 41..=40 + EVENTS_KEPT_MAX as u64 {
             cell.handle(&order(2, 7, seq, seq - 1), |_| {});
         }
         let last = cell.last_event_seq(7, 2);
-        let (before, events) = recalled(&cell, 2, 60);
+        let (before, events) = events_after(&cell, 2, 60);
         assert_eq!((before, events.len()), (last - EVENTS_KEPT_MAX as u64, EVENTS_KEPT_MAX));
     }
 
@@ -634,7 +634,7 @@ mod tests {
 
     proptest! {
         /// Whatever is lost, repeated or comes too early: each request is carried out once and in
-        /// order, its outcome is told again as it was, and saving and loading anywhere in between
+        /// order, its outcome is repeated as it was, and saving and loading anywhere in between
         /// changes nothing.
         #[test]
         fn requests_are_executed_once_and_in_order(

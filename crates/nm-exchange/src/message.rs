@@ -13,7 +13,7 @@ use crate::wire::{self, FrameKind, Header};
 pub enum Hello {
     /// A client, once for each of its sessions.
     Client(UserId),
-    /// Somebody who asks for the state of the network.
+    /// A peer that asks for the state of the network.
     Observer,
     /// A node.
     Node {
@@ -45,7 +45,7 @@ impl Hello {
     /// The message of a header and a body.
     ///
     /// # Errors
-    /// If the body names nobody.
+    /// If the body names no peer.
     pub fn decode(header: &Header, body: &[u8]) -> Result<Hello, DecodeError> {
         let invalid = || DecodeError::invalid("peer", "names neither a client nor a node");
         let text = std::str::from_utf8(body).map_err(|_| invalid())?;

@@ -4,7 +4,7 @@
 //! ```toml
 //! durability = "none"          # or "memory-quorum", "disk-quorum"
 //! data = "/run/exchange"       # journals go to ROLE-INDEX below it
-//! record = false               # whether batches are recorded even where durability needs no journal
+//! record = false               # whether batches are recorded without durability, too
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"

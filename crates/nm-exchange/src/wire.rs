@@ -49,11 +49,12 @@ pub const RESENT: u16 = 2;
 /// Flag: the frame ends with [`STAMPS`] timestamps.
 pub const STAMPED: u16 = 4;
 
-/// Flag of a [`FrameKind::Reply`]: the outcome is no longer kept. Of a [`FrameKind::Private`]: events
-/// before these are no longer kept, and cannot be resent.
+/// Flag of a [`FrameKind::Reply`]: the outcome is no longer kept. Of a [`FrameKind::Private`]:
+/// events before these are no longer kept, and cannot be resent.
 pub const EXPIRED: u16 = 8;
 
-/// Flag of a [`FrameKind::Request`]: the session's request before it on the instrument was answered.
+/// Flag of a [`FrameKind::Request`]: the session's request before it on the instrument was
+/// answered.
 pub const PREVIOUS_ANSWERED: u16 = 16;
 
 /// Flag of a [`FrameKind::Released`]: the instrument was released.

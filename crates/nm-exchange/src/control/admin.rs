@@ -163,8 +163,8 @@ pub struct NetworkStatus {
     pub nodes: Vec<NodeStatus>,
     /// All cells.
     pub cells: Vec<CellStatus>,
-    /// Version of the map: instruments belong to cells by the rule `instrument % cells`, but for the
-    /// exceptions.
+    /// Version of the map: instruments belong to cells by the rule `instrument % cells`, but for
+    /// the exceptions.
     #[serde(rename = "map_epoch")]
     pub map_version: u32,
     /// Instruments in other cells than the rule gives.

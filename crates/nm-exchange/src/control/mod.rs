@@ -13,10 +13,11 @@
 //! **No instrument is traded in two cells.** A gateway chooses a request's cell by its map, and
 //! writes the map's version into the request. To move an instrument to another cell, control logs
 //! the intent, then asks the present cell to release it in the next map version. The release goes
-//! through the cell's own log: behind it, the cell executes no request on the instrument that has an
-//! older map version, whichever replica leads, and it refuses if it ever executed one. Only then the
-//! map changes. A request that comes to a cell by an older map is kept by its gateway, which resends
-//! it when it has the new one. A new leader of control finds the intent in the log, and asks again.
+//! through the cell's own log: behind it, the cell executes no request on the instrument that has
+//! an older map version, whichever replica leads, and it refuses if it ever executed one. Only then
+//! the map changes. A request that comes to a cell by an older map is kept by its gateway, which
+//! resends it when it has the new one. A new leader of control finds the intent in the log, and
+//! asks again.
 //!
 //! Without a log (`durability = "none"`) there is no control: the map is the network file's.
 

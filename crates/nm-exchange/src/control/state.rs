@@ -52,7 +52,7 @@ pub enum MoveError {
     },
     /// The map is full.
     #[error(
-        "{MAP_EXCEPTIONS_MAX} instruments are in other cells than the rule gives, which is the most \
+        "{MAP_EXCEPTIONS_MAX} instruments are in other cells than the rule gives, the most \
          that the map can have"
     )]
     MapFull,
@@ -288,8 +288,8 @@ mod tests {
                 .prop_map(|(cell, leader)| Command::Leader { cell, leader }),
             3 => (0..4u32, 0..5u16)
                 .prop_map(|(instrument, cell)| Command::Move { instrument, cell }),
-            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(instrument, map_version, is_granted)| {
-                Command::Released { instrument, map_version, is_granted }
+            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(instrument, version, granted)| {
+                Command::Released { instrument, map_version: version, is_granted: granted }
             }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = InstrumentMap::new(3);
@@ -300,9 +300,9 @@ mod tests {
     }
 
     proptest! {
-        /// Batches are read back; replicas that begin at any saved state come to the same one; starts
-        /// and the map's version never go back, and the map changes only when a cell has released an
-        /// instrument, or it is restored.
+        /// Batches are read back; replicas that begin at any saved state come to the same one;
+        /// starts and the map's version never go back, and the map changes only when a cell has
+        /// released an instrument, or it is restored.
         #[test]
         fn a_state_follows_from_its_commands(
             batches in prop::collection::vec(prop::collection::vec(command(), 0..4), 1..60),

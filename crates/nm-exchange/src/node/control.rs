@@ -121,7 +121,7 @@ impl<L: Log> Control<L> {
         self.is_stopped = true;
         self.end_term(links);
         links.warnings.push(format!(
-            "this node's replica of the control group has stopped, the network continues without it: \
+            "this node's replica of the control group has stopped; the network continues: \
              {reason}"
         ));
     }
@@ -161,7 +161,7 @@ impl<L: Log> Control<L> {
                 AdminResponse::Assigned(self.state.routes().map.version())
             } else {
                 AdminResponse::Refused(format!(
-                    "instrument {instrument} has had requests in its cell, and stays there: only an \
+                    "instrument {instrument} has had requests in its cell, and stays: only an \
                      instrument without requests can move"
                 ))
             };
@@ -294,8 +294,8 @@ impl<L: Log> Control<L> {
         let _ = self.log.propose(control::encode_batch(now.as_millis() as u64, commands));
     }
 
-    /// Asks the present cell to release the instrument of the pending move, through one router after
-    /// the other.
+    /// Asks the present cell to release the instrument of the pending move, through one router
+    /// after the other.
     fn request_release(&mut self, links: &mut Links) {
         let pending = self.state.pending_move().filter(|_| self.released.is_none());
         let Some(InstrumentMove { instrument, .. }) = pending else { return };

@@ -1,12 +1,12 @@
 //! Gateway: keeps the clients' connections, and their requests until they are answered.
 //!
-//! Replies leave in the order of a session's requests on an instrument: one that arrives before that
-//! of an earlier request, whose reply was lost on a link, waits for it.
+//! Replies leave in the order of a session's requests on an instrument: one that arrives before
+//! that of an earlier request, whose reply was lost on a link, waits for it.
 //!
 //! Requests without a reply are resent, in order for each session and instrument: when the router's
-//! link is made again, when a cell has a new leader or a new processor, when a mediator sends a nak,
-//! when the map moves the instrument to another cell, and after a time without reply, which doubles
-//! and is longer than recent replies took.
+//! link is made again, when a cell has a new leader or a new processor, when a mediator sends a
+//! nak, when the map moves the instrument to another cell, and after a time without reply, which
+//! doubles and is longer than recent replies took.
 //!
 //! The other events of sessions are numbered, and sessions keep count of them: where some may be
 //! lost on a link, the gateway asks its clients to send [resend
@@ -294,8 +294,8 @@ impl Gateway {
         self.next_check_ns = now_ns + CHECK_NS;
     }
 
-    /// Takes over a newer map: pending requests are routed by it from now on, and resent if their cell
-    /// is another one.
+    /// Takes over a newer map: pending requests are routed by it from now on, and resent if their
+    /// cell is another one.
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         if !self.map.update(map) {
             return;
@@ -354,7 +354,8 @@ impl Gateway {
             FrameKind::Private | FrameKind::Public if self.is_duplicate(header) => {}
             FrameKind::Private => self.forward_to_session(links, header.session, frame.bytes),
             FrameKind::Public => {
-                // A client counts the missing broadcasts of each gateway, so they carry the gateway.
+                // A client counts the missing broadcasts of each gateway, so they carry the
+                // gateway.
                 wire::route(frame.bytes, self.index as u16, header.cell, header.map_version);
                 for client in &self.clients {
                     links.forward(*client, frame.bytes);
@@ -431,7 +432,8 @@ impl Behaviour for Gateway {
             (Peer::Node(Role::Router, _), FrameKind::Leader) => {
                 let cell = frame.header.cell;
                 self.resend(links, |stream| stream.cell == cell);
-                // With replicas the processor sends the events, and a leader's end loses none of them.
+                // With replicas the processor sends the events, and a leader's end loses none of
+                // them.
                 if self.network.durability == Durability::None {
                     self.notify_event_loss(links, cell);
                 }

@@ -268,8 +268,8 @@ impl Links {
         Ok(())
     }
 
-    /// Closes a link; who was connected, and whether the handshake was done. It is connected again if
-    /// it leads downstream.
+    /// Closes a link; who was connected, and whether the handshake was done. It is connected again
+    /// if it leads downstream.
     pub fn close(&mut self, id: LinkId) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;

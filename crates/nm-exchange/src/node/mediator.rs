@@ -65,8 +65,8 @@ impl Mediator {
         })
     }
 
-    /// Announces to routers that requests reach this mediator from now on, and that those before may
-    /// be lost.
+    /// Announces to routers that requests reach this mediator from now on, and that those before
+    /// may be lost.
     fn announce(&self, links: &mut Links, routers: &[LinkId]) {
         for router in routers {
             if let Some(output) = links.output(*router) {

@@ -16,7 +16,7 @@ pub enum Peer {
     Unknown,
     /// A client.
     Client,
-    /// Somebody who asks for the state of the network.
+    /// A peer that asks for the state of the network.
     Observer,
     /// A node.
     Node(Role, usize),

@@ -93,7 +93,8 @@ impl<L: Log> Replica<L> {
                     self.cell = Cell::load(&state).map_err(damaged)?;
                     self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
                     self.copying = None;
-                    // Events of batches that it did not apply itself were not sent to their sessions.
+                    // Events of batches that it did not apply itself were not sent to their
+                    // sessions.
                     let header =
                         Header { cell: self.number, ..Header::new(FrameKind::ResendRequest) };
                     for gateway in links.all_to(Role::Gateway) {

@@ -148,8 +148,8 @@ impl Responses {
         }
     }
 
-    /// Answers a [`FrameKind::ResendRequest`] with all events that the session does not have, in one
-    /// frame.
+    /// Answers a [`FrameKind::ResendRequest`] with all events that the session does not have, in
+    /// one frame.
     pub fn resend<M: Matching>(&mut self, cell: &Cell<M>, request: &Header, out: &mut Vec<u8>) {
         let ResendRequest { session, instrument, acknowledged } = ResendRequest::decode(request);
         let (start, events) = cell.events_after(instrument, session, acknowledged);
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(resend(5, 0), (0, vec![]));
     }
 
-    /// A stop that another session's trade triggers, and a post-only order that slides: their owners
-    /// are notified.
+    /// A stop that another session's trade triggers, and a post-only order that slides: their
+    /// owners are notified.
     #[test]
     fn order_owner_is_notified_of_every_event() {
         let mut cell = Cell::<ReferenceBook>::default();

@@ -44,8 +44,8 @@ impl Router {
         }
     }
 
-    /// A mediator leads a cell, as it announces itself or control does. Requests on their way to the
-    /// leader before are lost, so the gateways are notified.
+    /// A mediator leads a cell, as it announces itself or control does. Requests on their way to
+    /// the leader before are lost, so the gateways are notified.
     fn update_leader(
         &mut self,
         links: &mut Links,

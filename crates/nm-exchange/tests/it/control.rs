@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nm_book::book::Book;
@@ -127,6 +128,9 @@ fn control_agrees_on_the_membership_while_its_leaders_die() {
     ring.stop();
 }
 
+/// By instrument: the map version after its move, or why it was not moved.
+type Outcomes = BTreeMap<u32, Result<u32, String>>;
+
 /// Which cells executed requests on each instrument, by the journals of their mediators.
 fn traded_in(ring: &TestRing) -> BTreeMap<u32, BTreeSet<u16>> {
     let mut traded = BTreeMap::<u32, BTreeSet<u16>>::new();
@@ -172,6 +176,63 @@ fn assert_moved_once(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
     cells
 }
 
+/// Moves all instruments but the first five, one after the other; every third one after it has
+/// begun to be traded. Counts the moves that it has begun and those that it has ended.
+fn start_mover(
+    network: &Network,
+    instruments: &[u32],
+    begun: &Arc<[AtomicBool]>,
+    moves: &Arc<[AtomicUsize; 2]>,
+) -> JoinHandle<Outcomes> {
+    let (network, instruments) = (network.clone(), instruments.to_vec());
+    let (begun, moves) = (Arc::clone(begun), Arc::clone(moves));
+    std::thread::spawn(move || {
+        let mut outcomes = Outcomes::new();
+        for (at, instrument) in instruments.into_iter().enumerate().skip(5) {
+            while at % 3 == 2 && !begun[at].load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            moves[0].fetch_add(1, Ordering::AcqRel);
+            let cell = ((instrument + 2) % 3) as u16;
+            outcomes.insert(instrument, assign(&network, instrument, cell));
+            moves[1].fetch_add(1, Ordering::AcqRel);
+        }
+        outcomes
+    })
+}
+
+/// Asserts that each instrument was traded in the cell that the map has for it, and moved there
+/// unless it had been traded before.
+fn assert_where_the_map_has_them(
+    network: &Network,
+    instruments: &[u32],
+    cells: &BTreeMap<u32, u16>,
+    outcomes: &Outcomes,
+) {
+    let status = until(network, "healthy", NetworkStatus::is_healthy);
+    let exceptions: BTreeMap<u32, u16> =
+        status.exceptions.iter().map(|known| (known.instrument, known.cell)).collect();
+    for instrument in instruments {
+        let rule = (instrument % 3) as u16;
+        let by_map = exceptions.get(instrument).copied().unwrap_or(rule);
+        assert_eq!(
+            cells[instrument], by_map,
+            "instrument {instrument} is not where the map has it"
+        );
+        match outcomes.get(instrument) {
+            Some(Ok(_)) => assert_eq!(by_map, ((instrument + 2) % 3) as u16),
+            Some(Err(why)) => {
+                assert!(why.contains("has had requests in its cell"), "{why}");
+                assert_eq!(by_map, rule);
+            }
+            None => assert_eq!(by_map, ((instrument + 1) % 3) as u16),
+        }
+    }
+    let early = instruments.iter().enumerate().skip(5).filter(|(at, _)| at % 3 == 0);
+    assert!(early.map(|(_, instrument)| &outcomes[instrument]).all(Result::is_ok), "{outcomes:?}");
+    assert_eq!(u64::from(status.map_version), exceptions.len() as u64);
+}
+
 /// Instruments move to other cells while they begin to be traded; the victims die meanwhile.
 fn move_while_trading(victims: &[(Role, usize)]) {
     const COUNT: u64 = 30;
@@ -192,25 +253,7 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     // has begun; and so on.
     let begun: Arc<[AtomicBool]> = instruments.iter().map(|_| AtomicBool::new(false)).collect();
     let moves = Arc::new([const { AtomicUsize::new(5) }; 2]);
-    let mover = {
-        let (network, instruments) = (network.clone(), instruments.clone());
-        let (begun, moves) = (Arc::clone(&begun), Arc::clone(&moves));
-        std::thread::spawn(move || {
-            let mut outcomes = BTreeMap::new();
-            for (at, instrument) in instruments.into_iter().enumerate().skip(5) {
-                while at % 3 == 2 && !begun[at].load(Ordering::Acquire) {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                moves[0].fetch_add(1, Ordering::AcqRel);
-                outcomes.insert(
-                    instrument,
-                    assign(&network, instrument, ((instrument + 2) % 3) as u16),
-                );
-                moves[1].fetch_add(1, Ordering::AcqRel);
-            }
-            outcomes
-        })
-    };
+    let mover = start_mover(&network, &instruments, &begun, &moves);
     let has_moved = |at: usize| match at % 3 {
         0 => moves[1].load(Ordering::Acquire) > at,
         1 => moves[0].load(Ordering::Acquire) > at,
@@ -248,28 +291,7 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     let outcomes = mover.join().unwrap();
     assert_eq!(killed, victims.len());
     let cells = assert_moved_once(&clients, COUNT);
-    let status = until(&network, "healthy", NetworkStatus::is_healthy);
-    let exceptions: BTreeMap<u32, u16> =
-        status.exceptions.iter().map(|known| (known.instrument, known.cell)).collect();
-    for instrument in &instruments {
-        let rule = (instrument % 3) as u16;
-        let by_map = exceptions.get(instrument).copied().unwrap_or(rule);
-        assert_eq!(
-            cells[instrument], by_map,
-            "instrument {instrument} is not where the map has it"
-        );
-        match outcomes.get(instrument) {
-            Some(Ok(_)) => assert_eq!(by_map, ((instrument + 2) % 3) as u16),
-            Some(Err(why)) => {
-                assert!(why.contains("has had requests in its cell"), "{why}");
-                assert_eq!(by_map, rule);
-            }
-            None => assert_eq!(by_map, ((instrument + 1) % 3) as u16),
-        }
-    }
-    let early = instruments.iter().enumerate().skip(5).filter(|(at, _)| at % 3 == 0);
-    assert!(early.map(|(_, instrument)| &outcomes[instrument]).all(Result::is_ok), "{outcomes:?}");
-    assert_eq!(u64::from(status.map_version), exceptions.len() as u64);
+    assert_where_the_map_has_them(&network, &instruments, &cells, &outcomes);
     // What was traded stays.
     let why = assign(&network, 100, 0).unwrap_err();
     assert!(why.contains("instrument 100 has had requests in its cell"), "{why}");

@@ -1,4 +1,5 @@
-//! Complete rings in one process: replies exactly once and in order, while links fail and nodes die.
+//! Complete rings in one process: replies exactly once and in order, while links fail and nodes
+//! die.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -81,8 +82,8 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     assert!(ended.iter().all(|ended| ended.resent == 0 && ended.turns > 0));
 }
 
-/// Lets nodes die one after another while clients trade, and asserts that clients see no more than a
-/// pause.
+/// Lets nodes die one after another while clients trade, and asserts that clients see no more than
+/// a pause.
 fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
     let mut ring = TestRing::new(counts, durability);
     ring.start();
@@ -148,10 +149,11 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
         }
     });
     assert!(is_killed);
-    // Its instruments may have been ahead of the others: it gets some requests after the restart, too.
+    // Its instruments may have been ahead of the others: it gets some requests after the restart,
+    // too.
     trade(&mut clients, 10, |_| {});
-    // The record shows where the books were lost, and has every reply's request at most once in each
-    // term.
+    // The record shows where the books were lost, and has every reply's request at most once in
+    // each term.
     for (mediator, term_count) in [(0, 1), (1, 2)] {
         let folder = ring.network.folder(Role::Mediator, mediator).unwrap();
         let mut reader = Reader::open(&folder.join(format!("cell-{mediator}"))).unwrap();

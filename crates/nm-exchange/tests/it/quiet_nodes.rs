@@ -1,5 +1,5 @@
-//! The data loop of a node without durability: after a warm-up, a request costs no allocation, and no
-//! system calls but those that wait, read and write.
+//! The data loop of a node without durability: after a warm-up, a request costs no allocation, and
+//! no system calls but those that wait, read and write.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -39,7 +39,8 @@ impl Client {
         Client { stream, input: vec![], last_seqs: zeros, acknowledged: zeros, requested: 0 }
     }
 
-    /// Orders that rest, trade and are cancelled, on each instrument in turn: the books do not grow.
+    /// Orders that rest, trade and are cancelled, on each instrument in turn: the books do not
+    /// grow.
     fn request(&mut self, out: &mut Vec<u8>) {
         let at = (self.requested % u64::from(INSTRUMENTS)) as usize;
         let step = self.requested / u64::from(INSTRUMENTS);
