@@ -27,7 +27,7 @@ use crate::sla::Sla;
 use crate::supervise::{NodeEnd, Restart, Supervisor};
 
 /// How often the supervisor looks at its nodes.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the load waits for answers that are still out at the end of a round.
 const DRAIN_S: f64 = 3.0;
@@ -155,7 +155,7 @@ pub struct Outcome {
     /// Reasons to distrust them.
     pub doubts: Vec<Doubt>,
     /// Nodes that died by themselves, as sentences.
-    pub trouble: Vec<String>,
+    pub unexpected_restarts: Vec<String>,
 }
 
 /// Runs one round in `setup.folder`.
@@ -214,7 +214,7 @@ pub fn round_with<T>(
 }
 
 /// Whether nodes write journals.
-fn keeps(setup: &Setup) -> bool {
+fn writes_journals(setup: &Setup) -> bool {
     setup.record || setup.spec.durability == Durability::DiskQuorum
 }
 
@@ -229,7 +229,7 @@ fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Fail
     let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
     network.durability = setup.spec.durability;
     network.record = setup.record;
-    if keeps(setup) {
+    if writes_journals(setup) {
         let data = match setup.hosts.is_empty() {
             true => std::path::absolute(folder.join(DATA)).unwrap_or_else(|_| folder.join(DATA)),
             false => setup.host_data.clone(),
@@ -296,7 +296,7 @@ fn watch(
         if cancel.load(Ordering::Relaxed) {
             return Err(Failure::new(FailureKind::Cancelled, "cancelled"));
         }
-        let mut wait = LOOK;
+        let mut wait = POLL_INTERVAL;
         let started_ns = started.load(Ordering::Acquire);
         if let Some(next) = kills.last().filter(|_| started_ns > 0) {
             let due_ns = started_ns + (next.at_s * 1e9) as u64;
@@ -308,7 +308,7 @@ fn watch(
             }
             wait = wait.min(Duration::from_nanos(left_ns));
         }
-        supervisor.tend(wait)?;
+        supervisor.restart_dead_nodes(wait)?;
     }
     Ok(())
 }
@@ -322,7 +322,7 @@ fn outcome(
 ) -> Outcome {
     let faults = restarts
         .iter()
-        .filter(|restart| restart.is_wanted)
+        .filter(|restart| restart.is_requested)
         .map(|restart| fault(setup, &load, restart))
         .collect();
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
@@ -345,10 +345,15 @@ fn outcome(
         let detail = format!("{} requests were not answered", latency.lost);
         doubts.push(Doubt::new(DoubtKind::Loss, detail));
     }
-    let own = restarts.iter().filter(|restart| !restart.is_wanted);
-    let trouble =
+    let own = restarts.iter().filter(|restart| !restart.is_requested);
+    let unexpected_restarts =
         own.map(|r| format!("{} {} ended by itself and was started again", r.role, r.index));
-    Outcome { latency, samples: load.samples, doubts, trouble: trouble.collect() }
+    Outcome {
+        latency,
+        samples: load.samples,
+        doubts,
+        unexpected_restarts: unexpected_restarts.collect(),
+    }
 }
 
 fn fault(setup: &Setup, load: &load::Round, restart: &Restart) -> Fault {
@@ -407,7 +412,7 @@ mod tests {
             hosts: vec![],
             host_data: PathBuf::from("/var/tmp"),
             program: PathBuf::from("/bin/false"),
-            folder: PathBuf::from("/nowhere"),
+            folder: PathBuf::from("/discarded"),
         }
     }
 

@@ -50,7 +50,7 @@ impl Sla {
     }
 
     /// How long after a disturbance at `at_ns` (on the samples' clock) requests broke the limit:
-    /// until the intended send of the last one of an unbroken run of trouble.
+    /// until the intended send of the last one of an unbroken run of unexpected_restarts.
     /// A request that breaks the limit more than `calm_ns` after the one before it has another
     /// cause. With it, the longest round trip among them.
     pub fn back_after(&self, samples: &[Sample], at_ns: u64, calm_ns: u64) -> (u64, u64) {
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn the_time_until_the_limit_is_met_again() {
         let sla = Sla::default();
-        // A pause of 100 ms from 500 ms on: who asks at t waits until 600 ms.
+        // A pause of 100 ms from 500 ms on: who requests at t waits until 600 ms.
         let samples: Vec<Sample> =
             (0..2000).map(|t| at(t, if (500..600).contains(&t) { 600 - t } else { 1 })).collect();
         let (back_ns, worst_ns) = sla.back_after(&samples, 500 * MS, 100 * MS);

@@ -4,7 +4,7 @@
 //! A node is a process of this binary, `nearmetal exchange node`, which ends when its input does.
 //! Nothing outlives the supervisor, however it ends: the kernel kills the nodes with it, and a node
 //! on another host loses its input. What a node writes to its error output, and what it says of
-//! trouble, goes to `FOLDER/nodes/ROLE-INDEX.log`.
+//! unexpected_restarts, goes to `FOLDER/nodes/ROLE-INDEX.log`.
 //!
 //! A node that dies is started again at once. One that dies again before it was ready, as with a
 //! full disk, is started again after a pause that doubles, so that the others have their peace.
@@ -66,11 +66,11 @@ pub struct Restart {
     /// When all its links were up again, if they are.
     pub ready_ns: Option<u64>,
     /// Whether it was asked for.
-    pub is_wanted: bool,
+    pub is_requested: bool,
 }
 
 /// What a node says on its output, with the node's place and the number of its start.
-struct Said {
+struct NodeMessage {
     place: usize,
     start: u32,
     /// None when its output has ended.
@@ -99,8 +99,8 @@ pub struct Supervisor {
     network_text: String,
     logs: PathBuf,
     nodes: Vec<Running>,
-    say: Sender<Said>,
-    said: Receiver<Said>,
+    say: Sender<NodeMessage>,
+    messages: Receiver<NodeMessage>,
     restarts: Vec<Restart>,
     /// Nodes that do not start again before a time, ns on the machine's clock.
     delayed: Vec<(usize, u64)>,
@@ -135,7 +135,7 @@ impl Supervisor {
             .to_toml()
             .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         fs::write(&network_file, &network_text).map_err(write_failure)?;
-        let (say, said) = channel();
+        let (say, messages) = channel();
         let mut supervisor = Supervisor {
             program: program.to_path_buf(),
             environment: environment.to_vec(),
@@ -144,7 +144,7 @@ impl Supervisor {
             logs,
             nodes: vec![],
             say,
-            said,
+            messages,
             restarts: vec![],
             delayed: vec![],
             is_over: false,
@@ -216,11 +216,11 @@ impl Supervisor {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // A line that is no JSON is not for us.
                 let Ok(line) = serde_json::from_str(&line) else { continue };
-                if say.send(Said { place, start, line: Some(line) }).is_err() {
+                if say.send(NodeMessage { place, start, line: Some(line) }).is_err() {
                     return;
                 }
             }
-            let _ = say.send(Said { place, start, line: None });
+            let _ = say.send(NodeMessage { place, start, line: None });
         };
         thread::Builder::new()
             .name(format!("hear {role} {index}"))
@@ -234,7 +234,7 @@ impl Supervisor {
     }
 
     /// Why a node ended, as it said itself, or else the last line of its log.
-    fn last_words(&self, role: Role, index: usize) -> Option<String> {
+    fn last_log_lines(&self, role: Role, index: usize) -> Option<String> {
         let text = fs::read_to_string(self.log(role, index)).ok()?;
         let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
         let why = lines.clone().find(|line| line.starts_with("nearmetal: "));
@@ -267,34 +267,34 @@ impl Supervisor {
                     ),
                 ));
             }
-            self.hear(deadline.remaining().min(Duration::from_millis(100)));
+            self.receive_messages(deadline.remaining().min(Duration::from_millis(100)));
         }
         Ok(())
     }
 
     fn died(&self, node: &Running) -> Failure {
         let Running { role, index, .. } = node;
-        let words = self.last_words(*role, *index);
+        let words = self.last_log_lines(*role, *index);
         let words =
             words.map_or("it said nothing".to_string(), |words| format!("it said: {words}"));
         Failure::new(FailureKind::Peer, format!("{role} {index} ended at once; {words}"))
     }
 
     /// Takes in what nodes say, waiting for the first of it at most.
-    fn hear(&mut self, wait: Duration) {
-        let mut next = self.said.recv_timeout(wait).ok();
-        while let Some(said) = next {
-            self.take(said);
-            next = self.said.try_recv().ok();
+    fn receive_messages(&mut self, wait: Duration) {
+        let mut next = self.messages.recv_timeout(wait).ok();
+        while let Some(messages) = next {
+            self.take(messages);
+            next = self.messages.try_recv().ok();
         }
     }
 
-    fn take(&mut self, said: Said) {
-        let node = &mut self.nodes[said.place];
-        if said.start != node.start {
+    fn take(&mut self, messages: NodeMessage) {
+        let node = &mut self.nodes[messages.place];
+        if messages.start != node.start {
             return;
         }
-        let Some(line) = said.line else {
+        let Some(line) = messages.line else {
             node.has_ended = true;
             return;
         };
@@ -332,7 +332,7 @@ impl Supervisor {
         let _ = log.and_then(|mut log| writeln!(log, "{sentence}"));
     }
 
-    /// Kills a node at once, as by `kill -9`. It is started again by [`Supervisor::tend`], after
+    /// Kills a node at once, as by `kill -9`. It is started again by [`Supervisor::restart_dead_nodes`], after
     /// `stays_dead`.
     pub fn kill(&mut self, role: Role, index: usize, stays_dead: Duration) {
         let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
@@ -342,7 +342,7 @@ impl Supervisor {
         node.process.kill();
         node.stdin = None;
         node.has_ended = true;
-        self.restarts.push(Restart { role, index, at_ns, ready_ns: None, is_wanted: true });
+        self.restarts.push(Restart { role, index, at_ns, ready_ns: None, is_requested: true });
         self.delayed.push((place, at_ns + stays_dead.as_nanos() as u64));
     }
 
@@ -350,8 +350,8 @@ impl Supervisor {
     ///
     /// # Errors
     /// If a node cannot be started again, or dies again and again.
-    pub fn tend(&mut self, wait: Duration) -> Result<(), Failure> {
-        self.hear(wait);
+    pub fn restart_dead_nodes(&mut self, wait: Duration) -> Result<(), Failure> {
+        self.receive_messages(wait);
         let now_ns = monotonic_ns();
         for place in 0..self.nodes.len() {
             if !self.nodes[place].has_ended {
@@ -366,7 +366,7 @@ impl Supervisor {
                 }
                 None => {
                     let (at_ns, ready_ns) = (now_ns, None);
-                    let restart = Restart { role, index, at_ns, ready_ns, is_wanted: false };
+                    let restart = Restart { role, index, at_ns, ready_ns, is_requested: false };
                     self.restarts.push(restart);
                     let node = &mut self.nodes[place];
                     if !node.is_ready && node.start > 0 {
@@ -403,15 +403,15 @@ impl Supervisor {
 
     /// Ends all nodes and gives back what each told; one that had to be killed tells nothing.
     pub fn stop(mut self) -> Vec<NodeEnd> {
-        // What was said so far counts; that links go when nodes end is no trouble.
-        self.hear(Duration::ZERO);
+        // What was said so far counts; that links go when nodes end is no unexpected_restarts.
+        self.receive_messages(Duration::ZERO);
         self.is_over = true;
         for node in &mut self.nodes {
             node.stdin = None;
         }
         let deadline = Deadline::after(END_LIMIT);
         while self.nodes.iter().any(|node| !node.has_ended) && !deadline.passed() {
-            self.hear(deadline.remaining().min(Duration::from_millis(100)));
+            self.receive_messages(deadline.remaining().min(Duration::from_millis(100)));
         }
         for node in &mut self.nodes {
             // Its output has ended, so it is about to; its journals shall be whole.

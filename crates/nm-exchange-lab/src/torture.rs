@@ -33,7 +33,7 @@ pub struct Trial {
 
 /// Which trials are wanted.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wanted {
+pub struct TrialFilter {
     /// Only this durability.
     pub durability: Option<Durability>,
     /// Only this class.
@@ -44,18 +44,18 @@ pub struct Wanted {
 const DEAD_MS_MAX: usize = 300;
 
 /// Durabilities and classes of which each promises something about the other.
-pub fn promises(wanted: Wanted) -> Vec<(Durability, Role)> {
+pub fn guaranteed_pairs(filter: TrialFilter) -> Vec<(Durability, Role)> {
     let pairs = Durability::ALL.iter().flat_map(|d| Role::ALL.iter().map(|role| (*d, *role)));
     pairs
         .filter(|pair| *pair != (Durability::None, Role::Mediator))
-        .filter(|(durability, _)| wanted.durability.is_none_or(|only| only == *durability))
-        .filter(|(_, role)| wanted.role.is_none_or(|only| only == *role))
+        .filter(|(durability, _)| filter.durability.is_none_or(|only| only == *durability))
+        .filter(|(_, role)| filter.role.is_none_or(|only| only == *role))
         .collect()
 }
 
 /// Draws a trial with `seconds` of load. None if nothing that is wanted is promised.
-pub fn draw(seed: u64, number: u32, wanted: Wanted, seconds: f64) -> Option<Trial> {
-    let pairs = promises(wanted);
+pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option<Trial> {
+    let pairs = guaranteed_pairs(filter);
     let (durability, role) = *pairs.get(number as usize % pairs.len().max(1))?;
     let mut random = Random::new(seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let is_replicated = durability != Durability::None;
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn the_same_seed_draws_the_same_trials_and_another_seed_others() {
         let all = |seed| -> Vec<Trial> {
-            (0..50).map(|n| draw(seed, n, Wanted::default(), 3.0).unwrap()).collect()
+            (0..50).map(|n| draw(seed, n, TrialFilter::default(), 3.0).unwrap()).collect()
         };
         assert_eq!(all(1), all(1));
         assert_ne!(all(1), all(2));
@@ -116,7 +116,7 @@ mod tests {
     fn every_promise_is_tried_on_nodes_that_are_there() {
         let mut pairs = BTreeSet::new();
         for number in 0..220 {
-            let trial = draw(7, number, Wanted::default(), 3.0).unwrap();
+            let trial = draw(7, number, TrialFilter::default(), 3.0).unwrap();
             pairs.insert((trial.durability, trial.role));
             for kill in &trial.kills {
                 let count = usize::from(trial.nodes.of_class[kill.role as usize]);
@@ -133,7 +133,7 @@ mod tests {
     fn no_cell_loses_two_replicas_at_once() {
         let mut doubles = BTreeSet::new();
         for number in 0..176 {
-            let trial = draw(9, number, Wanted::default(), 3.0).unwrap();
+            let trial = draw(9, number, TrialFilter::default(), 3.0).unwrap();
             let [.., mediators, processors] = trial.nodes.of_class.map(usize::from);
             if trial.durability == Durability::None || trial.kills.len() < 2 {
                 continue;
@@ -160,11 +160,11 @@ mod tests {
 
     #[test]
     fn a_wish_narrows_it_down() {
-        let wanted =
-            Wanted { durability: Some(Durability::DiskQuorum), role: Some(Role::Mediator) };
-        let trial = draw(1, 5, wanted, 3.0).unwrap();
+        let filter =
+            TrialFilter { durability: Some(Durability::DiskQuorum), role: Some(Role::Mediator) };
+        let trial = draw(1, 5, filter, 3.0).unwrap();
         assert_eq!((trial.durability, trial.role), (Durability::DiskQuorum, Role::Mediator));
-        let nothing = Wanted { durability: Some(Durability::None), ..wanted };
+        let nothing = TrialFilter { durability: Some(Durability::None), ..filter };
         assert_eq!(draw(1, 0, nothing, 3.0), None);
     }
 }

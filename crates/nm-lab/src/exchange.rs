@@ -182,7 +182,7 @@ pub fn run(
         },
         samples,
     };
-    Ok((measured, outcome.trouble))
+    Ok((measured, outcome.unexpected_restarts))
 }
 
 /// Calls that transferred bytes between nodes, by data path, and the first reason for the kernel.
@@ -271,7 +271,7 @@ fn settings(setup: &Setup) -> Settings {
         settings.set(SettingKind::Arrivals, SettingValue::text(setup.arrivals.to_string()));
     }
     if let Some(flow) = &setup.replay_flow {
-        let requests = format!("{} recorded requests", flow.asks.len());
+        let requests = format!("{} recorded requests", flow.requests.len());
         settings.set(SettingKind::ReplayedFlow, SettingValue::text(requests));
     }
     if let Some(stall) = setup.stall {

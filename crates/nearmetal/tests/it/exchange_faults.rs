@@ -259,7 +259,7 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
     let begun = Moment::now();
     while nodes.restarts().len() < 5 {
         assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
-        nodes.tend(Duration::from_millis(5)).unwrap();
+        nodes.restart_dead_nodes(Duration::from_millis(5)).unwrap();
     }
     // 0.1, 0.2, 0.4 s, and then 0.8 s that have not passed yet.
     assert!(begun.elapsed() >= Duration::from_millis(700), "{:?}", nodes.restarts());
@@ -269,7 +269,7 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
     let is_ready = |nodes: &Supervisor| nodes.restarts().last().unwrap().ready_ns.is_some();
     while !is_ready(&nodes) {
         assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
-        nodes.tend(Duration::from_millis(5)).unwrap();
+        nodes.restart_dead_nodes(Duration::from_millis(5)).unwrap();
     }
     assert_eq!(nodes.stop().len(), 4);
 }

@@ -13,12 +13,12 @@ use nm_codec::Fields;
 use nm_codec::{FNV1A, fnv1a_on};
 use nm_exchange::wire::{self, FrameKind, Header};
 
-use super::Ask;
-use super::log::{Answered, Name, Record, Sent, Told, command_hash};
+use super::OrderRequest;
+use super::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
 
 /// Requests of one session on one instrument that may be under way: the network keeps the outcomes
 /// of so many, to tell them once more. Others wait here, and their time runs.
-pub const UNDER_WAY_MAX: usize = 64;
+pub const IN_FLIGHT_MAX: usize = 64;
 
 /// Body of the hello of a client.
 const HELLO: &[u8] = b"client";
@@ -30,12 +30,12 @@ struct Pending {
     client_seq: u64,
     previous_seq: u64,
     intended_ns: u64,
-    ask: Ask,
+    ask: OrderRequest,
 }
 
 /// What is between one session and one instrument.
 #[derive(Debug, Clone)]
-struct Pair {
+struct PairState {
     last_seq: u64,
     pending: VecDeque<Pending>,
     /// Number of the last event that it has, and the hash of all of them.
@@ -44,26 +44,26 @@ struct Pair {
     /// Cell of the instrument, as far as it was told.
     cell: u16,
     /// Whether it has recalled what is missing, and has no answer.
-    is_recalling: bool,
+    is_awaiting_resend: bool,
     /// Whether the answer came from one who knows less than this session, who may not know all yet.
-    is_unsure: bool,
+    is_resend_incomplete: bool,
     /// Whether there are events that nobody knows any more.
-    is_broken: bool,
+    has_gap: bool,
 }
 
-const NEW: Pair = Pair {
+const NEW: PairState = PairState {
     last_seq: 0,
     pending: VecDeque::new(),
     seen: 0,
     hash: FNV1A,
     cell: 0,
-    is_recalling: false,
-    is_unsure: false,
-    is_broken: false,
+    is_awaiting_resend: false,
+    is_resend_incomplete: false,
+    has_gap: false,
 };
 
 /// What is the case before the first broadcast.
-const NOTHING: u64 = u64::MAX;
+const NO_BROADCAST_YET: u64 = u64::MAX;
 
 /// A reply to a request that had none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct Clients {
     /// Last number of each session; the first is not used.
     last_seqs: Vec<u64>,
     /// By session, then by instrument.
-    pairs: Vec<Pair>,
+    pairs: Vec<PairState>,
     /// Number of the last event that was broadcast, by gateway, then by instrument.
     broadcast: Vec<u64>,
     asked: u64,
@@ -120,7 +120,7 @@ impl Clients {
             is_stamped,
             last_seqs: vec![0; sessions],
             pairs: vec![NEW; sessions * instruments],
-            broadcast: vec![NOTHING; gateways.max(1) * instruments],
+            broadcast: vec![NO_BROADCAST_YET; gateways.max(1) * instruments],
             asked: 0,
             pending: 0,
             body: vec![],
@@ -149,10 +149,15 @@ impl Clients {
             .then(|| session * self.instruments + instrument)
     }
 
-    /// A session asks. The frame goes to the end of `out`, its gateway's output, unless too many
+    /// A session requests. The frame goes to the end of `out`, its gateway's output, unless too many
     /// are under way. The record is for the client log; none if there is no such session or
     /// instrument.
-    pub fn ask(&mut self, ask: &Ask, intended_ns: u64, out: &mut Vec<u8>) -> Option<Record> {
+    pub fn ask(
+        &mut self,
+        ask: &OrderRequest,
+        intended_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<Record> {
         let at = self.pair(ask.session, ask.instrument)?;
         let last_seq = &mut self.last_seqs[ask.session as usize];
         *last_seq += 1;
@@ -164,11 +169,11 @@ impl Clients {
         pair.pending.push_back(pending);
         self.asked += 1;
         self.pending += 1;
-        let under_way = self.pairs[at].pending.len();
-        if under_way <= UNDER_WAY_MAX {
-            self.write(&pending, under_way == 1, self.pairs[at].seen, out);
+        let in_flight = self.pairs[at].pending.len();
+        if in_flight <= IN_FLIGHT_MAX {
+            self.write(&pending, in_flight == 1, self.pairs[at].seen, out);
         }
-        let name = Name { instrument: ask.instrument, session: ask.session, client_seq };
+        let name = RequestId { instrument: ask.instrument, session: ask.session, client_seq };
         let command_hash = command_hash(&ask.command);
         Some(Record::Sent(Sent { name, intended_ns, command_hash }))
     }
@@ -214,7 +219,7 @@ impl Clients {
                 return self.reply(header, body, at_ns, out);
             }
             FrameKind::ResendRequest => {
-                self.recall(usize::from(header.gateway), Some(header.cell), out)
+                self.request_resends(usize::from(header.gateway), Some(header.cell), out)
             }
             _ => {}
         }
@@ -226,15 +231,15 @@ impl Clients {
         let Some(at) = self.pair(header.session, header.instrument) else { return };
         let pair = &mut self.pairs[at];
         pair.cell = header.cell;
-        let is_recalled = header.kind == FrameKind::Private && header.flags & wire::RESENT != 0;
+        let is_resent = header.kind == FrameKind::Private && header.flags & wire::RESENT != 0;
         let mut number = header.previous_seq;
-        if is_recalled && number > pair.seen && header.flags & wire::EXPIRED != 0 {
-            (pair.seen, pair.is_broken) = (number, true);
+        if is_resent && number > pair.seen && header.flags & wire::EXPIRED != 0 {
+            (pair.seen, pair.has_gap) = (number, true);
             self.counts.unknown += 1;
         }
         if number > pair.seen {
-            if !pair.is_recalling {
-                self.recall_one(at, out);
+            if !pair.is_awaiting_resend {
+                self.request_resend(at, out);
             }
             return;
         }
@@ -250,14 +255,14 @@ impl Clients {
                 pair.hash = fnv1a_on(pair.hash, &from[..from.len() - fields.rest().len()]);
             }
         }
-        if is_recalled {
-            (pair.is_recalling, pair.is_unsure) = (false, number < pair.seen);
+        if is_resent {
+            (pair.is_awaiting_resend, pair.is_resend_incomplete) = (false, number < pair.seen);
         }
     }
 
-    fn recall_one(&mut self, at: usize, out: &mut Vec<u8>) {
+    fn request_resend(&mut self, at: usize, out: &mut Vec<u8>) {
         let pair = &mut self.pairs[at];
-        pair.is_recalling = true;
+        pair.is_awaiting_resend = true;
         let header = Header {
             session: (at / self.instruments) as u32,
             instrument: (at % self.instruments) as u32,
@@ -269,40 +274,43 @@ impl Clients {
 
     /// The sessions of a gateway recall what they may miss on all of their instruments, or on those
     /// of one cell.
-    pub fn recall(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
+    pub fn request_resends(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let (session, pair) = (at / self.instruments, &self.pairs[at]);
-            let is_its = session % self.gateways == gateway && pair.last_seq > 0;
-            if is_its && cell.is_none_or(|cell| cell == pair.cell) {
-                self.recall_one(at, out);
+            let is_own = session % self.gateways == gateway && pair.last_seq > 0;
+            if is_own && cell.is_none_or(|cell| cell == pair.cell) {
+                self.request_resend(at, out);
             }
         }
     }
 
     /// The same for those that have no answer to a recall that says all.
-    pub fn recall_again(&mut self, gateway: usize, out: &mut Vec<u8>) {
+    pub fn repeat_resend_requests(&mut self, gateway: usize, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
-            let Pair { is_recalling, is_unsure, .. } = self.pairs[at];
-            let is_its = at / self.instruments % self.gateways == gateway;
-            if is_its && (is_recalling || is_unsure) {
-                self.recall_one(at, out);
+            let PairState { is_awaiting_resend, is_resend_incomplete, .. } = self.pairs[at];
+            let is_own = at / self.instruments % self.gateways == gateway;
+            if is_own && (is_awaiting_resend || is_resend_incomplete) {
+                self.request_resend(at, out);
             }
         }
     }
 
     /// Pairs of session and instrument that have no answer to a recall that says all.
-    pub fn recalling(&self) -> usize {
-        self.pairs.iter().filter(|pair| pair.is_recalling || pair.is_unsure).count()
+    pub fn awaiting_resend(&self) -> usize {
+        self.pairs
+            .iter()
+            .filter(|pair| pair.is_awaiting_resend || pair.is_resend_incomplete)
+            .count()
     }
 
     /// What each session was told in all, for the client log.
-    pub fn all_told(&self) -> impl Iterator<Item = Record> {
+    pub fn all_delivered(&self) -> impl Iterator<Item = Record> {
         let asked = self.pairs.iter().enumerate().filter(|(_, pair)| pair.last_seq > 0);
         asked.map(|(at, pair)| {
             let (session, instrument) =
                 ((at / self.instruments) as u32, (at % self.instruments) as u32);
-            let (events, events_hash, is_broken) = (pair.seen, pair.hash, pair.is_broken);
-            Record::Told(Told { session, instrument, events, events_hash, is_broken })
+            let (events, events_hash, has_gap) = (pair.seen, pair.hash, pair.has_gap);
+            Record::Delivered(Delivered { session, instrument, events, events_hash, has_gap })
         })
     }
 
@@ -314,7 +322,7 @@ impl Clients {
         while codec::read_event(&mut fields).is_ok() {
             number += 1;
         }
-        if *last != NOTHING && number <= *last {
+        if *last != NO_BROADCAST_YET && number <= *last {
             return;
         }
         self.counts.public += 1;
@@ -331,7 +339,7 @@ impl Clients {
     ) -> (Option<Reply>, Option<Record>) {
         let Header { session, instrument, client_seq, output_seq, flags, .. } = *header;
         let record = Record::Answered(Answered {
-            name: Name { instrument, session, client_seq },
+            name: RequestId { instrument, session, client_seq },
             at_ns,
             output_seq,
             events_hash: Fields(body).u64().unwrap_or_default(),
@@ -340,13 +348,13 @@ impl Clients {
         });
         let Some(at) = self.pair(session, instrument) else { return (None, Some(record)) };
         let pending = &mut self.pairs[at].pending;
-        let mut under_way = pending.iter().take(UNDER_WAY_MAX);
-        let Some(place) = under_way.position(|known| known.client_seq == client_seq) else {
+        let mut in_flight = pending.iter().take(IN_FLIGHT_MAX);
+        let Some(place) = in_flight.position(|known| known.client_seq == client_seq) else {
             self.counts.repeats += 1;
             return (None, Some(record));
         };
         let answered = pending.remove(place);
-        let next = pending.get(UNDER_WAY_MAX - 1).copied();
+        let next = pending.get(IN_FLIGHT_MAX - 1).copied();
         self.pending -= 1;
         if let Some(next) = next {
             self.write(&next, false, self.pairs[at].seen, out);
@@ -365,14 +373,14 @@ impl Clients {
             wire::write(&header, HELLO, 0, out);
             let pairs = session * self.instruments..(session + 1) * self.instruments;
             for at in pairs {
-                for place in 0..self.pairs[at].pending.len().min(UNDER_WAY_MAX) {
+                for place in 0..self.pairs[at].pending.len().min(IN_FLIGHT_MAX) {
                     let pending = self.pairs[at].pending[place];
                     self.write(&pending, place == 0, self.pairs[at].seen, out);
                     self.counts.resent += 1;
                 }
             }
         }
-        self.recall(gateway, None, out);
+        self.request_resends(gateway, None, out);
     }
 }
 
@@ -380,7 +388,7 @@ impl Clients {
 mod tests {
     use super::*;
     use crate::load::Settings;
-    use crate::load::mix::Maker;
+    use crate::load::mix::OrderGenerator;
     use nm_book::order::{Command, Event};
 
     fn frames(mut bytes: &[u8]) -> Vec<Header> {
@@ -392,8 +400,14 @@ mod tests {
         headers
     }
 
-    fn tick(session: u32, instrument: u32) -> Ask {
-        Ask { session, instrument, command: Command::Tick, size_bytes: 300, is_public: false }
+    fn tick(session: u32, instrument: u32) -> OrderRequest {
+        OrderRequest {
+            session,
+            instrument,
+            command: Command::Tick,
+            size_bytes: 300,
+            is_public: false,
+        }
     }
 
     fn reply_to(header: &Header) -> Header {
@@ -414,9 +428,9 @@ mod tests {
     }
 
     /// What session 1 says of all that it was told on instrument 0.
-    fn told(clients: &Clients) -> Told {
-        let mut all = clients.all_told();
-        let Some(Record::Told(told)) = all.next() else { panic!("it asked") };
+    fn told(clients: &Clients) -> Delivered {
+        let mut all = clients.all_delivered();
+        let Some(Record::Delivered(told)) = all.next() else { panic!("it asked") };
         assert!(all.next().is_none(), "nobody else asked");
         told
     }
@@ -439,19 +453,19 @@ mod tests {
         // Two are missing: they are recalled, once.
         assert_eq!(receive(&mut clients, events(private, 0, 5, 6)), [3]);
         assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), NONE);
-        assert_eq!((told(&clients).events, clients.recalling()), (3, 1));
+        assert_eq!((told(&clients).events, clients.awaiting_resend()), (3, 1));
         // An answer by one who knows less is none; another one has it all, and more.
         assert_eq!(receive(&mut clients, events(private, again, 2, 2)), NONE);
-        assert_eq!(clients.recalling(), 1);
+        assert_eq!(clients.awaiting_resend(), 1);
         assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), [3]);
         assert_eq!(receive(&mut clients, events(private, again, 3, 8)), NONE);
-        assert_eq!((told(&clients).events, clients.recalling()), (8, 0));
+        assert_eq!((told(&clients).events, clients.awaiting_resend()), (8, 0));
         // What was on its way meanwhile, and what comes twice.
         assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
         assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
         let whole = events(private, 0, 0, 9).1;
-        let Told { events: count, events_hash, is_broken, .. } = told(&clients);
-        assert_eq!((count, events_hash, is_broken), (9, fnv1a_on(FNV1A, &whole), false));
+        let Delivered { events: count, events_hash, has_gap, .. } = told(&clients);
+        assert_eq!((count, events_hash, has_gap), (9, fnv1a_on(FNV1A, &whole), false));
         // The gateway bids all of one cell, and a new connection all, to recall.
         let bid = |cell| (Header { cell, ..Header::new(FrameKind::ResendRequest) }, vec![]);
         assert_eq!(receive(&mut clients, bid(4)), NONE);
@@ -464,9 +478,9 @@ mod tests {
         // What nobody knows any more is told as a gap.
         let forgotten = again | wire::EXPIRED;
         assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
-        assert_eq!((told(&clients).events, told(&clients).is_broken), (21, true));
-        assert_eq!((clients.counts.unknown, clients.recalling()), (1, 0));
-        assert!(clients.all_told().count() == 1);
+        assert_eq!((told(&clients).events, told(&clients).has_gap), (21, true));
+        assert_eq!((clients.counts.unknown, clients.awaiting_resend()), (1, 0));
+        assert!(clients.all_delivered().count() == 1);
     }
 
     #[test]
@@ -507,11 +521,11 @@ mod tests {
     fn more_than_the_network_remembers_waits_for_replies() {
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
-        for _ in 0..UNDER_WAY_MAX + 3 {
+        for _ in 0..IN_FLIGHT_MAX + 3 {
             clients.ask(&tick(1, 0), 5, &mut out);
         }
         let sent = frames(&out);
-        assert_eq!(sent.len(), UNDER_WAY_MAX);
+        assert_eq!(sent.len(), IN_FLIGHT_MAX);
         for (idx, header) in sent.iter().enumerate() {
             out.clear();
             let (reply, record) = clients.receive(&reply_to(header), &[1; 8], 9, &mut out);
@@ -529,7 +543,8 @@ mod tests {
     #[test]
     fn what_has_no_reply_is_sent_again_in_order_after_the_hellos() {
         let settings = Settings { sessions: 6, instruments: 4, ..Settings::default() };
-        let (mut clients, mut maker) = (Clients::new(6, 4, 2, true), Maker::new(&settings));
+        let (mut clients, mut maker) =
+            (Clients::new(6, 4, 2, true), OrderGenerator::new(&settings));
         let mut outs = [vec![], vec![]];
         for _ in 0..200 {
             let ask = maker.ask();

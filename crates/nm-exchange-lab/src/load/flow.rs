@@ -16,10 +16,10 @@ use nm_codec::fnv1a;
 use nm_codec::{Fields, Meaningless};
 use nm_model::agent::{Failure, FailureKind};
 
-use super::Ask;
+use super::OrderRequest;
 
 /// First bytes of a file, with the version.
-const MARK: &[u8; 8] = b"nmflow01";
+const FORMAT: &[u8; 8] = b"nmflow01";
 
 /// Hash of a stream of requests: sessions, instruments, commands, sizes, in order, not their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,9 @@ impl Default for StreamHash {
 
 impl StreamHash {
     /// Takes the next request in. `scratch` is overwritten.
-    pub fn add(&mut self, ask: &Ask, scratch: &mut Vec<u8>) {
+    pub fn add(&mut self, ask: &OrderRequest, scratch: &mut Vec<u8>) {
         scratch.clear();
-        write_ask(ask, scratch);
+        write_request(ask, scratch);
         self.0 = self.0.rotate_left(5) ^ fnv1a(scratch);
     }
 
@@ -45,7 +45,7 @@ impl StreamHash {
     }
 }
 
-fn write_ask(ask: &Ask, out: &mut Vec<u8>) {
+fn write_request(ask: &OrderRequest, out: &mut Vec<u8>) {
     out.extend_from_slice(&ask.session.to_le_bytes());
     out.extend_from_slice(&ask.instrument.to_le_bytes());
     out.extend_from_slice(&ask.size_bytes.to_le_bytes());
@@ -55,7 +55,7 @@ fn write_ask(ask: &Ask, out: &mut Vec<u8>) {
     out[start - 1] = (out.len() - start) as u8;
 }
 
-fn read_ask(fields: &mut Fields<'_>) -> Result<Ask, Meaningless> {
+fn read_request(fields: &mut Fields<'_>) -> Result<OrderRequest, Meaningless> {
     let (session, instrument, size_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let (flags, length) = (fields.u8()?, fields.u8()?);
     let mut body = nm_codec::Reader::new(fields.bytes(usize::from(length))?);
@@ -63,7 +63,7 @@ fn read_ask(fields: &mut Fields<'_>) -> Result<Ask, Meaningless> {
     if !body.is_empty() || flags > 1 {
         return Err(Meaningless);
     }
-    Ok(Ask { session, instrument, command, size_bytes, is_public: flags == 1 })
+    Ok(OrderRequest { session, instrument, command, size_bytes, is_public: flags == 1 })
 }
 
 /// Writes a flow down.
@@ -81,7 +81,7 @@ impl Recorder {
     pub fn create(path: &Path) -> Result<Recorder, Failure> {
         let made = File::create(path).and_then(|file| {
             let mut file = BufWriter::with_capacity(1 << 20, file);
-            file.write_all(MARK).map(|()| file)
+            file.write_all(FORMAT).map(|()| file)
         });
         let file = made.map_err(|error| failure(path, "cannot be written", &error.to_string()))?;
         Ok(Recorder { file, bytes: vec![] })
@@ -91,10 +91,10 @@ impl Recorder {
     ///
     /// # Errors
     /// What the system says.
-    pub fn add(&mut self, at_ns: u64, ask: &Ask) -> io::Result<()> {
+    pub fn add(&mut self, at_ns: u64, ask: &OrderRequest) -> io::Result<()> {
         self.bytes.clear();
         self.bytes.extend_from_slice(&at_ns.to_le_bytes());
-        write_ask(ask, &mut self.bytes);
+        write_request(ask, &mut self.bytes);
         self.file.write_all(&self.bytes)
     }
 
@@ -111,7 +111,7 @@ impl Recorder {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flow {
     /// The requests with their times, ns since the beginning.
-    pub asks: Vec<(u64, Ask)>,
+    pub requests: Vec<(u64, OrderRequest)>,
 }
 
 impl Flow {
@@ -127,8 +127,8 @@ impl Flow {
 
     /// Requests a second, on average from its beginning to its last request.
     pub fn rate_per_s(&self) -> f64 {
-        let seconds = self.asks.last().map_or(0, |(at_ns, _)| *at_ns) as f64 / 1e9;
-        (self.asks.len() as f64 / seconds.max(1e-3)).clamp(1.0, 1e7)
+        let seconds = self.requests.last().map_or(0, |(at_ns, _)| *at_ns) as f64 / 1e9;
+        (self.requests.len() as f64 / seconds.max(1e-3)).clamp(1.0, 1e7)
     }
 
     /// Reads the bytes of a file.
@@ -136,30 +136,30 @@ impl Flow {
     /// # Errors
     /// A sentence.
     pub fn parse(bytes: &[u8]) -> Result<Flow, String> {
-        let rest = bytes.strip_prefix(MARK).ok_or("it does not begin as one of this version")?;
-        let (mut fields, mut asks, mut last_ns) = (Fields(rest), vec![], 0);
+        let rest = bytes.strip_prefix(FORMAT).ok_or("it does not begin as one of this version")?;
+        let (mut fields, mut requests, mut last_ns) = (Fields(rest), vec![], 0);
         while !fields.0.is_empty() {
             let at = bytes.len() - fields.0.len();
-            let read = fields.u64().and_then(|at_ns| Ok((at_ns, read_ask(&mut fields)?)));
+            let read = fields.u64().and_then(|at_ns| Ok((at_ns, read_request(&mut fields)?)));
             let (at_ns, ask) = read.map_err(|_| format!("what is at byte {at} is no request"))?;
             if at_ns < last_ns {
                 return Err(format!("the request at byte {at} is earlier than the one before it"));
             }
             last_ns = at_ns;
-            asks.push((at_ns, ask));
+            requests.push((at_ns, ask));
         }
-        if asks.is_empty() {
+        if requests.is_empty() {
             return Err("it has no request".to_string());
         }
-        Ok(Flow { asks })
+        Ok(Flow { requests })
     }
 
     /// Highest session and highest instrument.
     pub fn extent(&self) -> (u32, u32) {
-        let highest = |(session, instrument): (u32, u32), (_, ask): &(u64, Ask)| {
+        let highest = |(session, instrument): (u32, u32), (_, ask): &(u64, OrderRequest)| {
             (session.max(ask.session), instrument.max(ask.instrument))
         };
-        self.asks.iter().fold((0, 0), highest)
+        self.requests.iter().fold((0, 0), highest)
     }
 }
 
@@ -172,27 +172,28 @@ fn failure(path: &Path, what: &str, why: &str) -> Failure {
 mod tests {
     use super::*;
     use crate::load::Settings;
-    use crate::load::mix::Maker;
+    use crate::load::mix::OrderGenerator;
     use proptest::prelude::*;
 
     #[test]
     fn a_flow_comes_back_from_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.flow");
-        let mut maker = Maker::new(&Settings::default());
-        let asks: Vec<(u64, Ask)> = (0..3000).map(|at| (at * 7, maker.ask())).collect();
+        let mut maker = OrderGenerator::new(&Settings::default());
+        let requests: Vec<(u64, OrderRequest)> =
+            (0..3000).map(|at| (at * 7, maker.ask())).collect();
         let mut recorder = Recorder::create(&path).unwrap();
-        asks.iter().for_each(|(at_ns, ask)| recorder.add(*at_ns, ask).unwrap());
+        requests.iter().for_each(|(at_ns, ask)| recorder.add(*at_ns, ask).unwrap());
         recorder.finish().unwrap();
         let flow = Flow::read(&path).unwrap();
-        assert_eq!(flow.asks, asks);
+        assert_eq!(flow.requests, requests);
         let (session, instrument) = flow.extent();
         assert!(session <= 256 && instrument < 64 && session > 200);
         let bytes = std::fs::read(&path).unwrap();
         let error = Flow::parse(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(error.contains("is no request"), "{error}");
         assert!(Flow::parse(&bytes[1..]).is_err());
-        assert!(Flow::parse(MARK).unwrap_err().contains("no request"));
+        assert!(Flow::parse(FORMAT).unwrap_err().contains("no request"));
         // 3000 requests in 3000 times 7 ns: more than there can be.
         assert_eq!((flow.rate_per_s(), Flow::default().rate_per_s()), (3e6, 1.0));
         assert!(Flow::read(&folder.path().join("b")).unwrap_err().message.contains("cannot be"));
@@ -200,17 +201,17 @@ mod tests {
 
     #[test]
     fn the_hash_depends_on_every_request_and_their_order() {
-        let mut maker = Maker::new(&Settings::default());
-        let asks: Vec<Ask> = (0..50).map(|_| maker.ask()).collect();
-        let hash = |asks: &[Ask]| {
+        let mut maker = OrderGenerator::new(&Settings::default());
+        let requests: Vec<OrderRequest> = (0..50).map(|_| maker.ask()).collect();
+        let hash = |requests: &[OrderRequest]| {
             let (mut hash, mut scratch) = (StreamHash::default(), vec![]);
-            asks.iter().for_each(|ask| hash.add(ask, &mut scratch));
+            requests.iter().for_each(|ask| hash.add(ask, &mut scratch));
             hash.value()
         };
-        let whole = hash(&asks);
-        assert_eq!(whole, hash(&asks));
+        let whole = hash(&requests);
+        assert_eq!(whole, hash(&requests));
         for at in 1..50 {
-            let mut other = asks.clone();
+            let mut other = requests.clone();
             other.swap(at - 1, at);
             assert_ne!(hash(&other), whole, "swapped at {at}");
             other.swap(at - 1, at);
@@ -222,7 +223,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_flow_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut file = MARK.to_vec();
+            let mut file = FORMAT.to_vec();
             file.extend_from_slice(&bytes);
             let _ = Flow::parse(&file);
         }

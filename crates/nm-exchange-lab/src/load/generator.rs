@@ -22,10 +22,10 @@ use super::clients::{Clients, Counts};
 use super::dial::Dialer;
 use super::flow::{Flow, Recorder, StreamHash};
 use super::log::{Log, Record};
-use super::mix::Maker;
-use super::round::{Round, Taking};
+use super::mix::OrderGenerator;
+use super::round::{Round, RoundRecorder};
 use super::schedule::Schedule;
-use super::{Ask, Pace, Settings};
+use super::{OrderRequest, Pace, Settings};
 
 /// Time before a request that is not slept, ns.
 const SPIN_NS: u64 = 3_000;
@@ -43,10 +43,10 @@ const REQUESTS_AT_ONCE: usize = 256;
 const LEAD_NS: u64 = 1_000_000;
 
 /// Longest sleep, so that a cancellation is seen, ns.
-const LOOK_NS: u64 = 100_000_000;
+const SLEEP_MAX_NS: u64 = 100_000_000;
 
 /// How long sessions wait at the end to be told what they miss.
-const RECALL_LIMIT: Duration = Duration::from_secs(3);
+const RESEND_LIMIT: Duration = Duration::from_secs(3);
 
 /// Token of the dialer; the others are indices of gateways.
 const DIALER: u64 = u64::MAX;
@@ -56,28 +56,28 @@ const SAMPLES_ROOM: f64 = 4e6;
 
 /// A gateway, and the connection to it while there is one.
 #[derive(Debug)]
-struct Gate {
+struct GatewayLink {
     address: Address,
     link: Option<Link>,
     /// Whether the kernel took less than what was to be written.
     is_full: bool,
     /// Where output goes to be forgotten while there is no connection: it is sent when there is.
-    nowhere: Vec<u8>,
+    discarded: Vec<u8>,
 }
 
-impl Gate {
+impl GatewayLink {
     fn output(&mut self) -> &mut Vec<u8> {
-        self.nowhere.clear();
+        self.discarded.clear();
         match &mut self.link {
             Some(link) => &mut link.output,
-            None => &mut self.nowhere,
+            None => &mut self.discarded,
         }
     }
 }
 
 /// Where requests come from.
 enum Source {
-    Made(Box<Maker>),
+    Generated(Box<OrderGenerator>),
     Recorded { flow: Flow, at: usize },
 }
 
@@ -88,7 +88,7 @@ struct Due {
     base_ns: u64,
     start_ns: u64,
     end_ns: u64,
-    next: Option<(u64, Ask)>,
+    next: Option<(u64, OrderRequest)>,
 }
 
 /// The generator. Sessions, numbering and what is made up go on from round to round.
@@ -97,7 +97,7 @@ pub struct Generator {
     source: Source,
     times: Random,
     clients: Clients,
-    gates: Vec<Gate>,
+    gateways: Vec<GatewayLink>,
     poller: LinkPoller,
     dialer: Dialer,
     ready: Vec<Readiness>,
@@ -130,18 +130,18 @@ impl Generator {
         settings.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
         let source = match flow {
             Some(flow) => Source::Recorded { flow, at: 0 },
-            None => Source::Made(Box::new(Maker::new(&settings))),
+            None => Source::Generated(Box::new(OrderGenerator::new(&settings))),
         };
         let Settings { sessions, instruments, is_stamped, .. } = settings;
         let poller = LinkPoller::new().map_err(|error| system("waiting", &error))?;
         let dialer = Dialer::new().map_err(|error| system("waiting", &error))?;
         poller.add(dialer.waker(), DIALER).map_err(|error| system("waiting", &error))?;
         let log = log.map(Log::create).transpose()?;
-        let gate = |address: &Address| Gate {
+        let gate = |address: &Address| GatewayLink {
             address: address.clone(),
             link: None,
             is_full: false,
-            nowhere: vec![],
+            discarded: vec![],
         };
         let mut generator = Generator {
             settings,
@@ -149,7 +149,7 @@ impl Generator {
             // Another stream than that of the orders, so that orders do not depend on times.
             times: Random::new(settings.seed ^ 0x74_69_6d_65_73),
             clients: Clients::new(sessions, instruments, gateways.len(), is_stamped),
-            gates: gateways.iter().map(gate).collect(),
+            gateways: gateways.iter().map(gate).collect(),
             poller,
             dialer,
             ready: vec![],
@@ -175,16 +175,16 @@ impl Generator {
 
     fn connect_all(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Deadline::after(limit);
-        for index in 0..self.gates.len() {
+        for index in 0..self.gateways.len() {
             loop {
                 let left = deadline.remaining().max(Duration::from_millis(1));
-                match Stream::connect(&self.gates[index].address, left) {
+                match Stream::connect(&self.gateways[index].address, left) {
                     Ok(stream) => {
                         self.adopt(index, stream);
                         break;
                     }
                     Err(error) if deadline.passed() => {
-                        let address = &self.gates[index].address;
+                        let address = &self.gateways[index].address;
                         let message =
                             format!("gateway {index} at {address} cannot be reached: {error}");
                         let hint = "start the nodes of the network first";
@@ -199,7 +199,7 @@ impl Generator {
 
     /// Takes a connection to a gateway over; its sessions say hello.
     fn adopt(&mut self, index: usize, stream: Stream) {
-        let gate = &mut self.gates[index];
+        let gate = &mut self.gateways[index];
         let made = Link::new(stream).ok();
         gate.link = made.filter(|link| self.poller.add_link(link, index as u64).is_ok());
         gate.is_full = false;
@@ -213,8 +213,8 @@ impl Generator {
     }
 
     /// The connection is of no use: makes it anew, beside this thread.
-    fn lose(&mut self, index: usize) {
-        let gate = &mut self.gates[index];
+    fn disconnect(&mut self, index: usize) {
+        let gate = &mut self.gateways[index];
         if let Some(link) = gate.link.take() {
             // It is closed in any case, which ends the watch as well.
             self.poller.remove(&link);
@@ -223,7 +223,7 @@ impl Generator {
     }
 
     fn flush(&mut self, index: usize) {
-        let gate = &mut self.gates[index];
+        let gate = &mut self.gateways[index];
         let Some(link) = &mut gate.link else { return };
         let flushed = link.flush();
         let is_full = matches!(flushed, Ok(false));
@@ -231,11 +231,11 @@ impl Generator {
             || self.poller.want_write(&*link, index as u64, is_full).is_ok();
         gate.is_full = is_full;
         if flushed.is_err() || !changed {
-            self.lose(index);
+            self.disconnect(index);
         }
     }
 
-    /// Start of the round at hand, ns on the machine's clock; zero before the first. For whoever
+    /// ReplayStart of the round at hand, ns on the machine's clock; zero before the first. For whoever
     /// must do something at a time of the round, in another thread.
     pub fn round_start(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.round_start_ns)
@@ -253,7 +253,7 @@ impl Generator {
         let (counts, reconnects) = (self.clients.counts, self.reconnects);
         let start_ns = monotonic_ns() + LEAD_NS;
         self.round_start_ns.store(start_ns, Ordering::Relaxed);
-        let mut taking = Taking::new(start_ns, self.clients.asked(), about);
+        let mut recorder = RoundRecorder::new(start_ns, self.clients.asked(), about);
         let mut due = self.begin(pace, start_ns);
         let drained_ns = due.end_ns + (pace.drain_s * 1e9) as u64;
         let mut stall = pace.stall;
@@ -264,12 +264,12 @@ impl Generator {
                 stall = None;
                 continue;
             }
-            self.send(&mut due, &mut taking, now_ns)?;
-            (0..self.gates.len()).for_each(|index| self.flush(index));
+            self.send(&mut due, &mut recorder, now_ns)?;
+            (0..self.gateways.len()).for_each(|index| self.flush(index));
             if cancel.load(Ordering::Relaxed) {
                 return Err(Failure::new(FailureKind::Cancelled, "the load was cancelled"));
             }
-            let is_done = due.next.is_none() && taking.unanswered() == 0;
+            let is_done = due.next.is_none() && recorder.unanswered() == 0;
             if is_done || due.next.is_none() && monotonic_ns() >= drained_ns {
                 break;
             }
@@ -280,19 +280,21 @@ impl Generator {
                 (Some((at_ns, _)), None) => *at_ns,
                 (None, _) => drained_ns,
             };
-            let until_ns = until_ns.min(now_ns + LOOK_NS);
-            self.wait(until_ns, pace.rate_per_s > GROUPED_PER_S, &mut taking)?;
+            let until_ns = until_ns.min(now_ns + SLEEP_MAX_NS);
+            self.wait(until_ns, pace.rate_per_s > GROUPED_PER_S, &mut recorder)?;
         }
-        self.finish(due, taking, pace, (counts, reconnects))
+        self.finish(due, recorder, pace, (counts, reconnects))
     }
 
     fn begin(&mut self, pace: &Pace, start_ns: u64) -> Due {
         let (schedule, base_ns) = match &self.source {
-            Source::Made(_) => {
+            Source::Generated(_) => {
                 let times = std::mem::replace(&mut self.times, Random::new(0));
                 (Some(Schedule::new(pace.arrivals, pace.rate_per_s, times)), 0)
             }
-            Source::Recorded { flow, at } => (None, flow.asks.get(*at).map_or(0, |(ns, _)| *ns)),
+            Source::Recorded { flow, at } => {
+                (None, flow.requests.get(*at).map_or(0, |(ns, _)| *ns))
+            }
         };
         let end_ns = start_ns + (pace.seconds * 1e9) as u64;
         let mut due = Due { schedule, base_ns, start_ns, end_ns, next: None };
@@ -303,12 +305,12 @@ impl Generator {
     /// Makes the next request up, if the round has one.
     fn prepare(&mut self, due: &mut Due) {
         due.next = match (&mut self.source, &mut due.schedule) {
-            (Source::Made(maker), Some(schedule)) => {
+            (Source::Generated(maker), Some(schedule)) => {
                 let at_ns = schedule.next().map_or(u64::MAX, |ns| due.start_ns.saturating_add(ns));
                 (at_ns < due.end_ns).then(|| (at_ns, maker.ask()))
             }
             (Source::Recorded { flow, at }, _) => {
-                let next = flow.asks.get(*at).copied();
+                let next = flow.requests.get(*at).copied();
                 let shifted = next.map(|(ns, ask)| (due.start_ns + (ns - due.base_ns), ask));
                 let next = shifted.filter(|(at_ns, _)| *at_ns < due.end_ns);
                 *at += usize::from(next.is_some());
@@ -319,13 +321,18 @@ impl Generator {
     }
 
     /// Sends what is due, to a limit.
-    fn send(&mut self, due: &mut Due, taking: &mut Taking, now_ns: u64) -> Result<(), Failure> {
+    fn send(
+        &mut self,
+        due: &mut Due,
+        recorder: &mut RoundRecorder,
+        now_ns: u64,
+    ) -> Result<(), Failure> {
         for _ in 0..REQUESTS_AT_ONCE {
             let Some((at_ns, ask)) = due.next.filter(|(at_ns, _)| *at_ns <= now_ns) else { break };
             let gateway = self.clients.gateway_of(ask.session);
-            let record = self.clients.ask(&ask, at_ns, self.gates[gateway].output());
+            let record = self.clients.ask(&ask, at_ns, self.gateways[gateway].output());
             if let Some(record) = record {
-                taking.sent(at_ns, now_ns);
+                recorder.sent(at_ns, now_ns);
                 self.note(&record)?;
             }
             self.hash.add(&ask, &mut self.scratch);
@@ -344,7 +351,12 @@ impl Generator {
     }
 
     /// Sleeps until a time or until something comes, and handles what came.
-    fn wait(&mut self, until_ns: u64, rests: bool, taking: &mut Taking) -> Result<(), Failure> {
+    fn wait(
+        &mut self,
+        until_ns: u64,
+        rests: bool,
+        recorder: &mut RoundRecorder,
+    ) -> Result<(), Failure> {
         let left_ns = until_ns.saturating_sub(monotonic_ns());
         let sleep_ns = match left_ns {
             0 => 0,
@@ -363,7 +375,7 @@ impl Generator {
                 }
                 index => {
                     if found.readable {
-                        self.receive(index as usize, taking)?;
+                        self.receive(index as usize, recorder)?;
                     }
                     if found.writable {
                         self.flush(index as usize);
@@ -376,8 +388,8 @@ impl Generator {
     }
 
     /// Takes what came from a gateway.
-    fn receive(&mut self, index: usize, taking: &mut Taking) -> Result<(), Failure> {
-        let Gate { link: Some(link), .. } = &mut self.gates[index] else { return Ok(()) };
+    fn receive(&mut self, index: usize, recorder: &mut RoundRecorder) -> Result<(), Failure> {
+        let GatewayLink { link: Some(link), .. } = &mut self.gateways[index] else { return Ok(()) };
         let mut outcome = link.receive();
         let at_ns = monotonic_ns();
         let mut logged = Ok(());
@@ -393,10 +405,10 @@ impl Generator {
             let (header, body) = (arrived.header, arrived.body());
             let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);
             if let Some(reply) = reply {
-                taking.answered(reply.number, reply.intended_ns, at_ns);
+                recorder.answered(reply.number, reply.intended_ns, at_ns);
                 let frame = Frame { header, body, bytes: arrived.bytes };
                 if let Some(stamps) = wire::stamps(&frame) {
-                    taking.stamped(reply.intended_ns, stamps, at_ns);
+                    recorder.stamped(reply.intended_ns, stamps, at_ns);
                 }
             }
             if let (Some(record), Some(log)) = (record, &mut self.log) {
@@ -404,7 +416,7 @@ impl Generator {
             }
         }
         if outcome.is_err() {
-            self.lose(index);
+            self.disconnect(index);
         }
         logged.map_err(|error| system("writing the client log", &error))
     }
@@ -412,7 +424,7 @@ impl Generator {
     fn finish(
         &mut self,
         due: Due,
-        taking: Taking,
+        recorder: RoundRecorder,
         pace: &Pace,
         before: (Counts, u64),
     ) -> Result<Round, Failure> {
@@ -425,7 +437,7 @@ impl Generator {
         if let Some(log) = &mut self.log {
             log.flush().map_err(|error| system("writing the client log", &error))?;
         }
-        let mut round = taking.finish(pace.rate_per_s);
+        let mut round = recorder.finish(pace.rate_per_s);
         if let Source::Recorded { .. } = self.source {
             round.offered_per_s = round.sent as f64 / pace.seconds;
         }
@@ -448,27 +460,27 @@ impl Generator {
 
     /// Whether a recorded flow is at its end.
     pub fn is_exhausted(&self) -> bool {
-        matches!(&self.source, Source::Recorded { flow, at } if *at >= flow.asks.len())
+        matches!(&self.source, Source::Recorded { flow, at } if *at >= flow.requests.len())
     }
 
     /// If there is a log: waits until every session has been told all that there is, and says so.
-    fn recall_all(&mut self, taking: &mut Taking) -> Result<(), Failure> {
+    fn complete_deliveries(&mut self, recorder: &mut RoundRecorder) -> Result<(), Failure> {
         if self.log.is_none() {
             return Ok(());
         }
         // Books that begin anew know less than a session for ever: that is no answer, and its end.
-        let deadline = Deadline::after(RECALL_LIMIT);
-        for (index, gate) in self.gates.iter_mut().enumerate() {
-            self.clients.recall(index, None, gate.output());
+        let deadline = Deadline::after(RESEND_LIMIT);
+        for (index, gate) in self.gateways.iter_mut().enumerate() {
+            self.clients.request_resends(index, None, gate.output());
         }
-        while self.clients.recalling() > 0 && !deadline.passed() {
-            let until_ns = monotonic_ns() + LOOK_NS;
-            while self.clients.recalling() > 0 && monotonic_ns() < until_ns {
-                (0..self.gates.len()).for_each(|index| self.flush(index));
-                self.wait(until_ns, false, taking)?;
+        while self.clients.awaiting_resend() > 0 && !deadline.passed() {
+            let until_ns = monotonic_ns() + SLEEP_MAX_NS;
+            while self.clients.awaiting_resend() > 0 && monotonic_ns() < until_ns {
+                (0..self.gateways.len()).for_each(|index| self.flush(index));
+                self.wait(until_ns, false, recorder)?;
             }
-            for (index, gate) in self.gates.iter_mut().enumerate() {
-                self.clients.recall_again(index, gate.output());
+            for (index, gate) in self.gateways.iter_mut().enumerate() {
+                self.clients.repeat_resend_requests(index, gate.output());
             }
         }
         Ok(())
@@ -482,15 +494,15 @@ impl Generator {
     /// If a file cannot be written.
     pub fn end(mut self, limit: Duration) -> Result<u64, Failure> {
         let deadline = Deadline::after(limit);
-        let mut taking = Taking::new(monotonic_ns(), self.clients.asked(), 0);
+        let mut recorder = RoundRecorder::new(monotonic_ns(), self.clients.asked(), 0);
         while self.clients.pending() > 0 && !deadline.passed() {
-            (0..self.gates.len()).for_each(|index| self.flush(index));
+            (0..self.gateways.len()).for_each(|index| self.flush(index));
             let until_ns = monotonic_ns() + deadline.remaining().as_nanos() as u64;
-            self.wait(until_ns, false, &mut taking)?;
+            self.wait(until_ns, false, &mut recorder)?;
         }
-        self.recall_all(&mut taking)?;
+        self.complete_deliveries(&mut recorder)?;
         if let Some(log) = &mut self.log {
-            for record in self.clients.all_told() {
+            for record in self.clients.all_delivered() {
                 log.add(&record).map_err(|error| system("writing the client log", &error))?;
             }
             log.flush().map_err(|error| system("writing the client log", &error))?;

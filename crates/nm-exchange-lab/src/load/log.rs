@@ -21,14 +21,14 @@ use nm_codec::{Fields, Meaningless};
 use nm_model::agent::{Failure, FailureKind};
 
 /// First bytes of a file, with the version.
-const MARK: &[u8; 8] = b"nmclnt01";
+const FORMAT: &[u8; 8] = b"nmclnt01";
 
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Which request of which session on which instrument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
+pub struct RequestId {
     /// Instrument.
     pub instrument: InstrumentId,
     /// Session.
@@ -41,7 +41,7 @@ pub struct Name {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// Which.
-    pub name: Name,
+    pub name: RequestId,
     /// When it was meant to be sent, ns on the client's clock.
     pub intended_ns: u64,
     /// Hash of the command, see [`command_hash`].
@@ -52,7 +52,7 @@ pub struct Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answered {
     /// To which request.
-    pub name: Name,
+    pub name: RequestId,
     /// When, ns on the client's clock.
     pub at_ns: u64,
     /// Number of the request among all that were handled on the instrument.
@@ -67,7 +67,7 @@ pub struct Answered {
 
 /// All that a session was told on an instrument until its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct Delivered {
     /// Session.
     pub session: UserId,
     /// Instrument.
@@ -77,7 +77,7 @@ pub struct Told {
     /// Hash of all of them, in order.
     pub events_hash: u64,
     /// Whether the network said that it does not know some of them any more.
-    pub is_broken: bool,
+    pub has_gap: bool,
 }
 
 /// A record of the log.
@@ -87,8 +87,8 @@ pub enum Record {
     Sent(Sent),
     /// Answered.
     Answered(Answered),
-    /// Told.
-    Told(Told),
+    /// Delivered.
+    Delivered(Delivered),
 }
 
 /// Hash of a command as it goes over the wire.
@@ -104,7 +104,7 @@ impl Record {
         let (kind, session, instrument) = match self {
             Record::Sent(Sent { name, .. }) => (1, name.session, name.instrument),
             Record::Answered(Answered { name, .. }) => (2, name.session, name.instrument),
-            Record::Told(told) => (3, told.session, told.instrument),
+            Record::Delivered(told) => (3, told.session, told.instrument),
         };
         out.push(kind);
         out.extend_from_slice(&session.to_le_bytes());
@@ -118,9 +118,9 @@ impl Record {
                 codec::put(out, &[answered.name.client_seq, at_ns, output_seq, events_hash]);
                 out.push(u8::from(answered.is_repeated) | u8::from(answered.is_forgotten) << 1);
             }
-            Record::Told(told) => {
+            Record::Delivered(told) => {
                 codec::put(out, &[told.events, told.events_hash]);
-                out.push(u8::from(told.is_broken));
+                out.push(u8::from(told.has_gap));
             }
         }
     }
@@ -137,10 +137,16 @@ impl Record {
             if flags > 1 {
                 return Err(Meaningless);
             }
-            let is_broken = flags == 1;
-            return Ok(Record::Told(Told { session, instrument, events, events_hash, is_broken }));
+            let has_gap = flags == 1;
+            return Ok(Record::Delivered(Delivered {
+                session,
+                instrument,
+                events,
+                events_hash,
+                has_gap,
+            }));
         }
-        let name = Name { instrument, session, client_seq: fields.u64()? };
+        let name = RequestId { instrument, session, client_seq: fields.u64()? };
         match kind {
             1 => Ok(Record::Sent(Sent {
                 name,
@@ -186,7 +192,7 @@ impl Log {
             let message = format!("the client log {} cannot be made: {error}", path.display());
             Failure::new(FailureKind::System, message)
         })?;
-        Ok(Log { file, bytes: MARK.to_vec() })
+        Ok(Log { file, bytes: FORMAT.to_vec() })
     }
 
     /// Adds a record.
@@ -214,7 +220,7 @@ impl Log {
 /// # Errors
 /// A sentence, if it is none, or is cut or damaged: half a log proves nothing.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, String> {
-    let rest = bytes.strip_prefix(MARK).ok_or("it is no client log of this version")?;
+    let rest = bytes.strip_prefix(FORMAT).ok_or("it is no client log of this version")?;
     let (mut fields, mut records) = (Fields(rest), vec![]);
     while !fields.0.is_empty() {
         let at = bytes.len() - fields.0.len();
@@ -234,7 +240,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("client-0.log");
         let mut log = Log::create(&path).unwrap();
-        let name = |client_seq| Name { instrument: 7, session: 9, client_seq };
+        let name = |client_seq| RequestId { instrument: 7, session: 9, client_seq };
         let records: Vec<Record> = (1..=40_000)
             .flat_map(|seq| {
                 let sent = Sent { name: name(seq), intended_ns: seq * 3, command_hash: !seq };
@@ -247,9 +253,9 @@ mod tests {
                     is_forgotten: seq % 3 == 0,
                 };
                 let (session, instrument, events_hash) = (9, 7, seq << 20);
-                let is_broken = seq % 5 == 0;
-                let told = Told { session, instrument, events: seq, events_hash, is_broken };
-                [Record::Sent(sent), Record::Answered(answered), Record::Told(told)]
+                let has_gap = seq % 5 == 0;
+                let told = Delivered { session, instrument, events: seq, events_hash, has_gap };
+                [Record::Sent(sent), Record::Answered(answered), Record::Delivered(told)]
             })
             .collect();
         records.iter().for_each(|record| log.add(record).unwrap());
@@ -264,7 +270,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_log_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut file = MARK.to_vec();
+            let mut file = FORMAT.to_vec();
             file.extend_from_slice(&bytes);
             let _ = parse(&file);
         }

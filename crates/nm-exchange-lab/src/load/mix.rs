@@ -12,7 +12,7 @@ use nm_model::exchange::OrderMix;
 use nm_stats::random::Random;
 
 use super::random::{Sizes, Zipf};
-use super::{Ask, Settings};
+use super::{OrderRequest, Settings};
 
 /// Orders that live on an instrument, about, once it has had some.
 const LIVING: usize = 100;
@@ -44,7 +44,7 @@ fn shares(mix: OrderMix) -> Shares {
 }
 
 /// The stream of a mix.
-pub struct Maker {
+pub struct OrderGenerator {
     random: Random,
     shares: Shares,
     instruments: Vec<Instrument>,
@@ -64,22 +64,22 @@ struct Instrument {
 }
 
 struct Known {
-    /// Place among the living.
+    /// Placement among the living.
     at: usize,
     order: NewOrder,
     left: Quantity,
 }
 
-impl Maker {
+impl OrderGenerator {
     /// The stream of some settings.
-    pub fn new(settings: &Settings) -> Maker {
+    pub fn new(settings: &Settings) -> OrderGenerator {
         let instrument = || Instrument {
             book: Book::new(),
             living: vec![],
             known: HashMap::new(),
             last: FIRST_PRICE,
         };
-        Maker {
+        OrderGenerator {
             random: Random::new(settings.seed),
             shares: shares(settings.mix),
             instruments: (0..settings.instruments.max(1)).map(|_| instrument()).collect(),
@@ -92,11 +92,11 @@ impl Maker {
     }
 
     /// The next request.
-    pub fn ask(&mut self) -> Ask {
+    pub fn ask(&mut self) -> OrderRequest {
         let instrument = self.popularity.draw(&mut self.random);
         let command = self.command(instrument as usize);
         self.instruments[instrument as usize].follow(&command);
-        Ask {
+        OrderRequest {
             session: user_of(&command),
             instrument,
             size_bytes: self.sizes.draw(&mut self.random),
@@ -116,7 +116,7 @@ impl Maker {
         if share < add + take {
             // The fuller the book, the more is taken, so that it keeps about its size.
             let depth = depth * (living / LIVING).max(1) as u64;
-            return Command::New(self.taking(instrument, depth, is_varied));
+            return Command::New(self.recorder(instrument, depth, is_varied));
         }
         let pick = self.random.below(living);
         let instrument = &self.instruments[instrument];
@@ -177,7 +177,7 @@ impl Maker {
     }
 
     /// An order that trades at once.
-    fn taking(&mut self, instrument: usize, depth: u64, is_varied: bool) -> NewOrder {
+    fn recorder(&mut self, instrument: usize, depth: u64, is_varied: bool) -> NewOrder {
         let order = self.resting(instrument);
         let last = self.instruments[instrument].last;
         let price = last + if order.side == Side::Buy { 100 } else { -100 };
@@ -252,8 +252,8 @@ impl Instrument {
 mod tests {
     use super::*;
 
-    fn stream(settings: &Settings, count: usize) -> Vec<Ask> {
-        let mut maker = Maker::new(settings);
+    fn stream(settings: &Settings, count: usize) -> Vec<OrderRequest> {
+        let mut maker = OrderGenerator::new(settings);
         (0..count).map(|_| maker.ask()).collect()
     }
 
@@ -265,7 +265,7 @@ mod tests {
             (OrderMix::Monterey, 50, 50, 0),
         ] {
             let settings = Settings { mix, instruments: 4, ..Settings::default() };
-            let mut maker = Maker::new(&settings);
+            let mut maker = OrderGenerator::new(&settings);
             let mut counts = [0usize; 4];
             for _ in 0..40_000 {
                 let immediate = [TimeInForce::ImmediateOrCancel, TimeInForce::FillOrKill];

@@ -27,7 +27,7 @@ pub use schedule::Arrivals;
 
 /// A request that a session is to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct OrderRequest {
     /// The session.
     pub session: UserId,
     /// Instrument.

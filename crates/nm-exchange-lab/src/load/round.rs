@@ -41,7 +41,7 @@ pub struct Round {
     pub hops: Vec<Hop>,
     /// Round trips by intended time since the start of the round.
     pub samples: Vec<Sample>,
-    /// Start of the round on the machine's clock, ns.
+    /// ReplayStart of the round on the machine's clock, ns.
     pub start_ns: u64,
 }
 
@@ -59,7 +59,7 @@ const NONE: u64 = u64::MAX;
 
 /// Takes the samples of a round as they come.
 #[derive(Debug, Clone)]
-pub struct Taking {
+pub struct RoundRecorder {
     start_ns: u64,
     /// Number of the first request of the round.
     first: u64,
@@ -70,11 +70,11 @@ pub struct Taking {
     answered: u64,
 }
 
-impl Taking {
+impl RoundRecorder {
     /// A round that starts at a time, of which `first` is the number of its first request. Makes
     /// room for about so many.
-    pub fn new(start_ns: u64, first: u64, about: usize) -> Taking {
-        Taking {
+    pub fn new(start_ns: u64, first: u64, about: usize) -> RoundRecorder {
+        RoundRecorder {
             start_ns,
             first,
             round_trips: Vec::with_capacity(about),
@@ -194,20 +194,20 @@ mod tests {
 
     #[test]
     fn a_round_counts_what_was_answered_and_what_was_not() {
-        let mut taking = Taking::new(1_000, 10, 4);
+        let mut recorder = RoundRecorder::new(1_000, 10, 4);
         for at in 0..4 {
-            taking.sent(1_000 + at * 100, 1_007 + at * 100);
+            recorder.sent(1_000 + at * 100, 1_007 + at * 100);
         }
-        taking.answered(9, 500, 3_000); // of the round before
-        taking.answered(14, 1_500, 3_000); // not sent yet
+        recorder.answered(9, 500, 3_000); // of the round before
+        recorder.answered(14, 1_500, 3_000); // not sent yet
         for (number, intended_ns) in [(12, 1_200), (10, 1_000), (13, 1_300)] {
-            taking.answered(number, intended_ns, intended_ns + 50);
+            recorder.answered(number, intended_ns, intended_ns + 50);
         }
         let stamps = [1_010, 1_020, 1_030, 1_040];
-        taking.stamped(1_000, stamps, 1_050);
-        taking.stamped(1_000, [1_010, 1_005, 1_030, 1_040], 1_050);
-        taking.stamped(1_000, [0; 4], 1_050);
-        let round = taking.finish(1e7);
+        recorder.stamped(1_000, stamps, 1_050);
+        recorder.stamped(1_000, [1_010, 1_005, 1_030, 1_040], 1_050);
+        recorder.stamped(1_000, [0; 4], 1_050);
+        let round = recorder.finish(1e7);
         assert_eq!((round.sent, round.answered, round.lost), (4, 3, 1));
         assert_eq!((round.latency.count, round.latency.lost), (Some(3), 1));
         assert_eq!((round.latency.mean_ns, round.lateness.mean_ns), (Some(50.0), Some(7.0)));

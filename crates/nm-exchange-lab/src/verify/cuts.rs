@@ -35,7 +35,7 @@ pub struct Batch {
 
 /// What one cell carried out from its first state on.
 #[derive(Debug, Clone, Default)]
-pub struct Life {
+pub struct Incarnation {
     /// The first state, a saved cell; none for empty books.
     pub start: Option<Vec<u8>>,
     /// Whether sessions may begin anywhere.
@@ -44,7 +44,7 @@ pub struct Life {
     pub batches: Vec<Batch>,
 }
 
-impl Life {
+impl Incarnation {
     /// The cell at its beginning.
     fn cell<M: Matching>(&self, saved: Option<&[u8]>) -> Result<Cell<M>, String> {
         let mut cell = saved.map_or_else(
@@ -56,14 +56,14 @@ impl Life {
     }
 
     /// The hash after the batches from a place on, carried out from a saved cell.
-    fn carried_on<M: Matching>(&self, saved: &[u8], from: usize) -> Result<u64, String> {
+    fn replayed_hash<M: Matching>(&self, saved: &[u8], from: usize) -> Result<u64, String> {
         let mut cell = self.cell::<M>(Some(saved))?;
-        self.batches[from..].iter().for_each(|batch| carry_out(&mut cell, batch));
+        self.batches[from..].iter().for_each(|batch| apply(&mut cell, batch));
         Ok(cell.hash())
     }
 }
 
-fn carry_out<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
+fn apply<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
     cell.begin(batch.index, batch.time_ns);
     for request in &batch.requests {
         cell.handle(request, |_| {});
@@ -76,14 +76,14 @@ fn carry_out<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
 /// A sentence, if the first state cannot be loaded.
 pub fn check(
     number: u16,
-    life: &Life,
+    life: &Incarnation,
     count: u32,
     random: &mut Random,
     findings: &mut Findings,
 ) -> Result<(), String> {
     let Some(last) = life.batches.last() else { return Ok(()) };
     let mut whole = life.cell::<book::Book>(life.start.as_deref())?;
-    life.batches.iter().for_each(|batch| carry_out(&mut whole, batch));
+    life.batches.iter().for_each(|batch| apply(&mut whole, batch));
     let expected = whole.hash();
     // A place is the number of batches before the cut.
     let mut places: Vec<usize> = (0..count).map(|_| random.below(life.batches.len())).collect();
@@ -91,15 +91,15 @@ pub fn check(
     let mut cell = life.cell::<book::Book>(life.start.as_deref())?;
     let mut done = 0;
     for (number_of_cut, place) in places.iter().copied().enumerate() {
-        life.batches[done..place].iter().for_each(|batch| carry_out(&mut cell, batch));
+        life.batches[done..place].iter().for_each(|batch| apply(&mut cell, batch));
         // What goes on meanwhile is what lies before the next cut.
         let next = places.get(number_of_cut + 1).copied().unwrap_or(life.batches.len());
         let (saved, meanwhile) = snapshot(&mut cell, &life.batches[place..next], random);
         done = place + meanwhile;
         findings.cuts += 1;
         let (by, hash) = match number_of_cut % 2 {
-            0 => ("fast", life.carried_on::<book::Book>(&saved, place)),
-            _ => ("plain", life.carried_on::<ReferenceBook>(&saved, place)),
+            0 => ("fast", life.replayed_hash::<book::Book>(&saved, place)),
+            _ => ("plain", life.replayed_hash::<ReferenceBook>(&saved, place)),
         };
         let hash = hash.map(|hash| format!("{hash:016x}")).unwrap_or_else(|why| why);
         if hash != format!("{expected:016x}") {
@@ -122,7 +122,7 @@ fn snapshot(cell: &mut Cell<book::Book>, next: &[Batch], random: &mut Random) ->
     let (mut meanwhile, at_once) = (0, 1 + random.below(16));
     loop {
         if let Some(batch) = next.get(meanwhile) {
-            carry_out(cell, batch);
+            apply(cell, batch);
             meanwhile += 1;
         }
         for _ in 0..at_once {

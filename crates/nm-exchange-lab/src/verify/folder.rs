@@ -49,7 +49,7 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
     findings.durability = network.durability;
     let mut clients = clients(path)?;
     let mut random = Random::new(cuts.seed);
-    let (mut executed, mut replayed, mut forgot) = (vec![], HashMap::new(), vec![]);
+    let (mut executed, mut replayed, mut lost_state) = (vec![], HashMap::new(), vec![]);
     for cell in 0..network.mediator.len() as u16 {
         let journals = journals(path, &network, cell)?;
         findings.journals += journals.len() as u64;
@@ -59,7 +59,7 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
             let message = format!("there is no journal of cell {cell} below {}", path.display());
             return Err(bad(message).hint("run the exchange with --record"));
         }
-        let chain = Chain::new(&network, cell, &journals, &mut findings);
+        let chain = MergedLog::new(&network, cell, &journals, &mut findings);
         let mut replay = Replay::new(cell, network.durability, cuts.count > 0);
         if let Some(start) = &chain.start {
             let who = &journals[start.of].name;
@@ -68,29 +68,29 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
                  requests it is known that they were carried out, not with what result",
                 start.index
             ));
-            replay.begin_with(start.state.clone()).map_err(bad)?;
-            clients.begin_with(of_cell, |instrument, session| {
+            replay.restore(start.state.clone()).map_err(bad)?;
+            clients.restore(of_cell, |instrument, session| {
                 replay.last_request_seq(instrument, session)
             });
         }
         chain.replay(&journals, &mut replay, &mut findings)?;
         chain.copies(&replay, &clients, &mut findings);
-        if replay.has_forgotten() {
+        if replay.lost_state() {
             findings.notes.push(format!(
                 "the mediator of cell {cell} ended and began again with empty books: without \
                  replicas, nothing was promised beyond that"
             ));
-            forgot.push(cell);
+            lost_state.push(cell);
         }
         executed.append(&mut replay.executed);
         replayed.extend(std::mem::take(&mut replay.told));
-        for life in replay.into_lives() {
+        for life in replay.into_incarnations() {
             cuts::check(cell, &life, cuts.count, &mut random, &mut findings).map_err(bad)?;
         }
     }
-    let excused = |instrument| forgot.contains(&network.cell_of(instrument));
-    judge(&executed, &clients, excused, &mut findings);
-    told(&replayed, &clients, excused, &mut findings);
+    let not_guaranteed = |instrument| lost_state.contains(&network.cell_of(instrument));
+    judge(&executed, &clients, not_guaranteed, &mut findings);
+    told(&replayed, &clients, not_guaranteed, &mut findings);
     Ok(findings)
 }
 
@@ -125,7 +125,7 @@ fn clients(path: &Path) -> Result<Clients, Failure> {
 }
 
 /// The journals of a cell, those of its replicas in order.
-fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<Written>, Failure> {
+fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<RecordedJournal>, Failure> {
     let there = network.data.iter().find(|data| data.is_dir()).cloned();
     let data = there.unwrap_or_else(|| path.join("data"));
     let mut journals = vec![];
@@ -136,7 +136,7 @@ fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<Written>, F
     for (role, index) in replicas {
         let folder = data.join(format!("{role}-{index}")).join(format!("cell-{cell}"));
         if folder.is_dir() {
-            let written = Written::read(folder, format!("{role} {index}"))?;
+            let written = RecordedJournal::read(folder, format!("{role} {index}"))?;
             journals.extend((!written.marks.is_empty()).then_some(written));
         }
     }
@@ -145,7 +145,7 @@ fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<Written>, F
 
 /// What stands at one index of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
+struct RecordSummary {
     term: u64,
     kind: journal::RecordKind,
     /// Length and CRC-32C of its content.
@@ -154,11 +154,11 @@ struct Mark {
 
 /// A journal without its contents.
 #[derive(Debug)]
-struct Written {
+struct RecordedJournal {
     folder: PathBuf,
     name: String,
     first: u64,
-    marks: Vec<Mark>,
+    marks: Vec<RecordSummary>,
     /// States that the replica wrote down, its last snapshot among them: after which batch, and the
     /// hash.
     states: Vec<(u64, u64)>,
@@ -166,8 +166,8 @@ struct Written {
     snapshot: Option<(u64, Vec<u8>)>,
 }
 
-impl Written {
-    fn read(folder: PathBuf, name: String) -> Result<Written, Failure> {
+impl RecordedJournal {
+    fn read(folder: PathBuf, name: String) -> Result<RecordedJournal, Failure> {
         let mut reader = Reader::open(&folder)?;
         let (mut first, mut marks) = (0, vec![]);
         while let Some(record) = reader.next_record()? {
@@ -175,7 +175,7 @@ impl Written {
                 first = record.index;
             }
             let digest = (record.bytes.len(), nm_codec::crc32c(&record.bytes));
-            marks.push(Mark { term: record.term, kind: record.kind, digest });
+            marks.push(RecordSummary { term: record.term, kind: record.kind, digest });
         }
         let mut states = hashes::read(&folder)?;
         let snapshot = nm_replica::saved_snapshot(&folder)?;
@@ -183,7 +183,7 @@ impl Written {
             let index = Cell::<Book>::load(state).map_err(|why| unreadable(&folder, why))?.index();
             states.push((index, fnv1a(state)));
         }
-        Ok(Written { folder, name, first, marks, states, snapshot })
+        Ok(RecordedJournal { folder, name, first, marks, states, snapshot })
     }
 
     /// Index of the last record.
@@ -191,31 +191,31 @@ impl Written {
         self.first + self.marks.len() as u64 - 1
     }
 
-    fn mark(&self, index: u64) -> Option<&Mark> {
+    fn mark(&self, index: u64) -> Option<&RecordSummary> {
         self.marks.get(usize::try_from(index.checked_sub(self.first)?).ok()?)
     }
 
-    fn batch(&self, index: u64) -> Option<&Mark> {
+    fn batch(&self, index: u64) -> Option<&RecordSummary> {
         self.mark(index).filter(|mark| mark.kind == journal::RecordKind::Batch)
     }
 }
 
 /// Which journal has the batch at each index, and how many have it.
 #[derive(Debug)]
-struct Chain {
+struct MergedLog {
     first: u64,
     /// Journal of each batch; none where there is no batch.
     of: Vec<Option<usize>>,
     copies: Vec<usize>,
     /// Copies that were promised; zero if that cannot be judged.
-    promised: usize,
+    required_copies: usize,
     /// Where the replay begins, if that is not the beginning.
-    start: Option<Start>,
+    start: Option<ReplayStart>,
 }
 
 /// A state that stands for everything before it.
 #[derive(Debug)]
-struct Start {
+struct ReplayStart {
     /// Whose snapshot it is.
     of: usize,
     /// Index of the last record that it stands for.
@@ -224,20 +224,25 @@ struct Start {
     state: Vec<u8>,
 }
 
-impl Start {
+impl ReplayStart {
     /// The earliest snapshot from which journals that begin at `first` go on without a gap.
-    fn before(first: u64, journals: &[Written]) -> Option<Start> {
+    fn before(first: u64, journals: &[RecordedJournal]) -> Option<ReplayStart> {
         let snapshots = journals.iter().enumerate().filter_map(|(of, journal)| {
             let (index, state) = journal.snapshot.as_ref()?;
             (*index + 1 >= first).then_some((*index, of, state))
         });
         let (index, of, state) = snapshots.min_by_key(|(index, of, _)| (*index, *of))?;
-        Some(Start { of, index, state: state.clone() })
+        Some(ReplayStart { of, index, state: state.clone() })
     }
 }
 
-impl Chain {
-    fn new(network: &Network, cell: u16, journals: &[Written], findings: &mut Findings) -> Chain {
+impl MergedLog {
+    fn new(
+        network: &Network,
+        cell: u16,
+        journals: &[RecordedJournal],
+        findings: &mut Findings,
+    ) -> MergedLog {
         // The journal that would win an election holds everything that was ever committed.
         let best = (0..journals.len()).max_by_key(|at| {
             let journal = &journals[*at];
@@ -247,10 +252,10 @@ impl Chain {
         let first = journals.iter().map(|journal| journal.first).min().unwrap_or(1);
         let last = match best {
             Some(best) if is_raft => journals[best].last(),
-            _ => journals.iter().map(Written::last).max().unwrap_or(0),
+            _ => journals.iter().map(RecordedJournal::last).max().unwrap_or(0),
         };
-        let start = (first > 1).then(|| Start::before(first, journals)).flatten();
-        let mut chain = Chain { first, of: vec![], copies: vec![], promised: 0, start };
+        let start = (first > 1).then(|| ReplayStart::before(first, journals)).flatten();
+        let mut chain = MergedLog { first, of: vec![], copies: vec![], required_copies: 0, start };
         for index in first..=last {
             let holder = match best {
                 Some(best) if is_raft && journals[best].mark(index).is_some() => {
@@ -259,10 +264,11 @@ impl Chain {
                 _ => (0..journals.len()).find(|at| journals[*at].batch(index).is_some()),
             };
             let mark = holder.and_then(|at| journals[at].batch(index));
-            let holds = |journal: &&Written| index < journal.first || journal.batch(index) == mark;
+            let holds =
+                |journal: &&RecordedJournal| index < journal.first || journal.batch(index) == mark;
             chain.copies.push(journals.iter().filter(holds).count());
             chain.of.push(holder);
-            let is_missing = |journal: &Written| {
+            let is_missing = |journal: &RecordedJournal| {
                 journal.mark(index).is_none_or(|mark| mark.kind == journal::RecordKind::Missed)
             };
             if journals.iter().all(is_missing) {
@@ -273,7 +279,7 @@ impl Chain {
         }
         let voters = network.replicas(cell).len();
         if is_raft && journals.len() == voters {
-            chain.promised = voters / 2 + 1;
+            chain.required_copies = voters / 2 + 1;
         }
         chain.agreement(cell, journals, is_raft, findings);
         if first > 1 && chain.start.is_none() {
@@ -288,7 +294,13 @@ impl Chain {
     }
 
     /// Replicas may differ only at the end of a journal, in what was never committed.
-    fn agreement(&self, cell: u16, journals: &[Written], is_raft: bool, findings: &mut Findings) {
+    fn agreement(
+        &self,
+        cell: u16,
+        journals: &[RecordedJournal],
+        is_raft: bool,
+        findings: &mut Findings,
+    ) {
         for journal in journals {
             let mut differs = None;
             for (index, holder) in (self.first..).zip(&self.of) {
@@ -300,8 +312,8 @@ impl Chain {
                 if own != theirs {
                     differs = Some(index);
                 }
-                let is_broken = if is_raft { own == theirs } else { own != theirs };
-                if let Some(at) = differs.filter(|_| is_broken) {
+                let has_gap = if is_raft { own == theirs } else { own != theirs };
+                if let Some(at) = differs.filter(|_| has_gap) {
                     let name = &journal.name;
                     findings.add(Violation::Diverged, || {
                         format!("cell {cell}: {name} has another batch {at} than the others")
@@ -314,7 +326,7 @@ impl Chain {
 
     fn replay(
         &self,
-        journals: &[Written],
+        journals: &[RecordedJournal],
         replay: &mut Replay,
         findings: &mut Findings,
     ) -> Result<(), Failure> {
@@ -359,10 +371,10 @@ impl Chain {
     fn copies(&self, replay: &Replay, clients: &Clients, findings: &mut Findings) {
         for one in &replay.executed {
             let copies = self.copies[(one.index - self.first) as usize];
-            if copies < self.promised && clients.knows(&one.name) {
+            if copies < self.required_copies && clients.knows(&one.name) {
                 findings.add(Violation::TooFewCopies, || {
-                    let (name, index, promised) = (one.name, one.index, self.promised);
-                    format!("{name} in batch {index} is on {copies} disks of {promised} promised")
+                    let (name, index, required_copies) = (one.name, one.index, self.required_copies);
+                    format!("{name} in batch {index} is on {copies} disks, required are {required_copies}")
                 });
             }
         }

@@ -9,7 +9,7 @@ use nm_codec::FNV1A;
 use nm_exchange::network::Durability;
 use serde::Serialize;
 
-use crate::load::log::{Answered, Name, Record, Told};
+use crate::load::log::{Answered, Delivered, Record, RequestId};
 
 /// Violations that are told in full, of each kind.
 const EXAMPLES_MAX: usize = 10;
@@ -38,7 +38,7 @@ pub enum Violation {
     /// Replicas have different batches at one place, and agree again after it.
     Diverged,
     /// A session was never told something that happened to its own orders, such as a fill.
-    Untold,
+    NotDelivered,
 }
 
 impl fmt::Display for Violation {
@@ -53,7 +53,7 @@ impl fmt::Display for Violation {
             Violation::HashDiffers => "hash differs",
             Violation::TooFewCopies => "too few copies",
             Violation::Diverged => "diverged",
-            Violation::Untold => "untold",
+            Violation::NotDelivered => "not delivered",
         })
     }
 }
@@ -62,7 +62,7 @@ impl fmt::Display for Violation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Executed {
     /// Which.
-    pub name: Name,
+    pub name: RequestId,
     /// Its number among all that were handled on the instrument.
     pub output_seq: u64,
     /// Hash of the events that it caused.
@@ -101,7 +101,7 @@ pub struct Findings {
     /// How many of each kind.
     pub violations: BTreeMap<Violation, u64>,
     /// Violations that the chosen durability does not exclude: a mediator died that kept nothing.
-    pub not_promised: BTreeMap<Violation, u64>,
+    pub not_guaranteed: BTreeMap<Violation, u64>,
     /// Some of them in words.
     pub sentences: Vec<String>,
     /// What is to be known beside.
@@ -127,11 +127,11 @@ impl Findings {
         self.tell(violation, sentence);
     }
 
-    fn add_if(&mut self, is_promised: bool, violation: Violation, say: impl FnOnce() -> String) {
-        if is_promised {
+    fn add_if(&mut self, is_guaranteed: bool, violation: Violation, say: impl FnOnce() -> String) {
+        if is_guaranteed {
             self.add(violation, say);
         } else {
-            *self.not_promised.entry(violation).or_default() += 1;
+            *self.not_guaranteed.entry(violation).or_default() += 1;
         }
     }
 
@@ -144,9 +144,9 @@ impl Findings {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Name { instrument, session, client_seq } = self;
+        let RequestId { instrument, session, client_seq } = self;
         write!(f, "request {client_seq} of session {session} on instrument {instrument}")
     }
 }
@@ -156,8 +156,8 @@ impl fmt::Display for Name {
 pub struct Clients {
     /// Requests by session and instrument in the order sent, with the hash of the command.
     sent: HashMap<(InstrumentId, UserId), Vec<(u64, u64)>>,
-    answered: HashMap<Name, Vec<Answered>>,
-    told: Vec<Told>,
+    answered: HashMap<RequestId, Vec<Answered>>,
+    told: Vec<Delivered>,
     count: u64,
     /// Number of the last request that a snapshot has, of instruments that begin with one.
     begun: HashMap<(InstrumentId, UserId), u64>,
@@ -169,7 +169,7 @@ impl Clients {
         for record in records {
             match record {
                 Record::Sent(sent) => {
-                    let Name { instrument, session, client_seq } = sent.name;
+                    let RequestId { instrument, session, client_seq } = sent.name;
                     let pair = self.sent.entry((instrument, session)).or_default();
                     pair.push((client_seq, sent.command_hash));
                     self.count += 1;
@@ -177,13 +177,13 @@ impl Clients {
                 Record::Answered(answered) => {
                     self.answered.entry(answered.name).or_default().push(*answered);
                 }
-                Record::Told(told) => self.told.push(*told),
+                Record::Delivered(told) => self.told.push(*told),
             }
         }
     }
 
     /// Whether a client has a reply to a request.
-    pub fn knows(&self, name: &Name) -> bool {
+    pub fn knows(&self, name: &RequestId) -> bool {
         self.answered.contains_key(name)
     }
 
@@ -194,7 +194,7 @@ impl Clients {
 
     /// Instruments of a cell begin with a snapshot, in which `last_request_seq` is the number of a session's
     /// last request.
-    pub fn begin_with(
+    pub fn restore(
         &mut self,
         is_of_cell: impl Fn(InstrumentId) -> bool,
         last_request_seq: impl Fn(InstrumentId, UserId) -> u64,
@@ -206,39 +206,39 @@ impl Clients {
     }
 
     /// Whether a snapshot stands for a request.
-    fn is_begun(&self, name: &Name) -> bool {
+    fn is_begun(&self, name: &RequestId) -> bool {
         self.begun
             .get(&(name.instrument, name.session))
             .is_some_and(|last| name.client_seq <= *last)
     }
 
-    fn command_of(&self, name: &Name) -> Option<u64> {
+    fn command_of(&self, name: &RequestId) -> Option<u64> {
         let pair = self.sent.get(&(name.instrument, name.session))?;
         let at = pair.binary_search_by_key(&name.client_seq, |(seq, _)| *seq).ok()?;
         Some(pair[at].1)
     }
 }
 
-/// Holds what was carried out, cell by cell and in order, against what clients know. `excused`:
+/// Holds what was carried out, cell by cell and in order, against what clients know. `not_guaranteed`:
 /// whether an instrument's mediator lost its books, which its durability allows.
 pub fn judge(
     executed: &[Executed],
     clients: &Clients,
-    excused: impl Fn(InstrumentId) -> bool,
+    not_guaranteed: impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
     findings.sent += clients.count;
     findings.answered += clients.answered.len() as u64;
     findings.executed += executed.len() as u64;
-    let mut done: HashMap<Name, Vec<&Executed>> = HashMap::with_capacity(executed.len());
+    let mut done: HashMap<RequestId, Vec<&Executed>> = HashMap::with_capacity(executed.len());
     for one in executed {
         done.entry(one.name).or_default().push(one);
     }
     numbers(executed, clients, findings);
-    order(executed, clients, &excused, findings);
+    order(executed, clients, &not_guaranteed, findings);
     for (name, times) in &done {
         if times.len() > 1 {
-            findings.add_if(!excused(name.instrument), Violation::Twice, || {
+            findings.add_if(!not_guaranteed(name.instrument), Violation::Twice, || {
                 let places: Vec<String> =
                     times.iter().map(|one| format!("batch {}", one.index)).collect();
                 format!("{name} was carried out in {}", places.join(" and in "))
@@ -251,7 +251,7 @@ pub fn judge(
         }
         findings.unanswered_executed += u64::from(!clients.answered.contains_key(name));
     }
-    let mut answered: Vec<(&Name, &Vec<Answered>)> = clients.answered.iter().collect();
+    let mut answered: Vec<(&RequestId, &Vec<Answered>)> = clients.answered.iter().collect();
     answered.sort_by_key(|(name, _)| **name);
     for (name, replies) in answered {
         let times = done.get(name).map_or(&[][..], Vec::as_slice);
@@ -259,21 +259,21 @@ pub fn judge(
             findings.in_snapshots += 1;
             continue;
         }
-        replied(name, replies, times, !excused(name.instrument), findings);
+        replied(name, replies, times, !not_guaranteed(name.instrument), findings);
     }
 }
 
 /// The replies to one request beside what was carried out of it.
 fn replied(
-    name: &Name,
+    name: &RequestId,
     replies: &[Answered],
     times: &[&Executed],
-    is_promised: bool,
+    is_guaranteed: bool,
     findings: &mut Findings,
 ) {
     if times.is_empty() {
         let at = replies[0].output_seq;
-        findings.add_if(is_promised, Violation::Lost, || {
+        findings.add_if(is_guaranteed, Violation::Lost, || {
             format!("{name} was answered as number {at} of its instrument, and no journal has it")
         });
     }
@@ -281,7 +281,7 @@ fn replied(
     let mut known = replies.iter().filter(|reply| !reply.is_forgotten);
     let Some(first) = known.next() else { return };
     if let Some(other) = known.clone().find(|reply| told(reply) != told(first)) {
-        findings.add_if(is_promised, Violation::Twice, || {
+        findings.add_if(is_guaranteed, Violation::Twice, || {
             format!(
                 "{name} was answered as number {} and as number {} of its instrument",
                 first.output_seq, other.output_seq
@@ -292,7 +292,7 @@ fn replied(
         !times.iter().any(|one| told(reply) == (one.output_seq, one.events_hash))
     };
     if let (Some(one), true) = (times.first(), is_wrong(first) || known.any(is_wrong)) {
-        findings.add_if(is_promised, Violation::WrongResult, || {
+        findings.add_if(is_guaranteed, Violation::WrongResult, || {
             format!(
                 "{name} was answered as number {} with events {:016x}, and its replay is number {} \
                  with events {:016x}",
@@ -307,19 +307,19 @@ fn replied(
 pub fn told(
     replayed: &HashMap<(InstrumentId, UserId), (u64, u64)>,
     clients: &Clients,
-    excused: impl Fn(InstrumentId) -> bool,
+    not_guaranteed: impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
     for told in &clients.told {
-        let Told { session, instrument, events, events_hash, is_broken } = *told;
+        let Delivered { session, instrument, events, events_hash, has_gap } = *told;
         let (there, hash) = replayed.get(&(instrument, session)).copied().unwrap_or((0, FNV1A));
         let violation = match events.cmp(&there) {
-            _ if is_broken => Violation::Untold,
-            Ordering::Less => Violation::Untold,
+            _ if has_gap => Violation::NotDelivered,
+            Ordering::Less => Violation::NotDelivered,
             Ordering::Equal if events_hash == hash => continue,
             _ => Violation::WrongResult,
         };
-        findings.add_if(!excused(instrument), violation, || {
+        findings.add_if(!not_guaranteed(instrument), violation, || {
             format!(
                 "session {session} was told {events} events on instrument {instrument} with hash \
                  {events_hash:016x}, and its replay has {there} with {hash:016x}"
@@ -350,12 +350,12 @@ fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     }
 }
 
-/// What a session asks on an instrument is carried out in the order in which it was sent, without
+/// What a session requests on an instrument is carried out in the order in which it was sent, without
 /// leaving any out.
 fn order(
     executed: &[Executed],
     clients: &Clients,
-    excused: &impl Fn(InstrumentId) -> bool,
+    not_guaranteed: &impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
     let mut places: HashMap<(InstrumentId, UserId), usize> = HashMap::new();
@@ -371,7 +371,7 @@ fn order(
         };
         if found != *place {
             let expected = sent.get(*place).map_or(0, |(seq, _)| *seq);
-            findings.add_if(!excused(name.instrument), Violation::OutOfOrder, || {
+            findings.add_if(!not_guaranteed(name.instrument), Violation::OutOfOrder, || {
                 format!("batch {} has {name} where request {expected} is due", one.index)
             });
         }
@@ -390,7 +390,7 @@ mod tests {
         let mut output_seqs = [0; 2];
         for number in 0..120u64 {
             let (session, instrument) = (1 + (number % 3) as u32, (number / 3 % 2) as u32);
-            let name = Name { instrument, session, client_seq: number / 3 + 1 };
+            let name = RequestId { instrument, session, client_seq: number / 3 + 1 };
             output_seqs[instrument as usize] += 1;
             let output_seq = output_seqs[instrument as usize];
             let (events_hash, command_hash) = (number * 31, number * 17);
@@ -516,7 +516,7 @@ mod tests {
         let findings = judged(&executed, &records);
         assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
         executed[50].command_hash ^= 1;
-        let name = Name { instrument: 5, session: 5, client_seq: 1 };
+        let name = RequestId { instrument: 5, session: 5, client_seq: 1 };
         executed.push(Executed { name, output_seq: 1, ..executed[0] });
         let findings = judged(&executed, &records);
         assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
@@ -526,21 +526,21 @@ mod tests {
     fn a_session_that_was_not_told_is_found() {
         let (executed, mut records) = world();
         let replayed = HashMap::from([((0, 1), (5, 55)), ((1, 1), (7, 77))]);
-        let say = |instrument, events, events_hash, is_broken| {
-            Record::Told(Told { session: 1, instrument, events, events_hash, is_broken })
+        let say = |instrument, events, events_hash, has_gap| {
+            Record::Delivered(Delivered { session: 1, instrument, events, events_hash, has_gap })
         };
-        let judged = |records: &[Record], is_excused: bool| {
+        let judged = |records: &[Record], is_guaranteed_not: bool| {
             let (mut clients, mut findings) = (Clients::default(), Findings::default());
             clients.take(records);
             judge(&executed, &clients, |_| false, &mut findings);
-            told(&replayed, &clients, |_| is_excused, &mut findings);
+            told(&replayed, &clients, |_| is_guaranteed_not, &mut findings);
             findings
         };
         records.extend([say(0, 5, 55, false), say(1, 7, 77, false), say(2, 0, FNV1A, false)]);
         assert!(judged(&records, false).is_clean());
         for (record, violation) in [
-            (say(0, 4, 55, false), Violation::Untold),
-            (say(0, 5, 55, true), Violation::Untold),
+            (say(0, 4, 55, false), Violation::NotDelivered),
+            (say(0, 5, 55, true), Violation::NotDelivered),
             (say(0, 6, 55, false), Violation::WrongResult),
             (say(0, 5, 56, false), Violation::WrongResult),
         ] {
@@ -549,7 +549,7 @@ mod tests {
             assert_eq!(findings.violations, BTreeMap::from([(violation, 1)]));
             assert!(findings.sentences[0].contains("session 1 was told"), "{findings:?}");
             let findings = judged(&all, true);
-            assert_eq!(findings.not_promised, BTreeMap::from([(violation, 1)]));
+            assert_eq!(findings.not_guaranteed, BTreeMap::from([(violation, 1)]));
         }
     }
 
@@ -564,7 +564,7 @@ mod tests {
         clients.take(&records);
         judge(&executed, &clients, |instrument| instrument == 0, &mut findings);
         assert!(findings.is_clean(), "{findings:?}");
-        assert_eq!(findings.not_promised[&Violation::Lost], 30);
+        assert_eq!(findings.not_guaranteed[&Violation::Lost], 30);
         assert!(!judged(&executed, &records).is_clean());
     }
 }

@@ -11,9 +11,9 @@ use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled, Request, event_recipients};
 use nm_exchange::network::Durability;
 
-use crate::load::log::Name;
+use crate::load::log::RequestId;
 
-use super::cuts::{Batch, Life};
+use super::cuts::{Batch, Incarnation};
 use super::judge::{Executed, Findings, Violation};
 
 /// A cell that is replayed.
@@ -26,7 +26,7 @@ pub struct Replay {
     fast: Cell<book::Book>,
     term: Option<u64>,
     /// Lives so far, the one at hand last; their batches only if they are kept.
-    lives: Vec<Life>,
+    incarnations: Vec<Incarnation>,
     keeps_batches: bool,
     /// What was carried out, in order.
     pub executed: Vec<Executed>,
@@ -43,23 +43,38 @@ impl Replay {
         let (mut plain, mut fast) = (Cell::default(), Cell::default());
         (plain.accepts_unknown_sessions, fast.accepts_unknown_sessions) =
             (accepts_unknown_sessions, accepts_unknown_sessions);
-        let lives = vec![Life { accepts_unknown_sessions, ..Life::default() }];
+        let incarnations = vec![Incarnation { accepts_unknown_sessions, ..Incarnation::default() }];
         let (term, executed, told, code) = Default::default();
-        Replay { cell, is_kept, plain, fast, term, lives, keeps_batches, executed, told, code }
+        Replay {
+            cell,
+            is_kept,
+            plain,
+            fast,
+            term,
+            incarnations,
+            keeps_batches,
+            executed,
+            told,
+            code,
+        }
     }
 
     /// Begins with a saved cell instead.
     ///
     /// # Errors
     /// A sentence, if it is none.
-    pub fn begin_with(&mut self, saved: Vec<u8>) -> Result<(), String> {
+    pub fn restore(&mut self, saved: Vec<u8>) -> Result<(), String> {
         let accepts_unknown_sessions = self.plain.accepts_unknown_sessions;
         let damaged = |error: nm_exchange::cell::CellLoadError| error.to_string();
         self.plain = Cell::load(&saved).map_err(damaged)?;
         self.fast = Cell::load(&saved).map_err(damaged)?;
         (self.plain.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
             (accepts_unknown_sessions, accepts_unknown_sessions);
-        self.lives = vec![Life { start: Some(saved), accepts_unknown_sessions, ..Life::default() }];
+        self.incarnations = vec![Incarnation {
+            start: Some(saved),
+            accepts_unknown_sessions,
+            ..Incarnation::default()
+        }];
         Ok(())
     }
 
@@ -79,13 +94,13 @@ impl Replay {
     }
 
     /// Whether books were lost on the way.
-    pub fn has_forgotten(&self) -> bool {
-        self.lives.len() > 1
+    pub fn lost_state(&self) -> bool {
+        self.incarnations.len() > 1
     }
 
     /// What each life of the cell carried out, if that was to be kept.
-    pub fn into_lives(self) -> Vec<Life> {
-        self.lives
+    pub fn into_incarnations(self) -> Vec<Incarnation> {
+        self.incarnations
     }
 
     /// Carries a batch out.
@@ -103,7 +118,8 @@ impl Replay {
             (self.plain, self.fast) = (Cell::default(), Cell::default());
             (self.plain.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
                 (true, true);
-            self.lives.push(Life { accepts_unknown_sessions: true, ..Life::default() });
+            self.incarnations
+                .push(Incarnation { accepts_unknown_sessions: true, ..Incarnation::default() });
         }
         self.term = Some(term);
         let (time_ns, frames) = batch::decode(bytes).map_err(unreadable)?;
@@ -132,7 +148,7 @@ impl Replay {
                 requests.push(request);
             }
             let Request { instrument, session, client_seq, .. } = request;
-            let name = Name { instrument, session, client_seq };
+            let name = RequestId { instrument, session, client_seq };
             if handled != fast {
                 findings.add(Violation::HashDiffers, || {
                     format!("{name} in batch {index}: plain book {handled:?}, fast book {fast:?}")
@@ -145,11 +161,11 @@ impl Replay {
                     events_hash: outcome.events_hash,
                     command_hash: fnv1a(frame.body),
                     index,
-                    life: self.lives.len() as u64,
+                    life: self.incarnations.len() as u64,
                 });
             }
         }
-        if let Some(life) = self.lives.last_mut().filter(|_| self.keeps_batches) {
+        if let Some(life) = self.incarnations.last_mut().filter(|_| self.keeps_batches) {
             life.batches.push(Batch { index, time_ns, requests });
         }
         Ok(())

@@ -141,7 +141,7 @@ fn nobody_misses_a_fill_when_links_break_again_and_again() {
     let cuts: u64 = cutters.iter().map(|cutter| cutter.cuts()).sum();
     assert!(cuts > 20, "{cuts} cuts");
     let findings = load.prove(ring);
-    assert!(findings.not_promised.is_empty(), "{findings:?}");
+    assert!(findings.not_guaranteed.is_empty(), "{findings:?}");
 }
 
 #[test]
@@ -155,6 +155,6 @@ fn nobody_misses_a_fill_when_those_who_tell_it_die() {
             die_together(&mut ring, &mut load, &[node]);
         }
         let findings = load.prove(ring);
-        assert!(findings.not_promised.is_empty(), "{findings:?}");
+        assert!(findings.not_guaranteed.is_empty(), "{findings:?}");
     }
 }

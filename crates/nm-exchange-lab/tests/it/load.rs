@@ -16,8 +16,8 @@ use nm_exchange::wire::{self, FrameKind, Header};
 use nm_exchange_lab::load::clients::Clients;
 use nm_exchange_lab::load::flow::Flow;
 use nm_exchange_lab::load::log::{self, Record};
-use nm_exchange_lab::load::mix::Maker;
-use nm_exchange_lab::load::round::{Round, Taking, stall_figures};
+use nm_exchange_lab::load::mix::OrderGenerator;
+use nm_exchange_lab::load::round::{Round, RoundRecorder, stall_figures};
 use nm_exchange_lab::load::schedule::Schedule;
 use nm_exchange_lab::load::{Arrivals, Generator, Pace, Settings, Sizes, Stall};
 use nm_model::exchange::OrderMix;
@@ -43,9 +43,9 @@ impl Pause {
 fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Round {
     let sizes = Sizes::new(200, 200, 200).unwrap();
     let settings = Settings { sizes, ..Settings::default() };
-    let mut maker = Maker::new(&settings);
+    let mut maker = OrderGenerator::new(&settings);
     let mut clients = Clients::new(settings.sessions, settings.instruments, 1, false);
-    let mut taking = Taking::new(0, 0, 0);
+    let mut recorder = RoundRecorder::new(0, 0, 0);
     let mut replies: VecDeque<(u64, Header)> = VecDeque::new();
     let end_ns = (pace.seconds * 1e9) as u64;
     let times = Schedule::new(pace.arrivals, pace.rate_per_s, Random::new(9));
@@ -57,10 +57,10 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
             let seen_ns = generator.after(came_ns);
             let (reply, _) = clients.receive(&header, &[0; 8], seen_ns, &mut wire_bytes);
             let reply = reply.unwrap();
-            taking.answered(reply.number, reply.intended_ns, seen_ns);
+            recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
         clients.ask(&maker.ask(), at_ns, &mut wire_bytes).unwrap();
-        taking.sent(at_ns, now_ns);
+        recorder.sent(at_ns, now_ns);
         let mut rest = &wire_bytes[..];
         while let Some(frame) = wire::read(rest).unwrap() {
             let came_ns = network.after(now_ns + trip_ns / 2) + trip_ns / 2;
@@ -73,10 +73,10 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
     for (came_ns, header) in replies {
         let seen_ns = generator.after(came_ns);
         if let (Some(reply), _) = clients.receive(&header, &[0; 8], seen_ns, &mut wire_bytes) {
-            taking.answered(reply.number, reply.intended_ns, seen_ns);
+            recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
     }
-    taking.finish(pace.rate_per_s)
+    recorder.finish(pace.rate_per_s)
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn pace() -> Pace {
 fn counts(path: &Path) -> (usize, usize) {
     let records = log::parse(&std::fs::read(path).unwrap()).unwrap();
     let sent = records.iter().filter(|record| matches!(record, Record::Sent(_))).count();
-    let told = records.iter().filter(|record| matches!(record, Record::Told(_))).count();
+    let told = records.iter().filter(|record| matches!(record, Record::Delivered(_))).count();
     (sent, records.len() - sent - told)
 }
 
@@ -230,10 +230,10 @@ fn a_flow_that_was_recorded_is_asked_again() {
     };
     let first = run("a", None, 5, 4_000.0);
     let flow = Flow::read(&recorded).unwrap();
-    assert_eq!(flow.asks.len() as u64, first.sent);
+    assert_eq!(flow.requests.len() as u64, first.sent);
     let again = run("b", Some(flow), 77, 1.0);
     assert_eq!((again.sent, again.stream_hash), (first.sent, first.stream_hash));
-    // Another seed asks other things, the same one the same.
+    // Another seed requests other things, the same one the same.
     assert_ne!(run("c", None, 6, 4_000.0).stream_hash, first.stream_hash);
     assert_eq!(run("d", None, 5, 4_000.0).stream_hash, first.stream_hash);
 }

@@ -14,7 +14,7 @@ use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_exchange_lab::load::clients::Clients;
 use nm_exchange_lab::load::log::{Log, Record};
-use nm_exchange_lab::load::mix::Maker;
+use nm_exchange_lab::load::mix::OrderGenerator;
 use nm_exchange_lab::load::{Settings, Sizes};
 use nm_exchange_lab::verify::{Cuts, Findings, Violation, folder, folder_cut};
 use nm_replica::journal::{Journal, RecordKind, Settings as JournalSettings};
@@ -48,7 +48,8 @@ impl Run {
     fn new(durability: Durability) -> Run {
         let sizes = Sizes::new(200, 200, 200).unwrap();
         let settings = Settings { sessions: 20, instruments: 8, sizes, ..Settings::default() };
-        let (mut maker, mut clients) = (Maker::new(&settings), Clients::new(20, 8, 1, false));
+        let (mut maker, mut clients) =
+            (OrderGenerator::new(&settings), Clients::new(20, 8, 1, false));
         let mut cells = [Cell::<Book>::default(), Cell::default()];
         let (mut entries, mut records) = (vec![vec![], vec![]], vec![]);
         let mut frames: [Vec<Vec<u8>>; CELLS] = Default::default();
@@ -342,7 +343,7 @@ fn a_mediator_that_keeps_nothing_may_forget_and_that_is_told() {
     }
     let findings = run.check();
     // Its books are empty from there on, so clients were told other things: that is no surprise.
-    assert!(findings.not_promised[&Violation::WrongResult] > 0, "{findings:?}");
+    assert!(findings.not_guaranteed[&Violation::WrongResult] > 0, "{findings:?}");
     assert!(findings.notes.iter().any(|note| note.contains("empty books")), "{findings:?}");
     let kinds: Vec<&Violation> = findings.violations.keys().collect();
     assert_eq!(kinds, [&Violation::HashDiffers], "the recorded state is of a whole life");
@@ -411,7 +412,7 @@ fn keep(folder: &Path, entries: &[Entry]) {
         while let Some(told) = log.next_event() {
             match told {
                 LogEvent::Committed { index, batch, .. } => {
-                    carry_out(&mut cell, index, &batch);
+                    apply(&mut cell, index, &batch);
                     left -= 1;
                 }
                 LogEvent::TakeSnapshot { number } => {
@@ -433,7 +434,7 @@ fn keep(folder: &Path, entries: &[Entry]) {
     drop(thread);
 }
 
-fn carry_out<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
+fn apply<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
     let (time_ns, frames) = batch::decode(batch).unwrap();
     cell.begin(index, time_ns);
     for frame in frames {

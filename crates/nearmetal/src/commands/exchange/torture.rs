@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use nm_exchange_lab::run;
-use nm_exchange_lab::torture::{self, Trial, Wanted};
+use nm_exchange_lab::torture::{self, Trial, TrialFilter};
 use nm_exchange_lab::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
 use nm_report::table::{Table, Tone};
@@ -41,8 +41,8 @@ struct TrialReport {
 }
 
 pub fn run(args: &TortureArgs) -> Result<Exit> {
-    let wanted = Wanted { durability: args.durability, role: args.role };
-    if torture::promises(wanted).is_empty() {
+    let wanted = TrialFilter { durability: args.durability, role: args.role };
+    if torture::guaranteed_pairs(wanted).is_empty() {
         return Err(Stop::usage(
             "without durability nothing is guaranteed about a mediator that dies; choose another \
              --durability or --role",
@@ -108,7 +108,7 @@ fn run_trial(
     if outcome.latency.lost > 0 {
         violations.push(format!("{} requests were never answered", outcome.latency.lost));
     }
-    violations.extend(outcome.trouble);
+    violations.extend(outcome.unexpected_restarts);
     let ended = TrialReport {
         answered: findings.answered,
         unanswered: outcome.latency.lost,

@@ -93,7 +93,7 @@ fn text(checked: &Checked) -> String {
     for (violation, count) in &findings.violations {
         line(&violation.to_string(), count.to_string());
     }
-    for (violation, count) in &findings.not_promised {
+    for (violation, count) in &findings.not_guaranteed {
         line(&violation.to_string(), format!("{count}, not excluded by the durability"));
     }
     for sentence in findings.sentences.iter().chain(&findings.notes) {

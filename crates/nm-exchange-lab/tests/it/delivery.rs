@@ -15,7 +15,7 @@ use nm_book::testing::limit;
 use nm_exchange::link::{Link, Stream};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::TestRing;
-use nm_exchange_lab::load::Ask;
+use nm_exchange_lab::load::OrderRequest;
 use nm_exchange_lab::load::clients::Clients;
 use nm_exchange_lab::load::log::Record;
 use nm_sys::clock::Deadline;
@@ -23,15 +23,15 @@ use nm_sys::clock::Deadline;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Stands before a node's socket; closed, it ends all connections and takes none.
-struct Gate {
+struct GatewayLink {
     address: PathBuf,
     is_open: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<UnixStream>>>,
 }
 
-impl Gate {
-    fn new(target: PathBuf) -> Gate {
+impl GatewayLink {
+    fn new(target: PathBuf) -> GatewayLink {
         let address = target.with_extension("gate");
         let listener = UnixListener::bind(&address).unwrap();
         let (is_open, is_over) =
@@ -55,7 +55,7 @@ impl Gate {
                 all.lock().unwrap().extend([near, far]);
             }
         });
-        Gate { address, is_open, is_over, streams }
+        GatewayLink { address, is_open, is_over, streams }
     }
 
     fn close(&self) {
@@ -70,7 +70,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for GatewayLink {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         let _ = UnixStream::connect(&self.address);
@@ -112,7 +112,8 @@ impl Two {
     fn ask(&mut self, session: u32, side: Side, quantity: u64) {
         self.asked += 1;
         let command = Command::New(limit(self.asked, session, side, 100, quantity));
-        let ask = Ask { session, instrument: 0, command, size_bytes: 200, is_public: false };
+        let ask =
+            OrderRequest { session, instrument: 0, command, size_bytes: 200, is_public: false };
         let link = self.links[session as usize % 2].as_mut().unwrap();
         self.clients.ask(&ask, 1, &mut link.output).unwrap();
     }
@@ -133,8 +134,8 @@ impl Two {
 
     /// Events that session 1 was told.
     fn told(&self) -> u64 {
-        let told = self.clients.all_told().find_map(|record| match record {
-            Record::Told(told) if told.session == 1 => Some(told.events),
+        let told = self.clients.all_delivered().find_map(|record| match record {
+            Record::Delivered(told) if told.session == 1 => Some(told.events),
             _ => None,
         });
         told.unwrap_or(0)
@@ -160,7 +161,7 @@ impl Two {
 
 fn told_whatever_is_cut(counts: &str, durability: Durability) {
     let mut ring = TestRing::new(counts, durability);
-    let gate = Gate::new(ring.folder.path().join("gateway-1"));
+    let gate = GatewayLink::new(ring.folder.path().join("gateway-1"));
     let mut seen = ring.network.clone();
     seen.gateway[1].address = format!("unix:{}", gate.address.display()).parse().unwrap();
     let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
