@@ -1,9 +1,9 @@
-//! The sessions of the clients: numbering, what has no reply yet, what is sent again, and what each
-//! was told. Touches neither a socket nor a clock, so that a test can be the network and the time.
+//! The client sessions: sequence numbers, pending requests, retransmission, and delivered events. It
+//! uses neither sockets nor clocks, so that a test can play the network and the time.
 //!
-//! A session's events on an instrument are numbered. It takes each of them once and in order,
-//! however often it comes, and recalls what is missing: when a number is left out, after a new
-//! connection, and when its gateway bids it to. Broadcasts that are missing are counted.
+//! A session's events on an instrument are numbered. The session accepts each event once and in
+//! order, however often it arrives, and sends a resend request for missing ones: at a gap in the
+//! numbers, after a new connection, and when its gateway asks for it. Missing broadcasts are counted.
 
 use std::collections::VecDeque;
 
@@ -16,14 +16,14 @@ use nm_exchange::wire::{self, FrameKind, Header};
 use super::OrderRequest;
 use super::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
 
-/// Requests of one session on one instrument that may be under way: the network keeps the outcomes
-/// of so many, to tell them once more. Others wait here, and their time runs.
+/// Most requests of one session on one instrument in flight: the network keeps this many outcomes to
+/// repeat them. Further requests wait here; their latency already counts.
 pub const IN_FLIGHT_MAX: usize = 64;
 
-/// Body of the hello of a client.
+/// Body of a client's hello.
 const HELLO: &[u8] = b"client";
 
-/// A request without reply.
+/// A request without a reply.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     number: u64,
@@ -33,21 +33,21 @@ struct Pending {
     ask: OrderRequest,
 }
 
-/// What is between one session and one instrument.
+/// State between one session and one instrument.
 #[derive(Debug, Clone)]
 struct PairState {
     last_seq: u64,
     pending: VecDeque<Pending>,
-    /// Number of the last event that it has, and the hash of all of them.
+    /// Number of the last event received, and the hash of all of them.
     seen: u64,
     hash: u64,
-    /// Cell of the instrument, as far as it was told.
+    /// Cell of the instrument, as last reported.
     cell: u16,
-    /// Whether it has recalled what is missing, and has no answer.
+    /// Whether a resend request is unanswered.
     is_awaiting_resend: bool,
-    /// Whether the answer came from one who knows less than this session, who may not know all yet.
+    /// Whether the last resend came from a replica that has fewer events than this session.
     is_resend_incomplete: bool,
-    /// Whether there are events that nobody knows any more.
+    /// Whether events are missing that no replica keeps any more.
     has_gap: bool,
 }
 
@@ -62,32 +62,32 @@ const NEW: PairState = PairState {
     has_gap: false,
 };
 
-/// What is the case before the first broadcast.
+/// Value before the first broadcast.
 const NO_BROADCAST_YET: u64 = u64::MAX;
 
-/// A reply to a request that had none.
+/// The first reply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Number of the request among all that were asked, from 0 on.
+    /// Number of the request among all submitted ones, from 0.
     pub number: u64,
-    /// When it was meant to be sent, ns.
+    /// Intended send time, ns.
     pub intended_ns: u64,
 }
 
-/// What came, by kind.
+/// Received messages by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Replies to requests that had one already.
+    /// Repeated replies.
     pub repeats: u64,
-    /// Requests sent again.
+    /// Retransmitted requests.
     pub resent: u64,
-    /// Messages about a session's order that others caused.
+    /// Messages about a session's order that another session caused.
     pub private: u64,
-    /// Events that were missing and that nobody knows any more, each gap counted once.
+    /// Gaps in a session's events that no replica can fill any more.
     pub unknown: u64,
     /// Broadcasts.
     pub public: u64,
-    /// Gaps in their numbers, at each gateway.
+    /// Gaps in the numbers of broadcasts, at each gateway.
     pub public_gaps: u64,
 }
 
@@ -97,7 +97,7 @@ pub struct Clients {
     gateways: usize,
     instruments: usize,
     is_stamped: bool,
-    /// Last number of each session; the first is not used.
+    /// Last sequence number of each session; session 0 is unused.
     last_seqs: Vec<u64>,
     /// By session, then by instrument.
     pairs: Vec<PairState>,
@@ -106,7 +106,7 @@ pub struct Clients {
     asked: u64,
     pending: u64,
     body: Vec<u8>,
-    /// What came.
+    /// Received messages.
     pub counts: Counts,
 }
 
@@ -128,12 +128,12 @@ impl Clients {
         }
     }
 
-    /// Requests asked so far; the number of the next one.
+    /// Requests submitted so far; the number of the next one.
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// Requests without reply.
+    /// Requests without a reply.
     pub fn pending(&self) -> u64 {
         self.pending
     }
@@ -149,9 +149,9 @@ impl Clients {
             .then(|| session * self.instruments + instrument)
     }
 
-    /// A session requests. The frame goes to the end of `out`, its gateway's output, unless too many
-    /// are under way. The record is for the client log; none if there is no such session or
-    /// instrument.
+    /// Submits a request of a session. The frame is appended to `out`, its gateway's output, unless
+    /// too many are in flight. Returns the record for the client log; none if there is no such session
+    /// or instrument.
     pub fn ask(
         &mut self,
         ask: &OrderRequest,
@@ -198,9 +198,9 @@ impl Clients {
         wire::write(&header, &self.body, ask.size_bytes as usize, out);
     }
 
-    /// A frame came, at a time. A reply, if it is the first to its request, and the record for the
-    /// client log; what follows from it goes to the end of `out`, the output of the gateway that it
-    /// came from.
+    /// Handles a received frame. Returns the reply, if it is the first to its request, and the record
+    /// for the client log. Frames to send in response are appended to `out`, the output of the gateway
+    /// from which it came.
     pub fn receive(
         &mut self,
         header: &Header,
@@ -226,7 +226,7 @@ impl Clients {
         (None, None)
     }
 
-    /// Takes the events of a frame, those that are new, if none is missing before them.
+    /// Accepts the new events of a frame, unless earlier ones are missing.
     fn told(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
         let Some(at) = self.pair(header.session, header.instrument) else { return };
         let pair = &mut self.pairs[at];
@@ -272,8 +272,8 @@ impl Clients {
         wire::write(&header, &[], 0, out);
     }
 
-    /// The sessions of a gateway recall what they may miss on all of their instruments, or on those
-    /// of one cell.
+    /// Sends resend requests of all sessions of a gateway, for all of their instruments or for those of
+    /// one cell.
     pub fn request_resends(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let (session, pair) = (at / self.instruments, &self.pairs[at]);
@@ -284,7 +284,7 @@ impl Clients {
         }
     }
 
-    /// The same for those that have no answer to a recall that says all.
+    /// Repeats the resend requests that were not answered completely.
     pub fn repeat_resend_requests(&mut self, gateway: usize, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let PairState { is_awaiting_resend, is_resend_incomplete, .. } = self.pairs[at];
@@ -295,7 +295,7 @@ impl Clients {
         }
     }
 
-    /// Pairs of session and instrument that have no answer to a recall that says all.
+    /// Number of sessions and instruments whose resend request was not answered completely.
     pub fn awaiting_resend(&self) -> usize {
         self.pairs
             .iter()
@@ -303,7 +303,7 @@ impl Clients {
             .count()
     }
 
-    /// What each session was told in all, for the client log.
+    /// All events delivered to each session, for the client log.
     pub fn all_delivered(&self) -> impl Iterator<Item = Record> {
         let asked = self.pairs.iter().enumerate().filter(|(_, pair)| pair.last_seq > 0);
         asked.map(|(at, pair)| {
@@ -363,8 +363,8 @@ impl Clients {
         (answered.map(reply), Some(record))
     }
 
-    /// A connection to a gateway was made: its sessions say hello, recall what they may miss, and
-    /// what has no reply is sent again in order.
+    /// Handles a new connection to a gateway: its sessions send a hello, retransmit pending requests in
+    /// order, and send resend requests.
     pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
         let sessions =
             (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
@@ -416,7 +416,7 @@ mod tests {
 
     const NONE: [u64; 0] = [];
 
-    /// Events number `before` + 1 to `last` of session 1 on instrument 0.
+    /// Events with numbers `before` + 1 to `last` of session 1 on instrument 0.
     fn events(kind: FrameKind, flags: u16, before: u64, last: u64) -> (Header, Vec<u8>) {
         let header =
             Header { flags, session: 1, cell: 3, previous_seq: before, ..Header::new(kind) };
@@ -427,16 +427,18 @@ mod tests {
         (header, body)
     }
 
-    /// What session 1 says of all that it was told on instrument 0.
+    /// All events delivered to session 1 on instrument 0.
     fn told(clients: &Clients) -> Delivered {
         let mut all = clients.all_delivered();
-        let Some(Record::Delivered(told)) = all.next() else { panic!("it asked") };
-        assert!(all.next().is_none(), "nobody else asked");
+        let Some(Record::Delivered(told)) = all.next() else {
+            panic!("it has submitted a request")
+        };
+        assert!(all.next().is_none(), "no other session has submitted a request");
         told
     }
 
     #[test]
-    fn each_event_counts_once_and_in_order_whatever_comes_how_often() {
+    fn each_event_counts_once_and_in_order_despite_duplicates_and_gaps() {
         let (private, again) = (FrameKind::Private, wire::RESENT);
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
@@ -450,23 +452,23 @@ mod tests {
             asked.iter().map(|header| header.output_seq).collect::<Vec<u64>>()
         };
         assert_eq!(receive(&mut clients, events(private, 0, 0, 3)), NONE);
-        // Two are missing: they are recalled, once.
+        // Two are missing: one resend request.
         assert_eq!(receive(&mut clients, events(private, 0, 5, 6)), [3]);
         assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), NONE);
         assert_eq!((told(&clients).events, clients.awaiting_resend()), (3, 1));
-        // An answer by one who knows less is none; another one has it all, and more.
+        // A resend by a replica with fewer events does not count; a complete one does.
         assert_eq!(receive(&mut clients, events(private, again, 2, 2)), NONE);
         assert_eq!(clients.awaiting_resend(), 1);
         assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), [3]);
         assert_eq!(receive(&mut clients, events(private, again, 3, 8)), NONE);
         assert_eq!((told(&clients).events, clients.awaiting_resend()), (8, 0));
-        // What was on its way meanwhile, and what comes twice.
+        // Events that were in flight meanwhile, and duplicates.
         assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
         assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
         let whole = events(private, 0, 0, 9).1;
         let Delivered { events: count, events_hash, has_gap, .. } = told(&clients);
         assert_eq!((count, events_hash, has_gap), (9, fnv1a_on(FNV1A, &whole), false));
-        // The gateway bids all of one cell, and a new connection all, to recall.
+        // The gateway asks for resend requests for one cell; a new connection, for all cells.
         let bid = |cell| (Header { cell, ..Header::new(FrameKind::ResendRequest) }, vec![]);
         assert_eq!(receive(&mut clients, bid(4)), NONE);
         assert_eq!(receive(&mut clients, bid(3)), [9]);
@@ -475,7 +477,7 @@ mod tests {
         let recalls =
             frames(&out).into_iter().filter(|header| header.kind == FrameKind::ResendRequest);
         assert_eq!(recalls.map(|header| header.output_seq).collect::<Vec<u64>>(), [9]);
-        // What nobody knows any more is told as a gap.
+        // Events that no replica keeps are reported as a gap.
         let forgotten = again | wire::EXPIRED;
         assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
         assert_eq!((told(&clients).events, told(&clients).has_gap), (21, true));
@@ -491,19 +493,19 @@ mod tests {
             clients.receive(&Header { gateway, ..header }, &body, 1, &mut vec![]);
             (clients.counts.public, clients.counts.public_gaps)
         };
-        // The first one may have any number.
+        // The first broadcast may have any number.
         assert_eq!(receive(0, 70, 72), (1, 0));
         assert_eq!(receive(0, 72, 73), (2, 0));
         assert_eq!(receive(0, 70, 72), (2, 0));
         assert_eq!(receive(1, 72, 73), (3, 0));
         assert_eq!(receive(0, 75, 76), (4, 1));
         assert_eq!(receive(0, 76, 77), (5, 1));
-        // A gateway that is not there.
+        // A gateway that does not exist.
         assert_eq!(receive(7, 76, 77), (5, 1));
     }
 
     #[test]
-    fn requests_are_numbered_by_session_and_name_the_one_before_on_the_instrument() {
+    fn requests_are_numbered_by_session_and_name_their_predecessor_on_the_instrument() {
         let mut clients = Clients::new(2, 3, 2, false);
         let mut out = vec![];
         for (session, instrument) in [(1, 0), (1, 2), (2, 0), (1, 0), (1, 2)] {
@@ -518,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_network_remembers_waits_for_replies() {
+    fn requests_beyond_the_limit_in_flight_wait_for_replies() {
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
         for _ in 0..IN_FLIGHT_MAX + 3 {
@@ -534,14 +536,14 @@ mod tests {
             assert_eq!(frames(&out).len(), usize::from(idx < 3));
         }
         assert_eq!(clients.pending(), 3);
-        // The same reply once more.
+        // The same reply again.
         let (reply, record) = clients.receive(&reply_to(&sent[0]), &[], 9, &mut out);
         assert!(reply.is_none() && record.is_some());
         assert_eq!(clients.counts.repeats, 1);
     }
 
     #[test]
-    fn what_has_no_reply_is_sent_again_in_order_after_the_hellos() {
+    fn pending_requests_are_retransmitted_in_order_after_the_hellos() {
         let settings = Settings { sessions: 6, instruments: 4, ..Settings::default() };
         let (mut clients, mut maker) =
             (Clients::new(6, 4, 2, true), OrderGenerator::new(&settings));
@@ -578,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_answer_nothing_are_counted() {
+    fn messages_that_are_no_reply_are_counted() {
         let mut clients = Clients::new(1, 1, 1, true);
         for (kind, before) in [
             (FrameKind::Private, 0),
@@ -591,7 +593,7 @@ mod tests {
             assert!(reply.is_none() && record.is_none());
         }
         assert_eq!((clients.counts.private, clients.counts.public), (1, 2));
-        // A reply to nobody is evidence, too.
+        // A reply to an unknown session is recorded, too.
         let stray = Header { session: 99, ..Header::new(FrameKind::Reply) };
         assert!(clients.receive(&stray, &[], 1, &mut vec![]).1.is_some());
     }

@@ -1,5 +1,5 @@
-//! Makes lost connections anew, beside the thread that sends: a connect to a host that is gone may
-//! take long.
+//! Re-establishes lost connections in threads of their own, because connecting to a host that is down
+//! may take long.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// A dialer that has nothing to do.
+    /// A dialer without a task.
     ///
     /// # Errors
     /// What the system says.
@@ -35,19 +35,19 @@ impl Dialer {
         Ok(Dialer { waker: Waker::new()?, is_over: Arc::default(), sender, receiver })
     }
 
-    /// Becomes readable when a connection is made.
+    /// Becomes readable when a connection is established.
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Connects to an address; the stream comes with this index.
+    /// Connects to an address; `index` is returned with the stream.
     pub fn dial(&self, index: usize, address: Address) {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let is_over = Arc::clone(&self.is_over);
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 if let Ok(stream) = Stream::connect(&address, ATTEMPT) {
-                    // Nobody waits for it if the dialer is gone.
+                    // If the dialer was dropped, the connection is not needed.
                     let _ = sender.send((index, stream));
                     waker.wake();
                     return;
@@ -57,7 +57,7 @@ impl Dialer {
         });
     }
 
-    /// The connections that were made since the last call.
+    /// The connections established since the last call.
     pub fn made(&self) -> Vec<(usize, Stream)> {
         self.waker.drain();
         self.receiver.try_iter().collect()

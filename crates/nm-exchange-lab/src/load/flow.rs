@@ -1,4 +1,4 @@
-//! Recorded flows: what was asked and when, in a file, to be asked again; and the hash of a stream.
+//! Recorded flows: requests with their times in a file, to be replayed; and the hash of a stream.
 //!
 //! ```text
 //! "nmflow01", then records:
@@ -21,7 +21,7 @@ use super::OrderRequest;
 /// First bytes of a file, with the version.
 const FORMAT: &[u8; 8] = b"nmflow01";
 
-/// Hash of a stream of requests: sessions, instruments, commands, sizes, in order, not their times.
+/// Hash of a stream of requests: sessions, instruments, commands and sizes in order, without times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamHash(u64);
 
@@ -32,7 +32,7 @@ impl Default for StreamHash {
 }
 
 impl StreamHash {
-    /// Takes the next request in. `scratch` is overwritten.
+    /// Adds the next request. `scratch` is overwritten.
     pub fn add(&mut self, ask: &OrderRequest, scratch: &mut Vec<u8>) {
         scratch.clear();
         write_request(ask, scratch);
@@ -66,7 +66,7 @@ fn read_request(fields: &mut Fields<'_>) -> Result<OrderRequest, Meaningless> {
     Ok(OrderRequest { session, instrument, command, size_bytes, is_public: flags == 1 })
 }
 
-/// Writes a flow down.
+/// Writes a flow to a file.
 #[derive(Debug)]
 pub struct Recorder {
     file: BufWriter<File>,
@@ -74,10 +74,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder into a new file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// If the file cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: &Path) -> Result<Recorder, Failure> {
         let made = File::create(path).and_then(|file| {
             let mut file = BufWriter::with_capacity(1 << 20, file);
@@ -87,7 +87,7 @@ impl Recorder {
         Ok(Recorder { file, bytes: vec![] })
     }
 
-    /// The next request with its time, ns since the beginning of the flow.
+    /// Appends a request with its time, ns since the beginning of the flow.
     ///
     /// # Errors
     /// What the system says.
@@ -98,7 +98,7 @@ impl Recorder {
         self.file.write_all(&self.bytes)
     }
 
-    /// The end.
+    /// Flushes the file.
     ///
     /// # Errors
     /// What the system says.
@@ -125,7 +125,7 @@ impl Flow {
         Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why))
     }
 
-    /// Requests a second, on average from its beginning to its last request.
+    /// Requests per second, on average from its beginning to its last request.
     pub fn rate_per_s(&self) -> f64 {
         let seconds = self.requests.last().map_or(0, |(at_ns, _)| *at_ns) as f64 / 1e9;
         (self.requests.len() as f64 / seconds.max(1e-3)).clamp(1.0, 1e7)
@@ -176,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_flow_comes_back_from_its_file() {
+    fn a_flow_survives_a_round_trip_through_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.flow");
         let mut maker = OrderGenerator::new(&Settings::default());
@@ -194,7 +194,7 @@ mod tests {
         assert!(error.contains("is no request"), "{error}");
         assert!(Flow::parse(&bytes[1..]).is_err());
         assert!(Flow::parse(FORMAT).unwrap_err().contains("no request"));
-        // 3000 requests in 3000 times 7 ns: more than there can be.
+        // 3000 requests in 3000 times 7 ns: more than the highest rate.
         assert_eq!((flow.rate_per_s(), Flow::default().rate_per_s()), (3e6, 1.0));
         assert!(Flow::read(&folder.path().join("b")).unwrap_err().message.contains("cannot be"));
     }

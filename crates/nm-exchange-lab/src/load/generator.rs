@@ -1,9 +1,8 @@
-//! The generator: one thread that sends on time over the connections to all gateways, takes what
-//! comes back, and makes lost connections anew.
+//! The load generator: one thread that sends requests on schedule to all gateways, receives replies,
+//! and re-establishes lost connections.
 //!
-//! It sleeps until the next request is due or a reply is there, and looks at the clock again and
-//! again only in the last microseconds before a request: it shares the processors with the network
-//! that it measures.
+//! It sleeps until the next request is due or a reply arrives, and polls the clock only in the last
+//! microseconds before a request, because it shares the CPUs with the network that it measures.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,41 +26,41 @@ use super::round::{Round, RoundRecorder};
 use super::schedule::Schedule;
 use super::{OrderRequest, Pace, Settings};
 
-/// Time before a request that is not slept, ns.
+/// Time before a request during which it polls the clock, ns.
 const SPIN_NS: u64 = 3_000;
 
-/// Above this rate requests are sent in groups, and the thread rests between them.
+/// Above this rate requests are sent in groups, with pauses between them.
 const GROUPED_PER_S: f64 = 30_000.0;
 
-/// Rest between groups, ns.
+/// Pause between groups, ns.
 const REST_NS: u64 = 40_000;
 
-/// Requests that are sent before replies are looked for.
+/// Requests sent before replies are received again.
 const REQUESTS_AT_ONCE: usize = 256;
 
 /// Time from the start of a round to its first request, ns.
 const LEAD_NS: u64 = 1_000_000;
 
-/// Longest sleep, so that a cancellation is seen, ns.
+/// Longest sleep, so that a cancellation is noticed, ns.
 const SLEEP_MAX_NS: u64 = 100_000_000;
 
-/// How long sessions wait at the end to be told what they miss.
+/// How long sessions wait at the end for missing events.
 const RESEND_LIMIT: Duration = Duration::from_secs(3);
 
 /// Token of the dialer; the others are indices of gateways.
 const DIALER: u64 = u64::MAX;
 
-/// Room for samples that is made before a round, at most.
+/// Most samples for which memory is reserved before a round.
 const SAMPLES_ROOM: f64 = 4e6;
 
-/// A gateway, and the connection to it while there is one.
+/// A gateway, and the connection to it if there is one.
 #[derive(Debug)]
 struct GatewayLink {
     address: Address,
     link: Option<Link>,
-    /// Whether the kernel took less than what was to be written.
+    /// Whether the socket buffer is full.
     is_full: bool,
-    /// Where output goes to be forgotten while there is no connection: it is sent when there is.
+    /// Output while there is no connection: discarded, because a new connection retransmits.
     discarded: Vec<u8>,
 }
 
@@ -81,7 +80,7 @@ enum Source {
     Recorded { flow: Flow, at: usize },
 }
 
-/// What is due next, in one round.
+/// The schedule of one round.
 struct Due {
     schedule: Option<Schedule>,
     /// Time of a recorded flow at which this round begins, ns.
@@ -91,7 +90,7 @@ struct Due {
     next: Option<(u64, OrderRequest)>,
 }
 
-/// The generator. Sessions, numbering and what is made up go on from round to round.
+/// The load generator. Sessions, sequence numbers and generated orders continue from round to round.
 pub struct Generator {
     settings: Settings,
     source: Source,
@@ -110,11 +109,11 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Connects to all gateways within `limit`; each must accept then. `flow`: what is asked and
-    /// when, instead of what the settings say. `log`: file for the client log.
+    /// Connects to all gateways within `limit`. `flow`: requests and times that replace those of the
+    /// settings. `log`: file for the client log.
     ///
     /// # Errors
-    /// A gateway that cannot be reached, settings that make no sense, a file that cannot be made.
+    /// A gateway that cannot be reached, invalid settings, a file that cannot be created.
     pub fn connect(
         settings: &Settings,
         flow: Option<Flow>,
@@ -146,7 +145,7 @@ impl Generator {
         let mut generator = Generator {
             settings,
             source,
-            // Another stream than that of the orders, so that orders do not depend on times.
+            // A stream of its own, so that orders do not depend on times.
             times: Random::new(settings.seed ^ 0x74_69_6d_65_73),
             clients: Clients::new(sessions, instruments, gateways.len(), is_stamped),
             gateways: gateways.iter().map(gate).collect(),
@@ -164,10 +163,10 @@ impl Generator {
         Ok(generator)
     }
 
-    /// Writes down from now on what is asked and when, into a file that [`Flow::read`] reads.
+    /// Records requests and times from now on, to a file that [`Flow::read`] reads.
     ///
     /// # Errors
-    /// If the file cannot be made.
+    /// If the file cannot be created.
     pub fn record(&mut self, path: &Path) -> Result<(), Failure> {
         self.recorder = Some((Recorder::create(path)?, 0));
         Ok(())
@@ -197,7 +196,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Takes a connection to a gateway over; its sessions say hello.
+    /// Installs a new connection to a gateway; its sessions send a hello.
     fn adopt(&mut self, index: usize, stream: Stream) {
         let gate = &mut self.gateways[index];
         let made = Link::new(stream).ok();
@@ -212,11 +211,11 @@ impl Generator {
         }
     }
 
-    /// The connection is of no use: makes it anew, beside this thread.
+    /// Drops a broken connection and dials again in another thread.
     fn disconnect(&mut self, index: usize) {
         let gate = &mut self.gateways[index];
         if let Some(link) = gate.link.take() {
-            // It is closed in any case, which ends the watch as well.
+            // Closing it also removes it from the poller.
             self.poller.remove(&link);
             self.dialer.dial(index, gate.address.clone());
         }
@@ -235,17 +234,17 @@ impl Generator {
         }
     }
 
-    /// ReplayStart of the round at hand, ns on the machine's clock; zero before the first. For whoever
-    /// must do something at a time of the round, in another thread.
+    /// Start of the current round, ns on the monotonic clock; zero before the first. For other threads
+    /// that act at a time of the round.
     pub fn round_start(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.round_start_ns)
     }
 
-    /// One round: sends on time, waits for the last replies, and says what came out.
+    /// Runs one round: sends on schedule, waits for the last replies, and returns the figures.
     ///
     /// # Errors
-    /// A pace that makes no sense, a failure of this machine, or `cancel` was set; never a failure
-    /// of the network, which shows as requests that were lost.
+    /// An invalid pace, a failure of this machine, or `cancel` was set. A failure of the network is no
+    /// error; it shows as lost requests.
     pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
         pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
         cpu::minimize_timer_slack();
@@ -302,7 +301,7 @@ impl Generator {
         due
     }
 
-    /// Makes the next request up, if the round has one.
+    /// Prepares the next request, if the round has one.
     fn prepare(&mut self, due: &mut Due) {
         due.next = match (&mut self.source, &mut due.schedule) {
             (Source::Generated(maker), Some(schedule)) => {
@@ -320,7 +319,7 @@ impl Generator {
         };
     }
 
-    /// Sends what is due, to a limit.
+    /// Sends the requests that are due, up to a limit.
     fn send(
         &mut self,
         due: &mut Due,
@@ -333,7 +332,7 @@ impl Generator {
             let record = self.clients.ask(&ask, at_ns, self.gateways[gateway].output());
             if let Some(record) = record {
                 recorder.sent(at_ns, now_ns);
-                self.note(&record)?;
+                self.log_record(&record)?;
             }
             self.hash.add(&ask, &mut self.scratch);
             if let Some((recorder, offset_ns)) = &mut self.recorder {
@@ -345,12 +344,12 @@ impl Generator {
         Ok(())
     }
 
-    fn note(&mut self, record: &Record) -> Result<(), Failure> {
+    fn log_record(&mut self, record: &Record) -> Result<(), Failure> {
         let Some(log) = &mut self.log else { return Ok(()) };
         log.add(record).map_err(|error| system("writing the client log", &error))
     }
 
-    /// Sleeps until a time or until something comes, and handles what came.
+    /// Sleeps until a time or until a frame arrives, and handles what arrived.
     fn wait(
         &mut self,
         until_ns: u64,
@@ -387,7 +386,7 @@ impl Generator {
         waited.map_err(|error| system("waiting", &error))
     }
 
-    /// Takes what came from a gateway.
+    /// Receives from a gateway.
     fn receive(&mut self, index: usize, recorder: &mut RoundRecorder) -> Result<(), Failure> {
         let GatewayLink { link: Some(link), .. } = &mut self.gateways[index] else { return Ok(()) };
         let mut outcome = link.receive();
@@ -453,7 +452,7 @@ impl Generator {
         Ok(round)
     }
 
-    /// What the load is made of.
+    /// Settings of the load.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -463,12 +462,12 @@ impl Generator {
         matches!(&self.source, Source::Recorded { flow, at } if *at >= flow.requests.len())
     }
 
-    /// If there is a log: waits until every session has been told all that there is, and says so.
+    /// If there is a client log, waits until every session has received all of its events.
     fn complete_deliveries(&mut self, recorder: &mut RoundRecorder) -> Result<(), Failure> {
         if self.log.is_none() {
             return Ok(());
         }
-        // Books that begin anew know less than a session for ever: that is no answer, and its end.
+        // Empty books after a loss of state never catch up with a session, hence the limit.
         let deadline = Deadline::after(RESEND_LIMIT);
         for (index, gate) in self.gateways.iter_mut().enumerate() {
             self.clients.request_resends(index, None, gate.output());
@@ -486,9 +485,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Waits for replies to everything that has none, for at most `limit`; how many have none then,
-    /// which is what is lost for good. Writes down what each session was told in all, and closes
-    /// the connections and the files.
+    /// Waits at most `limit` for pending replies, and returns the number of requests that are lost for
+    /// good. Logs all events delivered to each session, and closes connections and files.
     ///
     /// # Errors
     /// If a file cannot be written.

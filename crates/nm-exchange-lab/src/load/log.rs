@@ -1,13 +1,13 @@
-//! The client log: what was sent and what was answered, as the clients saw it; proof against the
-//! network.
+//! The client log: requests sent, replies and events received, as the clients saw them. `exchange
+//! verify` compares it with the journals of the network.
 //!
 //! ```text
 //! "nmclnt01", then records: kind u8, then
 //!  1 sent      session u32, instrument u32, client_seq u64, intended_ns u64, command_hash u64
 //!  2 answered  session u32, instrument u32, client_seq u64, at_ns u64, output_seq u64,
-//!              events_hash u64, flags u8 (1: repeated, 2: the outcome was forgotten)
-//!  3 told      session u32, instrument u32, events u64, events_hash u64, flags u8 (1: some of them
-//!              nobody knows)
+//!              events_hash u64, flags u8 (1: repeated, 2: the outcome has expired)
+//!  3 delivered session u32, instrument u32, events u64, events_hash u64, flags u8 (1: with a gap
+//!              that no replica could fill)
 //! ```
 
 use std::fs::File;
@@ -23,49 +23,49 @@ use nm_model::agent::{Failure, FailureKind};
 /// First bytes of a file, with the version.
 const FORMAT: &[u8; 8] = b"nmclnt01";
 
-/// Bytes that are written at once.
+/// Bytes per write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Which request of which session on which instrument.
+/// Identifies a request: instrument, session and sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     /// Instrument.
     pub instrument: InstrumentId,
     /// Session.
     pub session: UserId,
-    /// Number within the session.
+    /// Sequence number within the session.
     pub client_seq: u64,
 }
 
-/// A request that a client sent; a second sending is not told.
+/// A request that a client sent; retransmissions are not logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// Which.
+    /// Which request.
     pub name: RequestId,
-    /// When it was meant to be sent, ns on the client's clock.
+    /// Intended send time, ns on the client's clock.
     pub intended_ns: u64,
     /// Hash of the command, see [`command_hash`].
     pub command_hash: u64,
 }
 
-/// A reply that came to a client.
+/// A reply that a client received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answered {
     /// To which request.
     pub name: RequestId,
-    /// When, ns on the client's clock.
+    /// Time of receipt, ns on the client's clock.
     pub at_ns: u64,
-    /// Number of the request among all that were handled on the instrument.
+    /// Number of the request among all that were executed on the instrument.
     pub output_seq: u64,
     /// Hash of the events that it caused.
     pub events_hash: u64,
-    /// Whether it says of itself that it is told once more.
+    /// Whether it is marked as a repetition.
     pub is_repeated: bool,
-    /// Whether the network knows only that it was handled, and no longer how.
+    /// Whether the network knows only that it was executed, and no longer the outcome.
     pub is_forgotten: bool,
 }
 
-/// All that a session was told on an instrument until its end.
+/// All events delivered to a session on an instrument until its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
     /// Session.
@@ -76,7 +76,7 @@ pub struct Delivered {
     pub events: u64,
     /// Hash of all of them, in order.
     pub events_hash: u64,
-    /// Whether the network said that it does not know some of them any more.
+    /// Whether the network reported a gap that it could not fill.
     pub has_gap: bool,
 }
 
@@ -91,7 +91,7 @@ pub enum Record {
     Delivered(Delivered),
 }
 
-/// Hash of a command as it goes over the wire.
+/// Hash of an encoded command.
 pub fn command_hash(command: &Command) -> u64 {
     let mut bytes = vec![];
     codec::write_command(command, &mut bytes);
@@ -175,7 +175,7 @@ impl Record {
     }
 }
 
-/// Writes a client log, in large pieces.
+/// Writes a client log, in large blocks.
 #[derive(Debug)]
 pub struct Log {
     file: File,
@@ -183,13 +183,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log in a new file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// If the file cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: &Path) -> Result<Log, Failure> {
         let file = File::create(path).map_err(|error| {
-            let message = format!("the client log {} cannot be made: {error}", path.display());
+            let message = format!("the client log {} cannot be created: {error}", path.display());
             Failure::new(FailureKind::System, message)
         })?;
         Ok(Log { file, bytes: FORMAT.to_vec() })
@@ -204,7 +204,7 @@ impl Log {
         if self.bytes.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what waits.
+    /// Writes buffered records.
     ///
     /// # Errors
     /// What the system says.
@@ -218,7 +218,7 @@ impl Log {
 /// The records of a client log, oldest first.
 ///
 /// # Errors
-/// A sentence, if it is none, or is cut or damaged: half a log proves nothing.
+/// A sentence, if it is none, or is cut or damaged: an incomplete log proves nothing.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, String> {
     let rest = bytes.strip_prefix(FORMAT).ok_or("it is no client log of this version")?;
     let (mut fields, mut records) = (Fields(rest), vec![]);
@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_log_comes_back_and_a_cut_one_is_refused() {
+    fn a_log_survives_a_round_trip_and_a_cut_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("client-0.log");
         let mut log = Log::create(&path).unwrap();

@@ -1,11 +1,10 @@
 //! The load: an open loop on an absolute schedule over all gateways of a network.
 //!
-//! What is asked ([`mix`], [`random`]) and when ([`schedule`]) follow from a seed alone, or from a
-//! recorded [`flow`]; neither waits for the network. A round trip is measured from the moment at
-//! which its request was *meant* to be sent, so that whatever keeps the generator from sending
-//! counts as well. [`clients`] keeps the sessions without touching a socket or a clock,
-//! [`generator`] drives them, [`round`] says what came out, and [`log`] writes down what was sent
-//! and answered, for [`crate::verify`].
+//! Requests ([`mix`], [`random`]) and their times ([`schedule`]) follow from a seed alone, or from a
+//! recorded [`flow`]; neither waits for the network. A round trip is measured from the *intended* send
+//! time, so that anything that delays the generator counts as well. [`clients`] holds the sessions
+//! without sockets or clocks, [`generator`] drives them, [`round`] computes the figures, and [`log`]
+//! records requests and replies for `verify`.
 
 pub mod clients;
 mod dial;
@@ -25,37 +24,37 @@ pub use random::Sizes;
 pub use round::Round;
 pub use schedule::Arrivals;
 
-/// A request that a session is to send.
+/// A request for a session to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderRequest {
     /// The session.
     pub session: UserId,
     /// Instrument.
     pub instrument: InstrumentId,
-    /// What is asked.
+    /// The command.
     pub command: Command,
     /// Size that the message is padded to, bytes.
     pub size_bytes: u32,
-    /// Whether everybody is told what happens.
+    /// Whether its events are broadcast.
     pub is_public: bool,
 }
 
-/// What the load is made of.
+/// Settings of the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// From which everything that is drawn follows.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Sessions, numbered from 1 on and spread evenly over the gateways.
     pub sessions: u32,
     /// Instruments, numbered from 0 on.
     pub instruments: u32,
-    /// Exponent by which instruments are more or less in demand; zero for all alike.
+    /// Zipf exponent of the demand for instruments; zero for equal demand.
     pub zipf: f64,
-    /// What orders there are.
+    /// Mix of orders.
     pub mix: OrderMix,
-    /// How long the messages are.
+    /// Sizes of messages.
     pub sizes: Sizes,
-    /// Share of requests of which everybody is told.
+    /// Share of requests whose events are broadcast.
     pub public_share: f64,
     /// Whether each node stamps its time, so that a round trip can be split by hop.
     pub is_stamped: bool,
@@ -76,7 +75,7 @@ impl Default for Settings {
     }
 }
 
-/// Pairs of session and instrument that are kept at most.
+/// Most pairs of session and instrument.
 const PAIRS_MAX: u64 = 1 << 24;
 
 impl Settings {
@@ -109,15 +108,15 @@ impl Settings {
 /// How fast one round goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Requests a second on average. A recorded flow has its own times.
+    /// Requests per second on average. A recorded flow has its own times.
     pub rate_per_s: f64,
-    /// How they follow each other.
+    /// The arrival process.
     pub arrivals: Arrivals,
-    /// Time during which they are meant to be sent, s.
+    /// Length of the schedule, s.
     pub seconds: f64,
-    /// Time after that for the last replies, s; what has none then is lost.
+    /// Time after that for the last replies, s; requests without a reply then are lost.
     pub drain_s: f64,
-    /// A time at which the generator stands still, to try the measurement itself.
+    /// A stall of the generator, to test the measurement itself.
     pub stall: Option<Stall>,
 }
 
@@ -150,12 +149,12 @@ impl Pace {
     }
 }
 
-/// The generator stands still: it neither sends nor receives.
+/// A stall: the generator neither sends nor receives.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stall {
     /// From this time of the round on, s.
     pub at_s: f64,
-    /// For so long, ms.
+    /// Duration, ms.
     pub for_ms: f64,
 }
 
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_make_no_sense_are_refused() {
+    fn invalid_values_are_refused() {
         let settings = Settings::default();
         assert_eq!((settings.check(), Pace::default().check()), (Ok(()), Ok(())));
         let refused = |bad: Settings, why: &str| assert!(bad.check().unwrap_err().contains(why));
