@@ -30,7 +30,7 @@ struct Pending {
     client_seq: u64,
     previous_seq: u64,
     intended_ns: u64,
-    ask: OrderRequest,
+    request: OrderRequest,
 }
 
 /// State between one session and one instrument.
@@ -103,7 +103,7 @@ pub struct Clients {
     pairs: Vec<PairState>,
     /// Number of the last event that was broadcast, by gateway, then by instrument.
     broadcast: Vec<u64>,
-    asked: u64,
+    submitted: u64,
     pending: u64,
     body: Vec<u8>,
     /// Received messages.
@@ -121,7 +121,7 @@ impl Clients {
             last_seqs: vec![0; sessions],
             pairs: vec![NEW; sessions * instruments],
             broadcast: vec![NO_BROADCAST_YET; gateways.max(1) * instruments],
-            asked: 0,
+            submitted: 0,
             pending: 0,
             body: vec![],
             counts: Counts::default(),
@@ -129,8 +129,8 @@ impl Clients {
     }
 
     /// Requests submitted so far; the number of the next one.
-    pub fn asked(&self) -> u64 {
-        self.asked
+    pub fn submitted(&self) -> u64 {
+        self.submitted
     }
 
     /// Requests without a reply.
@@ -152,41 +152,42 @@ impl Clients {
     /// Submits a request of a session. The frame is appended to `out`, its gateway's output, unless
     /// too many are in flight. Returns the record for the client log; none if there is no such session
     /// or instrument.
-    pub fn ask(
+    pub fn submit(
         &mut self,
-        ask: &OrderRequest,
+        request: &OrderRequest,
         intended_ns: u64,
         out: &mut Vec<u8>,
     ) -> Option<Record> {
-        let at = self.pair(ask.session, ask.instrument)?;
-        let last_seq = &mut self.last_seqs[ask.session as usize];
+        let at = self.pair(request.session, request.instrument)?;
+        let last_seq = &mut self.last_seqs[request.session as usize];
         *last_seq += 1;
         let client_seq = *last_seq;
         let pair = &mut self.pairs[at];
         let previous_seq = std::mem::replace(&mut pair.last_seq, client_seq);
-        let number = self.asked;
-        let pending = Pending { number, client_seq, previous_seq, intended_ns, ask: *ask };
+        let number = self.submitted;
+        let pending = Pending { number, client_seq, previous_seq, intended_ns, request: *request };
         pair.pending.push_back(pending);
-        self.asked += 1;
+        self.submitted += 1;
         self.pending += 1;
         let in_flight = self.pairs[at].pending.len();
         if in_flight <= IN_FLIGHT_MAX {
             self.write(&pending, in_flight == 1, self.pairs[at].seen, out);
         }
-        let name = RequestId { instrument: ask.instrument, session: ask.session, client_seq };
-        let command_hash = command_hash(&ask.command);
+        let name =
+            RequestId { instrument: request.instrument, session: request.session, client_seq };
+        let command_hash = command_hash(&request.command);
         Some(Record::Sent(Sent { name, intended_ns, command_hash }))
     }
 
     fn write(&mut self, pending: &Pending, is_settled: bool, seen: u64, out: &mut Vec<u8>) {
-        let Pending { client_seq, previous_seq, intended_ns, ask, .. } = *pending;
+        let Pending { client_seq, previous_seq, intended_ns, request, .. } = *pending;
         let flag = |flag: u16, is_set: bool| if is_set { flag } else { 0 };
         let header = Header {
-            flags: flag(wire::PUBLIC, ask.is_public)
+            flags: flag(wire::PUBLIC, request.is_public)
                 | flag(wire::STAMPED, self.is_stamped)
                 | flag(wire::PREVIOUS_ANSWERED, is_settled),
-            instrument: ask.instrument,
-            session: ask.session,
+            instrument: request.instrument,
+            session: request.session,
             client_seq,
             previous_seq,
             intended_ns,
@@ -194,8 +195,8 @@ impl Clients {
             ..Header::new(FrameKind::Request)
         };
         self.body.clear();
-        codec::write_command(&ask.command, &mut self.body);
-        wire::write(&header, &self.body, ask.size_bytes as usize, out);
+        codec::write_command(&request.command, &mut self.body);
+        wire::write(&header, &self.body, request.size_bytes as usize, out);
     }
 
     /// Handles a received frame. Returns the reply, if it is the first to its request, and the record
@@ -211,11 +212,11 @@ impl Clients {
         match header.kind {
             FrameKind::Private => {
                 self.counts.private += u64::from(header.flags & wire::RESENT == 0);
-                self.told(header, body, out);
+                self.deliver(header, body, out);
             }
             FrameKind::Public => self.broadcast(header, body),
             FrameKind::Reply => {
-                self.told(header, body.get(8..).unwrap_or_default(), out);
+                self.deliver(header, body.get(8..).unwrap_or_default(), out);
                 return self.reply(header, body, at_ns, out);
             }
             FrameKind::ResendRequest => {
@@ -227,7 +228,7 @@ impl Clients {
     }
 
     /// Accepts the new events of a frame, unless earlier ones are missing.
-    fn told(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
+    fn deliver(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
         let Some(at) = self.pair(header.session, header.instrument) else { return };
         let pair = &mut self.pairs[at];
         pair.cell = header.cell;
@@ -428,7 +429,7 @@ mod tests {
     }
 
     /// All events delivered to session 1 on instrument 0.
-    fn told(clients: &Clients) -> Delivered {
+    fn deliver(clients: &Clients) -> Delivered {
         let mut all = clients.all_delivered();
         let Some(Record::Delivered(told)) = all.next() else {
             panic!("it has submitted a request")
@@ -442,7 +443,7 @@ mod tests {
         let (private, again) = (FrameKind::Private, wire::RESENT);
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
-        clients.ask(&tick(1, 0), 5, &mut out);
+        clients.submit(&tick(1, 0), 5, &mut out);
         assert_eq!(frames(&out)[0].flags & wire::PREVIOUS_ANSWERED, wire::PREVIOUS_ANSWERED);
         let receive = |clients: &mut Clients, (header, body): (Header, Vec<u8>)| {
             let mut out = vec![];
@@ -509,14 +510,14 @@ mod tests {
         let mut clients = Clients::new(2, 3, 2, false);
         let mut out = vec![];
         for (session, instrument) in [(1, 0), (1, 2), (2, 0), (1, 0), (1, 2)] {
-            assert!(clients.ask(&tick(session, instrument), 5, &mut out).is_some());
+            assert!(clients.submit(&tick(session, instrument), 5, &mut out).is_some());
         }
         let seqs: Vec<(u64, u64)> =
             frames(&out).iter().map(|header| (header.client_seq, header.previous_seq)).collect();
         assert_eq!(seqs, [(1, 0), (2, 0), (1, 0), (3, 1), (4, 2)]);
-        assert_eq!((clients.asked(), clients.pending(), clients.gateway_of(2)), (5, 5, 0));
-        assert!(clients.ask(&tick(3, 0), 5, &mut out).is_none());
-        assert!(clients.ask(&tick(1, 3), 5, &mut out).is_none());
+        assert_eq!((clients.submitted(), clients.pending(), clients.gateway_of(2)), (5, 5, 0));
+        assert!(clients.submit(&tick(3, 0), 5, &mut out).is_none());
+        assert!(clients.submit(&tick(1, 3), 5, &mut out).is_none());
     }
 
     #[test]
@@ -524,7 +525,7 @@ mod tests {
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
         for _ in 0..IN_FLIGHT_MAX + 3 {
-            clients.ask(&tick(1, 0), 5, &mut out);
+            clients.submit(&tick(1, 0), 5, &mut out);
         }
         let sent = frames(&out);
         assert_eq!(sent.len(), IN_FLIGHT_MAX);
@@ -549,9 +550,9 @@ mod tests {
             (Clients::new(6, 4, 2, true), OrderGenerator::new(&settings));
         let mut outs = [vec![], vec![]];
         for _ in 0..200 {
-            let ask = maker.ask();
-            let gateway = clients.gateway_of(ask.session);
-            clients.ask(&ask, 1, &mut outs[gateway]);
+            let request = maker.next_request();
+            let gateway = clients.gateway_of(request.session);
+            clients.submit(&request, 1, &mut outs[gateway]);
         }
         let sent = frames(&outs[1]);
         for header in sent.iter().step_by(3) {

@@ -33,9 +33,9 @@ impl Default for StreamHash {
 
 impl StreamHash {
     /// Adds the next request. `scratch` is overwritten.
-    pub fn add(&mut self, ask: &OrderRequest, scratch: &mut Vec<u8>) {
+    pub fn add(&mut self, request: &OrderRequest, scratch: &mut Vec<u8>) {
         scratch.clear();
-        write_request(ask, scratch);
+        write_request(request, scratch);
         self.0 = self.0.rotate_left(5) ^ fnv1a(scratch);
     }
 
@@ -45,13 +45,13 @@ impl StreamHash {
     }
 }
 
-fn write_request(ask: &OrderRequest, out: &mut Vec<u8>) {
-    out.extend_from_slice(&ask.session.to_le_bytes());
-    out.extend_from_slice(&ask.instrument.to_le_bytes());
-    out.extend_from_slice(&ask.size_bytes.to_le_bytes());
-    out.extend_from_slice(&[u8::from(ask.is_public), 0]);
+fn write_request(request: &OrderRequest, out: &mut Vec<u8>) {
+    out.extend_from_slice(&request.session.to_le_bytes());
+    out.extend_from_slice(&request.instrument.to_le_bytes());
+    out.extend_from_slice(&request.size_bytes.to_le_bytes());
+    out.extend_from_slice(&[u8::from(request.is_public), 0]);
     let start = out.len();
-    codec::write_command(&ask.command, out);
+    codec::write_command(&request.command, out);
     out[start - 1] = (out.len() - start) as u8;
 }
 
@@ -91,10 +91,10 @@ impl Recorder {
     ///
     /// # Errors
     /// What the system says.
-    pub fn add(&mut self, at_ns: u64, ask: &OrderRequest) -> io::Result<()> {
+    pub fn add(&mut self, at_ns: u64, request: &OrderRequest) -> io::Result<()> {
         self.bytes.clear();
         self.bytes.extend_from_slice(&at_ns.to_le_bytes());
-        write_request(ask, &mut self.bytes);
+        write_request(request, &mut self.bytes);
         self.file.write_all(&self.bytes)
     }
 
@@ -141,12 +141,13 @@ impl Flow {
         while !fields.0.is_empty() {
             let at = bytes.len() - fields.0.len();
             let read = fields.u64().and_then(|at_ns| Ok((at_ns, read_request(&mut fields)?)));
-            let (at_ns, ask) = read.map_err(|_| format!("what is at byte {at} is no request"))?;
+            let (at_ns, request) =
+                read.map_err(|_| format!("what is at byte {at} is no request"))?;
             if at_ns < last_ns {
                 return Err(format!("the request at byte {at} is earlier than the one before it"));
             }
             last_ns = at_ns;
-            requests.push((at_ns, ask));
+            requests.push((at_ns, request));
         }
         if requests.is_empty() {
             return Err("it has no request".to_string());
@@ -156,8 +157,8 @@ impl Flow {
 
     /// Highest session and highest instrument.
     pub fn extent(&self) -> (u32, u32) {
-        let highest = |(session, instrument): (u32, u32), (_, ask): &(u64, OrderRequest)| {
-            (session.max(ask.session), instrument.max(ask.instrument))
+        let highest = |(session, instrument): (u32, u32), (_, request): &(u64, OrderRequest)| {
+            (session.max(request.session), instrument.max(request.instrument))
         };
         self.requests.iter().fold((0, 0), highest)
     }
@@ -181,9 +182,9 @@ mod tests {
         let path = folder.path().join("a.flow");
         let mut maker = OrderGenerator::new(&Settings::default());
         let requests: Vec<(u64, OrderRequest)> =
-            (0..3000).map(|at| (at * 7, maker.ask())).collect();
+            (0..3000).map(|at| (at * 7, maker.next_request())).collect();
         let mut recorder = Recorder::create(&path).unwrap();
-        requests.iter().for_each(|(at_ns, ask)| recorder.add(*at_ns, ask).unwrap());
+        requests.iter().for_each(|(at_ns, request)| recorder.add(*at_ns, request).unwrap());
         recorder.finish().unwrap();
         let flow = Flow::read(&path).unwrap();
         assert_eq!(flow.requests, requests);
@@ -202,10 +203,10 @@ mod tests {
     #[test]
     fn the_hash_depends_on_every_request_and_their_order() {
         let mut maker = OrderGenerator::new(&Settings::default());
-        let requests: Vec<OrderRequest> = (0..50).map(|_| maker.ask()).collect();
+        let requests: Vec<OrderRequest> = (0..50).map(|_| maker.next_request()).collect();
         let hash = |requests: &[OrderRequest]| {
             let (mut hash, mut scratch) = (StreamHash::default(), vec![]);
-            requests.iter().for_each(|ask| hash.add(ask, &mut scratch));
+            requests.iter().for_each(|request| hash.add(request, &mut scratch));
             hash.value()
         };
         let whole = hash(&requests);

@@ -252,7 +252,7 @@ impl Generator {
         let (counts, reconnects) = (self.clients.counts, self.reconnects);
         let start_ns = monotonic_ns() + LEAD_NS;
         self.round_start_ns.store(start_ns, Ordering::Relaxed);
-        let mut recorder = RoundRecorder::new(start_ns, self.clients.asked(), about);
+        let mut recorder = RoundRecorder::new(start_ns, self.clients.submitted(), about);
         let mut due = self.begin(pace, start_ns);
         let drained_ns = due.end_ns + (pace.drain_s * 1e9) as u64;
         let mut stall = pace.stall;
@@ -306,11 +306,12 @@ impl Generator {
         due.next = match (&mut self.source, &mut due.schedule) {
             (Source::Generated(maker), Some(schedule)) => {
                 let at_ns = schedule.next().map_or(u64::MAX, |ns| due.start_ns.saturating_add(ns));
-                (at_ns < due.end_ns).then(|| (at_ns, maker.ask()))
+                (at_ns < due.end_ns).then(|| (at_ns, maker.next_request()))
             }
             (Source::Recorded { flow, at }, _) => {
                 let next = flow.requests.get(*at).copied();
-                let shifted = next.map(|(ns, ask)| (due.start_ns + (ns - due.base_ns), ask));
+                let shifted =
+                    next.map(|(ns, request)| (due.start_ns + (ns - due.base_ns), request));
                 let next = shifted.filter(|(at_ns, _)| *at_ns < due.end_ns);
                 *at += usize::from(next.is_some());
                 next
@@ -327,17 +328,19 @@ impl Generator {
         now_ns: u64,
     ) -> Result<(), Failure> {
         for _ in 0..REQUESTS_AT_ONCE {
-            let Some((at_ns, ask)) = due.next.filter(|(at_ns, _)| *at_ns <= now_ns) else { break };
-            let gateway = self.clients.gateway_of(ask.session);
-            let record = self.clients.ask(&ask, at_ns, self.gateways[gateway].output());
+            let Some((at_ns, request)) = due.next.filter(|(at_ns, _)| *at_ns <= now_ns) else {
+                break;
+            };
+            let gateway = self.clients.gateway_of(request.session);
+            let record = self.clients.submit(&request, at_ns, self.gateways[gateway].output());
             if let Some(record) = record {
                 recorder.sent(at_ns, now_ns);
                 self.log_record(&record)?;
             }
-            self.hash.add(&ask, &mut self.scratch);
+            self.hash.add(&request, &mut self.scratch);
             if let Some((recorder, offset_ns)) = &mut self.recorder {
                 let at_ns = *offset_ns + (at_ns - due.start_ns);
-                recorder.add(at_ns, &ask).map_err(|error| system("recording", &error))?;
+                recorder.add(at_ns, &request).map_err(|error| system("recording", &error))?;
             }
             self.prepare(due);
         }
@@ -492,7 +495,7 @@ impl Generator {
     /// If a file cannot be written.
     pub fn end(mut self, limit: Duration) -> Result<u64, Failure> {
         let deadline = Deadline::after(limit);
-        let mut recorder = RoundRecorder::new(monotonic_ns(), self.clients.asked(), 0);
+        let mut recorder = RoundRecorder::new(monotonic_ns(), self.clients.submitted(), 0);
         while self.clients.pending() > 0 && !deadline.passed() {
             (0..self.gateways.len()).for_each(|index| self.flush(index));
             let until_ns = monotonic_ns() + deadline.remaining().as_nanos() as u64;

@@ -1,5 +1,5 @@
-//! What orders the load is made of: a seeded stream that follows books of its own, so that what is
-//! cancelled and changed mostly lives, and that depends on nothing that the network answers.
+//! Generator of orders: a seeded stream that follows order books of its own, so that cancels and
+//! replacements mostly name live orders, independent of the answers of the network.
 
 use std::collections::HashMap;
 
@@ -14,23 +14,23 @@ use nm_stats::random::Random;
 use super::random::{Sizes, Zipf};
 use super::{OrderRequest, Settings};
 
-/// Orders that live on an instrument, about, once it has had some.
+/// Approximate number of live orders on an instrument in steady state.
 const LIVING: usize = 100;
 
-/// With fewer orders, new ones come whatever the mix says.
+/// Below this number of live orders only new ones are generated.
 const LIVING_MIN: usize = 20;
 
-/// Price that every instrument begins at, ticks.
+/// Initial price of every instrument, ticks.
 const FIRST_PRICE: Price = 100_000;
 
-/// Shares of a mix in per cent; what is left of 100 are replacements.
+/// Shares of a mix in per cent; the rest of 100 are replacements.
 struct Shares {
     add: usize,
     take: usize,
     cancel: usize,
-    /// Resting orders of mean size that one that takes is good for.
+    /// How many resting orders of mean size one aggressive order trades with.
     depth: u64,
-    /// Whether orders of all types come.
+    /// Whether orders of all types are generated.
     is_varied: bool,
 }
 
@@ -43,7 +43,7 @@ fn shares(mix: OrderMix) -> Shares {
     Shares { add, take, cancel, depth, is_varied }
 }
 
-/// The stream of a mix.
+/// Generates the orders of a mix.
 pub struct OrderGenerator {
     random: Random,
     shares: Shares,
@@ -55,7 +55,7 @@ pub struct OrderGenerator {
     next_id: OrderId,
 }
 
-/// What the stream believes of an instrument.
+/// The generator's model of an instrument.
 struct Instrument {
     book: Book,
     living: Vec<OrderId>,
@@ -64,14 +64,14 @@ struct Instrument {
 }
 
 struct Known {
-    /// Placement among the living.
+    /// Index in `living`.
     at: usize,
     order: NewOrder,
     left: Quantity,
 }
 
 impl OrderGenerator {
-    /// The stream of some settings.
+    /// The generator for these settings.
     pub fn new(settings: &Settings) -> OrderGenerator {
         let instrument = || Instrument {
             book: Book::new(),
@@ -92,7 +92,7 @@ impl OrderGenerator {
     }
 
     /// The next request.
-    pub fn ask(&mut self) -> OrderRequest {
+    pub fn next_request(&mut self) -> OrderRequest {
         let instrument = self.popularity.draw(&mut self.random);
         let command = self.command(instrument as usize);
         self.instruments[instrument as usize].follow(&command);
@@ -114,7 +114,7 @@ impl OrderGenerator {
             return Command::New(if is_varied { self.varied(order) } else { order });
         }
         if share < add + take {
-            // The fuller the book, the more is taken, so that it keeps about its size.
+            // The fuller the book, the more trades, so that its size stays about constant.
             let depth = depth * (living / LIVING).max(1) as u64;
             return Command::New(self.recorder(instrument, depth, is_varied));
         }
@@ -127,7 +127,7 @@ impl OrderGenerator {
         if share < add + take + cancel {
             return Command::Cancel { id, user };
         }
-        // A hundredth of the way to the last price, a tick at least.
+        // One hundredth of the distance to the last price, at least one tick.
         let step = (instrument.last - price) / 100;
         let tick = if self.random.below(2) == 0 { 1 } else { -1 };
         let price = price + if step == 0 { tick } else { step };
@@ -156,7 +156,7 @@ impl OrderGenerator {
         }
     }
 
-    /// Sometimes another type of order.
+    /// Converts some orders to other order types.
     fn varied(&mut self, order: NewOrder) -> NewOrder {
         let (price, quantity) = (order.price, order.quantity);
         match self.random.below(100) {
@@ -167,7 +167,7 @@ impl OrderGenerator {
                 self_trade: SelfTrade::Decrement,
                 ..order
             },
-            // Stops lie on the other side of the market.
+            // Stop prices are on the other side of the market.
             13..16 => {
                 let side = order.side.opposite();
                 NewOrder { order_type: OrderType::StopLimit, stop_price: price, side, ..order }
@@ -176,7 +176,7 @@ impl OrderGenerator {
         }
     }
 
-    /// An order that trades at once.
+    /// An order that trades immediately.
     fn recorder(&mut self, instrument: usize, depth: u64, is_varied: bool) -> NewOrder {
         let order = self.resting(instrument);
         let last = self.instruments[instrument].last;
@@ -193,7 +193,7 @@ impl OrderGenerator {
     }
 }
 
-/// Who gives a command; the operator's session for commands of the exchange.
+/// The user of a command; the operator for commands of the exchange.
 pub fn user_of(command: &Command) -> UserId {
     match *command {
         Command::New(NewOrder { user, .. })
@@ -218,14 +218,14 @@ impl Instrument {
             match event {
                 Event::Traded { maker, taker, price, maker_left, taker_left, .. } => {
                     self.last = price;
-                    self.note(maker, maker_left);
-                    self.note(taker, taker_left);
+                    self.set_open_quantity(maker, maker_left);
+                    self.set_open_quantity(taker, taker_left);
                 }
-                Event::Cancelled { id, .. } => self.note(id, 0),
-                Event::Rejected { id, .. } if is_new => self.note(id, 0),
-                Event::Reduced { id, left, .. } => self.note(id, left),
+                Event::Cancelled { id, .. } => self.set_open_quantity(id, 0),
+                Event::Rejected { id, .. } if is_new => self.set_open_quantity(id, 0),
+                Event::Reduced { id, left, .. } => self.set_open_quantity(id, left),
                 Event::Replaced { id, price, quantity, .. } => {
-                    self.note(id, quantity);
+                    self.set_open_quantity(id, quantity);
                     self.known.entry(id).and_modify(|known| known.order.price = price);
                 }
                 Event::Slid { id, price, .. } => {
@@ -236,7 +236,7 @@ impl Instrument {
         }
     }
 
-    fn note(&mut self, id: OrderId, left: Quantity) {
+    fn set_open_quantity(&mut self, id: OrderId, left: Quantity) {
         if left > 0 {
             self.known.entry(id).and_modify(|known| known.left = left);
         } else if let Some(gone) = self.known.remove(&id) {
@@ -254,7 +254,7 @@ mod tests {
 
     fn stream(settings: &Settings, count: usize) -> Vec<OrderRequest> {
         let mut maker = OrderGenerator::new(settings);
-        (0..count).map(|_| maker.ask()).collect()
+        (0..count).map(|_| maker.next_request()).collect()
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
             let mut counts = [0usize; 4];
             for _ in 0..40_000 {
                 let immediate = [TimeInForce::ImmediateOrCancel, TimeInForce::FillOrKill];
-                counts[match maker.ask().command {
+                counts[match maker.next_request().command {
                     Command::New(order) if immediate.contains(&order.time_in_force) => 1,
                     Command::New(_) => 0,
                     Command::Cancel { .. } => 2,

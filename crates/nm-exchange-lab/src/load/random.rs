@@ -1,22 +1,22 @@
-//! Distributions that the load is drawn from, on the seeded generator of nm-stats.
+//! Distributions of the load, based on the seeded generator of nm-stats.
 
 use nm_stats::random::Random;
 
-/// A gap of a Poisson process, in units of its mean.
+/// An interarrival time of a Poisson process, in units of its mean.
 pub fn exponential(random: &mut Random) -> f64 {
     // One minus a number below one is never zero.
     -(1.0 - random.unit()).ln()
 }
 
-/// Ranks from 0 on, each with a probability that falls with its rank to a power.
+/// Zipf distribution over ranks from 0.
 #[derive(Debug, Clone)]
 pub struct Zipf {
-    /// Probability of this rank or a lower one.
+    /// Cumulative probability by rank.
     cumulated: Vec<f64>,
 }
 
 impl Zipf {
-    /// `count` ranks, at least one; an exponent of zero makes all equal.
+    /// `count` ranks, at least one; with an exponent of zero all are equally likely.
     pub fn new(count: u32, exponent: f64) -> Zipf {
         let weights = (1..=count.max(1)).map(|rank| f64::from(rank).powf(-exponent));
         let mut sum = 0.0;
@@ -32,7 +32,7 @@ impl Zipf {
         Zipf { cumulated }
     }
 
-    /// One of the ranks.
+    /// Draws a rank.
     pub fn draw(&self, random: &mut Random) -> u32 {
         let unit = random.unit();
         let at = self.cumulated.partition_point(|share| *share <= unit);
@@ -40,12 +40,12 @@ impl Zipf {
     }
 }
 
-/// Sizes of messages: a Pareto distribution cut at both ends, of which the mean is given.
+/// Message sizes: a bounded Pareto distribution with a given mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sizes {
     min: f64,
     max: f64,
-    /// Tail index; zero where all have one size.
+    /// Tail index; zero if all sizes are equal.
     tail: f64,
 }
 
@@ -77,7 +77,7 @@ impl Sizes {
         Sizes { min, max, tail: tail_index(min, max, 800.0) }
     }
 
-    /// One of the sizes, bytes.
+    /// Draws a size, bytes.
     pub fn draw(&self, random: &mut Random) -> u32 {
         let unit = random.unit();
         let (a, ratio) = (self.tail, self.min / self.max);
@@ -92,9 +92,9 @@ impl Sizes {
     }
 }
 
-/// Tail index of a Pareto distribution that is cut at both ends and has this mean.
+/// Tail index of the bounded Pareto distribution with this mean.
 fn tail_index(min: f64, max: f64, mean: f64) -> f64 {
-    // The mean falls as the tail index grows, so halving finds it.
+    // The mean falls as the tail index grows: bisection.
     let (mut low, mut high) = (-50.0, 50.0);
     for _ in 0..200 {
         let tail = f64::midpoint(low, high);
@@ -103,10 +103,10 @@ fn tail_index(min: f64, max: f64, mean: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Mean of a Pareto distribution with this tail index, cut at both ends.
+/// Mean of a bounded Pareto distribution with this tail index.
 fn bounded_pareto_mean(min: f64, max: f64, tail: f64) -> f64 {
     let ratio = max / min;
-    // Both expressions have a removable singularity, near which a straight one is exact enough.
+    // Both expressions have a removable singularity; near it a linear one is accurate enough.
     let integral = |power: f64| {
         if power.abs() < 1e-9 { ratio.ln() } else { (ratio.powf(power) - 1.0) / power }
     };

@@ -1,4 +1,4 @@
-//! What came out of one round: exact figures from all round trips.
+//! The figures of one round, from all round trips.
 
 use nm_exchange::wire::STAMPS;
 use nm_model::exchange::Hop;
@@ -6,46 +6,46 @@ use nm_model::result::LatencyRound;
 use nm_stats::quantile::rank;
 use nm_stats::summary::{Sample, summarise};
 
-/// What came out of a round.
+/// The figures of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Round {
-    /// Round trips from the intended send to the reply, with the requests that have none.
+    /// Round trips from the intended send to the reply, and the number of lost requests.
     pub latency: LatencyRound,
-    /// How much later than meant the generator sent.
+    /// How late the generator sent, against the schedule.
     pub lateness: LatencyRound,
-    /// Requests a second that the schedule had.
+    /// Requests per second of the schedule.
     pub offered_per_s: f64,
     /// Requests that were sent.
     pub sent: u64,
     /// Requests that were answered.
     pub answered: u64,
-    /// Requests that were not, until the end of the drain.
+    /// Requests without a reply at the end of the drain time.
     pub lost: u64,
-    /// Requests that were sent again after a connection was lost.
+    /// Requests retransmitted after a connection was lost.
     pub resent: u64,
-    /// Replies that had come before.
+    /// Repeated replies.
     pub repeats: u64,
-    /// Connections that were made anew.
+    /// Connections that were re-established.
     pub reconnects: u64,
     /// Messages to counterparties.
     pub private: u64,
-    /// Gaps in what sessions were told that nobody can fill.
+    /// Gaps in the events of sessions that no replica can fill.
     pub unknown: u64,
     /// Broadcasts, each counted at every gateway.
     pub public: u64,
-    /// Gaps in broadcasts, counted likewise.
+    /// Gaps in broadcasts, at every gateway.
     pub public_gaps: u64,
-    /// Hash of all that was asked since the generator began.
+    /// Hash of all requests since the generator was created.
     pub stream_hash: u64,
-    /// Where the time went, if frames are stamped and one clock stamped them.
+    /// Latency by hop, if frames carry timestamps of one clock.
     pub hops: Vec<Hop>,
     /// Round trips by intended time since the start of the round.
     pub samples: Vec<Sample>,
-    /// ReplayStart of the round on the machine's clock, ns.
+    /// Start of the round on the monotonic clock, ns.
     pub start_ns: u64,
 }
 
-/// Names of the parts of a round trip.
+/// Names of the hops of a round trip.
 const HOPS: [&str; STAMPS + 1] = [
     "client to gateway",
     "gateway to router",
@@ -54,10 +54,10 @@ const HOPS: [&str; STAMPS + 1] = [
     "processor to client",
 ];
 
-/// Latency of a request that has no reply.
+/// Latency of a request without a reply.
 const NONE: u64 = u64::MAX;
 
-/// Takes the samples of a round as they come.
+/// Collects the samples of a round.
 #[derive(Debug, Clone)]
 pub struct RoundRecorder {
     start_ns: u64,
@@ -71,8 +71,8 @@ pub struct RoundRecorder {
 }
 
 impl RoundRecorder {
-    /// A round that starts at a time, of which `first` is the number of its first request. Makes
-    /// room for about so many.
+    /// A round that starts at `start_ns`; `first` is the number of its first request. Reserves memory
+    /// for `about` samples.
     pub fn new(start_ns: u64, first: u64, about: usize) -> RoundRecorder {
         RoundRecorder {
             start_ns,
@@ -85,7 +85,7 @@ impl RoundRecorder {
         }
     }
 
-    /// A request was sent; they come in the order of their numbers.
+    /// Records that a request was sent; called in the order of their numbers.
     pub fn sent(&mut self, intended_ns: u64, sent_ns: u64) {
         let start_ns = intended_ns.saturating_sub(self.start_ns);
         let latency_ns = sent_ns.saturating_sub(intended_ns);
@@ -93,7 +93,7 @@ impl RoundRecorder {
         self.round_trips.push(Sample { start_ns, latency_ns: NONE });
     }
 
-    /// A reply came; one to a request of an earlier round is nobody's sample.
+    /// Records a reply; one to a request of an earlier round is ignored.
     pub fn answered(&mut self, number: u64, intended_ns: u64, at_ns: u64) {
         let Some(at) = number.checked_sub(self.first) else { return };
         if let Some(sample) = self.round_trips.get_mut(at as usize) {
@@ -103,8 +103,8 @@ impl RoundRecorder {
         }
     }
 
-    /// The stamps of a reply. They count only if they rise: another machine's clock, or a request
-    /// that was sent again, says nothing about hops.
+    /// Records the timestamps of a reply, if they rise: otherwise they are of several clocks, or of a
+    /// retransmitted request.
     pub fn stamped(&mut self, intended_ns: u64, stamps: [u64; STAMPS], at_ns: u64) {
         let mut times = [intended_ns; STAMPS + 2];
         times[1..=STAMPS].copy_from_slice(&stamps);
@@ -116,12 +116,12 @@ impl RoundRecorder {
         }
     }
 
-    /// Requests of the round without reply.
+    /// Requests of the round without a reply.
     pub fn unanswered(&self) -> u64 {
         self.round_trips.len() as u64 - self.answered
     }
 
-    /// What came out. The counts of messages are left at zero.
+    /// Computes the figures. The counts of messages are left at zero.
     pub fn finish(self, offered_per_s: f64) -> Round {
         let (sent, lost) = (self.round_trips.len() as u64, self.unanswered());
         let samples: Vec<Sample> =
@@ -169,14 +169,14 @@ fn hops(mut taken: [Vec<u64>; STAMPS + 1]) -> Vec<Hop> {
         .collect()
 }
 
-/// ES10 and p99, ns, that a round must show if nothing but a pause of `stall_s` in `seconds` makes
-/// its round trips longer than `base_ns`.
+/// ES10 and p99, ns, that a round must show if a stall of `stall_s` in `seconds` is all that makes its
+/// round trips longer than `base_ns`.
 ///
-/// Requests come evenly, so those that are meant to be sent in the pause wait a time that is
-/// uniform between nothing and all of it.
+/// Requests arrive evenly, so those scheduled during the stall wait a time that is uniform between
+/// zero and the length of the stall.
 pub fn stall_figures(seconds: f64, stall_s: f64, base_ns: f64) -> (f64, f64) {
     let caught = (stall_s / seconds).min(1.0);
-    // Mean wait of the slowest `share` of all: a uniform tail, cut where it is longer than that.
+    // Mean wait of the slowest `share` of all requests: a uniform tail, truncated at `share`.
     let tail_mean_s = |share: f64| {
         if caught <= share {
             caught / share * stall_s / 2.0
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_counts_what_was_answered_and_what_was_not() {
+    fn a_round_counts_answered_and_lost_requests() {
         let mut recorder = RoundRecorder::new(1_000, 10, 4);
         for at in 0..4 {
             recorder.sent(1_000 + at * 100, 1_007 + at * 100);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_pause_that_hits_more_than_a_tenth_has_its_figures_too() {
-        // The whole round stands still: waits are uniform from 0 to 1 s.
+        // The stall covers the round: waits are uniform from 0 to 1 s.
         let (es10_ns, p99_ns) = stall_figures(1.0, 1.0, 0.0);
         assert!((es10_ns - 0.95e9).abs() < 1.0 && (p99_ns - 0.99e9).abs() < 1.0);
         let (es10_ns, p99_ns) = stall_figures(5.0, 0.1, 200e3);

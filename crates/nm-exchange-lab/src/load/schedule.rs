@@ -1,5 +1,4 @@
-//! When requests are meant to be sent: an absolute schedule, drawn from a seed, that nothing that
-//! happens in the network can put off.
+//! The intended send times: an absolute schedule drawn from a seed, independent of the network.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +7,15 @@ use nm_stats::random::Random;
 
 use super::random::exponential;
 
-/// How requests follow each other.
+/// The arrival process of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// Equal intervals.
     Even,
-    /// Independent of each other.
+    /// A Poisson process.
     #[default]
     Poisson,
-    /// Each request excites others: a Hawkes process with an exponential kernel.
+    /// A self-exciting (Hawkes) process with an exponential kernel.
     Bursts,
 }
 
@@ -47,10 +46,10 @@ impl FromStr for Arrivals {
     }
 }
 
-/// Requests that one request excites on average, its followers' followers not counted.
+/// Mean number of requests that one request triggers directly.
 const BRANCHING: f64 = 0.7;
 
-/// Time after which the excitement has fallen to 1/e, s.
+/// Time constant of the exponential kernel, s.
 const EXCITEMENT_S: f64 = 0.001;
 
 /// An endless schedule: times in ns since its start.
@@ -60,7 +59,7 @@ pub struct Schedule {
     rate_per_s: f64,
     random: Random,
     now_s: f64,
-    /// Excitement above the base rate right after the last request, 1/s.
+    /// Intensity above the base rate right after the last request, 1/s.
     excitement_per_s: f64,
     count: u64,
 }
@@ -71,15 +70,15 @@ impl Schedule {
         Schedule { arrivals, rate_per_s, random, now_s: 0.0, excitement_per_s: 0.0, count: 0 }
     }
 
-    /// The generator, to go on with.
+    /// Returns the random generator, to continue with it.
     pub fn into_random(self) -> Random {
         self.random
     }
 
     fn advance_excited(&mut self) {
         let base_per_s = self.rate_per_s * (1.0 - BRANCHING);
-        // Ogata's thinning: the intensity only falls until the next request, so the present one
-        // bounds it.
+        // Ogata's thinning: the intensity only falls until the next request, so the present value is
+        // an upper bound.
         loop {
             let bound_per_s = base_per_s + self.excitement_per_s;
             let gap_s = exponential(&mut self.random) / bound_per_s;
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_its_rate_and_its_spread() {
+    fn every_process_has_its_rate_and_dispersion() {
         for (arrivals, spread) in [
             (Arrivals::Even, 0.0..0.01),
             (Arrivals::Poisson, 0.8..1.25),

@@ -1,4 +1,4 @@
-//! The proof of one run from its folder.
+//! Verification of one run from its folder.
 //!
 //! ```text
 //! network.toml                          the network as it ran
@@ -8,7 +8,7 @@
 //! data/ROLE-INDEX/cell-C/snapshot       its last snapshot, if it keeps its state on disk
 //! ```
 //!
-//! A journal whose beginning was forgotten is replayed from a snapshot.
+//! A journal whose beginning was purged is replayed from a snapshot.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -26,19 +26,18 @@ use nm_stats::random::Random;
 use crate::load::log;
 
 use super::cuts::{self, Cuts};
-use super::judge::{Clients, Findings, Violation, judge, told};
+use super::judge::{Clients, Findings, Violation, check_deliveries, judge};
 use super::replay::Replay;
 
-/// Checks a run's folder.
+/// Verifies a run's folder.
 ///
 /// # Errors
-/// If something cannot be read, or is missing so that nothing would be proved. What breaks the
-/// network's word is no error: it is in the findings.
+/// If something cannot be read, or evidence is missing. A violation is no error: it is in the findings.
 pub fn folder(path: &Path) -> Result<Findings, Failure> {
     folder_cut(path, Cuts::default())
 }
 
-/// Checks a run's folder, and replays each cell's journal from the middle as well.
+/// Verifies a run's folder, and also replays each cell's journal from snapshots.
 ///
 /// # Errors
 /// As [`folder`].
@@ -64,8 +63,8 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
         if let Some(start) = &chain.start {
             let who = &journals[start.of].name;
             findings.notes.push(format!(
-                "cell {cell} is replayed from the snapshot of {who} on, after batch {}: of earlier \
-                 requests it is known that they were carried out, not with what result",
+                "cell {cell} is replayed from the snapshot of {who}, after batch {}: earlier \
+                 requests are known to be executed, but not their results",
                 start.index
             ));
             replay.restore(start.state.clone()).map_err(bad)?;
@@ -77,20 +76,20 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
         chain.copies(&replay, &clients, &mut findings);
         if replay.lost_state() {
             findings.notes.push(format!(
-                "the mediator of cell {cell} ended and began again with empty books: without \
-                 replicas, nothing was promised beyond that"
+                "the mediator of cell {cell} was restarted with empty books: without \
+                 replicas, nothing is guaranteed beyond that"
             ));
             lost_state.push(cell);
         }
         executed.append(&mut replay.executed);
-        replayed.extend(std::mem::take(&mut replay.told));
-        for life in replay.into_incarnations() {
-            cuts::check(cell, &life, cuts.count, &mut random, &mut findings).map_err(bad)?;
+        replayed.extend(std::mem::take(&mut replay.delivered));
+        for incarnation in replay.into_incarnations() {
+            cuts::check(cell, &incarnation, cuts.count, &mut random, &mut findings).map_err(bad)?;
         }
     }
     let not_guaranteed = |instrument| lost_state.contains(&network.cell_of(instrument));
     judge(&executed, &clients, not_guaranteed, &mut findings);
-    told(&replayed, &clients, not_guaranteed, &mut findings);
+    check_deliveries(&replayed, &clients, not_guaranteed, &mut findings);
     Ok(findings)
 }
 
@@ -119,12 +118,12 @@ fn clients(path: &Path) -> Result<Clients, Failure> {
     let mut clients = Clients::default();
     for path in &paths {
         let bytes = std::fs::read(path).map_err(|error| unreadable(path, error))?;
-        clients.take(&log::parse(&bytes).map_err(|why| unreadable(path, why))?);
+        clients.add_log(&log::parse(&bytes).map_err(|why| unreadable(path, why))?);
     }
     Ok(clients)
 }
 
-/// The journals of a cell, those of its replicas in order.
+/// The journals of a cell's replicas, in order.
 fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<RecordedJournal>, Failure> {
     let there = network.data.iter().find(|data| data.is_dir()).cloned();
     let data = there.unwrap_or_else(|| path.join("data"));
@@ -143,7 +142,7 @@ fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<RecordedJou
     Ok(journals)
 }
 
-/// What stands at one index of a journal.
+/// Summary of one record of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RecordSummary {
     term: u64,
@@ -152,17 +151,17 @@ struct RecordSummary {
     digest: (usize, u32),
 }
 
-/// A journal without its contents.
+/// A journal, without the contents of its records.
 #[derive(Debug)]
 struct RecordedJournal {
     folder: PathBuf,
     name: String,
     first: u64,
     marks: Vec<RecordSummary>,
-    /// States that the replica wrote down, its last snapshot among them: after which batch, and the
-    /// hash.
+    /// State hashes that the replica recorded, that of its last snapshot included: index of the batch,
+    /// and the hash.
     states: Vec<(u64, u64)>,
-    /// Its last snapshot: the index up to which it stands for the journal, and the saved cell.
+    /// Its last snapshot: the index of the last record that it includes, and the cell's state.
     snapshot: Option<(u64, Vec<u8>)>,
 }
 
@@ -200,32 +199,32 @@ impl RecordedJournal {
     }
 }
 
-/// Which journal has the batch at each index, and how many have it.
+/// The log of a cell, merged from the journals of its replicas.
 #[derive(Debug)]
 struct MergedLog {
     first: u64,
     /// Journal of each batch; none where there is no batch.
     of: Vec<Option<usize>>,
     copies: Vec<usize>,
-    /// Copies that were promised; zero if that cannot be judged.
+    /// Copies that the durability requires; zero if that cannot be checked.
     required_copies: usize,
-    /// Where the replay begins, if that is not the beginning.
+    /// Snapshot from which the replay starts, if the beginning was purged.
     start: Option<ReplayStart>,
 }
 
-/// A state that stands for everything before it.
+/// A snapshot that replaces everything before it.
 #[derive(Debug)]
 struct ReplayStart {
-    /// Whose snapshot it is.
+    /// Index of the journal to which it belongs.
     of: usize,
-    /// Index of the last record that it stands for.
+    /// Index of the last record that it includes.
     index: u64,
-    /// The saved cell.
+    /// The cell's state.
     state: Vec<u8>,
 }
 
 impl ReplayStart {
-    /// The earliest snapshot from which journals that begin at `first` go on without a gap.
+    /// The earliest snapshot that journals starting at `first` continue without a gap.
     fn before(first: u64, journals: &[RecordedJournal]) -> Option<ReplayStart> {
         let snapshots = journals.iter().enumerate().filter_map(|(of, journal)| {
             let (index, state) = journal.snapshot.as_ref()?;
@@ -243,7 +242,7 @@ impl MergedLog {
         journals: &[RecordedJournal],
         findings: &mut Findings,
     ) -> MergedLog {
-        // The journal that would win an election holds everything that was ever committed.
+        // The journal of a replica that would win an election contains every committed entry.
         let best = (0..journals.len()).max_by_key(|at| {
             let journal = &journals[*at];
             (journal.marks.last().map(|mark| mark.term), journal.last())
@@ -272,9 +271,8 @@ impl MergedLog {
                 journal.mark(index).is_none_or(|mark| mark.kind == journal::RecordKind::Missed)
             };
             if journals.iter().all(is_missing) {
-                findings.add(Violation::Gap, || {
-                    format!("cell {cell}: no journal knows what batch {index} was")
-                });
+                findings
+                    .add(Violation::Gap, || format!("cell {cell}: no journal has batch {index}"));
             }
         }
         let voters = network.replicas(cell).len();
@@ -285,15 +283,15 @@ impl MergedLog {
         if first > 1 && chain.start.is_none() {
             findings.add(Violation::Gap, || {
                 format!(
-                    "cell {cell}: all journals begin at batch {first}, and no snapshot has what \
-                     was before"
+                    "cell {cell}: all journals begin at batch {first}, and no snapshot includes \
+                     the earlier ones"
                 )
             });
         }
         chain
     }
 
-    /// Replicas may differ only at the end of a journal, in what was never committed.
+    /// Checks that replicas differ only at the end of a journal, in uncommitted entries.
     fn agreement(
         &self,
         cell: u16,
@@ -316,7 +314,9 @@ impl MergedLog {
                 if let Some(at) = differs.filter(|_| has_gap) {
                     let name = &journal.name;
                     findings.add(Violation::Diverged, || {
-                        format!("cell {cell}: {name} has another batch {at} than the others")
+                        format!(
+                            "cell {cell}: {name} has a different batch {at} than the other replicas"
+                        )
                     });
                     break;
                 }
@@ -339,7 +339,7 @@ impl MergedLog {
                 recorded.entry(*index).or_default().push((journal.name.clone(), *hash));
             }
         }
-        // States before the first one that is known say nothing.
+        // Earlier states cannot be compared.
         recorded = recorded.split_off(&replay.index());
         if let Some(states) = recorded.remove(&replay.index()) {
             replay.compare(&states, findings);
@@ -361,17 +361,19 @@ impl MergedLog {
         for (index, states) in &recorded {
             let who = states.first().map_or("", |(who, _)| who);
             findings.add(Violation::Gap, || {
-                format!("cell {cell}: {who} had a state after batch {index}, which no journal has")
+                format!(
+                    "cell {cell}: {who} recorded a state after batch {index}, which no journal has"
+                )
             });
         }
         Ok(())
     }
 
-    /// What a client was told must be on as many disks as promised.
+    /// Checks that each acknowledged request is on as many disks as the durability requires.
     fn copies(&self, replay: &Replay, clients: &Clients, findings: &mut Findings) {
         for one in &replay.executed {
             let copies = self.copies[(one.index - self.first) as usize];
-            if copies < self.required_copies && clients.knows(&one.name) {
+            if copies < self.required_copies && clients.has_reply(&one.name) {
                 findings.add(Violation::TooFewCopies, || {
                     let (name, index, required_copies) = (one.name, one.index, self.required_copies);
                     format!("{name} in batch {index} is on {copies} disks, required are {required_copies}")

@@ -1,4 +1,4 @@
-//! What was carried out, held against what clients sent and were told.
+//! Compares executed requests with the requests and replies in the clients' logs.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,33 +11,33 @@ use serde::Serialize;
 
 use crate::load::log::{Answered, Delivered, Record, RequestId};
 
-/// Violations that are told in full, of each kind.
+/// Violations of each kind that are described in full.
 const EXAMPLES_MAX: usize = 10;
 
-/// A way in which a network breaks its word.
+/// A violation of the exchange's guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Violation {
-    /// A client was told an outcome of what no journal has.
+    /// A client has a reply to a request that no journal has.
     Lost,
-    /// A request was carried out more than once, or told two different outcomes.
+    /// A request was executed more than once, or has two different replies.
     Twice,
-    /// Requests of a session on an instrument were carried out in another order than they were
-    /// sent in, or one was left out.
+    /// Requests of a session on an instrument were executed in a different order than they were sent,
+    /// or one was skipped.
     OutOfOrder,
-    /// A client was told another outcome than a replay has.
+    /// A reply differs from the result of the replay.
     WrongResult,
-    /// Something was carried out that no client sent.
+    /// A request was executed that no client sent.
     NotSent,
-    /// The numbers of what was handled on an instrument, or of batches, leave one out.
+    /// A gap in the numbers of executed requests on an instrument, or of batches.
     Gap,
     /// States that must be equal are not.
     HashDiffers,
-    /// Fewer replicas than promised have what a client was told.
+    /// Fewer replicas have an acknowledged request than the durability requires.
     TooFewCopies,
-    /// Replicas have different batches at one place, and agree again after it.
+    /// Replicas have different batches at one index, and equal ones after it.
     Diverged,
-    /// A session was never told something that happened to its own orders, such as a fill.
+    /// An event on a session's own order, such as a fill, was never delivered to it.
     NotDelivered,
 }
 
@@ -58,12 +58,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A request that a replay carried out.
+/// A request that the replay executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Executed {
-    /// Which.
+    /// Which request.
     pub name: RequestId,
-    /// Its number among all that were handled on the instrument.
+    /// Its number among all requests executed on the instrument.
     pub output_seq: u64,
     /// Hash of the events that it caused.
     pub events_hash: u64,
@@ -71,74 +71,79 @@ pub struct Executed {
     pub command_hash: u64,
     /// Index of its batch.
     pub index: u64,
-    /// Whose life it was: rises when a mediator that keeps nothing begins with empty books.
-    pub life: u64,
+    /// Incarnation of the cell: rises when a mediator without durability restarts with empty books.
+    pub incarnation: u64,
 }
 
-/// What was found.
+/// Results of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
     /// When requests counted as done.
     pub durability: Durability,
     /// Requests that clients sent.
     pub sent: u64,
-    /// Requests to which clients have a reply.
+    /// Requests with a reply.
     pub answered: u64,
-    /// Requests without reply that were carried out all the same.
+    /// Requests that were executed but have no reply.
     pub unanswered_executed: u64,
-    /// Requests that were carried out.
+    /// Executed requests.
     pub executed: u64,
     /// Batches that were replayed.
     pub batches: u64,
     /// Journals that were read.
     pub journals: u64,
-    /// StateHashes of whole states that were compared.
+    /// State hashes that were compared.
     pub hashes: u64,
-    /// Snapshots from which a replay was carried on to the end.
+    /// Snapshots from which a replay was continued to the end.
     pub cuts: u64,
-    /// Requests that are known to be carried out only because a snapshot has them.
+    /// Requests known to be executed only because a snapshot includes them.
     pub in_snapshots: u64,
-    /// How many of each kind.
+    /// Number of violations by kind.
     pub violations: BTreeMap<Violation, u64>,
-    /// Violations that the chosen durability does not exclude: a mediator died that kept nothing.
+    /// Violations that the chosen durability allows, after a mediator without durability died.
     pub not_guaranteed: BTreeMap<Violation, u64>,
-    /// Some of them in words.
+    /// Descriptions of the first violations of each kind.
     pub sentences: Vec<String>,
-    /// What is to be known beside.
+    /// Additional remarks.
     pub notes: Vec<String>,
     #[serde(skip)]
-    told: BTreeMap<Violation, usize>,
+    described: BTreeMap<Violation, usize>,
 }
 
 impl Findings {
-    /// Whether the network kept its word.
+    /// Whether there is no violation.
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// How many of a kind.
+    /// Number of violations of one kind.
     pub fn count(&self, violation: Violation) -> u64 {
         self.violations.get(&violation).copied().unwrap_or_default()
     }
 
-    /// Adds one.
+    /// Adds a violation.
     pub fn add(&mut self, violation: Violation, sentence: impl FnOnce() -> String) {
         *self.violations.entry(violation).or_default() += 1;
-        self.tell(violation, sentence);
+        self.describe(violation, sentence);
     }
 
-    fn add_if(&mut self, is_guaranteed: bool, violation: Violation, say: impl FnOnce() -> String) {
+    fn add_if(
+        &mut self,
+        is_guaranteed: bool,
+        violation: Violation,
+        sentence: impl FnOnce() -> String,
+    ) {
         if is_guaranteed {
-            self.add(violation, say);
+            self.add(violation, sentence);
         } else {
             *self.not_guaranteed.entry(violation).or_default() += 1;
         }
     }
 
-    fn tell(&mut self, violation: Violation, sentence: impl FnOnce() -> String) {
-        let told = self.told.entry(violation).or_default();
-        *told += 1;
-        if *told <= EXAMPLES_MAX {
+    fn describe(&mut self, violation: Violation, sentence: impl FnOnce() -> String) {
+        let described = self.described.entry(violation).or_default();
+        *described += 1;
+        if *described <= EXAMPLES_MAX {
             self.sentences.push(format!("{violation}: {}", sentence()));
         }
     }
@@ -151,21 +156,21 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// What clients know.
+/// The contents of the clients' logs.
 #[derive(Debug, Default)]
 pub struct Clients {
     /// Requests by session and instrument in the order sent, with the hash of the command.
     sent: HashMap<(InstrumentId, UserId), Vec<(u64, u64)>>,
     answered: HashMap<RequestId, Vec<Answered>>,
-    told: Vec<Delivered>,
+    delivered: Vec<Delivered>,
     count: u64,
-    /// Number of the last request that a snapshot has, of instruments that begin with one.
+    /// Number of the last request that a snapshot includes, for instruments that start from one.
     begun: HashMap<(InstrumentId, UserId), u64>,
 }
 
 impl Clients {
-    /// Takes the records of one log.
-    pub fn take(&mut self, records: &[Record]) {
+    /// Adds the records of one log.
+    pub fn add_log(&mut self, records: &[Record]) {
         for record in records {
             match record {
                 Record::Sent(sent) => {
@@ -177,35 +182,35 @@ impl Clients {
                 Record::Answered(answered) => {
                     self.answered.entry(answered.name).or_default().push(*answered);
                 }
-                Record::Delivered(told) => self.told.push(*told),
+                Record::Delivered(delivered) => self.delivered.push(*delivered),
             }
         }
     }
 
     /// Whether a client has a reply to a request.
-    pub fn knows(&self, name: &RequestId) -> bool {
+    pub fn has_reply(&self, name: &RequestId) -> bool {
         self.answered.contains_key(name)
     }
 
-    /// Instruments that clients sent something to.
+    /// Instruments with requests.
     pub fn instruments(&self) -> impl Iterator<Item = InstrumentId> {
         self.sent.keys().map(|(instrument, _)| *instrument)
     }
 
-    /// Instruments of a cell begin with a snapshot, in which `last_request_seq` is the number of a session's
-    /// last request.
+    /// Starts the instruments of a cell from a snapshot; `last_request_seq` is the number of a session's
+    /// last request in it.
     pub fn restore(
         &mut self,
         is_of_cell: impl Fn(InstrumentId) -> bool,
         last_request_seq: impl Fn(InstrumentId, UserId) -> u64,
     ) {
-        // What was told before the snapshot cannot be replayed, nor the hash of all of it.
-        self.told.retain(|told| !is_of_cell(told.instrument));
+        // Events before the snapshot cannot be replayed, so their hash cannot be compared.
+        self.delivered.retain(|one| !is_of_cell(one.instrument));
         let pairs = self.sent.keys().filter(|(instrument, _)| is_of_cell(*instrument));
         self.begun.extend(pairs.map(|pair| (*pair, last_request_seq(pair.0, pair.1))));
     }
 
-    /// Whether a snapshot stands for a request.
+    /// Whether a snapshot includes a request.
     fn is_begun(&self, name: &RequestId) -> bool {
         self.begun
             .get(&(name.instrument, name.session))
@@ -219,7 +224,7 @@ impl Clients {
     }
 }
 
-/// Holds what was carried out, cell by cell and in order, against what clients know. `not_guaranteed`:
+/// Compares executed requests, cell by cell and in order, with the clients' logs. `not_guaranteed`:
 /// whether an instrument's mediator lost its books, which its durability allows.
 pub fn judge(
     executed: &[Executed],
@@ -241,12 +246,12 @@ pub fn judge(
             findings.add_if(!not_guaranteed(name.instrument), Violation::Twice, || {
                 let places: Vec<String> =
                     times.iter().map(|one| format!("batch {}", one.index)).collect();
-                format!("{name} was carried out in {}", places.join(" and in "))
+                format!("{name} was executed in {}", places.join(" and in "))
             });
         }
         if clients.command_of(name) != Some(times[0].command_hash) {
             findings.add(Violation::NotSent, || {
-                format!("batch {} has {name}, which no client sent like this", times[0].index)
+                format!("batch {} has {name}, which no client sent in this form", times[0].index)
             });
         }
         findings.unanswered_executed += u64::from(!clients.answered.contains_key(name));
@@ -263,7 +268,7 @@ pub fn judge(
     }
 }
 
-/// The replies to one request beside what was carried out of it.
+/// Compares the replies to one request with its execution.
 fn replied(
     name: &RequestId,
     replies: &[Answered],
@@ -277,10 +282,10 @@ fn replied(
             format!("{name} was answered as number {at} of its instrument, and no journal has it")
         });
     }
-    let told = |reply: &Answered| (reply.output_seq, reply.events_hash);
+    let outcome = |reply: &Answered| (reply.output_seq, reply.events_hash);
     let mut known = replies.iter().filter(|reply| !reply.is_forgotten);
     let Some(first) = known.next() else { return };
-    if let Some(other) = known.clone().find(|reply| told(reply) != told(first)) {
+    if let Some(other) = known.clone().find(|reply| outcome(reply) != outcome(first)) {
         findings.add_if(is_guaranteed, Violation::Twice, || {
             format!(
                 "{name} was answered as number {} and as number {} of its instrument",
@@ -289,7 +294,7 @@ fn replied(
         });
     }
     let is_wrong = |reply: &Answered| {
-        !times.iter().any(|one| told(reply) == (one.output_seq, one.events_hash))
+        !times.iter().any(|one| outcome(reply) == (one.output_seq, one.events_hash))
     };
     if let (Some(one), true) = (times.first(), is_wrong(first) || known.any(is_wrong)) {
         findings.add_if(is_guaranteed, Violation::WrongResult, || {
@@ -302,16 +307,16 @@ fn replied(
     }
 }
 
-/// Each session was told all that happened to its orders and came of its requests, once and in
-/// order. A log that ends before it says what was told proves nothing of it.
-pub fn told(
+/// Checks that all events on a session's orders were delivered to it, once and in order. A log without
+/// a record of deliveries is not checked.
+pub fn check_deliveries(
     replayed: &HashMap<(InstrumentId, UserId), (u64, u64)>,
     clients: &Clients,
     not_guaranteed: impl Fn(InstrumentId) -> bool,
     findings: &mut Findings,
 ) {
-    for told in &clients.told {
-        let Delivered { session, instrument, events, events_hash, has_gap } = *told;
+    for one in &clients.delivered {
+        let Delivered { session, instrument, events, events_hash, has_gap } = *one;
         let (there, hash) = replayed.get(&(instrument, session)).copied().unwrap_or((0, FNV1A));
         let violation = match events.cmp(&there) {
             _ if has_gap => Violation::NotDelivered,
@@ -321,24 +326,24 @@ pub fn told(
         };
         findings.add_if(!not_guaranteed(instrument), violation, || {
             format!(
-                "session {session} was told {events} events on instrument {instrument} with hash \
+                "session {session} received {events} events on instrument {instrument} with hash \
                  {events_hash:016x}, and its replay has {there} with {hash:016x}"
             )
         });
     }
 }
 
-/// What is handled on an instrument is numbered without gaps, from a snapshot on if it begins with
-/// one.
+/// Checks that executed requests of an instrument are numbered without gaps, from its snapshot if it
+/// starts from one.
 fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     let mut last: HashMap<(InstrumentId, u64), u64> = HashMap::new();
     let begun = clients.begun.iter().filter(|(_, last)| **last > 0);
     let begun: HashSet<InstrumentId> = begun.map(|((instrument, _), _)| *instrument).collect();
     for one in executed {
-        let Executed { name, output_seq, life, .. } = *one;
-        let is_begun = life == 1 && begun.contains(&name.instrument);
+        let Executed { name, output_seq, incarnation, .. } = *one;
+        let is_begun = incarnation == 1 && begun.contains(&name.instrument);
         let before = if is_begun { output_seq.saturating_sub(1) } else { 0 };
-        let last = last.entry((name.instrument, life)).or_insert(before);
+        let last = last.entry((name.instrument, incarnation)).or_insert(before);
         if output_seq != *last + 1 {
             let after = *last;
             findings.add(Violation::Gap, || {
@@ -350,8 +355,7 @@ fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     }
 }
 
-/// What a session requests on an instrument is carried out in the order in which it was sent, without
-/// leaving any out.
+/// Checks that a session's requests on an instrument were executed in the order sent, without a gap.
 fn order(
     executed: &[Executed],
     clients: &Clients,
@@ -384,7 +388,7 @@ mod tests {
     use super::*;
     use crate::load::log::Sent;
 
-    /// Three sessions on two instruments, in turn, all of it carried out and answered.
+    /// Three sessions on two instruments, in turn, all requests executed and answered.
     fn world() -> (Vec<Executed>, Vec<Record>) {
         let (mut executed, mut records) = (vec![], vec![]);
         let mut output_seqs = [0; 2];
@@ -394,8 +398,15 @@ mod tests {
             output_seqs[instrument as usize] += 1;
             let output_seq = output_seqs[instrument as usize];
             let (events_hash, command_hash) = (number * 31, number * 17);
-            let (index, life) = (number / 5, 1);
-            executed.push(Executed { name, output_seq, events_hash, command_hash, index, life });
+            let (index, incarnation) = (number / 5, 1);
+            executed.push(Executed {
+                name,
+                output_seq,
+                events_hash,
+                command_hash,
+                index,
+                incarnation,
+            });
             records.push(Record::Sent(Sent { name, intended_ns: number, command_hash }));
             records.push(Record::Answered(Answered {
                 name,
@@ -411,7 +422,7 @@ mod tests {
 
     fn judged(executed: &[Executed], records: &[Record]) -> Findings {
         let (mut clients, mut findings) = (Clients::default(), Findings::default());
-        clients.take(records);
+        clients.add_log(records);
         judge(executed, &clients, |_| false, &mut findings);
         findings
     }
@@ -424,17 +435,17 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_keeps_its_word_is_clean() {
+    fn a_correct_run_is_clean() {
         let (mut executed, mut records) = world();
         let findings = judged(&executed, &records);
         assert!(findings.is_clean(), "{findings:?}");
         assert_eq!((findings.sent, findings.answered, findings.executed), (120, 120, 120));
-        // The last ones may be without reply, and may be carried out or not.
+        // The last requests may be without a reply, executed or not.
         records.truncate(records.len() - 1);
         assert_eq!(judged(&executed, &records).unanswered_executed, 1);
         executed.pop();
         assert!(judged(&executed, &records).is_clean());
-        // An outcome that is told again is the same.
+        // A repeated outcome is the same.
         let mut again = records[1];
         answer(&mut again).is_repeated = true;
         records.push(again);
@@ -446,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_found() {
+    fn lost_requests_are_found() {
         let (mut executed, records) = world();
         executed.truncate(100);
         let findings = judged(&executed, &records);
@@ -460,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_out_twice_is_found() {
+    fn requests_executed_twice_are_found() {
         let (mut executed, mut records) = world();
         let mut second = executed[60];
         second.output_seq = 61;
@@ -468,7 +479,7 @@ mod tests {
         let findings = judged(&executed, &records);
         assert_eq!(findings.count(Violation::Twice), 1, "{findings:?}");
         executed.pop();
-        // The same, as a client sees it.
+        // The same, from the client's side.
         let mut other = records[1];
         answer(&mut other).output_seq = 40;
         records.push(other);
@@ -480,16 +491,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_out_in_another_order_is_found() {
+    fn requests_executed_out_of_order_are_found() {
         let (mut executed, records) = world();
-        // Two requests of session 1 on instrument 0 change places.
+        // Two requests of session 1 on instrument 0 are swapped.
         let (a, b) = (executed[0], executed[6]);
         executed[0] = Executed { output_seq: a.output_seq, ..b };
         executed[6] = Executed { output_seq: b.output_seq, ..a };
         let findings = judged(&executed, &records);
         assert!(findings.count(Violation::OutOfOrder) >= 2, "{findings:?}");
         let (mut executed, mut records) = world();
-        // One is left out, and its client heard nothing.
+        // One is skipped, and its client has no reply.
         records.remove(1);
         let name = executed.remove(0).name;
         executed.iter_mut().filter(|one| one.name.instrument == name.instrument).for_each(|one| {
@@ -523,45 +534,49 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_not_told_is_found() {
+    fn undelivered_events_are_found() {
         let (executed, mut records) = world();
         let replayed = HashMap::from([((0, 1), (5, 55)), ((1, 1), (7, 77))]);
-        let say = |instrument, events, events_hash, has_gap| {
+        let record = |instrument, events, events_hash, has_gap| {
             Record::Delivered(Delivered { session: 1, instrument, events, events_hash, has_gap })
         };
         let judged = |records: &[Record], is_guaranteed_not: bool| {
             let (mut clients, mut findings) = (Clients::default(), Findings::default());
-            clients.take(records);
+            clients.add_log(records);
             judge(&executed, &clients, |_| false, &mut findings);
-            told(&replayed, &clients, |_| is_guaranteed_not, &mut findings);
+            check_deliveries(&replayed, &clients, |_| is_guaranteed_not, &mut findings);
             findings
         };
-        records.extend([say(0, 5, 55, false), say(1, 7, 77, false), say(2, 0, FNV1A, false)]);
+        records.extend([
+            record(0, 5, 55, false),
+            record(1, 7, 77, false),
+            record(2, 0, FNV1A, false),
+        ]);
         assert!(judged(&records, false).is_clean());
         for (record, violation) in [
-            (say(0, 4, 55, false), Violation::NotDelivered),
-            (say(0, 5, 55, true), Violation::NotDelivered),
-            (say(0, 6, 55, false), Violation::WrongResult),
-            (say(0, 5, 56, false), Violation::WrongResult),
+            (record(0, 4, 55, false), Violation::NotDelivered),
+            (record(0, 5, 55, true), Violation::NotDelivered),
+            (record(0, 6, 55, false), Violation::WrongResult),
+            (record(0, 5, 56, false), Violation::WrongResult),
         ] {
             let all = [&records[..], &[record]].concat();
             let findings = judged(&all, false);
             assert_eq!(findings.violations, BTreeMap::from([(violation, 1)]));
-            assert!(findings.sentences[0].contains("session 1 was told"), "{findings:?}");
+            assert!(findings.sentences[0].contains("session 1 received"), "{findings:?}");
             let findings = judged(&all, true);
             assert_eq!(findings.not_guaranteed, BTreeMap::from([(violation, 1)]));
         }
     }
 
     #[test]
-    fn what_was_not_promised_is_told_apart() {
+    fn violations_that_are_not_guaranteed_against_are_listed_apart() {
         let (mut executed, records) = world();
         executed.retain(|one| one.name.instrument == 1 || one.name.client_seq > 20);
         executed.iter_mut().filter(|one| one.name.instrument == 0).for_each(|one| {
-            (one.output_seq, one.life) = (one.output_seq - 30, 2);
+            (one.output_seq, one.incarnation) = (one.output_seq - 30, 2);
         });
         let (mut clients, mut findings) = (Clients::default(), Findings::default());
-        clients.take(&records);
+        clients.add_log(&records);
         judge(&executed, &clients, |instrument| instrument == 0, &mut findings);
         assert!(findings.is_clean(), "{findings:?}");
         assert_eq!(findings.not_guaranteed[&Violation::Lost], 30);

@@ -1,11 +1,11 @@
-//! The proof, after a run: that the network did what it told its clients, and nothing else.
+//! Verification after a run: the network executed exactly what its clients' logs say.
 //!
-//! What clients sent and were told is in their logs; what replicas put in order is in their
-//! journals. [`replay`] carries the journals out again with the plain book and with the fast one;
-//! [`judge`] holds the outcome against the clients' logs. Both are told of their own rules, not
-//! asked of the code that ran: the order that is checked is that in which clients sent, not the one
-//! that requests claim. States that replicas wrote down ([`nm_exchange::hashes`]) must be those of
-//! the replay, and so must a replay from the middle ([`cuts`]).
+//! Client logs contain requests and replies, the replicas' journals the ordered requests. [`replay`]
+//! applies the journals with the reference book and the fast one; [`judge`] compares the results with
+//! the clients' logs. The checks do not rely on the code that ran: the order is that in which clients
+//! sent, not the one that requests claim. State hashes that replicas recorded
+//! ([`nm_exchange::hashes`]) must equal those of the replay, and so must a replay from snapshots
+//! ([`cuts`]).
 
 pub mod cuts;
 pub mod folder;
