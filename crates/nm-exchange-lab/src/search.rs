@@ -162,7 +162,7 @@ mod tests {
 
     fn find(plan: &Plan, keeps: impl FnMut(f64) -> bool) -> Bracket {
         let mut keeps = keeps;
-        search(plan, |rate| Ok::<bool, ()>(writes_journals(rate))).unwrap()
+        search(plan, |rate| Ok::<bool, ()>(keeps(rate))).unwrap()
     }
 
     #[test]

@@ -429,13 +429,13 @@ mod tests {
     }
 
     /// All events delivered to session 1 on instrument 0.
-    fn deliver(clients: &Clients) -> Delivered {
+    fn delivered(clients: &Clients) -> Delivered {
         let mut all = clients.all_delivered();
-        let Some(Record::Delivered(told)) = all.next() else {
+        let Some(Record::Delivered(delivered)) = all.next() else {
             panic!("it has submitted a request")
         };
         assert!(all.next().is_none(), "no other session has submitted a request");
-        told
+        delivered
     }
 
     #[test]
@@ -456,18 +456,18 @@ mod tests {
         // Two are missing: one resend request.
         assert_eq!(receive(&mut clients, events(private, 0, 5, 6)), [3]);
         assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), NONE);
-        assert_eq!((told(&clients).events, clients.awaiting_resend()), (3, 1));
+        assert_eq!((delivered(&clients).events, clients.awaiting_resend()), (3, 1));
         // A resend by a replica with fewer events does not count; a complete one does.
         assert_eq!(receive(&mut clients, events(private, again, 2, 2)), NONE);
         assert_eq!(clients.awaiting_resend(), 1);
         assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), [3]);
         assert_eq!(receive(&mut clients, events(private, again, 3, 8)), NONE);
-        assert_eq!((told(&clients).events, clients.awaiting_resend()), (8, 0));
+        assert_eq!((delivered(&clients).events, clients.awaiting_resend()), (8, 0));
         // Events that were in flight meanwhile, and duplicates.
         assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
         assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
         let whole = events(private, 0, 0, 9).1;
-        let Delivered { events: count, events_hash, has_gap, .. } = told(&clients);
+        let Delivered { events: count, events_hash, has_gap, .. } = delivered(&clients);
         assert_eq!((count, events_hash, has_gap), (9, fnv1a_on(FNV1A, &whole), false));
         // The gateway asks for resend requests for one cell; a new connection, for all cells.
         let bid = |cell| (Header { cell, ..Header::new(FrameKind::ResendRequest) }, vec![]);
@@ -481,7 +481,7 @@ mod tests {
         // Events that no replica keeps are reported as a gap.
         let forgotten = again | wire::EXPIRED;
         assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
-        assert_eq!((told(&clients).events, told(&clients).has_gap), (21, true));
+        assert_eq!((delivered(&clients).events, delivered(&clients).has_gap), (21, true));
         assert_eq!((clients.counts.unknown, clients.awaiting_resend()), (1, 0));
         assert!(clients.all_delivered().count() == 1);
     }

@@ -115,7 +115,7 @@ impl Two {
         let ask =
             OrderRequest { session, instrument: 0, command, size_bytes: 200, is_public: false };
         let link = self.links[session as usize % 2].as_mut().unwrap();
-        self.clients.ask(&ask, 1, &mut link.output).unwrap();
+        self.clients.submit(&ask, 1, &mut link.output).unwrap();
     }
 
     /// Sends and takes what there is for a moment.

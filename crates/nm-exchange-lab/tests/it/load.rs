@@ -59,7 +59,7 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
             let reply = reply.unwrap();
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
-        clients.ask(&maker.ask(), at_ns, &mut wire_bytes).unwrap();
+        clients.submit(&maker.next_request(), at_ns, &mut wire_bytes).unwrap();
         recorder.sent(at_ns, now_ns);
         let mut rest = &wire_bytes[..];
         while let Some(frame) = wire::read(rest).unwrap() {

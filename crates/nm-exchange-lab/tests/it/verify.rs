@@ -54,9 +54,9 @@ impl Run {
         let (mut entries, mut records) = (vec![vec![], vec![]], vec![]);
         let mut frames: [Vec<Vec<u8>>; CELLS] = Default::default();
         for number in 0..3_000 {
-            let ask = maker.ask();
+            let ask = maker.next_request();
             let mut bytes = vec![];
-            records.extend(clients.ask(&ask, number, &mut bytes));
+            records.extend(clients.submit(&ask, number, &mut bytes));
             let cell = ask.instrument as usize % CELLS;
             frames[cell].push(bytes.clone());
             if number % 50 == 7 {
