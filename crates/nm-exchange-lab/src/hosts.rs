@@ -156,7 +156,7 @@ mod tests {
         refused("", "names no host");
         refused("alice", "line 1: a host is");
         refused("\nalice discarded", "line 2: `discarded` is no IP address");
-        refused("alice 192.0.2.1 gateways", "`gateways` is no class");
+        refused("alice 192.0.2.1 gateways", "`gateways` is not a class");
         refused("alice 192.0.2.1 gateway", "no host takes nodes of class router");
         refused("-oX 192.0.2.1", "no destination");
         refused("a 192.0.2.1 gateway /x y", "one word too many");

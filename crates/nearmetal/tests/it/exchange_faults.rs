@@ -189,7 +189,7 @@ fn run_keeps_logs_of_its_nodes() {
     let run = crate::support::run(&words);
     assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
     let said = fs::read_to_string(out.join("round-1/nodes/gateway-0.log")).unwrap();
-    assert!(said.starts_with("the link with router 0 is gone: "), "{said}");
+    assert!(said.starts_with("the link with router 0 is closed: "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
