@@ -1,11 +1,11 @@
 //! Time per command in the fast book and in the reference book, for two mixes of orders.
 //!
-//! The commands are generated beforehand, by a seeded generator that follows a book, so that cancels
-//! and moves name live orders. Each round applies the same commands to new books, fast and reference
-//! in turn; the first fifth is warm-up. Time per command is the time of all commands divided by their
-//! number. The percentiles come from further rounds that read the clock before and after each command;
-//! the cost of reading it is subtracted. Events are consumed by a running sum, which must be equal for
-//! both books. Run by `cargo xtask bench-book`.
+//! The commands are generated beforehand, by a seeded generator that follows a book, so that
+//! cancels and moves name live orders. Each round applies the same commands to new books, fast and
+//! reference in turn; the first fifth is warm-up. Time per command is the time of all commands
+//! divided by their number. The percentiles come from further rounds that read the clock before and
+//! after each command; the cost of reading it is subtracted. Events are consumed by a running sum,
+//! which must be equal for both books. Run by `cargo xtask bench-book`.
 #![allow(clippy::print_stdout)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,7 +1,7 @@
 //! Commands and events as bytes: the body of requests, replies and journal records.
 //!
-//! Little-endian: one byte for the kind, then its fields one after another. Any sequence of bytes is
-//! decoded without a panic; a [`DecodeError`] says which field is wrong.
+//! Little-endian: one byte for the kind, then its fields one after another. Any sequence of bytes
+//! is decoded without a panic; a [`DecodeError`] says which field is wrong.
 
 use nm_codec::{DecodeError, Put, Reader, codes};
 
@@ -437,8 +437,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Any bytes are decoded or refused without a panic; what is decoded encodes to bytes of the
-        /// same length that decode to the same value. The first byte runs over all kinds.
+        /// Any bytes are decoded or refused without a panic; what is decoded encodes to bytes of
+        /// the same length that decode to the same value. The first byte runs over all kinds.
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..120),
                                             kind in 0u8..16) {

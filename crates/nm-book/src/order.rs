@@ -1,17 +1,19 @@
-//! The terms of trading: orders, commands to the book of one instrument, and the events that follow.
+//! The terms of trading: orders, commands to the book of one instrument, and the events that
+//! follow.
 //!
-//! Prices are in ticks and may be negative, as those of spreads and some commodities are. Quantities
-//! are in lots. Times are ns on the clock of whoever puts commands in order; a book never reads a
-//! clock, so that the same commands always lead to the same state.
+//! Prices are in ticks and may be negative, as those of spreads and some commodities are.
+//! Quantities are in lots. Times are ns on the clock of whoever puts commands in order; a book
+//! never reads a clock, so that the same commands always lead to the same state.
 //!
 //! # Rules
 //! Exchanges differ in details. These rules hold for the reference book and the fast one alike.
 //!
-//! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind all
-//!   other orders, when it is replaced (except by a smaller quantity at the same price), when an
-//!   iceberg shows its next part, and when a triggered stop comes to rest. Commands that cancel
+//! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind
+//!   all other orders, when it is replaced (except by a smaller quantity at the same price), when
+//!   an iceberg shows its next part, and when a triggered stop comes to rest. Commands that cancel
 //!   several orders cancel them in order of priority; expiry takes the earliest time first.
-//! - **Time** does not go back: a command with an earlier time is executed at the latest time so far.
+//! - **Time** does not go back: a command with an earlier time is executed at the latest time so
+//!   far.
 //! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
 //!   combination of attributes, expired, duplicate id, bands, auction, post-only. Of a replacement:
 //!   halted, unknown order, quantity, bands, post-only. A rejected command changes nothing, and the
@@ -19,41 +21,43 @@
 //! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
 //!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
 //!   whatever changes; a market order or market stop has no limit to change.
-//! - **Market orders** never rest in continuous trading, whatever their time in force. In an auction
-//!   they do, ahead of all limit orders, and what is left of them after the uncross is cancelled.
+//! - **Market orders** never rest in continuous trading, whatever their time in force. In an
+//!   auction they do, ahead of all limit orders, and what is left of them after the uncross is
+//!   cancelled.
 //! - **Stops** are accepted in every phase; only trades trigger them, quotes do not. A trade elects
 //!   each stop whose price it reaches, even if another trade of the same command moves away again.
-//!   Elected stops are executed one after another once the command that made the trade is done, those
-//!   elected by it in order of priority, then those that they elect. A stop whose price the last trade
-//!   has already reached when it arrives is executed at once, except in an auction, after which it
-//!   waits for a trade. Minimum quantity, display quantity, immediate times in force and self-trade
-//!   prevention apply when it is executed.
-//! - **Iceberg.** Only the shown part trades at its priority; all parts shown at a price trade before
-//!   the next parts do. Self-trade prevention, fill-or-kill and auctions use the full open quantity.
-//!   An incoming iceberg takes with its full quantity, then shows a part of the rest.
-//! - **Fill-or-kill and minimum quantity** apply to what would actually trade, in the order in which
-//!   it would, self-trade prevention included; if they fail, nothing has changed. What trades before
-//!   an own order is reached counts towards the minimum, own orders do not, and a fill-or-kill order
-//!   that would be decremented is killed.
-//! - **Self-trade prevention** follows the incoming order's setting and does not apply in an auction.
-//!   Own orders count as the other side for post-only all the same. An iceberg is treated with its
-//!   hidden part: it is cancelled in full, or decremented by the full quantity of the other order.
+//!   Elected stops are executed one after another once the command that made the trade is done,
+//!   those elected by it in order of priority, then those that they elect. A stop whose price the
+//!   last trade has already reached when it arrives is executed at once, except in an auction,
+//!   after which it waits for a trade. Minimum quantity, display quantity, immediate times in force
+//!   and self-trade prevention apply when it is executed.
+//! - **Iceberg.** Only the shown part trades at its priority; all parts shown at a price trade
+//!   before the next parts do. Self-trade prevention, fill-or-kill and auctions use the full open
+//!   quantity. An incoming iceberg takes with its full quantity, then shows a part of the rest.
+//! - **Fill-or-kill and minimum quantity** apply to what would actually trade, in the order in
+//!   which it would, self-trade prevention included; if they fail, nothing has changed. What trades
+//!   before an own order is reached counts towards the minimum, own orders do not, and a
+//!   fill-or-kill order that would be decremented is killed.
+//! - **Self-trade prevention** follows the incoming order's setting and does not apply in an
+//!   auction. Own orders count as the other side for post-only all the same. An iceberg is treated
+//!   with its hidden part: it is cancelled in full, or decremented by the full quantity of the
+//!   other order.
 //! - **Post-only** contradicts stop, immediate, market and minimum quantity; iceberg contradicts
 //!   immediate and market. A post-only order whose new price lies outside the bands, or beyond the
 //!   last representable price, is cancelled. A replaced one must not take liquidity either: it is
 //!   rejected or moved. In an auction nobody takes liquidity, so an earlier post-only order may be
 //!   moved to any price there.
-//! - **Bands** apply to limit prices, those of pending stops included, and so to every trade. A stop
-//!   price may lie anywhere; market orders take what lies within the bands.
+//! - **Bands** apply to limit prices, those of pending stops included, and so to every trade. A
+//!   stop price may lie anywhere; market orders take what lies within the bands.
 //! - **Halt.** Orders are neither accepted nor replaced; they may be cancelled, expire and end with
 //!   the day. A halt within an auction returns to it.
-//! - **Auction.** The price is that of a limit order in the book, or of the last trade moved into the
-//!   bands: the one with the largest volume; among several, the one with the smallest surplus; then the
-//!   one nearest to the last trade; then the lower one. Market orders alone trade at the last price.
-//!   Priority: market orders, then better limits, then earlier orders. Immediate, post-only and minimum
-//!   quantity orders are not accepted in an auction; stops are, and stay pending. The auction price
-//!   triggers stops as any trade does; they are executed in continuous trading, after the last order
-//!   of the auction.
+//! - **Auction.** The price is that of a limit order in the book, or of the last trade moved into
+//!   the bands: the one with the largest volume; among several, the one with the smallest surplus;
+//!   then the one nearest to the last trade; then the lower one. Market orders alone trade at the
+//!   last price. Priority: market orders, then better limits, then earlier orders. Immediate,
+//!   post-only and minimum quantity orders are not accepted in an auction; stops are, and stay
+//!   pending. The auction price triggers stops as any trade does; they are executed in continuous
+//!   trading, after the last order of the auction.
 
 use nm_codec::DecodeError;
 use thiserror::Error;
@@ -172,7 +176,8 @@ pub struct NewOrder {
     pub stop_price: Price,
     /// Total quantity.
     pub quantity: Quantity,
-    /// Quantity shown to others at a time: zero for all of it, less than the quantity for an iceberg.
+    /// Quantity shown to others at a time: zero for all of it, less than the quantity for an
+    /// iceberg.
     pub display: Quantity,
     /// Least quantity that must trade immediately, or the order is cancelled; zero for none.
     pub minimum: Quantity,
@@ -215,8 +220,9 @@ impl NewOrder {
 pub enum Command {
     /// A new order.
     New(NewOrder),
-    /// Changes the price and the open quantity of an order. A smaller quantity at the same price keeps
-    /// its priority; anything else gets a new one behind the others, and may trade immediately.
+    /// Changes the price and the open quantity of an order. A smaller quantity at the same price
+    /// keeps its priority; anything else gets a new one behind the others, and may trade
+    /// immediately.
     Replace {
         /// The order.
         id: OrderId,
@@ -239,8 +245,8 @@ pub enum Command {
         /// The user.
         user: UserId,
     },
-    /// From now on orders with limits outside these prices are rejected, and live ones are cancelled,
-    /// so that no trade happens outside.
+    /// From now on orders with limits outside these prices are rejected, and live ones are
+    /// cancelled, so that no trade happens outside.
     Bands {
         /// Lowest price.
         low: Price,
@@ -512,8 +518,9 @@ pub trait Matching: Sized {
         self.len() == 0
     }
 
-    /// Hash of everything that determines future behaviour: orders with their priorities, stops, bands
-    /// and phase. Two books with equal behaviour have equal hashes, whatever their implementation.
+    /// Hash of everything that determines future behaviour: orders with their priorities, stops,
+    /// bands and phase. Two books with equal behaviour have equal hashes, whatever their
+    /// implementation.
     fn hash(&self) -> u64;
 
     /// Appends a snapshot that every implementation reads.

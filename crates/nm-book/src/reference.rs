@@ -183,14 +183,20 @@ impl ReferenceBook {
             })
     }
 
+    fn has_expired(&self, order: &NewOrder) -> bool {
+        match order.time_in_force {
+            TimeInForce::GoodTill(until_ns) => until_ns <= self.state.now_ns,
+            _ => false,
+        }
+    }
+
     /// The first check that a new order fails.
     fn reject_reason(&self, order: &NewOrder) -> Option<RejectReason> {
         if self.state.phase == TradingPhase::Halted {
             Some(RejectReason::Halted)
         } else if let Some(reason) = order.fault() {
             Some(reason)
-        } else if matches!(order.time_in_force, TimeInForce::GoodTill(until_ns) if until_ns <= self.state.now_ns)
-        {
+        } else if self.has_expired(order) {
             Some(RejectReason::Expired)
         } else if self.state.orders.iter().any(|known| known.order.id == order.id) {
             Some(RejectReason::DuplicateId)
@@ -290,8 +296,8 @@ impl ReferenceBook {
         true
     }
 
-    /// Trades an incoming order as far as possible. Returns its open quantity, and whether it is still
-    /// live.
+    /// Trades an incoming order as far as possible. Returns its open quantity, and whether it is
+    /// still live.
     fn trade(&mut self, mut order: SnapshotOrder, emit: Emit<'_>) -> (Quantity, bool) {
         let NewOrder { id, user, side, .. } = order.order;
         let limit = order.order.order_type.has_limit().then_some(order.order.price);
@@ -505,8 +511,8 @@ impl ReferenceBook {
             Some((price, volume)) => (Some(price), volume),
             None => (None, 0),
         };
-        let told = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
-        emit(Event::Uncrossed { price, volume: told });
+        let volume_shown = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
+        emit(Event::Uncrossed { price, volume: volume_shown });
         if let Some(price) = price {
             self.trade_at(price, volume, emit);
         }

@@ -1,9 +1,10 @@
-//! Test support: properties that must hold for any input, used by seeded streams, property tests and
-//! fuzzers.
+//! Test support: properties that must hold for any input, used by seeded streams, property tests
+//! and fuzzers.
 //!
-//! [`differ`] decodes bytes as commands and applies them to both books. Their events and states must be
-//! equal, and the events alone are checked for what holds for any book: quantities are conserved,
-//! trades stay within the bands, and successive trades of one taker never get a better price.
+//! [`differ`] decodes bytes as commands and applies them to both books. Their events and states
+//! must be equal, and the events alone are checked for what holds for any book: quantities are
+//! conserved, trades stay within the bands, and successive trades of one taker never get a better
+//! price.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ mod tests {
     use crate::compare::compare;
 
     #[test]
-    fn each_mode_is_given_with_its_unit() {
+    fn each_mode_has_its_unit() {
         let a = [3910.0, 3950.0, 3990.0, 4050.0, 5890.0, 5950.0, 6080.0, 4000.0, 3960.0, 6000.0];
         let b = a.map(|value| value * 1.05);
         let note = compare(&a, &b, 0.05, 1).note(Metric::Median);

@@ -34,12 +34,12 @@ fn latency(ns: f64) -> String {
 
 /// `decimals` digits after the point, fewer where that would be more than four digits in all.
 fn fixed(value: f64, decimals: usize) -> String {
-    let whole_digits = (value.abs().max(1.0).log10().floor() as usize) + 1;
-    let rounded = match whole_digits {
+    let integer_digits = (value.abs().max(1.0).log10().floor() as usize) + 1;
+    let rounded = match integer_digits {
         0..=4 => value,
         _ => format!("{value:.3e}").parse().unwrap_or(value),
     };
-    format!("{rounded:.*}", decimals.min(4usize.saturating_sub(whole_digits)))
+    format!("{rounded:.*}", decimals.min(4usize.saturating_sub(integer_digits)))
 }
 
 #[cfg(test)]

@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_reason_says_what_to_do() {
+    fn unavailable_reason_names_the_remedy() {
         if let Some(text) = unavailable_reason() {
             assert!(text.contains("; "), "{text}");
             assert!(open(1).is_err());

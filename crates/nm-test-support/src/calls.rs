@@ -36,7 +36,7 @@ pub fn supervise(reports: i32) -> Calls {
     let mut calls = Calls::new();
     loop {
         let mut entry = libc::pollfd { fd: reports, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live entry, as told.
+        // SAFETY: one live entry, and the count is 1.
         let found = unsafe { libc::poll(&mut entry, 1, 10_000) };
         if found <= 0 || entry.revents & libc::POLLHUP != 0 {
             break;

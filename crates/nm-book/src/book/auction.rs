@@ -1,16 +1,9 @@
 //! The uncross: the single price of an auction and its trades.
 
+use super::auction_step::AuctionStep;
 use super::ladder::key;
 use super::slab::Order;
 use super::{Book, CancelReason, Event, OrderType, Price, Quantity, Side, Slot, TradingPhase};
-
-/// Quantities of limit orders at one price.
-#[derive(Debug, Clone, Copy)]
-pub struct Step {
-    price: Price,
-    buy: u128,
-    sell: u128,
-}
 
 impl Book {
     pub(super) fn uncross(&mut self, emit: &mut impl FnMut(Event)) {
@@ -43,12 +36,12 @@ impl Book {
                 let left = queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left));
                 let (price, left) = (key(side, level), left.sum());
                 steps.push(match side {
-                    Side::Buy => Step { price, buy: left, sell: 0 },
-                    Side::Sell => Step { price, buy: 0, sell: left },
+                    Side::Buy => AuctionStep { price, buy: left, sell: 0 },
+                    Side::Sell => AuctionStep { price, buy: 0, sell: left },
                 });
             }
         }
-        steps.extend(reference.map(|price| Step { price, buy: 0, sell: 0 }));
+        steps.extend(reference.map(|price| AuctionStep { price, buy: 0, sell: 0 }));
         steps.sort_unstable_by_key(|step| step.price);
         let [mut buy, mut sell] = self.markets.map(|queue| {
             queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left)).sum::<u128>()

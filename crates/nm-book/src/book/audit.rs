@@ -31,7 +31,10 @@ impl Book {
                     && self.phase != TradingPhase::Continuous
             })?;
         }
-        let timed = |order: &Order| matches!(order.time_in_force, TimeInForce::GoodTill(at) if at < u64::MAX);
+        let timed = |order: &Order| match order.time_in_force {
+            TimeInForce::GoodTill(until_ns) => until_ns < u64::MAX,
+            _ => false,
+        };
         let timers = self.orders.live().filter(|(_, order)| timed(order)).count();
         if timers != self.timers.len() {
             return Err(format!("{timers} orders expire and {} have timers", self.timers.len()));

@@ -4,15 +4,16 @@
 //! - Each side is a ladder of price levels, each level an intrusive queue of orders (`ladder`,
 //!   `slab`). Pending stops are in two more ladders, by stop price: those that a rising market
 //!   triggers and those that a falling one does.
-//! - Each order stores its time priority as a number that only rises. Commands that work in order of
-//!   priority across levels (mass cancel, bands, end of day, snapshot) collect orders and sort them.
-//!   They visit every order once; all other commands touch only what they change.
+//! - Each order stores its time priority as a number that only rises. Commands that work in order
+//!   of priority across levels (mass cancel, bands, end of day, snapshot) collect orders and sort
+//!   them. They visit every order once; all other commands touch only what they change.
 //! - Orders with an expiry time are in a heap as well (`timers`).
 //!
 //! Memory is never freed: after the largest book and the longest cascade of stops, nothing is
 //! allocated any more.
 
 mod auction;
+mod auction_step;
 mod audit;
 mod ladder;
 mod matching;
@@ -20,6 +21,7 @@ mod order_index;
 mod slab;
 mod timers;
 
+use auction_step::AuctionStep;
 use ladder::{Ladder, key};
 use order_index::OrderIndex;
 use slab::{NONE, Order, Queue, Slab, Slot};
@@ -56,7 +58,7 @@ pub struct Book {
     /// Orders that the present command is about to cancel.
     to_cancel: Vec<Slot>,
     /// Volumes of an auction at each price.
-    steps: Vec<auction::Step>,
+    steps: Vec<AuctionStep>,
 }
 
 impl Matching for Book {

@@ -1,7 +1,7 @@
 //! The fast book beside the reference one: same commands, same events, same state after each.
 //!
-//! The properties that must hold for any input are in [`nm_book::testing`]; seeded streams, property
-//! tests and fuzzers use it.
+//! The properties that must hold for any input are in [`nm_book::testing`]; seeded streams,
+//! property tests and fuzzers use it.
 
 use std::collections::BTreeMap;
 

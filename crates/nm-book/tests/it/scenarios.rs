@@ -4,7 +4,8 @@
 //! of its own. A line that begins with `>` is a command; the lines below it are what happens, one
 //! event a line. `> book` shows the live orders in order of priority. Both books must emit what is
 //! written, also if they are restored from a snapshot after every command.
-//! `BLESS=1 cargo test -p nm-book scenarios` rewrites the files with the actual events: review them.
+//! `BLESS=1 cargo test -p nm-book scenarios` rewrites the files with the actual events: review
+//! them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,8 +19,8 @@ use nm_book::reference;
 use nm_book::snapshot::BookSnapshot;
 use nm_book::testing::limit;
 
-/// The text of a file with the events of one kind of book, and its number of sections. With `reloads`,
-/// the book is restored from its snapshot after every command.
+/// The text of a file with the events of one kind of book, and its number of sections. With
+/// `reloads`, the book is restored from its snapshot after every command.
 fn played<M: Matching>(text: &str, reloads: bool) -> (String, usize) {
     let (mut book, mut now_ns) = (M::new(), 0);
     let (mut out, mut sections, mut in_events) = (String::new(), 0, false);

@@ -9,7 +9,7 @@ use nm_model::{FailureKind, Side, Stack};
 use nm_probe::Endpoint;
 use nm_sys::{cpu, socket};
 
-use crate::pair::{Ended, latency, pingpong, request_response, run, task};
+use crate::pair::{FinishedPair, latency, pingpong, request_response, run, task};
 
 const PROTOCOLS: [Protocol; 4] =
     [Protocol::Tcp, Protocol::Udp, Protocol::Multicast, Protocol::Unix];
@@ -38,7 +38,7 @@ fn check_placement(report: &TaskReport, side: Side, stack: &str) {
     assert_eq!(placement.last_cpu, placement.pinned_cpu, "{stack}");
 }
 
-fn check_pingpong(stack: &str, samples: u64, ended: &Ended) {
+fn check_pingpong(stack: &str, samples: u64, ended: &FinishedPair) {
     let round = latency(&ended.client, Statistic::HalfRoundTrip);
     assert_eq!((round.count, round.lost), (Some(samples), 0), "{stack}");
     assert!(round.min_ns.unwrap() > 0.0 && round.rate_per_s.unwrap() > 0.0, "{stack}");

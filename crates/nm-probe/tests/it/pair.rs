@@ -60,14 +60,14 @@ pub fn connected(stack: &str, work: &Work, address: &str) -> Result<(Endpoint, E
     Ok((client, server))
 }
 
-pub struct Ended {
+pub struct FinishedPair {
     pub client: TaskReport,
     pub server: TaskReport,
     pub samples: Vec<(Statistic, Vec<u32>)>,
 }
 
 /// Runs both ends to their end; the server must notice by itself that the client has gone.
-pub fn run(stack: &str, work: &Work, address: &str) -> Result<Ended, Failure> {
+pub fn run(stack: &str, work: &Work, address: &str) -> Result<FinishedPair, Failure> {
     let _alone = alone();
     let (client, server) = connected(stack, work, address)?;
     let (control, server_control) = (Control::new(), Control::new());
@@ -80,7 +80,7 @@ pub fn run(stack: &str, work: &Work, address: &str) -> Result<Ended, Failure> {
             thread::sleep(Duration::from_millis(1));
         }
         let server = serving.join().unwrap();
-        Ok(Ended { client: client?, server: server?, samples: control.take_samples() })
+        Ok(FinishedPair { client: client?, server: server?, samples: control.take_samples() })
     })
 }
 

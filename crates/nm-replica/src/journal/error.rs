@@ -70,10 +70,10 @@ pub enum Damage {
     Missing,
     /// It cannot be read.
     #[error("cannot be read")]
-    Unreadable,
+    NotReadable,
     /// It cannot be read, and is not at the end of the journal.
     #[error("cannot be read, although a later file was begun")]
-    UnreadableBeforeEnd,
+    NotReadableBeforeEnd,
 }
 
 impl JournalError {

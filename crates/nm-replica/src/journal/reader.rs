@@ -112,10 +112,10 @@ impl Reader {
         let scan = format::scan(&bytes, first);
         let next = first + scan.places.len() as u64;
         if !scan.has_header || scan.durable >= next {
-            return damaged(next, Damage::Unreadable);
+            return damaged(next, Damage::NotReadable);
         }
         if !is_last && scan.torn_bytes > 0 {
-            return damaged(next, Damage::UnreadableBeforeEnd);
+            return damaged(next, Damage::NotReadableBeforeEnd);
         }
         self.next = Some(next);
         let format::Scan { places, salt, torn_bytes, .. } = scan;
