@@ -121,8 +121,8 @@ impl Setup {
     /// A sentence.
     pub fn check(&self) -> Result<(), Failure> {
         let fail = |message| Err(Failure::new(FailureKind::BadRequest, message));
-        if let Err((_, message)) = self.spec.check() {
-            return fail(message);
+        if let Err(error) = self.spec.check() {
+            return fail(error.to_string());
         }
         for kill in &self.kills {
             let Kill { role, index, at_s, .. } = kill;

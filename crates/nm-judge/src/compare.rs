@@ -22,8 +22,8 @@ use crate::rows::{Draft, decide, is_close, metrics, single, together};
 use crate::select::{Selector, places};
 use crate::wording::{count, list, ratio};
 
-/// Added for two runs that were measured one after the other: of recorded rounds of one machine, ten
-/// and then ten, 99 of 181 comparisons found a difference; of interleaved ones, none.
+/// Reason for two runs that were measured one after the other. Of recorded rounds of one machine,
+/// ten and then ten, 99 of 181 comparisons found a difference; of interleaved rounds, none.
 const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between \
      them may be part of the difference; where both can be reached at once, put them into one plan";
 
@@ -37,7 +37,7 @@ fn were_apart(a: &RunResult, b: &RunResult) -> bool {
 pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Comparison {
     let chosen = |result: &'_ RunResult, selector: &Selector| -> Vec<usize> {
         let all = result.series.iter().enumerate();
-        all.filter(|(_, series)| selector.takes_key(&series.key)).map(|(at, _)| at).collect()
+        all.filter(|(_, series)| selector.matches_key(&series.key)).map(|(at, _)| at).collect()
     };
     let of_a: Vec<&Series> = chosen(a, &options.a).iter().map(|&at| &a.series[at]).collect();
     let of_b: Vec<&Series> = chosen(b, &options.b).iter().map(|&at| &b.series[at]).collect();
@@ -245,8 +245,8 @@ fn is_as_good<'a>(counting: impl Iterator<Item = &'a Draft>) -> bool {
     seen_any
 }
 
-/// The reasons, most important first: what is not like for like, the figures that count, the others
-/// that say something, and what all of it rests on.
+/// The reasons, most important first: what is not like for like, the figures that count, the other
+/// figures with a clear relation, and limitations.
 fn reasons(
     comparison: &Comparison,
     rows: &[Draft],
@@ -264,11 +264,11 @@ fn reasons(
         reasons.push(format!("not like for like: {}", each.join(", ")));
     }
     let counts = |draft: &&Draft| options.fail_on.contains(&draft.row.metric);
-    let says = |draft: &&Draft| draft.row.relation != Relation::Unclear;
+    let is_clear = |draft: &&Draft| draft.row.relation != Relation::Unclear;
     let (mut counting, others): (Vec<&Draft>, Vec<&Draft>) = overall.iter().partition(counts);
     counting.sort_by_key(|draft| draft.row.relation != Relation::Worse);
     reasons.extend(counting.into_iter().map(sentence));
-    reasons.extend(others.into_iter().filter(says).map(sentence));
+    reasons.extend(others.into_iter().filter(is_clear).map(sentence));
     let repeats = |row: &ComparisonRow| overall.iter().any(|draft| draft.row.case == row.case);
     let worse_cases = rows.iter().filter(|draft| {
         draft.row.relation == Relation::Worse && counts(draft) && !repeats(&draft.row)

@@ -114,7 +114,7 @@ fn covers(wanted: &PlanTarget, selector: &Selector, key: &SeriesKey) -> bool {
         Quantity::Latency | Quantity::Ratio | Quantity::Rate => !streams,
     };
     speaks
-        && selector.takes_key(key)
+        && selector.matches_key(key)
         && wanted.probe.is_none_or(|probe| probe == key.probe)
         && wanted.require.covers(&key.case)
 }
@@ -127,7 +127,7 @@ fn hides_waiting(result: &RunResult, key: &SeriesKey) -> bool {
         && result.series.iter().any(|series| {
             let other = &series.key;
             other.statistic == Statistic::RoundTripFromIntended
-                && other.place() == key.place()
+                && other.path() == key.path()
                 && other.probe == key.probe
                 && other.case == key.case
                 && !series.rounds.is_empty()
@@ -242,7 +242,7 @@ fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<
                     };
                     let measured = result.series.iter().any(|series| {
                         let known = &series.key;
-                        known.place() == key.place()
+                        known.path() == key.path()
                             && known.probe == key.probe
                             && known.case == key.case
                             && !series.rounds.is_empty()
@@ -250,15 +250,15 @@ fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<
                     if measured || !covers(wanted, selector, &key) {
                         continue;
                     }
-                    let obstacle = result.not_available.iter().find(|row| {
+                    let unavailable = result.not_available.iter().find(|row| {
                         row.environment == *environment
                             && row.stack == *stack
                             && row.probe == key.probe
                     });
-                    if obstacle.is_some() && wanted.scope == Scope::Any {
+                    if unavailable.is_some() && wanted.scope == Scope::Any {
                         continue;
                     }
-                    let reason = match obstacle {
+                    let reason = match unavailable {
                         Some(row) => format!("not available: {}", row.reason),
                         None => not_measured(result, &key),
                     };
@@ -322,12 +322,12 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     let unavailable = result
         .not_available
         .iter()
-        .find(|row| selector.takes(row.environment.name(), &row.stack.to_string()));
+        .find(|row| selector.matches(row.environment.name(), &row.stack.to_string()));
     let reason = if let Some(row) = unavailable {
         format!("{}/{} is not available: {}", row.environment, row.stack, row.reason)
     } else if existing.is_empty() {
         "nothing was measured".to_string()
-    } else if result.series.iter().any(|series| selector.takes_key(&series.key)) {
+    } else if result.series.iter().any(|series| selector.matches_key(&series.key)) {
         format!(
             "no series of `{}` has {} for what the target asks",
             wanted.on, wanted.require.metric
@@ -351,7 +351,7 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
 /// `median half round trip over netns/tcp-spin at 64 B`.
 fn what(wanted: &PlanTarget, key: &SeriesKey) -> String {
     let subject = subject(wanted.require.metric, key.statistic);
-    format!("{subject} over {} {}", key.place(), at_case(key))
+    format!("{subject} over {} {}", key.path(), at_case(key))
 }
 
 /// The finding nearest to the limit, or furthest beyond it.
@@ -465,9 +465,9 @@ fn any(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
 /// Which stack meets a target at least cost: one for all cases if there is one, else one for each.
 fn cheapest(wanted: &PlanTarget, cases: &[(String, Vec<&Finding>)]) -> String {
     let passing = |of_case: &[&Finding], place: &str| {
-        of_case.iter().any(|finding| {
-            finding.key.place() == place && finding.evidence.outcome == Outcome::Pass
-        })
+        of_case
+            .iter()
+            .any(|finding| finding.key.path() == place && finding.evidence.outcome == Outcome::Pass)
     };
     let mut candidates: Vec<&SeriesKey> = cases
         .iter()
@@ -478,24 +478,24 @@ fn cheapest(wanted: &PlanTarget, cases: &[(String, Vec<&Finding>)]) -> String {
     candidates.sort_by_key(|key| cost(&key.stack));
     let for_all = candidates
         .iter()
-        .find(|key| cases.iter().all(|(_, of_case)| passing(of_case, &key.place())));
+        .find(|key| cases.iter().all(|(_, of_case)| passing(of_case, &key.path())));
     let Some(winner) = for_all else {
         let each: Vec<String> = cases
             .iter()
             .filter_map(|(_, of_case)| {
-                let key = candidates.iter().find(|key| {
-                    key.case == of_case[0].key.case && passing(of_case, &key.place())
-                })?;
-                Some(format!("{} {}", key.place(), at_case(key)))
+                let key = candidates
+                    .iter()
+                    .find(|key| key.case == of_case[0].key.case && passing(of_case, &key.path()))?;
+                Some(format!("{} {}", key.path(), at_case(key)))
             })
             .collect();
         return format!("each case has a stack that meets it: {}", list(&each, NAMED_MAX));
     };
-    let place = winner.place();
+    let place = winner.path();
     let of_winner = cases
         .iter()
         .flat_map(|(_, of_case)| of_case.iter().copied())
-        .filter(|finding| finding.key.place() == place);
+        .filter(|finding| finding.key.path() == place);
     let nearest = tightest(of_winner).map_or_else(String::new, |finding| {
         format!(": {} is {}", what(wanted, &finding.key), finding.evidence.reason)
     });

@@ -52,7 +52,7 @@ pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series]) -> Pairing<'a> {
                     (true, true) => String::new(),
                     (true, false) => one.key.stack.clone(),
                     (false, true) => one.key.environment.clone(),
-                    (false, false) => one.key.place(),
+                    (false, false) => one.key.path(),
                 };
                 pairs.push(Pair { a: one, b: free.remove(at), place });
             }

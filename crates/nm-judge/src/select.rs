@@ -33,7 +33,7 @@ impl Selector {
     }
 
     /// Whether a place is meant.
-    pub fn takes(&self, environment: &str, stack: &str) -> bool {
+    pub fn matches(&self, environment: &str, stack: &str) -> bool {
         match self.text.rsplit_once('/') {
             Some((left, right)) => glob(left, environment) && glob(right, stack),
             None => glob(&self.text, environment) || glob(&self.text, stack),
@@ -41,14 +41,14 @@ impl Selector {
     }
 
     /// Whether the place of a series is meant.
-    pub fn takes_key(&self, key: &SeriesKey) -> bool {
-        self.takes(&key.environment, &key.stack)
+    pub fn matches_key(&self, key: &SeriesKey) -> bool {
+        self.matches(&key.environment, &key.stack)
     }
 }
 
 /// The different places of some series, in order of their text.
 pub(crate) fn places<'a>(series: impl IntoIterator<Item = &'a Series>) -> Vec<String> {
-    let places: BTreeSet<String> = series.into_iter().map(|series| series.key.place()).collect();
+    let places: BTreeSet<String> = series.into_iter().map(|series| series.key.path()).collect();
     places.into_iter().collect()
 }
 
@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn a_pattern_takes_what_it_names() {
-        let takes = |pattern: &str| Selector::new(pattern).takes("netns", "tcp-spin:tcp-blocking");
+        let takes =
+            |pattern: &str| Selector::new(pattern).matches("netns", "tcp-spin:tcp-blocking");
         for pattern in ["*", "netns/*", "*/tcp-spin:tcp-blocking", "*/tcp-*", "netns", "n*s/t*g"] {
             assert!(takes(pattern), "{pattern}");
         }
@@ -91,7 +92,7 @@ mod tests {
             pattern in "[a*é/]{0,8}", text in "[aé/]{0,8}",
         ) {
             let selector = Selector::new(&pattern);
-            prop_assert_eq!(selector.takes(&text, &text), selector.takes(&text, &text));
+            prop_assert_eq!(selector.matches(&text, &text), selector.matches(&text, &text));
             prop_assert!(glob("*", &text));
             prop_assert!(glob(&text, &text));
             let wide = format!("*{}*", text);

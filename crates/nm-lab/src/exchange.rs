@@ -162,7 +162,7 @@ pub fn run(
             environment: environment(setup).name().to_string(),
             stack: stack_name(setup),
             probe: ProbeKind::Exchange,
-            case: cases.first().copied().unwrap_or(Case::Whole),
+            case: cases.first().copied().unwrap_or(Case::Total),
             statistic,
         },
         comparability: Comparability {

@@ -140,7 +140,7 @@ fn transport_unavailable_reason(protocol: Protocol, probe: ProbeKind) -> Option<
 
 /// Why a stack cannot connect two ends that run, or do not run, under one kernel.
 pub fn distance_unavailable_reason(stacks: &StackPair, one_kernel: bool) -> Option<Unavailable> {
-    let is_across_hosts = stacks.on_the_wire() == Protocol::Shm && !one_kernel;
+    let is_across_hosts = stacks.wire_protocol() == Protocol::Shm && !one_kernel;
     is_across_hosts.then_some(Unavailable::SharedMemoryAcrossHosts)
 }
 

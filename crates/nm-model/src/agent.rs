@@ -1,14 +1,14 @@
-//! The agent protocol: one JSON object a line, requests one way and answers the other, over any
-//! byte stream (pipe, TCP, ssh, virtio-serial).
+//! The agent protocol: one JSON object a line, requests in one direction and answers in the other,
+//! over any byte stream (pipe, TCP, ssh, virtio-serial).
 //!
-//! Course of one task, the same for every probe and for both ends:
-//! 1. `prepare` with [`Stage::Listen`]: open what the peer will connect to, answer its addresses.
+//! Steps of one task, the same for every probe and for both ends:
+//! 1. `prepare` with [`Stage::Listen`]: listen for the peer, answer the addresses.
 //! 2. `prepare` with [`Stage::Connect`]: connect to the peer's addresses.
-//! 3. `run`: do it, answer [`Answer::Done`] when the task has ended. The listening end ends when
-//!    its peer has gone or on `cancel`.
+//! 3. `run`: execute the task, then answer [`Answer::Done`]. The listening end finishes when its
+//!    peer disconnects or on `cancel`.
 //!
-//! An agent greets with [`Answer::Hello`] as soon as it starts, so that a version mismatch is seen
-//! before anything else.
+//! An agent sends [`Answer::Hello`] as soon as it starts, so that a version mismatch is detected
+//! before the first request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,22 +26,22 @@ pub const PROTOCOL_VERSION: u32 = 2;
 /// Longest line that either end accepts, bytes, its newline included.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What the controller asks.
+/// What the controller sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum Request {
-    /// Tell the facts of the machine.
+    /// Report the facts of the machine.
     Describe,
-    /// Get ready for a task.
+    /// Prepare a task.
     Prepare {
         /// Which end this agent is.
         side: Side,
-        /// What to do.
+        /// The task.
         task: Box<Task>,
-        /// How far to get ready.
+        /// Which step of the preparation.
         stage: Stage,
     },
-    /// Do the prepared task.
+    /// Run the prepared task.
     Run,
     /// End the running or prepared task as soon as possible.
     Cancel,
@@ -49,18 +49,18 @@ pub enum Request {
     Bye,
 }
 
-/// The two steps of getting ready.
+/// The two steps of the preparation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "lowercase")]
 pub enum Stage {
-    /// Open what the peer connects to.
+    /// Listen for the peer.
     Listen {
         /// Address to listen on, without port; the agent's own choice of port.
         address: String,
     },
     /// Connect to the peer.
     Connect {
-        /// What the peer's [`Answer::Prepared`] named.
+        /// Addresses of the peer's [`Answer::Prepared`].
         addresses: Vec<String>,
     },
 }
@@ -70,13 +70,13 @@ pub enum Stage {
 pub struct Task {
     /// This end's stack.
     pub stack: Stack,
-    /// CPUs for the hot threads, in order and round again; empty leaves them free.
+    /// CPUs for the hot threads, assigned in turn; empty leaves the threads unpinned.
     pub cpus: Vec<u32>,
     /// The work.
     pub work: Work,
     /// Seed of everything random, such as the jitter of a schedule.
     pub seed: u64,
-    /// Whether all samples are wanted beside the histogram.
+    /// Whether to send all samples in addition to the histogram.
     pub raw_samples: bool,
 }
 
@@ -113,7 +113,7 @@ pub enum Work {
     },
 }
 
-/// What the agent answers.
+/// What the agent sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Answer {
@@ -128,7 +128,7 @@ pub enum Answer {
     },
     /// Answer to `describe`.
     Facts(Box<Facts>),
-    /// Answer to `prepare`: addresses for the peer, one for each connection it shall make; empty if
+    /// Answer to `prepare`: addresses for the peer, one for each connection that it makes; empty if
     /// the peer needs none.
     Prepared {
         /// Addresses in the transport's own text form.
@@ -136,12 +136,12 @@ pub enum Answer {
     },
     /// A current estimate while a task runs, a few each second at most.
     Progress {
-        /// What it is, such as `half round trip`.
+        /// What the value is, such as `half round trip`.
         statistic: Statistic,
         /// Value so far: ns, or Gb/s for throughput.
         value: f64,
     },
-    /// A block of raw samples, ahead of [`Answer::Done`], where they were asked for.
+    /// A block of raw samples, before [`Answer::Done`], if the task requested them.
     Samples {
         /// What one value is.
         statistic: Statistic,
@@ -150,16 +150,16 @@ pub enum Answer {
     },
     /// The task has ended.
     Done(Box<TaskReport>),
-    /// A request could not be done. The agent is ready for the next one.
+    /// A request failed. The agent is ready for the next one.
     Failed(Failure),
     /// Answer to `bye`; the agent ends.
     Bye,
 }
 
-/// What one end has to tell about a task.
+/// The report of one end about a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskReport {
-    /// Latencies, each with what one value is; empty at an end that takes no times.
+    /// Latencies, each with the meaning of its values; empty at an end that measures none.
     pub latencies: Vec<(Statistic, LatencyRound)>,
     /// Flows that this end received.
     pub received: Vec<Flow>,
@@ -167,7 +167,7 @@ pub struct TaskReport {
     pub retransmits: Vec<(u32, u64)>,
     /// CPU time of the process during the window, s per s.
     pub cpu: Option<f64>,
-    /// Settings as they came to be: buffers, congestion control, MSS, …
+    /// Settings in effect: buffers, congestion control, MSS, …
     pub settings: Settings,
     /// Hot threads.
     pub placements: Vec<Placement>,
@@ -176,17 +176,17 @@ pub struct TaskReport {
 }
 
 named_enum!(
-    /// What kind of failure it is; decides the exit code.
+    /// The kind of a failure; decides the exit code.
     FailureKind, "failure", {
-        /// The request makes no sense or is out of range.
+        /// The request is invalid or out of range.
         BadRequest = "bad-request",
-        /// The peer cannot be reached or has gone.
+        /// The peer cannot be reached or has disconnected.
         Peer = "peer",
         /// An address or port is taken.
         AddressInUse = "address-in-use",
         /// Permission is missing.
         Permission = "permission",
-        /// This machine or version cannot do it.
+        /// Not supported by this machine or version.
         NotAvailable = "not-available",
         /// The task was cancelled.
         Cancelled = "cancelled",
@@ -202,7 +202,7 @@ pub struct Failure {
     pub kind: FailureKind,
     /// What was wrong and where: lower case, no full stop.
     pub message: String,
-    /// What to do, if anything can be said.
+    /// What to do, if known.
     #[serde(default)]
     pub hint: Option<String>,
 }
@@ -238,7 +238,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_words_on_the_wire_are_those_of_the_design() {
+    fn requests_and_answers_have_the_documented_json_form() {
         let line = |request: &Request| serde_json::to_string(request).unwrap();
         assert_eq!(line(&Request::Describe), r#"{"do":"describe"}"#);
         assert_eq!(line(&Request::Bye), r#"{"do":"bye"}"#);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_reads_back() {
+    fn answers_round_trip_through_json() {
         let mut facts = Facts::default();
         facts.cpu.numa_nodes.insert(3, 1);
         for answer in [
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_read_or_refused_without_a_panic(line in "\\PC{0,120}") {
+        fn arbitrary_lines_never_panic(line in "\\PC{0,120}") {
             let _ = serde_json::from_str::<Request>(&line);
             let _ = serde_json::from_str::<Answer>(&line);
         }

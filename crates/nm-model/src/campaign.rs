@@ -21,36 +21,36 @@ pub struct Campaign {
 /// One probe over one stack in one environment, one round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
-    /// Where.
+    /// Environment.
     pub environment: EnvironmentKind,
-    /// Over what.
+    /// Stacks of both ends.
     pub stack: StackPair,
-    /// What.
+    /// Probe with its parameters.
     pub probe: ProbeSpec,
-    /// Which round, counted from 0.
+    /// Round, counted from 0.
     pub round: u32,
 }
 
 /// A row of the plan that cannot run on this machine or with this version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotAvailable {
-    /// Where.
+    /// Environment.
     pub environment: EnvironmentKind,
-    /// Over what.
+    /// Stacks of both ends.
     pub stack: StackPair,
-    /// What.
+    /// Probe.
     pub probe: ProbeKind,
-    /// Why not and how to get it, as a clause that follows `not available: `.
+    /// Why it cannot run and what it needs, as a clause that follows `not available: `.
     pub reason: String,
 }
 
 impl Campaign {
-    /// Orders the rows of `plan` for which `reason` finds no obstacle. A row is one environment,
-    /// stack and probe block; rows are interleaved by rounds, odd rounds in reverse order, so that
-    /// slow changes of the machine fall on all rows alike.
+    /// Orders the rows of `plan` for which `unavailable_reason` returns none. A row is one
+    /// environment, stack and probe block; rows are interleaved by rounds, odd rounds in reverse
+    /// order, so that slow changes of the machine affect all rows alike.
     pub fn resolve(
         plan: Plan,
-        mut reason: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
+        mut unavailable_reason: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
     ) -> Campaign {
         let mut rows = vec![];
         let mut not_available = vec![];
@@ -58,7 +58,7 @@ impl Campaign {
             for &environment in &block.environments {
                 for &stack in &block.stacks {
                     let probe = block.probe.kind();
-                    match reason(environment, &stack, probe) {
+                    match unavailable_reason(environment, &stack, probe) {
                         Some(reason) => {
                             not_available.push(NotAvailable { environment, stack, probe, reason });
                         }

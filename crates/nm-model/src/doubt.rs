@@ -40,9 +40,9 @@ macro_rules! doubts {
             pub fn name(self) -> &'static str { match self { $(DoubtKind::$variant => $name),+ } }
             /// Short heading for people.
             pub fn title(self) -> &'static str { match self { $(DoubtKind::$variant => $title),+ } }
-            /// What brings it about and what it does to the number.
+            /// What causes it and how it affects the number.
             pub fn cause(self) -> &'static str { match self { $(DoubtKind::$variant => $cause),+ } }
-            /// What to do about it.
+            /// How to remove it.
             pub fn remedy(self) -> &'static str {
                 match self { $(DoubtKind::$variant => $remedy),+ }
             }
@@ -67,11 +67,11 @@ doubts! {
     Unstable, "unstable", "high variance between rounds",
         "the rounds differ by more than the allowed coefficient of variation",
         "re-run on a quiet machine, longer or with more rounds";
-    /// Values move during the run.
+    /// Values rise or fall during the run.
     Drift, "drift", "drift over time",
         "values rise or fall through the run: warm-up, frequency, heat or a neighbour",
         "warm up longer, fix the frequency, look at the drift chart";
-    /// Single rounds far out.
+    /// Single rounds far from the others.
     Outliers, "outliers", "outlying rounds",
         "single rounds lie far from the others",
         "look at their doubts first; repeat on a quiet machine";
@@ -144,7 +144,7 @@ doubts! {
     BelowSystem, "below-system", "time lost below the system",
         "the hot thread lost time that neither the scheduler nor steal explains",
         "compare with a bare-metal run";
-    /// Part of the bytes did not pass through what the stack names.
+    /// Part of the bytes did not use the path that the stack names.
     NotAccelerated, "not-accelerated", "partly on the kernel",
         "some of the messages went through the kernel's TCP instead of shared memory",
         "look at the reason in `nearmetal accel status` while it runs";
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serialised_name_is_the_name() {
+    fn serialised_names_match_name() {
         for &kind in DoubtKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

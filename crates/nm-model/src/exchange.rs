@@ -1,4 +1,4 @@
-//! The exchange as a probe: its parameters, and what one round tells beside the latencies.
+//! The exchange as a probe: its parameters, and the figures of a round other than latencies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,14 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::spec_error::SpecError;
 use crate::stack::{Protocol, Stack, named_enum, text_serde};
 use crate::words::UnknownWord;
 
 /// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
 pub const MESSAGE_BYTES: u32 = 800;
 
-/// Round trips longer than this break the promise, unless another limit is asked for, ms.
+/// Round trips longer than this violate the service level, unless the user sets another limit, ms.
 pub const SLA_MS: f64 = 10.0;
 
 named_enum!(
@@ -36,7 +37,7 @@ named_enum!(
         Default = "default",
         /// That of a peer's benchmark: 9 % new, 3 % immediate, 6 % cancelled, 82 % moved.
         ExchangeCore = "exchange-core",
-        /// As the published study describes its own: single orders that meet others.
+        /// As the published study describes its own: single orders that match others.
         Monterey = "monterey",
     }
 );
@@ -52,7 +53,7 @@ impl NodeCounts {
     /// Most nodes of one class.
     pub const MAX: u16 = 64;
 
-    /// So many of each class.
+    /// The same number of nodes in each class.
     pub fn each(nodes: u16) -> NodeCounts {
         NodeCounts { of_class: [nodes; 4] }
     }
@@ -62,7 +63,7 @@ impl NodeCounts {
         self.of_class.iter().map(|nodes| u32::from(*nodes)).sum()
     }
 
-    /// Mediators, by which capacity grows.
+    /// Mediators: capacity grows with their number.
     pub fn mediators(self) -> u16 {
         self.of_class[2]
     }
@@ -126,7 +127,7 @@ impl Default for ExchangeSpec {
 }
 
 impl ExchangeSpec {
-    /// Its layout, and what differs from the default orders over TCP without durability:
+    /// The layout, followed by each option that is not the default (TCP, no durability, default mix):
     /// `2-2-2-2`, `2-2-2-2 unix disk-quorum`, `2-2-2-2 accel`.
     pub fn name(&self, stack: Stack) -> String {
         let mut words = vec![self.nodes.to_string()];
@@ -146,25 +147,22 @@ impl ExchangeSpec {
     /// Checks what types cannot.
     ///
     /// # Errors
-    /// The field that is wrong, and a sentence.
-    pub fn check(&self) -> Result<(), (String, String)> {
-        let fail = |field: &str, message: String| Err((field.to_string(), message));
+    /// The field that is out of range.
+    pub fn check(&self) -> Result<(), SpecError> {
         if !(self.rate_per_s >= 1.0 && self.rate_per_s <= 1e7) {
-            let message =
-                format!("rate_per_s is {}, must be 1 to 1e7 requests a second", self.rate_per_s);
-            return fail("rate_per_s", message);
+            return Err(SpecError::ExchangeRate(self.rate_per_s));
         }
         if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
-            return fail("seconds", "seconds must be above 0 and at most 3600".to_string());
+            return Err(SpecError::ExchangeSeconds);
         }
         if self.warmup_ms > 60_000 {
-            return fail("warmup_ms", "warmup_ms must be at most 60000".to_string());
+            return Err(SpecError::ExchangeWarmup);
         }
         Ok(())
     }
 }
 
-/// What a round of the exchange tells beside its latencies.
+/// The figures of a round of the exchange other than its latencies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ExchangeRound {
@@ -178,9 +176,9 @@ pub struct ExchangeRound {
     pub resent: u64,
     /// CPU time by class of node.
     pub cpu: Vec<ClassCpu>,
-    /// Where the time went, hop by hop; only where all nodes share a clock.
+    /// Latency of each hop; empty unless all nodes share a clock.
     pub hops: Vec<Hop>,
-    /// Nodes that were killed, and what clients saw of it.
+    /// Nodes that were killed, and the effect on clients.
     pub faults: Vec<Fault>,
 }
 
@@ -218,9 +216,9 @@ pub struct Fault {
     pub node: String,
     /// When, s after the start of the measurement.
     pub at_s: f64,
-    /// Time from the kill until requests that were sent then met the limit again, ms.
+    /// Time from the kill until newly sent requests met the limit again, ms.
     pub back_ms: Option<f64>,
-    /// Longest round trip that was caught in it, ms.
+    /// Longest round trip of a request in flight during the fault, ms.
     pub worst_ms: Option<f64>,
 }
 
@@ -229,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_networks_read_back_and_others_are_refused() {
+    fn valid_node_counts_round_trip_and_invalid_ones_are_refused() {
         for text in ["1-1-1-1", "2-2-2-2", "64-1-2-3"] {
             assert_eq!(text.parse::<NodeCounts>().unwrap().to_string(), text);
         }
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_named_by_their_layout_and_what_is_special() {
+    fn names_have_the_layout_and_each_option_that_is_not_default() {
         let plain = ExchangeSpec::default();
         let stack = |text: &str| text.parse::<Stack>().unwrap();
         assert_eq!(plain.name(stack("tcp-epoll")), "2-2-2-2");
@@ -251,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_refused_by_name() {
+    fn values_out_of_range_are_refused_with_their_field() {
         let good = ExchangeSpec::default();
         assert_eq!(good.check(), Ok(()));
-        let field = |spec: ExchangeSpec| spec.check().unwrap_err().0;
+        let field = |spec: ExchangeSpec| spec.check().unwrap_err().field();
         assert_eq!(field(ExchangeSpec { rate_per_s: 0.0, ..good.clone() }), "rate_per_s");
         assert_eq!(field(ExchangeSpec { rate_per_s: f64::NAN, ..good.clone() }), "rate_per_s");
         assert_eq!(field(ExchangeSpec { seconds: -1.0, ..good.clone() }), "seconds");

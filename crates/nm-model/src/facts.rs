@@ -1,5 +1,4 @@
-//! What was read of a machine: everything that explains a latency. A fact that could not be read is
-//! absent, never guessed.
+//! Facts of a machine that explain a latency. A fact that could not be read is absent, never guessed.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ pub struct Facts {
     pub host: HostFacts,
     /// Processor.
     pub cpu: CpuFacts,
-    /// Clock that takes the times.
+    /// Clock of the measurement.
     pub clock: ClockFacts,
     /// Memory.
     pub memory: MemoryFacts,
@@ -47,7 +46,7 @@ pub struct HostFacts {
     pub cmdline: Option<String>,
     /// Load average over one minute.
     pub load_1m: Option<f64>,
-    /// Boot id, which tells whether two endpoints are one kernel.
+    /// Boot id; equal if two endpoints run on one kernel.
     pub boot_id: Option<String>,
 }
 
@@ -80,7 +79,7 @@ pub struct CpuFacts {
     pub quota: Option<String>,
 }
 
-/// Clock that takes the times.
+/// Clock of the measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ClockFacts {
@@ -90,7 +89,7 @@ pub struct ClockFacts {
     pub tsc_hz: Option<f64>,
     /// Difference of the two calibrations, parts per million.
     pub calibration_error_ppm: Option<f64>,
-    /// Cost of one pair of time stamps, ns: part of every sample, never subtracted.
+    /// Cost of one pair of timestamps, ns: part of every sample, never subtracted.
     pub pair_cost_ns: f64,
     /// The kernel's own clock source.
     pub kernel_source: Option<String>,
@@ -112,8 +111,7 @@ pub struct MemoryFacts {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct VirtualizationFacts {
-    /// Hypervisor by its signature (`KVM`, `VMware`, `Xen`, `Hyper-V`), if the CPU says there is
-    /// one.
+    /// Hypervisor by its signature (`KVM`, `VMware`, `Xen`, `Hyper-V`), if the CPU reports one.
     pub hypervisor: Option<String>,
     /// Product name of the firmware tables.
     pub product: Option<String>,

@@ -1,4 +1,4 @@
-//! The nouns that every other crate speaks: plan, campaign, facts, samples, result, doubt, verdict.
+//! The types that all other crates share: plan, campaign, facts, samples, result, doubt, verdict.
 //!
 //! This crate holds types and their text forms. It does no I/O, reads no clock and prints nothing.
 //! Times are nanoseconds unless a field's name ends in another unit; rates end in `_per_s`, sizes
@@ -18,6 +18,7 @@ pub mod probe;
 pub mod result;
 pub mod row;
 pub mod setting;
+pub mod spec_error;
 pub mod stack;
 pub mod target;
 pub mod v1;
@@ -35,6 +36,7 @@ pub use probe::{Case, Pattern, ProbeKind, ProbeSpec, Side};
 pub use result::{RunResult, Series, SeriesKey, TrialFailure};
 pub use row::{EndpointId, RowId};
 pub use setting::{Setting, SettingKind, SettingValue, Settings};
+pub use spec_error::SpecError;
 pub use stack::{Launcher, Mode, Protocol, Stack, StackPair};
 pub use target::Target;
 pub use verdict::{Outcome, Verdict};

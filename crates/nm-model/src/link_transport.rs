@@ -1,11 +1,11 @@
-//! How the links between the nodes of an exchange are carried: the one mapping between the names of
-//! transports, stacks and environments.
+//! Transports of the links between the nodes of an exchange, and their mapping to stacks and
+//! environments.
 
 use crate::plan::EnvironmentKind;
 use crate::stack::{Launcher, Mode, Protocol, Stack, named_enum};
 
 named_enum!(
-    /// What carries the links between the nodes of an exchange.
+    /// Transport of the links between the nodes of an exchange.
     #[derive(Default)]
     LinkTransport, "transport", {
         /// TCP.

@@ -1,4 +1,4 @@
-//! The figures that can be asked of a series: names, and whether more is better.
+//! The figures of a series: names, units, and whether more is better.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,7 @@ pub enum Quantity {
 }
 
 impl Metric {
-    /// Names that [`FromStr`] takes, percentiles aside (`p99`, `p99.9`, …).
+    /// Names that [`FromStr`] accepts, percentiles aside (`p99`, `p99.9`, …).
     pub const NAMES: &'static [&'static str] = &[
         "mean",
         "min",
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back() {
+    fn names_round_trip() {
         for name in Metric::NAMES.iter().filter(|n| **n != "p50") {
             assert_eq!(name.parse::<Metric>().unwrap().to_string(), *name);
         }

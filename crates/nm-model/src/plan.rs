@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exchange::ExchangeSpec;
 use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
+use crate::spec_error::SpecError;
 use crate::stack::{StackPair, named_enum};
 use crate::target::Target;
 use crate::words::nearest;
@@ -31,7 +32,7 @@ named_enum!(
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Name, which also names the result folder's content.
+    /// Name of the plan and of its results.
     pub name: String,
     /// What the plan is for, one sentence.
     #[serde(default)]
@@ -42,7 +43,7 @@ pub struct Plan {
     /// Seed of everything random.
     #[serde(default = "Plan::default_seed")]
     pub seed: u64,
-    /// Published runs to draw beside, by name.
+    /// Published runs that the charts also show, by name.
     #[serde(default)]
     pub references: Vec<String>,
     /// What is measured.
@@ -58,11 +59,11 @@ pub struct Plan {
 /// One block of trials: a probe in every environment over every stack.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TrialBlock {
-    /// Where.
+    /// Environments.
     pub environments: Vec<EnvironmentKind>,
-    /// Over what; a pair whose ends differ is written `CLIENT:SERVER`.
+    /// Stacks; a pair whose ends differ is written `CLIENT:SERVER`.
     pub stacks: Vec<StackPair>,
-    /// What, with the probe's own parameters beside it.
+    /// The probe; its parameters are keys of the same block.
     #[serde(flatten)]
     pub probe: ProbeSpec,
 }
@@ -126,12 +127,12 @@ impl PlanComparison {
     }
 }
 
-/// Why a plan could not be read: the place, the word and what to write instead.
+/// Why a plan could not be read: the line, the wrong word and its correction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
     /// Line, counted from 1, if known.
     pub line: Option<usize>,
-    /// What is wrong, as a sentence without its end.
+    /// What is wrong: a sentence without a full stop.
     pub message: String,
 }
 
@@ -146,7 +147,34 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// All keys that a `[[trials]]` block may have, with the probe each belongs to.
+/// A plan that is valid TOML but holds a value that is out of range.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error("plan name `{0}` may hold letters, digits, - _ .")]
+    Name(String),
+    #[error("rounds is {0}, must be 1 to 1000")]
+    Rounds(u32),
+    #[error("the plan has no [[trials]]")]
+    NoTrials,
+    #[error("[[trials]] needs an environment and a stack")]
+    EmptyTrials,
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+}
+
+impl CheckError {
+    /// The field that is wrong, by which its line is found.
+    fn field(&self) -> &'static str {
+        match self {
+            CheckError::Name(_) => "name",
+            CheckError::Rounds(_) => "rounds",
+            CheckError::NoTrials | CheckError::EmptyTrials => "trials",
+            CheckError::Spec(error) => error.field(),
+        }
+    }
+}
+
+/// All keys that a `[[trials]]` block of this probe may have.
 fn trial_keys(kind: ProbeKind) -> Vec<String> {
     let value = match kind {
         ProbeKind::Pingpong => serde_json::to_value(PingpongSpec::default()),
@@ -164,17 +192,17 @@ fn trial_keys(kind: ProbeKind) -> Vec<String> {
     keys
 }
 
-// A flattened, internally tagged enum cannot refuse unknown keys, so the block is taken apart here.
+// A flattened, internally tagged enum cannot refuse unknown keys, so the block is decoded by hand.
 impl<'de> Deserialize<'de> for TrialBlock {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<TrialBlock, D::Error> {
         use serde::de::Error;
         let mut fields = serde_json::Map::<String, serde_json::Value>::deserialize(from)?;
-        let mut take = |name: &'static str| {
+        let mut take_field = |name: &'static str| {
             fields.remove(name).ok_or_else(|| D::Error::custom(format!("missing field `{name}`")))
         };
-        let environments = take("environments")?;
-        let stacks = take("stacks")?;
-        let probe = take("probe")?;
+        let environments = take_field("environments")?;
+        let stacks = take_field("stacks")?;
+        let probe = take_field("probe")?;
         let kind: ProbeKind = serde_json::from_value(probe).map_err(D::Error::custom)?;
         let known = trial_keys(kind);
         if let Some(key) = fields.keys().find(|key| !known.contains(key)) {
@@ -185,13 +213,13 @@ impl<'de> Deserialize<'de> for TrialBlock {
                 known.join(", ")
             )));
         }
-        let names_write = fields.contains_key("write_bytes");
+        let has_write_bytes = fields.contains_key("write_bytes");
         let rest = serde_json::Value::Object(fields);
         let probe = match kind {
             ProbeKind::Pingpong => serde_json::from_value(rest).map(ProbeSpec::Pingpong),
             ProbeKind::Stream => serde_json::from_value(rest).map(|mut spec: StreamSpec| {
                 // A preset is another tool's write size, unless the block names its own.
-                if let (Some(preset), false) = (spec.preset, names_write) {
+                if let (Some(preset), false) = (spec.preset, has_write_bytes) {
                     spec.write_bytes = preset.write_bytes();
                 }
                 ProbeSpec::Stream(spec)
@@ -228,37 +256,32 @@ impl Plan {
     /// The line, the word that is wrong and the nearest right one.
     pub fn parse(text: &str) -> Result<Plan, PlanError> {
         let plan: Plan = toml::from_str(text).map_err(|error| toml_error(text, &error))?;
-        plan.check().map_err(|(word, message)| PlanError {
-            line: text.find(&word).map(|at| line_of(text, at)),
-            message,
+        plan.check().map_err(|error| PlanError {
+            line: text.find(error.field()).map(|at| line_of(text, at)),
+            message: error.to_string(),
         })?;
         Ok(plan)
     }
 
-    /// Checks what types cannot: ranges and combinations. The error holds a word to find the line
-    /// by.
-    fn check(&self) -> Result<(), (String, String)> {
-        let fail = |word: &str, message: String| Err((word.to_string(), message));
+    /// Checks what types cannot: ranges and combinations.
+    fn check(&self) -> Result<(), CheckError> {
         if self.name.is_empty()
             || !self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
         {
-            return fail(
-                "name",
-                format!("plan name `{}` may hold letters, digits, - _ .", self.name),
-            );
+            return Err(CheckError::Name(self.name.clone()));
         }
         if !(1..=1000).contains(&self.rounds) {
-            return fail("rounds", format!("rounds is {}, must be 1 to 1000", self.rounds));
+            return Err(CheckError::Rounds(self.rounds));
         }
         if self.trials.is_empty() {
-            return fail("trials", "the plan has no [[trials]]".to_string());
+            return Err(CheckError::NoTrials);
         }
         for block in &self.trials {
             if block.environments.is_empty() || block.stacks.is_empty() {
-                return fail("trials", "[[trials]] needs an environment and a stack".to_string());
+                return Err(CheckError::EmptyTrials);
             }
             for pair in &block.stacks {
-                block.probe.check(pair.on_the_wire())?;
+                block.probe.check(pair.wire_protocol())?;
             }
         }
         Ok(())
@@ -277,7 +300,7 @@ impl Plan {
     }
 }
 
-/// The line of a place in the text, counted from 1.
+/// The line of a byte offset in the text, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
@@ -286,7 +309,7 @@ fn toml_error(text: &str, error: &toml::de::Error) -> PlanError {
     let message = error.message();
     let mut quoted = message.split('`').skip(1).step_by(2);
     let word = quoted.next().unwrap_or_default();
-    // The span of an error inside a block is the block's heading; the word stands further down.
+    // The span of an error inside a block is the block's heading; the word is further down.
     let start = error.span().map_or(0, |span| span.start);
     let is_present = !word.is_empty() && !message.starts_with("missing field");
     let line = match text[start..].find(word).filter(|_| is_present) {
@@ -338,7 +361,7 @@ on = "netns/*"
     }
 
     #[test]
-    fn a_preset_brings_its_write_size_unless_the_block_names_one() {
+    fn a_preset_sets_the_write_size_unless_the_block_sets_it() {
         let write_bytes = |more: &str| {
             let text = format!(
                 "name='x'\n[[trials]]\nenvironments=['netns']\nstacks=['tcp-blocking']\n\
@@ -355,14 +378,14 @@ on = "netns/*"
     }
 
     #[test]
-    fn a_plan_survives_json() {
+    fn a_plan_round_trips_through_json() {
         let plan = Plan::parse(GOOD).unwrap();
         let json = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan);
     }
 
     #[test]
-    fn a_typo_gets_line_word_and_nearest_word() {
+    fn a_typo_is_reported_with_line_word_and_suggestion() {
         let error =
             |from: &str, to: &str| Plan::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
         assert_eq!(
@@ -391,12 +414,12 @@ on = "netns/*"
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,200}") {
+        fn arbitrary_text_never_panics(text in "\\PC{0,200}") {
             let _ = Plan::parse(&text);
         }
 
         #[test]
-        fn a_damaged_plan_is_read_or_refused_without_a_panic(
+        fn damaged_plans_never_panic(
             at in 0..GOOD.len(), insert in "[\\[\\]=\"a-z0-9\n]{0,4}", cut in 0usize..6,
         ) {
             let mut text = GOOD.to_string();

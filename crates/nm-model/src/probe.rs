@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, ExchangeSpec};
+use crate::spec_error::SpecError;
 use crate::stack::{Protocol, StackPair, named_enum, text_serde};
 use crate::words::UnknownWord;
 
@@ -31,7 +32,7 @@ named_enum!(
 named_enum!(
     /// One of the two endpoints of an environment.
     Side, "side", {
-        /// The end that starts; `A` in flow directions.
+        /// The end that sends first; `A` in flow directions.
         Client = "client",
         /// The end that answers; `B` in flow directions.
         Server = "server",
@@ -39,7 +40,7 @@ named_enum!(
 );
 
 named_enum!(
-    /// The defaults of another tool, so that its figure can be met on equal terms.
+    /// The defaults of another tool, so that figures of both compare like for like.
     Preset, "preset", {
         /// netperf: 16 KiB writes.
         Netperf = "netperf",
@@ -312,8 +313,8 @@ impl ProbeSpec {
         }
     }
 
-    /// What a series of this probe over `stacks` has as its stack: their own name, or the layout of
-    /// the exchange with what is special about it.
+    /// The stack in the keys of this probe's series over `stacks`: the name of the stacks, or the
+    /// layout of the exchange with its options.
     pub fn stack_name(&self, stacks: &StackPair) -> String {
         match self {
             ProbeSpec::Exchange(spec) => spec.name(stacks.client),
@@ -324,8 +325,8 @@ impl ProbeSpec {
     /// Checks what types cannot: ranges and combinations with `protocol`.
     ///
     /// # Errors
-    /// The field that is wrong, and a sentence.
-    pub fn check(&self, protocol: Protocol) -> Result<(), (String, String)> {
+    /// The field that is out of range.
+    pub fn check(&self, protocol: Protocol) -> Result<(), SpecError> {
         match self {
             ProbeSpec::Pingpong(spec) => spec.check(protocol),
             ProbeSpec::Stream(spec) => spec.check(),
@@ -372,62 +373,55 @@ impl ProbeSpec {
     }
 }
 
-fn fail(field: &str, message: String) -> Result<(), (String, String)> {
-    Err((field.to_string(), message))
-}
-
-fn check_time(field: &str, seconds: f64) -> Result<(), (String, String)> {
+fn check_duration(field: &'static str, seconds: f64) -> Result<(), SpecError> {
     let fits = seconds.is_finite() && seconds > 0.0 && seconds <= 86_400.0;
-    if fits { Ok(()) } else { fail(field, format!("{field} must be above 0 and at most a day")) }
+    if fits { Ok(()) } else { Err(SpecError::Duration { field }) }
 }
 
 impl PingpongSpec {
-    fn check(&self, protocol: Protocol) -> Result<(), (String, String)> {
+    fn check(&self, protocol: Protocol) -> Result<(), SpecError> {
         if self.sizes.is_empty() {
-            return fail("sizes", "sizes is empty".to_string());
+            return Err(SpecError::Empty { field: "sizes" });
         }
         let may_be_empty = matches!(protocol, Protocol::Udp | Protocol::Multicast);
         for &size in &self.sizes {
             if size > SIZE_BYTES_MAX || (size == 0 && !may_be_empty) {
-                return fail("sizes", format!("size {size} is not in 1 to {SIZE_BYTES_MAX}"));
+                return Err(SpecError::Size(size));
             }
         }
         if self.max_iterations == 0 || self.max_iterations > 100_000_000 {
-            return fail("max_iterations", "max_iterations must be 1 to 100000000".to_string());
+            return Err(SpecError::Iterations);
         }
-        if let Some(p) = self.percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
-            return fail("percentiles", format!("percentile {p} is not in 0 to 100"));
+        if let Some(&p) = self.percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
+            return Err(SpecError::Percentile(p));
         }
-        check_time("max_ms", self.max_ms as f64 / 1e3)?;
-        check_time("timeout_ms", self.timeout_ms as f64 / 1e3)
+        check_duration("max_ms", self.max_ms as f64 / 1e3)?;
+        check_duration("timeout_ms", self.timeout_ms as f64 / 1e3)
     }
 }
 
 impl StreamSpec {
-    fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), SpecError> {
         if self.patterns.is_empty() {
-            return fail("patterns", "patterns is empty".to_string());
+            return Err(SpecError::Empty { field: "patterns" });
         }
         if !(1..=SIZE_BYTES_MAX).contains(&self.write_bytes) {
-            let message =
-                format!("write_bytes is {}, must be 1 to {SIZE_BYTES_MAX}", self.write_bytes);
-            return fail("write_bytes", message);
+            return Err(SpecError::WriteBytes(self.write_bytes));
         }
-        check_time("seconds", self.seconds)
+        check_duration("seconds", self.seconds)
     }
 }
 
 impl RrSpec {
-    fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), SpecError> {
         if self.sizes.is_empty() {
-            return fail("sizes", "sizes is empty".to_string());
+            return Err(SpecError::Empty { field: "sizes" });
         }
         if let Some(rate) = self.rate_per_s.filter(|rate| !(*rate > 0.0 && *rate <= 1e7)) {
-            let message = format!("rate_per_s is {rate}, must be above 0 and at most 1e7");
-            return fail("rate_per_s", message);
+            return Err(SpecError::Rate(rate));
         }
-        check_time("deadline_ms", self.deadline_ms as f64 / 1e3)?;
-        check_time("seconds", self.seconds)
+        check_duration("deadline_ms", self.deadline_ms as f64 / 1e3)?;
+        check_duration("seconds", self.seconds)
     }
 }
 
@@ -454,8 +448,9 @@ pub enum Case {
         /// Requests a second; closed loop if absent.
         rate_per_s: Option<f64>,
     },
-    /// A whole run that has no sweep, such as a published throughput table's total.
-    Whole,
+    /// A run without a sweep, such as the total of a published throughput table.
+    #[serde(rename = "whole")]
+    Total,
 }
 
 impl Case {
@@ -464,7 +459,7 @@ impl Case {
         match self {
             Case::Message { size_bytes } => Some(*size_bytes),
             Case::Request { size, .. } => Some(size.request_bytes),
-            Case::Flows { .. } | Case::Whole => None,
+            Case::Flows { .. } | Case::Total => None,
         }
     }
 }
@@ -476,7 +471,7 @@ impl fmt::Display for Case {
             Case::Flows { pattern, write_bytes } => format!("{pattern}, {write_bytes} B writes"),
             Case::Request { size, rate_per_s: Some(rate) } => format!("{size} B at {rate}/s"),
             Case::Request { size, rate_per_s: None } => format!("{size} B closed loop"),
-            Case::Whole => "whole".to_string(),
+            Case::Total => "whole".to_string(),
         };
         f.pad(&text)
     }

@@ -25,7 +25,7 @@ use crate::verdict::{Comparison, Interval, Outcome, Verdict};
 /// [`crate::v1`]).
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// A whole run.
+/// A run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
     /// [`SCHEMA_VERSION`].
@@ -40,7 +40,7 @@ pub struct RunResult {
     /// Wall-clock time of the run, s.
     #[serde(default)]
     pub duration_s: Option<f64>,
-    /// How far the run came.
+    /// Whether the run is complete.
     pub state: RunState,
     /// The plan, for our own runs.
     #[serde(default)]
@@ -60,21 +60,21 @@ pub struct RunResult {
     /// Trials that were started and failed.
     #[serde(default)]
     pub failures: Vec<TrialFailure>,
-    /// Judgement of each target.
+    /// Verdict of each target.
     #[serde(default)]
     pub verdicts: Vec<Verdict>,
     /// Comparisons that the plan asked for.
     #[serde(default)]
     pub comparisons: Vec<Comparison>,
-    /// All targets together.
+    /// Outcome of all targets together.
     pub outcome: Outcome,
-    /// Doubts about the run as a whole.
+    /// Doubts about the run.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
 }
 
 impl RunResult {
-    /// A complete run without figures, facts or judgement, for the caller to fill.
+    /// A complete run without figures, facts or verdicts, for the caller to fill.
     pub fn new(name: impl Into<String>, source: Source) -> RunResult {
         RunResult {
             schema: SCHEMA_VERSION,
@@ -150,9 +150,9 @@ mod facts_list {
 }
 
 named_enum!(
-    /// How far a run came.
+    /// Whether a run is complete.
     RunState, "state", {
-        /// Every trial was tried.
+        /// Every trial was started.
         Complete = "complete",
         /// Ended by the user; completed trials are kept.
         Interrupted = "interrupted",
@@ -199,7 +199,7 @@ named_enum!(
 );
 
 impl Statistic {
-    /// How the axis of a chart names it.
+    /// Name on the axis of a chart.
     pub fn label(self) -> &'static str {
         match self {
             Statistic::HalfRoundTrip => "half round trip",
@@ -210,16 +210,16 @@ impl Statistic {
     }
 }
 
-/// What a series is of. Unique in a result.
+/// Identifies a series. Unique in a result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeriesKey {
     /// Environment of the plan, or the published run's or imported file's name.
     pub environment: String,
-    /// Stack pair as text, or what is known of it.
+    /// Stack pair as text, the layout of an exchange, or the name of another tool's transport.
     pub stack: String,
     /// The probe.
     pub probe: ProbeKind,
-    /// The point of the probe's sweep.
+    /// The case of the probe.
     pub case: Case,
     /// What one value is.
     pub statistic: Statistic,
@@ -231,8 +231,17 @@ impl SeriesKey {
         self.environment == row.environment && self.stack == row.stack && self.probe == row.probe
     }
 
-    /// `environment/stack`, by which targets and comparisons choose.
-    pub fn place(&self) -> String {
+    /// Whether both series have the same environment, stack, probe and case; they may differ in
+    /// the statistic.
+    pub fn is_same_case(&self, other: &SeriesKey) -> bool {
+        self.environment == other.environment
+            && self.stack == other.stack
+            && self.probe == other.probe
+            && self.case == other.case
+    }
+
+    /// `environment/stack`, for people. Code compares the fields.
+    pub fn path(&self) -> String {
         format!("{}/{}", self.environment, self.stack)
     }
 }
@@ -251,9 +260,9 @@ impl fmt::Display for SeriesKey {
 /// All rounds of one key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Series {
-    /// What it is of.
+    /// Identifies the series.
     pub key: SeriesKey,
-    /// What must agree for a like-for-like comparison.
+    /// Properties that must agree for a like-for-like comparison.
     pub comparability: Comparability,
     /// Settings that explain the figure: write size, buffers, MTU, congestion control, …
     #[serde(default)]
@@ -263,7 +272,7 @@ pub struct Series {
     /// Figures over all rounds.
     #[serde(default)]
     pub estimates: Vec<Estimate>,
-    /// Doubts about the series, those of its rounds put together.
+    /// Doubts about the series, including those of its rounds.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
 }
@@ -295,11 +304,11 @@ pub struct Estimate {
 pub struct Round {
     /// Which round, counted from 0.
     pub round: u32,
-    /// When it began, s since the start of the run.
+    /// Start, s since the start of the run.
     pub started_s: f64,
     /// The figures.
     pub data: RoundData,
-    /// Where the hot threads ran and what disturbed them.
+    /// CPUs of the hot threads and their interruptions.
     #[serde(default)]
     pub placements: Vec<Placement>,
     /// Doubts about this round.
@@ -354,9 +363,9 @@ pub struct LatencyRound {
     pub rate_per_s: Option<f64>,
     /// All samples as an HdrHistogram V2 with deflate, base64; values are ns.
     pub histogram: Option<String>,
-    /// The course of the round in equal slices of time.
+    /// The round in equal slices of time.
     pub slices: Vec<Slice>,
-    /// What the exchange tells beside.
+    /// Figures of the exchange other than latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Box<ExchangeRound>>,
 }
@@ -393,8 +402,8 @@ pub struct PercentileValue {
     pub percentile: f64,
     /// Value, ns; absent (`n/a`) if there are too few samples beyond it.
     pub value_ns: Option<f64>,
-    /// Lower end of the 95 % interval by order statistics, ns. It speaks of this round's samples
-    /// only, not of other rounds.
+    /// Lower end of the 95 % interval by order statistics, ns. It covers the samples of this
+    /// round only.
     #[serde(default)]
     pub low_ns: Option<f64>,
     /// Upper end, ns.
@@ -444,12 +453,12 @@ pub struct Flow {
     pub seconds: f64,
     /// `bytes * 8 / seconds / 1e9`.
     pub gbps: f64,
-    /// TCP segments sent again, of the whole flow.
+    /// TCP segments retransmitted over the life of the flow.
     #[serde(default)]
     pub retransmits: Option<u64>,
 }
 
-/// Where a hot thread ran and what disturbed it, as deltas over the measurement.
+/// CPU of a hot thread and its interruptions, as deltas over the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Which end.
@@ -464,9 +473,9 @@ pub struct Placement {
     pub last_cpu: Option<u32>,
     /// Moves between CPUs.
     pub migrations: Option<u64>,
-    /// Times that the kernel took the CPU away.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
-    /// Times that the thread gave the CPU up (blocking).
+    /// Voluntary context switches (blocking).
     pub voluntary_switches: u64,
     /// Time that the thread was ready but did not run, ns.
     pub run_delay_ns: Option<u64>,
@@ -479,7 +488,7 @@ pub struct Placement {
     /// Stolen time of the pinned CPU (or of all CPUs), ms, in the kernel's 10 ms steps.
     pub steal_ms: Option<u64>,
     /// Time that the pinned CPU spent on anything but this thread and idling, as a share of the
-    /// measurement, where it can be told.
+    /// measurement, if known.
     #[serde(default)]
     pub foreign_busy: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Names of the parts of a result: a row of the plan, and an endpoint of an environment.
+//! Identifiers of the parts of a result: a row of the plan, and an endpoint of an environment.
 
 use std::fmt;
 
@@ -17,16 +17,16 @@ pub struct RowId {
     pub stack: String,
     /// The probe.
     pub probe: ProbeKind,
-    /// One case of the row; absent if the whole row is meant.
+    /// One case of the row; absent for all cases.
     #[serde(default)]
     pub case: Option<Case>,
-    /// One round, counted from 0; absent if all rounds are meant.
+    /// One round, counted from 0; absent for all rounds.
     #[serde(default)]
     pub round: Option<u32>,
 }
 
 impl RowId {
-    /// The row and round of a trial, under the names that its series have.
+    /// The row and round of a trial, with the environment and stack of its series' keys.
     pub fn of_trial(trial: &Trial) -> RowId {
         RowId {
             environment: trial.environment.to_string(),
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_named_by_round_stack_probe_and_case() {
+    fn a_row_is_shown_with_round_stack_probe_and_case() {
         let row = RowId {
             environment: "netns".into(),
             stack: "tcp-spin".into(),

@@ -1,4 +1,4 @@
-//! Settings that explain a figure: what they are of, and their values with units.
+//! Settings that explain a figure: kinds, and values with units.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use crate::probe::Side;
 
 macro_rules! setting_kinds {
     ($($(#[$meta:meta])* $variant:ident = $text:literal),+ $(,)?) => {
-        /// What a setting is of.
+        /// Kind of a setting.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum SettingKind {
             $($(#[$meta])* $variant,)+
-            /// A setting of another tool or of a published run, by the name that it has there.
+            /// A setting of another tool or of a published run, under its name there.
             Other(String),
         }
 
@@ -41,19 +41,18 @@ macro_rules! setting_kinds {
 setting_kinds! {
     /// Bytes of one write.
     WriteSize = "write size",
-    /// Bytes of one write that the plan asked for, where the transport could not do it.
-    WriteSizeAskedFor = "write size asked for",
+    /// Bytes of one write in the plan, where the transport does not support them.
+    RequestedWriteSize = "write size asked for",
     /// The tool whose defaults were taken.
     Preset = "preset",
     /// Allowed coefficient of variation over rounds.
     MaxCv = "max_cv_percent",
-    /// Stands beside every figure of shared memory: half of a round trip of one cache line between
-    /// the CPUs of the two ends, measured right after the round. It is what the hardware allows at
-    /// best.
+    /// Lower limit of every latency over shared memory: half of a round trip of one cache line
+    /// between the CPUs of the two ends, measured right after the round.
     CacheLineLimit = "cache-line limit",
-    /// `SO_SNDBUF` as it came to be.
+    /// `SO_SNDBUF` in effect.
     SendBuffer = "send buffer",
-    /// `SO_RCVBUF` as it came to be.
+    /// `SO_RCVBUF` in effect.
     ReceiveBuffer = "receive buffer",
     /// Name of the congestion control.
     CongestionControl = "congestion control",
@@ -63,7 +62,7 @@ setting_kinds! {
     Mtu = "MTU",
     /// Bytes of each ring in shared memory.
     Ring = "ring",
-    /// How frames pass between link and program.
+    /// AF_XDP mode between link and program.
     XdpPath = "AF_XDP path",
     /// Driver of the link.
     Driver = "driver",
@@ -75,7 +74,7 @@ setting_kinds! {
     ReceivedChecksums = "received checksums",
     /// Preferred busy polling.
     BusyPoll = "busy poll",
-    /// The TCP that was used, where it is not the kernel's.
+    /// The TCP implementation, if it is not the kernel's.
     TcpImplementation = "TCP",
     /// Longest delay of an acknowledgement.
     AckDelay = "acknowledgement delay",
@@ -89,7 +88,7 @@ setting_kinds! {
     Transport = "transport",
     /// When a request to the exchange counts as done.
     Durability = "durability",
-    /// What orders the load is made of.
+    /// Mix of orders in the load.
     OrderMix = "mix",
     /// Sizes of the exchange's messages.
     MessageSizes = "message",
@@ -101,7 +100,7 @@ setting_kinds! {
     Arrivals = "arrivals",
     /// Recorded requests that were replayed.
     ReplayedFlow = "flow",
-    /// A pause of the load generator that was asked for.
+    /// A requested pause of the load generator.
     Stall = "stall",
     /// Smallest throughput that the study of a published run expected.
     ExpectedMin = "expected_min_gbps",
@@ -218,7 +217,7 @@ pub struct NanosecondRange {
 }
 
 impl NanosecondRange {
-    /// The range that holds one time, rounded to whole ns.
+    /// The range that holds one time, rounded to 1 ns.
     pub fn of(ns: f64) -> NanosecondRange {
         let ns = ns.round().max(0.0) as u64;
         NanosecondRange { low: ns, high: ns }
@@ -234,9 +233,9 @@ impl NanosecondRange {
 /// One setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// What it is of.
+    /// Kind.
     pub kind: SettingKind,
-    /// The end whose setting it is; absent where both ends agree or only one has it.
+    /// The end whose setting it is; absent if both ends agree or only one has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<Side>,
     /// Its value.
@@ -251,7 +250,7 @@ impl Setting {
     }
 }
 
-/// `MTU: 1500 B`-like text without the colon: `MTU 1500 B`.
+/// `MTU 1500 B`.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name(), self.value)
@@ -317,7 +316,7 @@ impl Settings {
         }
     }
 
-    /// Puts a setting in, in place of one of the same kind and end.
+    /// Inserts a setting; replaces one of the same kind and end.
     pub fn put(&mut self, setting: Setting) {
         let name = setting.name();
         match self.list.binary_search_by(|known| known.name().cmp(&name)) {
@@ -326,7 +325,7 @@ impl Settings {
         }
     }
 
-    /// The settings of both ends: under no end where both agree or only one has it, else one for
+    /// The settings of both ends: without an end where both agree or only one has it, else one for
     /// each end.
     pub fn merged(client: &Settings, server: &Settings) -> Settings {
         let mut all = Settings::new();
@@ -397,7 +396,7 @@ mod tests {
     use SettingKind::{CongestionControl, Mss, Mtu, ReceiveBuffer, SendBuffer};
 
     #[test]
-    fn settings_are_listed_once_where_both_ends_agree() {
+    fn merged_lists_a_setting_once_if_both_ends_agree() {
         let client: Settings = [
             (Mtu, SettingValue::Bytes(1500)),
             (CongestionControl, SettingValue::text("bbr")),

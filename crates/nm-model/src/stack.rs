@@ -1,5 +1,4 @@
-//! How bytes move between two agents: protocol, way of waiting, and what the program is started
-//! under.
+//! Transport between two agents: protocol, wait mode, and the launcher of the program.
 //!
 //! Text form of one endpoint: `[LAUNCHER+]PROTOCOL-MODE`, such as `tcp-spin` or
 //! `onload+tcp-blocking`. A pair whose ends differ is written `CLIENT:SERVER`.
@@ -104,9 +103,9 @@ named_enum!(
 );
 
 impl Protocol {
-    /// What passes between the ends: two protocols of which it is the same understand each other,
-    /// whoever speaks them, the kernel or this program.
-    pub fn on_the_wire(self) -> Protocol {
+    /// The protocol on the wire. Two ends with the same wire protocol can communicate, whether the
+    /// kernel or this program implements it.
+    pub fn wire_protocol(self) -> Protocol {
         match self {
             Protocol::Xdp => Protocol::Udp,
             Protocol::XdpTcp => Protocol::Tcp,
@@ -114,7 +113,7 @@ impl Protocol {
         }
     }
 
-    /// Whether this end takes its frames by AF_XDP.
+    /// Whether this end uses AF_XDP.
     pub fn is_af_xdp(self) -> bool {
         matches!(self, Protocol::Xdp | Protocol::XdpTcp)
     }
@@ -145,7 +144,7 @@ named_enum!(
 );
 
 named_enum!(
-    /// A program that is put in front of the agent and replaces its sockets.
+    /// A program that starts the agent and replaces its sockets.
     Launcher, "launcher", {
         /// nearmetal's own socket accelerator.
         Accel = "accel",
@@ -159,20 +158,20 @@ named_enum!(
 );
 
 impl Mode {
-    /// Whether a thread that waits this way keeps its CPU busy.
+    /// Whether a waiting thread keeps its CPU busy.
     pub fn spins(self) -> bool {
         matches!(self, Mode::Spin | Mode::SelectSpin | Mode::PollSpin | Mode::EpollSpin)
     }
 }
 
-/// One endpoint's way to move bytes.
+/// Transport of one endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stack {
     /// What carries the bytes.
     pub protocol: Protocol,
     /// How the endpoint waits.
     pub mode: Mode,
-    /// What the agent is started under, if anything.
+    /// What starts the agent, if anything.
     pub launcher: Option<Launcher>,
 }
 
@@ -229,11 +228,11 @@ impl FromStr for Stack {
 
 text_serde!(Stack);
 
-/// The stacks of both endpoints. What passes between them is the same for both
-/// ([`Protocol::on_the_wire`]); the kernel may speak it at one end and this program at the other.
+/// The stacks of both endpoints. Both have the same [`Protocol::wire_protocol`]; the kernel may
+/// implement it at one end and this program at the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackPair {
-    /// The end that sends first and takes the time.
+    /// The end that sends first and measures.
     pub client: Stack,
     /// The end that answers.
     pub server: Stack,
@@ -250,9 +249,9 @@ impl StackPair {
         [self.client.protocol, self.server.protocol]
     }
 
-    /// What passes between the ends.
-    pub fn on_the_wire(&self) -> Protocol {
-        self.client.protocol.on_the_wire()
+    /// The protocol on the wire.
+    pub fn wire_protocol(&self) -> Protocol {
+        self.client.protocol.wire_protocol()
     }
 }
 
@@ -274,7 +273,7 @@ impl FromStr for StackPair {
             return Ok(StackPair::same(text.parse()?));
         };
         let (client, server): (Stack, Stack) = (client.parse()?, server.parse()?);
-        if client.protocol.on_the_wire() != server.protocol.on_the_wire() {
+        if client.protocol.wire_protocol() != server.protocol.wire_protocol() {
             let fixed = Stack { protocol: client.protocol, ..server };
             return Err(UnknownWord {
                 kind: "stack pair (both ends must have one protocol)",
@@ -289,8 +288,8 @@ impl FromStr for StackPair {
 
 text_serde!(StackPair);
 
-/// What sets two results apart even when their numbers are of one kind: results are like for like
-/// only where these agree. An empty field is unknown, and unknown never agrees with a known value.
+/// Properties in which two results must agree to be like for like. An empty field is unknown, and
+/// unknown never agrees with a known value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Comparability {
@@ -298,7 +297,7 @@ pub struct Comparability {
     pub statistic: Option<String>,
     /// Protocol, such as `tcp`.
     pub protocol: Option<String>,
-    /// How both ends wait: `spin`, `blocking`, or `CLIENT:SERVER`.
+    /// Wait mode of both ends: `spin`, `blocking`, or `CLIENT:SERVER`.
     pub mode: Option<String>,
     /// Kernel bypass in use: `none`, `onload`, `accel`, `xdp`, `shm`.
     pub bypass: Option<String>,
@@ -306,7 +305,7 @@ pub struct Comparability {
     pub link: Option<String>,
     /// NIC firmware.
     pub firmware: Option<String>,
-    /// What the environment adds between the ends: `bare metal`, `veth`, `KVM guest, …`.
+    /// Layer between the ends: `bare metal`, `veth`, `KVM guest, …`.
     pub layer: Option<String>,
     /// Bytes of one write of a stream.
     pub write_bytes: Option<String>,
@@ -341,8 +340,8 @@ impl Comparability {
         ]
     }
 
-    /// The fields in which `self` and `other` differ. `layer` is left out: it is what environments
-    /// are compared *for*. A field that neither side knows is left out too.
+    /// The fields in which `self` and `other` differ. `layer` is left out: comparing
+    /// environments means comparing layers. A field that neither side knows is left out too.
     pub fn differences(&self, other: &Comparability) -> Vec<Difference> {
         self.fields()
             .into_iter()
@@ -362,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stack_reads_back_from_its_text() {
+    fn stacks_round_trip_through_text() {
         for &protocol in Protocol::ALL {
             for &mode in Mode::ALL {
                 for launcher in [None, Some(Launcher::Onload), Some(Launcher::Accel)] {
@@ -384,17 +383,17 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_may_be_the_peer_of_our_own_endpoint() {
+    fn the_kernel_may_be_the_peer_of_an_af_xdp_endpoint() {
         let pair: StackPair = "xdp-tcp-spin:tcp-blocking".parse().unwrap();
         assert_eq!(pair.protocols(), [Protocol::XdpTcp, Protocol::Tcp]);
-        assert_eq!(pair.on_the_wire(), Protocol::Tcp);
+        assert_eq!(pair.wire_protocol(), Protocol::Tcp);
         assert_eq!(pair.to_string(), "xdp-tcp-spin:tcp-blocking");
         assert!("udp-spin:xdp-spin".parse::<StackPair>().is_ok());
         assert!("xdp-spin:xdp-tcp-spin".parse::<StackPair>().is_err());
     }
 
     #[test]
-    fn unknown_words_are_named() {
+    fn unknown_words_get_a_suggestion() {
         assert_eq!(
             "tpc-spin".parse::<Stack>().unwrap_err().to_string(),
             "unknown protocol `tpc`, did you mean `tcp`?"

@@ -11,20 +11,20 @@ use crate::probe::{Case, Pattern};
 use crate::stack::text_serde;
 use crate::words::UnknownWord;
 
-/// A parsed target, which keeps its text.
+/// A parsed target with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     /// As it was written.
     pub text: String,
     /// The figure.
     pub metric: Metric,
-    /// How it must stand to `limit`.
+    /// Comparison of the figure with `limit`.
     pub op: Op,
     /// Limit in the metric's own unit: ns, ratio 0 to 1, Gb/s, or per second.
     pub limit: f64,
     /// Conditions on the message size; all must hold.
     pub sizes: Vec<(Op, f64)>,
-    /// The only flow pattern that it speaks of.
+    /// The only flow pattern that it covers.
     pub pattern: Option<Pattern>,
 }
 
@@ -55,7 +55,7 @@ impl Op {
         }
     }
 
-    /// Whether a value that fulfils it is bounded from above.
+    /// Whether it is an upper bound.
     pub fn is_upper_bound(self) -> bool {
         matches!(self, Op::Less | Op::AtMost)
     }
@@ -85,7 +85,7 @@ pub enum TargetError {
     /// Unknown figure, unit or condition.
     #[error("target `{text}`: {word}")]
     Word {
-        /// The whole target.
+        /// The target.
         text: String,
         /// The word that is wrong.
         word: UnknownWord,
@@ -93,15 +93,15 @@ pub enum TargetError {
     /// The limit is no number.
     #[error("target `{text}`: `{number}` is not a number")]
     Number {
-        /// The whole target.
+        /// The target.
         text: String,
-        /// What stands where a number is expected.
+        /// The text in the place of a number.
         number: String,
     },
 }
 
 impl Target {
-    /// Whether this target speaks of `case`.
+    /// Whether this target covers `case`.
     pub fn covers(&self, case: &Case) -> bool {
         let size_fits = self.sizes.iter().all(|(op, limit)| {
             case.size_bytes().is_some_and(|size| op.holds(f64::from(size), *limit))
@@ -142,17 +142,17 @@ impl FromStr for Target {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Target, TargetError> {
-        let whole = text.trim();
-        let in_word = |word: UnknownWord| TargetError::Word { text: whole.to_string(), word };
-        let (requirement, conditions) = match whole.split_once(" at ") {
+        let target = text.trim();
+        let in_word = |word: UnknownWord| TargetError::Word { text: target.to_string(), word };
+        let (requirement, conditions) = match target.split_once(" at ") {
             Some((requirement, conditions)) => (requirement, Some(conditions)),
-            None => (whole, None),
+            None => (target, None),
         };
         let (name, op, limit) = Op::split(requirement)
             .filter(|(_, op, _)| *op != Op::Equal)
-            .ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
+            .ok_or_else(|| TargetError::NoComparison(target.to_string()))?;
 
-        // The unit may stand behind the name (`median_ns`) or behind the number (`2us`).
+        // The unit follows the name (`median_ns`) or the number (`2us`).
         let (metric, unit_of_name) = match name.rsplit_once('_') {
             Some((metric, unit)) => {
                 let metric: Metric = metric.parse().map_err(in_word)?;
@@ -165,7 +165,7 @@ impl FromStr for Target {
             .unwrap_or(limit.len());
         let (digits, unit) = (limit[..digits_end].replace('_', ""), limit[digits_end..].trim());
         let number: f64 = digits.parse().map_err(|_| TargetError::Number {
-            text: whole.to_string(),
+            text: target.to_string(),
             number: limit.to_string(),
         })?;
         let factor = match unit {
@@ -175,12 +175,12 @@ impl FromStr for Target {
 
         let (mut sizes, mut pattern) = (vec![], None);
         for condition in conditions.into_iter().flat_map(|c| c.split(',')) {
-            let (name, op, value) =
-                Op::split(condition).ok_or_else(|| TargetError::NoComparison(whole.to_string()))?;
+            let (name, op, value) = Op::split(condition)
+                .ok_or_else(|| TargetError::NoComparison(target.to_string()))?;
             match (name, op) {
                 ("size", _) => {
                     let size = value.parse().map_err(|_| TargetError::Number {
-                        text: whole.to_string(),
+                        text: target.to_string(),
                         number: value.to_string(),
                     })?;
                     sizes.push((op, size));
@@ -192,7 +192,7 @@ impl FromStr for Target {
                 }
             }
         }
-        Ok(Target { text: whole.to_string(), metric, op, limit: number * factor, sizes, pattern })
+        Ok(Target { text: target.to_string(), metric, op, limit: number * factor, sizes, pattern })
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn units_may_stand_at_the_name_or_at_the_number() {
+    fn a_unit_follows_the_name_or_the_number() {
         for text in ["median_ns < 2000", "median < 2us", "median_us < 2", "p50 < 0.002 ms"] {
             let target = target(text);
             assert_eq!(target.metric, Metric::Median, "{text}");
@@ -228,30 +228,30 @@ mod tests {
     }
 
     #[test]
-    fn sizes_limit_what_is_covered() {
+    fn a_size_condition_limits_the_cases() {
         let target = target("median_ns < 2000 at size>=64, size<=1024");
         let covers = |size_bytes| target.covers(&Case::Message { size_bytes });
         assert_eq!(
             (covers(32), covers(64), covers(1024), covers(2048)),
             (false, true, true, false)
         );
-        assert!(!target.covers(&Case::Whole));
+        assert!(!target.covers(&Case::Total));
     }
 
     #[test]
-    fn a_pattern_limits_what_is_covered() {
+    fn a_pattern_condition_limits_the_cases() {
         let target = target("throughput >= 6 Gb/s at pattern=2-bi-2");
         let covers = |pattern: &str| {
             target.covers(&Case::Flows { pattern: pattern.parse().unwrap(), write_bytes: 1 })
         };
         assert!(covers("2-bi-2") && !covers("2-uni-2"));
-        assert!(!target.covers(&Case::Whole));
+        assert!(!target.covers(&Case::Total));
         let text = "throughput >= 6 at pattern=2-by-2";
         assert!(text.parse::<Target>().unwrap_err().to_string().contains("unknown pattern"));
     }
 
     #[test]
-    fn each_mistake_gets_its_sentence() {
+    fn each_mistake_has_its_own_message() {
         let sentence = |text: &str| text.parse::<Target>().unwrap_err().to_string();
         assert_eq!(
             sentence("medain_ns < 2000"),
@@ -274,12 +274,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,60}") {
+        fn arbitrary_text_never_panics(text in "\\PC{0,60}") {
             let _ = text.parse::<Target>();
         }
 
         #[test]
-        fn what_is_read_keeps_its_text(limit in 1u32..1_000_000, size in 1u32..65536) {
+        fn parsed_targets_keep_their_text(limit in 1u32..1_000_000, size in 1u32..65536) {
             let text = format!("p99 <= {limit}ns at size<={size}");
             let parsed: Target = text.parse().unwrap();
             prop_assert_eq!(parsed.to_string(), text);

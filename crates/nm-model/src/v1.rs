@@ -88,7 +88,7 @@ impl From<RunResultV1> for RunResult {
     }
 }
 
-/// Verdicts stand in the order of the plan's targets.
+/// Version 1 lists verdicts in the order of the plan's targets.
 fn verdicts(verdicts: Vec<Verdict>, plan: Option<&Plan>) -> Vec<Verdict> {
     let targets = plan.map_or(&[][..], |plan| &plan.targets);
     let mut targets = targets.iter().map(|target| &target.require);
@@ -109,7 +109,7 @@ fn series(old: SeriesV1) -> Series {
     }
 }
 
-/// `netns client`. Anything else is taken for the client's end of an environment of that name.
+/// `netns client`. Other text becomes the client of an environment of that name.
 fn endpoint(name: &str) -> EndpointId {
     let parts = name.rsplit_once(' ').and_then(|(environment, side)| {
         Some(EndpointId::new(environment, side.parse::<Side>().ok()?))
@@ -134,7 +134,7 @@ fn value(kind: &SettingKind, text: &str) -> Option<SettingValue> {
     let number = |text: &str| text.trim().parse::<f64>().ok().filter(|n| n.is_finite());
     match kind {
         SettingKind::WriteSize
-        | SettingKind::WriteSizeAskedFor
+        | SettingKind::RequestedWriteSize
         | SettingKind::SendBuffer
         | SettingKind::ReceiveBuffer
         | SettingKind::Mss
@@ -209,8 +209,8 @@ fn only_row(plan: &Plan) -> Option<RowId> {
     })
 }
 
-/// Version 1 wrote failures of the exchange under the stack of its links. Its series have the
-/// layout, which the plan tells, unless it has several of that stack.
+/// Version 1 recorded failures of the exchange with the stack of its links; its series have the
+/// layout. The plan gives the layout, unless it has several over that stack.
 fn exchange_layout(plan: Option<&Plan>, stack: &str) -> Option<String> {
     let stack = stack.parse::<StackPair>().ok()?;
     let mut layouts = plan?
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_version_1_become_typed_values() {
+    fn settings_of_version_1_become_typed_values() {
         let shown = |name: &str, text: &str| {
             let Setting { kind, side, value } = setting(name, text);
             (kind, side, value)
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_of_version_1_become_rows_where_they_name_one() {
+    fn failures_of_version_1_become_typed_rows() {
         let found =
             failure("round 2 of netns/tcp-spin:tcp-blocking pingpong: gone: for good", None);
         let row = found.row.unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_the_exchange_gets_the_name_of_its_series() {
+    fn an_exchange_failure_gets_the_row_of_its_series() {
         let plan = Plan::parse(
             "name='x'\nrounds=1\n[[trials]]\nenvironments=['loopback']\nstacks=['tcp-epoll']\n\
              probe='exchange'\nnodes='1-1-1-1'",

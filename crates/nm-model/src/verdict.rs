@@ -8,7 +8,7 @@ use crate::stack::{Difference, named_enum};
 use crate::target::Target;
 
 named_enum!(
-    /// What a judgement came to.
+    /// Outcome of a verdict.
     Outcome, "outcome", {
         /// The evidence shows that the target is met.
         Pass = "pass",
@@ -20,7 +20,7 @@ named_enum!(
 );
 
 impl Outcome {
-    /// All together: fail if one fails, else inconclusive if one is, else pass. Nothing judged is
+    /// Outcome of all: fail if one fails, else inconclusive if one is, else pass. None is
     /// inconclusive.
     pub fn all(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         let mut seen_any = false;
@@ -36,7 +36,7 @@ impl Outcome {
         if seen_any { result } else { Outcome::Inconclusive }
     }
 
-    /// One is enough: pass if one passes, else inconclusive if one is, else fail. Nothing judged is
+    /// Outcome if one pass is enough: pass if one passes, else inconclusive if one is, else fail. None is
     /// inconclusive.
     pub fn any(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         let mut seen_any = false;
@@ -53,15 +53,15 @@ impl Outcome {
     }
 }
 
-/// The judgement of one target.
+/// The verdict of one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// The target in the words of the plan, with what it is on.
+    /// The target as the plan writes it, with the series it applies to.
     pub target: String,
     /// What the target requires of a figure.
     #[serde(default)]
     pub require: Option<Target>,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
     /// Why, as one sentence.
     pub reason: String,
@@ -74,7 +74,7 @@ pub struct Verdict {
 pub struct Evidence {
     /// The series, as `environment/stack probe case`.
     pub series: String,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
     /// The figure, in the metric's unit.
     pub value: Option<f64>,
@@ -103,13 +103,13 @@ impl Interval {
 }
 
 named_enum!(
-    /// How B stands to A in one figure.
+    /// Relation of B to A in one figure.
     Relation, "relation", {
         /// B is better, beyond the margin.
         Better = "better",
         /// B is worse, beyond the margin.
         Worse = "worse",
-        /// The interval of the ratio lies inside the margin: as good as.
+        /// The interval of the ratio lies inside the margin: equivalent.
         Equivalent = "equivalent",
         /// A difference is shown, but its size may lie inside the margin.
         Differs = "differs",
@@ -127,17 +127,17 @@ pub struct Comparison {
     pub b: String,
     /// Margin inside which a ratio counts as equal, %.
     pub margin_percent: f64,
-    /// Where the two are not like for like; empty if they are.
+    /// Properties that are not like for like; empty if they are.
     pub differences: Vec<Difference>,
-    /// Facts in which the machines differ, for reading, not for judging.
+    /// Facts in which the machines differ; they do not affect the outcome.
     pub facts: Vec<Difference>,
     /// One row for each figure of each case that both sides have.
     pub rows: Vec<ComparisonRow>,
     /// One row for each figure over all cases together.
     pub overall: Vec<ComparisonRow>,
-    /// Cases that only one side has, as sentences.
+    /// Sentences about cases that only one side has.
     pub unmatched: Vec<String>,
-    /// What it came to: pass if B is as good as A, fail if worse in a figure that counts.
+    /// The outcome: pass if B is as good as A, fail if worse in a figure that counts.
     pub outcome: Outcome,
     /// Why, as sentences, most important first.
     pub reasons: Vec<String>,
@@ -146,11 +146,11 @@ pub struct Comparison {
 /// B against A in one figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparisonRow {
-    /// The case, as text (`64 B`), or the range that was put together (`1..1024 B`).
+    /// The case, as text (`64 B`), or the range of cases (`1..1024 B`).
     pub case: String,
     /// The figure.
     pub metric: Metric,
-    /// Value of A, in the metric's unit; middle value where cases are put together.
+    /// Value of A, in the metric's unit; median over cases if there are several.
     pub a: Option<f64>,
     /// Value of B.
     pub b: Option<f64>,
@@ -160,9 +160,9 @@ pub struct ComparisonRow {
     pub interval: Option<Interval>,
     /// Probability of so large a difference by chance, corrected for the number of rows judged.
     pub p_value: Option<f64>,
-    /// How B stands to A.
+    /// Relation of B to A.
     pub relation: Relation,
-    /// How this was found, and what limits it, as a clause.
+    /// Method and limitations, as a clause.
     pub basis: String,
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_judged_is_never_a_pass() {
+    fn no_outcomes_are_inconclusive() {
         assert_eq!(Outcome::all([]), Outcome::Inconclusive);
         assert_eq!(Outcome::any([]), Outcome::Inconclusive);
     }

@@ -1,18 +1,17 @@
-//! Finding the word that a person meant: used wherever a name in a plan or on the command line is
-//! not one that we know.
+//! Suggestions for unknown names in plans and on the command line.
 
 use std::fmt;
 
-/// A word that is none of the expected ones, with the nearest right word if one is near.
+/// A word that is not one of the expected ones, with a suggestion if one is similar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownWord {
     /// What kind of word was expected, such as `stack` or `probe`.
     pub kind: &'static str,
-    /// The word as it was written.
+    /// The unknown word.
     pub word: String,
-    /// The nearest expected word, when one is near enough to be a typing slip.
+    /// The nearest expected word, if it is near enough for a typing error.
     pub nearest: Option<String>,
-    /// Every word that would have been right, in a stable order.
+    /// All expected words, in a stable order.
     pub expected: Vec<String>,
 }
 
@@ -40,7 +39,7 @@ impl fmt::Display for UnknownWord {
 
 impl std::error::Error for UnknownWord {}
 
-/// The expected word nearest to `word`, if it is near enough to be a typing slip.
+/// The expected word nearest to `word`, if it is near enough for a typing error.
 ///
 /// Near means a Damerau-Levenshtein distance of at most a third of the longer word, or one being
 /// the start of the other.
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognised_and_nonsense_is_not() {
+    fn similar_words_are_suggested_and_others_are_not() {
         let stacks = ["tcp-spin", "tcp-blocking", "udp-spin"];
         assert_eq!(nearest("tcp-spn", &stacks).as_deref(), Some("tcp-spin"));
         assert_eq!(nearest("tcp-blcoking", &stacks).as_deref(), Some("tcp-blocking"));
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_names_the_word_and_the_choice() {
+    fn the_message_has_the_word_and_the_alternatives() {
         let near = UnknownWord::new("stack", "tcp-spn", &["tcp-spin"]);
         assert_eq!(near.to_string(), "unknown stack `tcp-spn`, did you mean `tcp-spin`?");
         let far = UnknownWord::new("stack", "quic", &["tcp-spin", "unix-epoll"]);

@@ -165,7 +165,7 @@ impl Endpoint {
         let settings = &mut report.settings;
         if write_bytes != spec.write_bytes as usize {
             let requested = SettingValue::Bytes(u64::from(spec.write_bytes));
-            settings.set(SettingKind::WriteSizeAskedFor, requested);
+            settings.set(SettingKind::RequestedWriteSize, requested);
         }
         if let Some(preset) = spec.preset {
             settings.set(SettingKind::Preset, SettingValue::text(preset.name()));

@@ -18,7 +18,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     let (stack, address) =
         (standalone::required(args.stack.as_deref())?, standalone::required(args.address)?);
     let stacks = stacks(stack, args)?;
-    let is_datagram = matches!(stacks.on_the_wire(), Protocol::Udp | Protocol::Multicast);
+    let is_datagram = matches!(stacks.wire_protocol(), Protocol::Udp | Protocol::Multicast);
     let sizes = match (args.sizes.is_empty(), is_datagram) {
         (false, _) => args.sizes.clone(),
         (true, true) => PINGPONG_SIZES[DATAGRAM_SIZES].to_vec(),
@@ -33,7 +33,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         timeout_ms: args.timeout,
         percentiles: args.percentile.clone(),
     });
-    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;
     let run = standalone::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);

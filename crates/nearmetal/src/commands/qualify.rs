@@ -169,7 +169,7 @@ impl Only {
             let selector = nm_judge::Selector::new(on);
             rows.iter().any(|row| {
                 let (environment, stack) = row.split_once('/').unwrap_or((row, ""));
-                selector.takes(environment, stack)
+                selector.matches(environment, stack)
             })
         };
         let probes: Vec<ProbeKind> = plan.trials.iter().map(|b| b.probe.kind()).collect();

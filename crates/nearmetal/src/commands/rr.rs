@@ -18,7 +18,7 @@ pub fn run(args: &RrClientArgs) -> Result<Exit> {
         ..RrSpec::default()
     });
     let stacks = standalone::stacks(args.protocol, &args.common);
-    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;
     let run = standalone::measure(&args.common, address, stacks, &probe, args.repeat)?;
     run.show(args.common.format.format)?;
     Ok(run.completion_exit())

@@ -23,7 +23,7 @@ pub fn run(args: &StreamClientArgs) -> Result<Exit> {
         max_cv_percent: args.max_cv,
     });
     let stacks = standalone::stacks(args.protocol, &args.common);
-    probe.check(stacks.on_the_wire()).map_err(|(_, message)| Stop::usage(message))?;
+    probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;
     let run = standalone::measure(&args.common, address, stacks, &probe, args.repeat)?;
     run.show(args.common.format.format)?;
     Ok(run.completion_exit())

@@ -43,19 +43,19 @@ fn what_is_worse_beyond_the_margin_fails() {
 }
 
 #[test]
-fn runs_made_one_after_the_other_say_so() {
+fn runs_that_were_not_interleaved_get_a_reason() {
     let at = |started: &str| {
         let mut run = run(1.0, 6);
         run.started = Some(started.to_string());
         run
     };
-    let says = |a: &RunResult, b: &RunResult| {
+    let is_warned = |a: &RunResult, b: &RunResult| {
         let reasons = compare(a, b, &CompareOptions::default()).reasons;
         reasons.iter().any(|reason| reason.contains("not interleaved"))
     };
     let (morning, evening) = (at("2026-01-01T08:00:00Z"), at("2026-01-01T20:00:00Z"));
-    assert!(says(&morning, &evening));
-    assert!(!says(&morning, &morning));
+    assert!(is_warned(&morning, &evening));
+    assert!(!is_warned(&morning, &morning));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_plan_compares_parts_and_published_runs() {
 }
 
 #[test]
-fn doubts_of_either_side_are_told() {
+fn doubts_of_either_side_are_listed() {
     let mut noisy = run(1.0, 6);
     noisy.series[0].doubts.push(Doubt::new(DoubtKind::Steal, "3 % stolen"));
     let found = compare(&run(1.0, 6), &noisy, &CompareOptions::default());

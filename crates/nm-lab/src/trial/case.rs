@@ -235,7 +235,7 @@ mod tests {
     fn case_of_another_probe_is_refused() {
         let probe = ProbeSpec::Pingpong(PingpongSpec::default());
         assert!(work(&probe, Case::Message { size_bytes: 1 }).is_ok());
-        assert_eq!(work(&probe, Case::Whole).unwrap_err().kind, FailureKind::NotAvailable);
-        assert!(work(&ProbeSpec::Jitter, Case::Whole).is_err());
+        assert_eq!(work(&probe, Case::Total).unwrap_err().kind, FailureKind::NotAvailable);
+        assert!(work(&ProbeSpec::Jitter, Case::Total).is_err());
     }
 }

@@ -264,7 +264,7 @@ fn stream(
         probe: ProbeKind::Stream,
         case: match write_bytes {
             Some(write_bytes) => Case::Flows { pattern, write_bytes },
-            None => Case::Whole,
+            None => Case::Total,
         },
         statistic: Statistic::Throughput,
         comparability: Comparability {
@@ -298,7 +298,7 @@ fn transactions(
             }
             Case::Request { size: RrSize { request_bytes, response_bytes }, rate_per_s: None }
         }
-        _ => Case::Whole,
+        _ => Case::Total,
     };
     let burst = title.split_once("first burst ").map_or("0", |(_, burst)| burst.trim());
     import.push(Found {

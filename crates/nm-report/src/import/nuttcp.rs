@@ -101,7 +101,7 @@ fn run(at: usize, fields: &BTreeMap<&str, &str>, import: &mut Import) -> Result<
         stack: format!("nuttcp-{protocol}"),
         probe: ProbeKind::Stream,
         case: if is_udp {
-            Case::Whole
+            Case::Total
         } else {
             Case::Flows { pattern: ONE_FLOW, write_bytes: Preset::Nuttcp.write_bytes() }
         },

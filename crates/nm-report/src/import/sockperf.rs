@@ -138,8 +138,8 @@ fn flush(run: Run, import: &mut Import) -> Result<(), Fault> {
             (ProbeKind::Rr, Case::Request { size, rate_per_s: rate })
         }
         Some(size_bytes) => (ProbeKind::Pingpong, Case::Message { size_bytes }),
-        None if is_loaded => (ProbeKind::Rr, Case::Whole),
-        None => (ProbeKind::Pingpong, Case::Whole),
+        None if is_loaded => (ProbeKind::Rr, Case::Total),
+        None => (ProbeKind::Pingpong, Case::Total),
     };
     if command.is_empty() {
         import.doubt(

@@ -93,7 +93,7 @@ pub(super) fn fill_figures(table: &Table, result: &mut RunResult) -> Result<(), 
             stack: id.to_string(),
             probe: point.probe,
             case: match point.request_bytes {
-                None => Case::Whole,
+                None => Case::Total,
                 Some(bytes) => Case::Request {
                     size: RrSize { request_bytes: bytes, response_bytes: bytes },
                     rate_per_s: None,

@@ -176,7 +176,7 @@ fn sockperfs_size_and_mode_come_from_its_command_line() {
     let bare = read(&output, "x").unwrap();
     assert_eq!(
         (bare.series[0].key.probe, bare.series[0].key.case),
-        (ProbeKind::Pingpong, Case::Whole)
+        (ProbeKind::Pingpong, Case::Total)
     );
     assert!(bare.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Inferred));
     let command = "$ sockperf under-load -i 127.0.0.1 --mps 1000 --reply-every 1 -m 64 -t 1\n";
@@ -320,7 +320,7 @@ fn absurd_numbers_are_refused_with_their_line() {
 #[test]
 fn a_path_is_no_place() {
     let result = read(&text("nuttcp.txt"), "some/where/nuttcp.txt").unwrap();
-    assert_eq!(result.series[0].key.place(), "nuttcp.txt/nuttcp-tcp");
+    assert_eq!(result.series[0].key.path(), "nuttcp.txt/nuttcp-tcp");
 }
 
 /// Finite and not negative, wherever a number stands.

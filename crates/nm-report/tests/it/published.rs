@@ -129,7 +129,7 @@ fn every_plan_is_read_and_names_runs_that_exist() {
                 let (run, part) = reference.split_once('/').unwrap_or((reference, "*"));
                 let run = load(run).unwrap();
                 let part = nm_judge::Selector::new(&format!("*/{part}"));
-                assert!(run.series.iter().any(|s| part.takes_key(&s.key)), "{name}: {side}");
+                assert!(run.series.iter().any(|s| part.matches_key(&s.key)), "{name}: {side}");
             }
         }
         for target in &plan.targets {
@@ -140,7 +140,7 @@ fn every_plan_is_read_and_names_runs_that_exist() {
                     && block.probe.cases().iter().any(|case| target.require.covers(case))
                     && block.environments.iter().any(|environment| {
                         let stacks = block.stacks.iter();
-                        stacks.clone().any(|s| selector.takes(environment.name(), &s.to_string()))
+                        stacks.clone().any(|s| selector.matches(environment.name(), &s.to_string()))
                     })
             });
             assert!(covered, "{name}: `{}` on {} covers nothing", target.require, target.on);

@@ -215,7 +215,7 @@ fn finish(family: &mut Family<'_>) {
             (ProbeKind::Rr, Statistic::RoundTrip) => " service time",
             _ => "",
         };
-        subject.label = format!("{}{pace}{sort}", key.place());
+        subject.label = format!("{}{pace}{sort}", key.path());
         places.push(subject.label.clone());
     }
     // Charts of one environment use the first looks again, so that neighbours differ.

@@ -26,7 +26,7 @@ struct Bar<'a> {
 
 impl<'a> Bar<'a> {
     fn own(result: &RunResult, series: &'a Series) -> Bar<'a> {
-        let label = format!("{} {}", series.key.place(), view::case_text(&series.key.case));
+        let label = format!("{} {}", series.key.path(), view::case_text(&series.key.case));
         Bar { label, series, is_faint: false, limits: limits(result, series), expected: None }
     }
 
