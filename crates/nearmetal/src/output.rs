@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::Result;
-use nm_report::terminal::Style;
+use nm_report::style::Style;
 use serde::Serialize;
 
 /// Writes data to stdout. A closed pipe is not an error.

@@ -1,6 +1,6 @@
 //! Comma-separated tables: one of every figure of every round, and sweeps in the columns of the
-//! published runs (`size,mean,min,median,max,p99,stddev,iter`, ns), so that both can be laid side
-//! by side with `cut` and `diff`.
+//! published runs (`size,mean,min,median,max,p99,stddev,iter`, ns), so that both can be compared
+//! with `cut` and `diff`.
 
 use nm_model::RunResult;
 use nm_model::metric::{Metric, Quantity};
@@ -8,7 +8,6 @@ use nm_model::result::{Round, RoundData, Series};
 
 use crate::sfnt;
 use crate::units;
-use crate::view;
 
 /// Every figure of every round, and the figures over all rounds (round `all`), one a line.
 pub fn long(result: &RunResult) -> String {
@@ -33,7 +32,7 @@ pub fn long(result: &RunResult) -> String {
     text
 }
 
-/// A sweep's table as the published runs have it, ns in whole numbers; an empty cell is n/a.
+/// A sweep's table as the published runs have it, rounded to ns; an empty cell is n/a.
 pub fn sweep(sweep: &sfnt::Sweep<'_>) -> String {
     let mut text = String::from("size,mean,min,median,max,p99,stddev,iter\n");
     for row in sweep.rows() {
@@ -107,25 +106,11 @@ fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
             figures.push(("server cpu".into(), data.server_cpu, "s/s"));
         }
     }
-    let is_there = |value: &f64| value.is_finite();
+    let is_known = |value: &f64| value.is_finite();
     figures
         .into_iter()
-        .filter_map(|(name, value, unit)| Some((name, value.filter(is_there)?, unit)))
+        .filter_map(|(name, value, unit)| Some((name, value.filter(is_known)?, unit)))
         .collect()
-}
-
-/// Figures of a sweep's row in the order of the columns.
-pub(crate) fn sweep_cells(series: &Series) -> [Option<f64>; 7] {
-    let value = |metric| view::value(series, metric);
-    [
-        value(Metric::Mean),
-        value(Metric::Min),
-        value(Metric::Median),
-        value(Metric::Max),
-        value(Metric::Percentile(99.0)),
-        value(Metric::Stddev),
-        view::samples(series).map(|n| n as f64),
-    ]
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The distribution of a series: the histograms of its rounds put together, and the curve that a
+//! The distribution of a series: the merged histograms of its rounds, and the curve that a
 //! percentile plot draws of them.
 
 use nm_model::metric::Metric;
@@ -28,17 +28,17 @@ pub struct Distribution {
     /// The curve as far as ten samples lie beyond each point.
     pub curve: Vec<Point>,
     /// Whether the curve comes from histograms, or joins single percentiles.
-    pub is_whole: bool,
+    pub is_complete: bool,
     merged: Option<Histogram>,
 }
 
-/// Fewest samples beyond a percentile for it to say something.
+/// Fewest samples beyond a percentile that make it meaningful.
 const SAMPLES_BEYOND_MIN: f64 = 10.0;
 
 /// Points of the curve for each factor of ten of 1 / (1 - q).
 const POINTS_PER_DECADE: u32 = 16;
 
-/// Where a percentile (0 to 100) stands on the axis.
+/// Position of a percentile (0 to 100) on the axis.
 pub fn nines(percentile: f64) -> f64 {
     -(1.0 - percentile / 100.0).log10()
 }
@@ -49,24 +49,24 @@ pub fn histogram_of(round: &LatencyRound) -> Option<Histogram> {
 }
 
 impl Distribution {
-    /// Puts the rounds of `series` together.
+    /// Merges the rounds of `series`.
     pub fn of(series: &Series) -> Distribution {
         let mut merged: Option<Histogram> = None;
-        let mut is_whole = true;
+        let mut is_complete = true;
         for round in view::latency_rounds(series) {
             match (histogram_of(round), &mut merged) {
                 (Some(one), None) => merged = Some(one),
-                (Some(one), Some(all)) => is_whole &= all.add(&one).is_ok(),
-                (None, _) => is_whole = false,
+                (Some(one), Some(all)) => is_complete &= all.add(&one).is_ok(),
+                (None, _) => is_complete = false,
             }
         }
-        let merged = merged.filter(|all| is_whole && !all.is_empty());
+        let merged = merged.filter(|all| is_complete && !all.is_empty());
         let mut distribution = Distribution {
             count: view::samples(series),
             min_ns: view::value(series, Metric::Min),
             max_ns: view::value(series, Metric::Max),
             curve: vec![],
-            is_whole: merged.is_some(),
+            is_complete: merged.is_some(),
             merged,
         };
         distribution.curve = match &distribution.merged {
@@ -117,7 +117,7 @@ impl Distribution {
         match &self.merged {
             Some(all) => {
                 let beyond = all.len() as f64 * (1.0 - percentile / 100.0);
-                // A little slack: 1 - 0.999 is not exactly 0.001.
+                // Tolerance: 1 - 0.999 is not exactly 0.001.
                 (beyond + 1e-6 >= SAMPLES_BEYOND_MIN)
                     .then(|| all.value_at_quantile(percentile / 100.0) as f64)
             }

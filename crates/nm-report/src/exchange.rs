@@ -1,18 +1,24 @@
-//! What the exchange has beside a plain table of latencies: its round trips next to the published
-//! ones, the highest rates by size of network, which transport wins, CPU time by class of node, the
-//! way through the ring hop by hop, and nodes that were killed.
+//! Tables that only the exchange has: its round trips beside the published ones, the highest rates
+//! by size of network, the fastest transport, CPU time by class of node, the latency of each hop,
+//! and nodes that were killed.
 
+mod figures;
+#[cfg(test)]
+mod fixture;
 mod transports;
 
-use nm_model::exchange::{ExchangeRound, LOAD};
-use nm_model::probe::{Case, ProbeKind};
+use nm_model::exchange::LOAD;
+use nm_model::probe::ProbeKind;
 use nm_model::result::Series;
 use nm_model::{Metric, RunResult};
 
 use crate::reference;
-use crate::table::{Table, Tone};
+use crate::style::Tone;
+use crate::table::Table;
 use crate::units::{NOT_AVAILABLE, or_not_available, significant};
 use crate::view;
+
+use figures::{CLASSES, class_us, cpu_us, median, per_s, rate, rounds};
 
 /// The published run with round trips.
 pub const LATENCY: &str = "monterey-ezbrokerage-latency";
@@ -20,7 +26,7 @@ pub const LATENCY: &str = "monterey-ezbrokerage-latency";
 /// The published run with the highest rates.
 pub const SCALING: &str = "monterey-ezbrokerage-scaling";
 
-/// How the published rows are named.
+/// Source column of the published rows.
 const PUBLISHED: &str = "published, 2010";
 
 /// The tables of a result that has figures of the exchange; none otherwise.
@@ -45,33 +51,9 @@ fn series(result: &RunResult) -> Vec<&Series> {
     result.series.iter().filter(|s| s.key.probe == ProbeKind::Exchange).collect()
 }
 
-fn rate(series: &Series) -> Option<f64> {
-    match series.key.case {
-        Case::Request { rate_per_s, .. } => rate_per_s,
-        _ => None,
-    }
-}
-
 /// `2-2-2-2` of `2-2-2-2 unix disk-quorum`.
 fn layout(series: &Series) -> &str {
     series.key.stack.split(' ').next().unwrap_or_default()
-}
-
-fn rounds(series: &Series) -> Vec<&ExchangeRound> {
-    view::latency_rounds(series).filter_map(|data| data.exchange.as_deref()).collect()
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    match values.len() % 2 {
-        0 => Some((values[values.len() / 2 - 1] + upper) / 2.0),
-        _ => Some(upper),
-    }
-}
-
-fn per_s(rate: Option<f64>) -> String {
-    or_not_available(rate, |rate| format!("{rate:.0}"))
 }
 
 /// Mean, p90, ES10 and p99 of every network and rate, each with the published row of its size
@@ -99,9 +81,9 @@ fn latency_table(own: &[&Series], published: Option<&RunResult>) -> Table {
         row.push(view::lost(series).to_string());
         table.push(Tone::Plain, row);
     }
-    for theirs in published.iter().flat_map(|run| &run.series) {
-        if own.iter().any(|series| layout(series) == layout(theirs)) {
-            let mut row = cells(theirs, PUBLISHED);
+    for reference in published.iter().flat_map(|run| &run.series) {
+        if own.iter().any(|series| layout(series) == layout(reference)) {
+            let mut row = cells(reference, PUBLISHED);
             row.push(NOT_AVAILABLE.to_string());
             table.push(Tone::Faint, row);
         }
@@ -118,14 +100,14 @@ fn throughput_table(own: &[&Series], published: Option<&RunResult>) -> Table {
     let mut stacks: Vec<&str> = own.iter().map(|series| series.key.stack.as_str()).collect();
     stacks.dedup();
     for stack in &stacks {
-        let of_it = own.iter().filter(|series| series.key.stack == *stack && is_carried(series));
-        let best = of_it.filter_map(|series| rate(series)).reduce(f64::max);
+        let carried = own.iter().filter(|series| series.key.stack == *stack && is_carried(series));
+        let best = carried.filter_map(|series| rate(series)).reduce(f64::max);
         let best = best.map_or("none".to_string(), |rate| format!("{rate:.0}"));
         table.push(Tone::Plain, vec![stack.to_string(), "measured".to_string(), best]);
     }
-    for theirs in published.iter().flat_map(|run| &run.series) {
-        if own.iter().any(|series| layout(series) == layout(theirs)) {
-            let cells = vec![theirs.key.stack.clone(), PUBLISHED.into(), per_s(rate(theirs))];
+    for reference in published.iter().flat_map(|run| &run.series) {
+        if own.iter().any(|series| layout(series) == layout(reference)) {
+            let cells = vec![reference.key.stack.clone(), PUBLISHED.into(), per_s(rate(reference))];
             table.push(Tone::Faint, cells);
         }
     }
@@ -134,13 +116,13 @@ fn throughput_table(own: &[&Series], published: Option<&RunResult>) -> Table {
 
 fn is_carried(series: &Series) -> bool {
     const LIMIT_NS: f64 = nm_model::exchange::SLA_MS * 1e6;
-    let keeps = |round: &&nm_model::result::Round| {
+    let meets_limit = |round: &&nm_model::result::Round| {
         let below = |metric| round.value(metric).is_some_and(|ns| ns < LIMIT_NS);
         below(Metric::Es10)
             && below(Metric::Percentile(99.0))
             && round.value(Metric::Loss).is_none_or(|loss| loss == 0.0)
     };
-    2 * series.rounds.iter().filter(keeps).count() > series.rounds.len()
+    2 * series.rounds.iter().filter(meets_limit).count() > series.rounds.len()
 }
 
 /// CPU time by class.
@@ -161,21 +143,6 @@ fn cpu_table(own: &[&Series]) -> Table {
         table.push(Tone::Plain, cells);
     }
     table
-}
-
-/// The classes of nodes.
-const CLASSES: [&str; 4] = ["gateway", "router", "mediator", "processor"];
-
-/// CPU time of a class for one transaction, µs, the median of rounds.
-fn class_us(series: &Series, class: &str) -> Option<f64> {
-    let rounds = rounds(series);
-    let all = rounds.iter().flat_map(|round| &round.cpu);
-    median(all.filter(|cpu| cpu.class == class).map(|cpu| cpu.cpu_us_per_txn).collect())
-}
-
-/// That of all classes of nodes; nothing if one is not known.
-fn cpu_us(series: &Series) -> Option<f64> {
-    CLASSES.iter().try_fold(0.0, |sum, class| Some(sum + class_us(series, class)?))
 }
 
 /// Mean, median and p99 of each hop.
@@ -207,7 +174,7 @@ fn hop_table(own: &[&Series]) -> Table {
     table
 }
 
-/// What was killed, and what clients saw of it.
+/// Nodes that were killed, and what it cost clients.
 fn fault_table(own: &[&Series]) -> Table {
     let mut table = Table::new(
         "Exchange: nodes that were killed",
@@ -216,7 +183,7 @@ fn fault_table(own: &[&Series]) -> Table {
     for &series in own {
         for round in &series.rounds {
             let nm_model::result::RoundData::Latency(data) = &round.data else { continue };
-            for fault in data.exchange.iter().flat_map(|told| &told.faults) {
+            for fault in data.exchange.iter().flat_map(|exchange| &exchange.faults) {
                 let ms = |ms: Option<f64>| or_not_available(ms, |ms| significant(ms, 3));
                 table.push(
                     Tone::Plain,
@@ -238,88 +205,22 @@ fn fault_table(own: &[&Series]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_model::exchange::{ClassCpu, Fault, Hop};
-    use nm_model::probe::RrSize;
-    use nm_model::result::{
-        LatencyRound, PercentileValue, Round, RoundData, SeriesKey, Source, Statistic,
-    };
-    use nm_model::stack::Comparability;
+    use nm_model::result::Source;
 
-    pub(super) fn result(p99_ms: f64) -> RunResult {
-        let percentile = |percentile, ms: f64| PercentileValue {
-            percentile,
-            value_ns: Some(ms * 1e6),
-            low_ns: None,
-            high_ns: None,
-        };
-        let cpu = |class: &str, us| ClassCpu { class: class.into(), nodes: 2, cpu_us_per_txn: us };
-        let exchange = ExchangeRound {
-            cpu: vec![
-                cpu("gateway", 4.0),
-                cpu("router", 3.0),
-                cpu("mediator", 5.0),
-                cpu("processor", 6.0),
-                cpu("load", 2.0),
-            ],
-            hops: vec![Hop {
-                name: "gateway to router".into(),
-                mean_ns: 30_000.0,
-                median_ns: 25_000.0,
-                p99_ns: 90_000.0,
-            }],
-            faults: vec![Fault {
-                node: "mediator 1".into(),
-                at_s: 2.5,
-                back_ms: Some(321.0),
-                worst_ms: Some(330.0),
-            }],
-            ..ExchangeRound::default()
-        };
-        let data = LatencyRound {
-            count: Some(50_000),
-            mean_ns: Some(0.2e6),
-            es10_ns: Some(0.6e6),
-            percentiles: vec![percentile(90.0, 0.3), percentile(99.0, p99_ms)],
-            exchange: Some(Box::new(exchange)),
-            ..LatencyRound::default()
-        };
-        let size = RrSize { request_bytes: 800, response_bytes: 800 };
-        let mut result = RunResult::new("x", Source::Measured { version: "0".into() });
-        result.series.push(Series {
-            key: SeriesKey {
-                environment: "loopback".into(),
-                stack: "2-2-2-2 unix".into(),
-                probe: ProbeKind::Exchange,
-                case: Case::Request { size, rate_per_s: Some(10_000.0) },
-                statistic: Statistic::RoundTripFromIntended,
-            },
-            comparability: Comparability::default(),
-            settings: Default::default(),
-            rounds: vec![Round {
-                round: 0,
-                started_s: 0.0,
-                data: RoundData::Latency(data),
-                placements: vec![],
-                doubts: vec![],
-            }],
-            estimates: vec![],
-            doubts: vec![],
-        });
-        result
-    }
+    use super::fixture::result;
 
     fn row(table: &Table, index: usize) -> Vec<&str> {
         table.rows[index].cells.iter().map(String::as_str).collect()
     }
 
     #[test]
-    fn figures_stand_beside_the_published_ones_of_the_same_size() {
+    fn figures_are_listed_with_published_ones_of_the_same_size() {
         let tables = tables(&result(0.9));
         assert_eq!(tables.len(), 5);
         let own = ["2-2-2-2 unix", "measured", "10000", "0.200", "0.300", "0.600", "0.900", "0"];
         assert_eq!(row(&tables[0], 0), own);
-        let theirs = ["2-2-2-2", PUBLISHED, "10000", "2.32", "4.45", "5.71", "7.17", "n/a"];
-        assert_eq!(row(&tables[0], 2), theirs);
+        let published = ["2-2-2-2", PUBLISHED, "10000", "2.32", "4.45", "5.71", "7.17", "n/a"];
+        assert_eq!(row(&tables[0], 2), published);
         assert_eq!(tables[0].rows.len(), 3);
         assert_eq!(row(&tables[1], 0), ["2-2-2-2 unix", "measured", "10000"]);
         assert_eq!(row(&tables[1], 1), ["2-2-2-2", PUBLISHED, "10000"]);
@@ -329,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_broke_the_limit_is_not_carried() {
+    fn a_rate_above_the_limit_does_not_count() {
         assert_eq!(row(&tables(&result(10.5))[1], 0)[2], "none");
     }
 

@@ -4,11 +4,12 @@ use nm_model::facts::{Facts, LinkFacts};
 use nm_model::result::{Placement, Series};
 use nm_model::{EndpointId, RunResult};
 
-use crate::table::{Table, Tone};
+use crate::style::Tone;
+use crate::table::Table;
 use crate::units::{self, NOT_AVAILABLE};
 use crate::view;
 
-/// What stands where an endpoint has no such fact.
+/// Text where an endpoint has no such fact.
 const NO_FACT: &str = "–";
 
 /// A named fact.
@@ -172,7 +173,7 @@ pub fn rows(result: &RunResult) -> Vec<FactRow> {
     rows
 }
 
-/// Where the hot threads ran: one line for each series that tells, put together over rounds.
+/// Where the hot threads ran: one line for each thread, summed over rounds.
 pub fn placements(series: &[Series]) -> Table {
     let titles = [
         "series",

@@ -1,7 +1,7 @@
-//! The folder of one run: `result.json` after every trial, all faces at the end.
+//! The folder of one run: `result.json` after every trial, the reports at the end.
 //!
-//! Files appear whole or not at all: each is written beside its place and then renamed. A crash in
-//! the middle loses what was not saved yet and damages nothing.
+//! Files are replaced atomically: each is written under a temporary name and then renamed. A crash
+//! loses only what was not saved yet.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,8 +30,8 @@ pub struct ResultFolder {
 }
 
 impl ResultFolder {
-    /// Makes the folder `name` in `out` and tries whether it can be written to, so that a bad
-    /// place is known before anything is measured.
+    /// Creates the folder `name` in `out` and checks that it is writable, so that a wrong path is
+    /// reported before anything is measured.
     ///
     /// # Errors
     /// If it cannot be made or written to, or if it already holds a result.
@@ -39,8 +39,7 @@ impl ResultFolder {
         ResultFolder::at(&out.join(file_name(name)))
     }
 
-    /// Takes `path` as the folder, makes it where it is missing, and tries whether it can be
-    /// written to.
+    /// Uses `path` as the folder, creates it if it is missing, and checks that it is writable.
     ///
     /// # Errors
     /// If it cannot be made or written to, or if it already holds a result.
@@ -71,15 +70,15 @@ impl ResultFolder {
         self.path.join(REPORT)
     }
 
-    /// Writes the result as it stands; to be called after every trial.
+    /// Writes the present state of the result; to be called after every trial.
     ///
     /// # Errors
-    /// If it cannot be written. The result saved before stays whole.
+    /// If it cannot be written. The result saved before stays intact.
     pub fn save(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
-        write_whole(&self.path.join(RESULT), &json(result)?)?;
+        write_atomically(&self.path.join(RESULT), &json(result)?)?;
         match references.is_empty() {
             true => Ok(()),
-            false => write_whole(&self.path.join(REFERENCES), &json(&references)?),
+            false => write_atomically(&self.path.join(REFERENCES), &json(&references)?),
         }
     }
 
@@ -94,30 +93,30 @@ impl ResultFolder {
         for ns in samples_ns {
             text += &format!("{ns}\n");
         }
-        write_whole(&folder.join(format!("{}-{round}.dat", series_name(key))), &text)
+        write_atomically(&folder.join(format!("{}-{round}.dat", series_name(key))), &text)
     }
 
-    /// Writes the result and every face of it.
+    /// Writes the result and all its reports.
     ///
     /// # Errors
     /// If a file cannot be written.
     pub fn finish(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
         self.save(result, references)?;
-        for (name, text) in faces(result, references) {
+        for (name, text) in report_files(result, references) {
             let path = self.path.join(name);
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)
                     .map_err(|error| failure("make the folder", parent, &error))?;
             }
-            write_whole(&path, &text)?;
+            write_atomically(&path, &text)?;
         }
         Ok(())
     }
 }
 
-/// Every face as a file: name in the folder, content.
-pub fn faces(result: &RunResult, references: &[RunResult]) -> Vec<(String, String)> {
-    let mut faces = vec![
+/// All reports as files: name in the folder, content.
+pub fn report_files(result: &RunResult, references: &[RunResult]) -> Vec<(String, String)> {
+    let mut files = vec![
         (REPORT.to_string(), html::report(result, references)),
         ("report.md".to_string(), markdown::report(result)),
         ("series.csv".to_string(), csv::long(result)),
@@ -127,16 +126,16 @@ pub fn faces(result: &RunResult, references: &[RunResult]) -> Vec<(String, Strin
     let mut taken = BTreeSet::new();
     for sweep in sfnt::sweeps(result) {
         let stem = unique(&mut taken, &format!("{}-{}", sweep.environment, sweep.stack));
-        faces.push((format!("sfnt/{stem}.csv"), csv::sweep(&sweep)));
+        files.push((format!("sfnt/{stem}.csv"), csv::sweep(&sweep)));
     }
     taken.clear();
     for series in &result.series {
         if let Some(log) = hlog::log(result, series) {
             let name = unique(&mut taken, &series_name(&series.key));
-            faces.push((format!("samples/{name}.hlog"), log));
+            files.push((format!("samples/{name}.hlog"), log));
         }
     }
-    faces
+    files
 }
 
 /// A series as a file name.
@@ -225,7 +224,7 @@ pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
     }
 }
 
-/// Makes every face of the folder again from its result, byte for byte as at first.
+/// Writes all reports of the folder again from its result, with the same bytes.
 ///
 /// # Errors
 /// If the result or the references cannot be read, or a file cannot be written.
@@ -273,13 +272,13 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
     })
 }
 
-/// Writes `text` beside `path` and renames it into place.
-fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+/// Writes `text` under a temporary name and renames it to `path`.
+fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let beside = path.with_file_name(format!(".{name}.tmp"));
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).map_err(|error| {
-        // Half a file is of no use to anyone; failing to remove it changes nothing.
-        let _ = fs::remove_file(&beside);
+    let temporary = path.with_file_name(format!(".{name}.tmp"));
+    fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path)).map_err(|error| {
+        // The write has failed already; a temporary file that stays does no harm.
+        let _ = fs::remove_file(&temporary);
         failure("write", path, &error)
     })
 }
@@ -293,10 +292,10 @@ fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::new(kind, format!("cannot {what} {}: {error}", path.display()));
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded => {
-            failure.hint("make room there, or choose another place with --out")
+            failure.hint("make room there, or choose another folder with --out")
         }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            failure.hint("choose a place that you may write to with --out")
+            failure.hint("choose a folder that you may write to with --out")
         }
         _ => failure,
     }
@@ -308,7 +307,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_of_two_series_never_meet() {
+    fn names_of_two_series_never_collide() {
         let mut taken = BTreeSet::new();
         assert_eq!(unique(&mut taken, "netns/tcp 64 B"), "netns_tcp_64_B");
         assert_eq!(unique(&mut taken, "netns_TCP_64 B"), "netns_TCP_64_B-2");

@@ -6,17 +6,17 @@ use nm_model::verdict::Verdict;
 use nm_model::{Outcome, RunResult};
 use quick_xml::escape::escape;
 
-/// How one case ended.
-enum End {
+/// Outcome of one test case.
+enum CaseOutcome {
     Passed,
     Failed(String),
     Skipped(String),
-    Broken(String),
+    Error(String),
 }
 
 struct TestCase {
     name: String,
-    end: End,
+    outcome: CaseOutcome,
 }
 
 struct Suite {
@@ -29,16 +29,16 @@ pub fn report(result: &RunResult) -> String {
     let mut suites: Vec<Suite> = result.verdicts.iter().map(target).collect();
     let comparisons = result.comparisons.iter().map(|c| TestCase {
         name: format!("{} against {}", c.b, c.a),
-        end: end(c.outcome, c.reasons.join("; ")),
+        outcome: case_outcome(c.outcome, c.reasons.join("; ")),
     });
     suites.push(Suite { name: "comparisons".to_string(), cases: comparisons.collect() });
     let failures = result.failures.iter().enumerate().map(|(index, failure)| TestCase {
         name: format!("failed trial {}", index + 1),
-        end: End::Broken(failure.to_string()),
+        outcome: CaseOutcome::Error(failure.to_string()),
     });
     let missing = result.not_available.iter().map(|row| TestCase {
         name: format!("{}/{} {}", row.environment, row.stack, row.probe),
-        end: End::Skipped(format!("not available: {}", row.reason)),
+        outcome: CaseOutcome::Skipped(format!("not available: {}", row.reason)),
     });
     suites.push(Suite { name: "trials".to_string(), cases: failures.chain(missing).collect() });
     suites.retain(|suite| !suite.cases.is_empty());
@@ -51,11 +51,11 @@ pub fn report(result: &RunResult) -> String {
     text
 }
 
-fn end(outcome: Outcome, reason: String) -> End {
+fn case_outcome(outcome: Outcome, reason: String) -> CaseOutcome {
     match outcome {
-        Outcome::Pass => End::Passed,
-        Outcome::Fail => End::Failed(reason),
-        Outcome::Inconclusive => End::Skipped(reason),
+        Outcome::Pass => CaseOutcome::Passed,
+        Outcome::Fail => CaseOutcome::Failed(reason),
+        Outcome::Inconclusive => CaseOutcome::Skipped(reason),
     }
 }
 
@@ -63,38 +63,38 @@ fn end(outcome: Outcome, reason: String) -> End {
 /// that series is skipped, so that the document fails only where the verdict does.
 fn target(verdict: &Verdict) -> Suite {
     let case = |evidence: &nm_model::verdict::Evidence| {
-        let end = match (evidence.outcome, verdict.outcome) {
+        let outcome = match (evidence.outcome, verdict.outcome) {
             (Outcome::Fail, Outcome::Fail) | (Outcome::Pass | Outcome::Inconclusive, _) => {
-                end(evidence.outcome, evidence.reason.clone())
+                case_outcome(evidence.outcome, evidence.reason.clone())
             }
-            (Outcome::Fail, _) => End::Skipped(format!(
+            (Outcome::Fail, _) => CaseOutcome::Skipped(format!(
                 "this series missed the target, but it does not decide it: {}",
                 evidence.reason
             )),
         };
-        TestCase { name: evidence.series.clone(), end }
+        TestCase { name: evidence.series.clone(), outcome }
     };
     let mut cases = vec![TestCase {
         name: "verdict".to_string(),
-        end: end(verdict.outcome, verdict.reason.clone()),
+        outcome: case_outcome(verdict.outcome, verdict.reason.clone()),
     }];
     cases.extend(verdict.evidence.iter().map(case));
     Suite { name: verdict.target.clone(), cases }
 }
 
 fn counts<'a>(cases: impl Iterator<Item = &'a TestCase>) -> String {
-    let (mut n_tests, mut n_failed, mut n_broken, mut n_skipped) = (0, 0, 0, 0);
+    let (mut n_tests, mut n_failed, mut n_errors, mut n_skipped) = (0, 0, 0, 0);
     for case in cases {
         n_tests += 1;
-        match case.end {
-            End::Passed => {}
-            End::Failed(_) => n_failed += 1,
-            End::Broken(_) => n_broken += 1,
-            End::Skipped(_) => n_skipped += 1,
+        match case.outcome {
+            CaseOutcome::Passed => {}
+            CaseOutcome::Failed(_) => n_failed += 1,
+            CaseOutcome::Error(_) => n_errors += 1,
+            CaseOutcome::Skipped(_) => n_skipped += 1,
         }
     }
     format!(
-        "tests=\"{n_tests}\" failures=\"{n_failed}\" errors=\"{n_broken}\" skipped=\"{n_skipped}\""
+        "tests=\"{n_tests}\" failures=\"{n_failed}\" errors=\"{n_errors}\" skipped=\"{n_skipped}\""
     )
 }
 
@@ -106,17 +106,21 @@ fn suite_text(suite: &Suite, result: &RunResult) -> String {
         format!("  <testsuite name=\"{name}\" {}{started}>\n", counts(suite.cases.iter()));
     for case in &suite.cases {
         let head = format!("    <testcase classname=\"{name}\" name=\"{}\"", xml(&case.name));
-        text += &match &case.end {
-            End::Passed => format!("{head}/>\n"),
-            End::Failed(reason) => format!("{head}>{}</testcase>\n", inner("failure", reason)),
-            End::Broken(reason) => format!("{head}>{}</testcase>\n", inner("error", reason)),
-            End::Skipped(reason) => format!("{head}>{}</testcase>\n", inner("skipped", reason)),
+        text += &match &case.outcome {
+            CaseOutcome::Passed => format!("{head}/>\n"),
+            CaseOutcome::Failed(reason) => {
+                format!("{head}>{}</testcase>\n", child("failure", reason))
+            }
+            CaseOutcome::Error(reason) => format!("{head}>{}</testcase>\n", child("error", reason)),
+            CaseOutcome::Skipped(reason) => {
+                format!("{head}>{}</testcase>\n", child("skipped", reason))
+            }
         };
     }
     text + "  </testsuite>\n"
 }
 
-fn inner(element: &str, reason: &str) -> String {
+fn child(element: &str, reason: &str) -> String {
     format!("<{element} message=\"{}\"/>", xml(reason))
 }
 

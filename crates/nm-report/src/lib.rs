@@ -1,6 +1,6 @@
-//! One result, many faces; and other tools' output read into a result.
+//! Reports of a result in several formats, and other tools' output imported as a result.
 //!
-//! Every face is a pure function of a [`nm_model::RunResult`]: the same result gives the same
+//! Every format is a pure function of a [`nm_model::RunResult`]: the same result gives the same
 //! bytes, now and on another machine. Nothing here reads a clock or prints.
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod openmetrics;
 pub mod reference;
 pub mod schema;
 pub mod sfnt;
+pub mod style;
 pub mod svg;
 pub mod table;
 pub mod terminal;

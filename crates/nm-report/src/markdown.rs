@@ -5,7 +5,8 @@ use nm_model::verdict::{Comparison, Verdict};
 
 use crate::exchange;
 use crate::facts;
-use crate::table::{Table, Tone, markdown_text};
+use crate::style::Tone;
+use crate::table::{Table, markdown_text};
 use crate::view::{self, Detail, Notes};
 
 /// The report of `result`.
@@ -103,18 +104,18 @@ fn doubts(notes: &Notes) -> String {
     }
     let mut table = Table::new("", &["no.", "doubt", "where", "cause", "remedy"]);
     for (index, note) in notes.notes.iter().enumerate() {
-        let (place, detail) = &note.places[0];
-        let more = match note.places.len() - 1 {
+        let (series, detail) = &note.occurrences[0];
+        let more = match note.occurrences.len() - 1 {
             0 => String::new(),
-            n => format!(" (and {})", crate::units::plural(n, "more place", "more places")),
+            n => format!(" (and {n} more)"),
         };
-        let place = place.as_ref().map_or(String::new(), |place| format!("{place}: "));
+        let series = series.as_ref().map_or(String::new(), |series| format!("{series}: "));
         table.push(
             Tone::Plain,
             vec![
                 format!("[{}]", index + 1),
                 note.kind.title().to_string(),
-                format!("{place}{detail}{more}"),
+                format!("{series}{detail}{more}"),
                 note.kind.cause().to_string(),
                 note.kind.remedy().to_string(),
             ],

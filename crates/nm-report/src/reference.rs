@@ -1,30 +1,28 @@
 //! The published runs, built in: each is loaded by name as a result like any other.
 //!
-//! The data lie in `reference/` at the root, one CSV a table and a JSON beside it. A figure that
+//! The data are in `reference/` at the root, one CSV a table and a JSON beside it. A figure that
 //! fits a series becomes one; every other line of a table becomes a note, so that nothing published
-//! is lost. Published runs have one round, so nothing they show can be a verdict.
+//! is lost. Published runs have one round, so no verdict can rest on them.
 
+mod error;
 mod exchange;
 mod pingpong;
 mod prose;
+mod series;
 mod table;
 mod throughput;
 
 use std::collections::BTreeMap;
 
 use nm_model::doubt::{Doubt, DoubtKind};
-use nm_model::result::{
-    LatencyRound, PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source,
-    ThroughputRound,
-};
-use nm_model::stack::Comparability;
+use nm_model::result::{RunResult, Source};
 use nm_model::words::UnknownWord;
-use nm_model::{SettingKind, SettingValue};
 use serde_json::Value;
 
+use error::ReferenceError;
 use table::Table;
 
-/// A published run, as the list of them shows it.
+/// A published run in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
     /// Name by which it is loaded.
@@ -39,7 +37,7 @@ struct Entry {
     listed: Listed,
     csv: &'static str,
     json: &'static str,
-    fill: fn(&Table, &mut RunResult) -> Result<(), String>,
+    fill: fn(&Table, &mut RunResult) -> Result<(), ReferenceError>,
 }
 
 macro_rules! entries {
@@ -101,14 +99,14 @@ pub fn load(name: &str) -> Result<RunResult, UnknownWord> {
         .iter()
         .find(|entry| entry.listed.name == name)
         .ok_or_else(|| UnknownWord::new("reference run", name, &names()))?;
-    // A test loads every entry, so the data cannot be at fault here.
+    // A test loads every entry, so the built-in data are valid.
     Ok(read(entry).unwrap_or_else(|fault| panic!("built-in run {name}: {fault}")))
 }
 
-fn read(entry: &Entry) -> Result<RunResult, String> {
+fn read(entry: &Entry) -> Result<RunResult, ReferenceError> {
     let table = Table::parse(entry.csv)?;
-    let json: Value = serde_json::from_str(entry.json).map_err(|error| error.to_string())?;
-    let Value::Object(fields) = json else { return Err("the JSON is no object".to_string()) };
+    let json: Value = serde_json::from_str(entry.json)?;
+    let Value::Object(fields) = json else { return Err(ReferenceError::NotAnObject) };
     let mut notes = BTreeMap::new();
     for (key, value) in &fields {
         if !matches!(key.as_str(), "name" | "columns") {
@@ -156,57 +154,4 @@ fn note(notes: &mut BTreeMap<String, String>, name: &str, value: &Value) {
 
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_string)
-}
-
-/// A series of one round, as all published ones are.
-fn series(
-    key: SeriesKey,
-    comparability: Comparability,
-    settings: &[(SettingKind, SettingValue)],
-    data: RoundData,
-) -> Series {
-    Series {
-        comparability: Comparability {
-            statistic: Some(key.statistic.name().to_string()),
-            ..comparability
-        },
-        key,
-        settings: settings
-            .iter()
-            .filter(|(_, value)| !value.to_string().is_empty())
-            .cloned()
-            .collect(),
-        rounds: vec![Round { round: 0, started_s: 0.0, data, placements: vec![], doubts: vec![] }],
-        estimates: vec![],
-        doubts: vec![],
-    }
-}
-
-/// Latencies of which only some percentiles are published. The 50th is always listed.
-fn latency(percentiles: &[(f64, f64)], rest: LatencyRound) -> RoundData {
-    let mut all: Vec<PercentileValue> = percentiles
-        .iter()
-        .map(|(percentile, value_ns)| PercentileValue {
-            percentile: *percentile,
-            value_ns: Some(*value_ns),
-            low_ns: None,
-            high_ns: None,
-        })
-        .collect();
-    if !percentiles.iter().any(|(percentile, _)| *percentile == 50.0) {
-        let absent =
-            PercentileValue { percentile: 50.0, value_ns: None, low_ns: None, high_ns: None };
-        all.insert(0, absent);
-    }
-    RoundData::Latency(LatencyRound { percentiles: all, ..rest })
-}
-
-/// A total of flows that are not published one by one.
-fn total(gbps: f64) -> RoundData {
-    RoundData::Throughput(ThroughputRound { total_gbps: gbps, ..Default::default() })
-}
-
-/// Milliseconds or microseconds as ns, without the dust of binary fractions.
-fn to_ns(value: f64, unit_ns: f64) -> f64 {
-    (value * unit_ns * 1e3).round() / 1e3
 }

@@ -1,5 +1,5 @@
 //! JSON Schemas of what nearmetal writes and reads, made from the types themselves. The committed
-//! copies lie in `schema/`; a test compares.
+//! copies are in `schema/`; a test compares them.
 
 use nm_model::{Plan, RunResult};
 use schemars::{Schema, schema_for};
@@ -19,7 +19,7 @@ fn titled(mut schema: Schema, title: &str) -> serde_json::Value {
     schema.to_value()
 }
 
-/// A schema as it lies in `schema/`.
+/// A schema as committed in `schema/`.
 pub fn text(schema: &serde_json::Value) -> String {
     format!("{schema:#}\n")
 }

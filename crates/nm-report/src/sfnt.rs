@@ -1,15 +1,14 @@
-//! Ping-pong sweeps in the text form of sfnt-pingpong, for tools and eyes that are used to it:
-//! `# ` lines of description, then tab-separated whole nanoseconds of the half round trip.
+//! Ping-pong sweeps in the text form of sfnt-pingpong, for tools that read it:
+//! `# ` lines of description, then tab-separated half round trips in ns, without a fraction.
 
 use nm_model::probe::ProbeKind;
 use nm_model::result::{Series, Statistic};
 use nm_model::{EndpointId, Side};
 use nm_model::{Metric, RunResult};
 
-use crate::csv::sweep_cells;
 use crate::view;
 
-/// The half round trips of one place, by size.
+/// The half round trips of one environment and stack, by size.
 #[derive(Debug, Clone)]
 pub struct Sweep<'a> {
     /// Environment.
@@ -19,7 +18,7 @@ pub struct Sweep<'a> {
     series: Vec<&'a Series>,
 }
 
-/// Where the percentile stands among the cells of a row.
+/// Index of the percentile among the cells of a row.
 const PERCENTILE_CELL: usize = 4;
 
 fn metric(percentile: f64) -> Metric {
@@ -37,6 +36,20 @@ pub struct SweepRow {
     pub size_bytes: u32,
     /// Figures; absent ones are n/a.
     pub cells: [Option<f64>; 7],
+}
+
+/// Figures of a sweep's row in the order of the columns.
+fn sweep_cells(series: &Series) -> [Option<f64>; 7] {
+    let value = |metric| view::value(series, metric);
+    [
+        value(Metric::Mean),
+        value(Metric::Min),
+        value(Metric::Median),
+        value(Metric::Max),
+        value(Metric::Percentile(99.0)),
+        value(Metric::Stddev),
+        view::samples(series).map(|n| n as f64),
+    ]
 }
 
 /// All sweeps of `result`, in order of first appearance.
@@ -69,7 +82,7 @@ impl Sweep<'_> {
         self.rows_with(99.0)
     }
 
-    /// The rows by rising size, with a percentile of choice.
+    /// The rows by rising size, with the given percentile.
     pub fn rows_with(&self, percentile: f64) -> Vec<SweepRow> {
         let row = |series: &&Series| {
             let size_bytes = series.key.case.size_bytes()?;
@@ -81,7 +94,7 @@ impl Sweep<'_> {
     }
 }
 
-/// Heading of the columns.
+/// Header line of the columns.
 pub const HEADING: &str = "#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer";
 
 /// One line of the table, such as `\t64\t1497\t1466\t1492\t17158\t1603\t41\t996000`.
@@ -93,7 +106,7 @@ pub fn line(row: &SweepRow) -> String {
     text
 }
 
-/// The `# ` lines that say what was measured and how.
+/// The `# ` lines that describe what was measured and how.
 pub fn header(result: &RunResult, environment: &str, stack: &str, percentile: f64) -> String {
     let mut lines = vec![
         format!("made by: {}", view::source_text(&result.source)),

@@ -1,8 +1,8 @@
 //! A small chart library: one chart is one `<svg>`, drawn from numbers alone.
 //!
 //! Colours, dashes and text styles are classes (`k0`… colour, `d0`… dash) that the page's style
-//! sheet defines, so light, dark and print need no second drawing. The legend stands below the
-//! plot, never in it; labels that would overlap are left out. Widths of text are estimated, on the
+//! sheet defines, so light, dark and print share one drawing. The legend is below the
+//! plot; labels that would overlap are left out. Widths of text are estimated, on the
 //! safe side.
 
 use maud::{Markup, html};
@@ -16,7 +16,7 @@ const N_COLOURS: usize = 7;
 const N_DASHES: usize = 6;
 const N_SHAPES: usize = 6;
 
-/// How values become places on an axis.
+/// How values map to positions on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// Equal steps.
@@ -39,7 +39,7 @@ pub struct Tick {
 pub struct Axis {
     /// What it shows, with its unit.
     pub label: String,
-    /// How values become places.
+    /// How values map to positions.
     pub scale: Scale,
     /// Value at the left or the bottom.
     pub low: f64,
@@ -54,7 +54,7 @@ pub struct Axis {
 pub struct Look {
     /// Number of the entry in the chart.
     pub index: usize,
-    /// Whether it stands in the background.
+    /// Whether it is drawn in the background.
     pub is_faint: bool,
 }
 
@@ -75,14 +75,14 @@ pub enum Mark {
     Strokes(Look, Vec<(f64, f64)>),
     /// A bar lying at `y` with its thickness.
     Bar {
-        /// Entry.
+        /// LegendEntry.
         look: Look,
         /// Middle and thickness on the y axis.
         y: (f64, f64),
         /// From and to on the x axis.
         x: (f64, f64),
     },
-    /// A text to the right of a place.
+    /// A text to the right of a point.
     Label((f64, f64), String),
     /// A range: an area behind all else, from and to on both axes.
     Range {
@@ -91,7 +91,7 @@ pub enum Mark {
         /// From and to on the y axis.
         y: (f64, f64),
     },
-    /// A limit: an upright line at `x` between two places of the y axis.
+    /// A limit: an upright line at `x` between two values of the y axis.
     Limit {
         /// Where on the x axis.
         x: f64,
@@ -104,7 +104,7 @@ pub enum Mark {
     Interval(Look, f64, (f64, f64)),
 }
 
-/// What stands before an entry of the legend.
+/// Symbol of a legend entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Swatch {
     /// A line with the entry's shape on it.
@@ -117,8 +117,8 @@ pub enum Swatch {
 
 /// A line of the legend.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
-    /// What stands before it.
+pub struct LegendEntry {
+    /// Symbol.
     pub swatch: Swatch,
     /// Look of its marks.
     pub look: Look,
@@ -144,12 +144,12 @@ pub struct Chart {
     /// What is drawn, in order.
     pub marks: Vec<Mark>,
     /// Legend; empty for none.
-    pub legend: Vec<Entry>,
-    /// What stands for what beside the entries: `line: median`, …
+    pub legend: Vec<LegendEntry>,
+    /// Meaning of the marks: `line: median`, …
     pub key: String,
 }
 
-/// The place of the plot area.
+/// Position of the plot area.
 struct Frame {
     left: f64,
     top: f64,
@@ -253,7 +253,7 @@ impl Look {
         }
     }
 
-    /// Path of the entry's shape around a place.
+    /// Path of the entry's shape around a point.
     fn shape(self, x: f64, y: f64, size: f64) -> String {
         let (x, y, s) = (x, y, size);
         let at = |dx: f64, dy: f64| format!("{} {}", n(x + dx), n(y + dy));
@@ -299,7 +299,7 @@ fn n(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.strip_suffix(".0") {
         Some("-0") => "0".to_string(),
-        Some(whole) => whole.to_string(),
+        Some(integer) => integer.to_string(),
         None => text,
     }
 }
@@ -308,7 +308,7 @@ fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER_WIDTH
 }
 
-/// `text`, shortened in the middle to at most `width`, so that both ends can be told apart.
+/// `text`, shortened in the middle to at most `width`, so that labels stay distinguishable.
 fn shortened(text: &str, width: f64) -> String {
     let letters: Vec<char> = text.chars().collect();
     let room = ((width / LETTER_WIDTH) as usize).max(3);
@@ -363,19 +363,19 @@ impl Chart {
         self.marks.iter().map(width).fold(0.0, f64::max)
     }
 
-    fn place(&self, frame: &Frame, x: f64, y: f64) -> (f64, f64) {
+    fn position(&self, frame: &Frame, x: f64, y: f64) -> (f64, f64) {
         (
             frame.left + self.x.share(x) * (frame.right - frame.left),
             frame.bottom - self.y.share(y) * (frame.bottom - frame.top),
         )
     }
 
-    /// Labels of the x axis with their places; those that would overlap are left out, but never
+    /// Labels of the x axis with their positions; those that would overlap are left out, but never
     /// the last.
     fn x_labels(&self, frame: &Frame) -> Vec<(f64, String)> {
         let ticks = self.x.ticks.iter().filter(|tick| !tick.label.is_empty());
         let all: Vec<(f64, String)> = ticks
-            .map(|tick| (self.place(frame, tick.at, self.y.low).0, tick.label.clone()))
+            .map(|tick| (self.position(frame, tick.at, self.y.low).0, tick.label.clone()))
             .collect();
         let edges = |(x, label): &(f64, String)| {
             let half = text_width(label) / 2.0;
@@ -398,7 +398,7 @@ impl Chart {
         let mut last_y = f64::INFINITY;
         let is_rows = self.y.high == 0.5;
         let mut y_ticks: Vec<(f64, &Tick)> =
-            self.y.ticks.iter().map(|t| (self.place(frame, self.x.low, t.at).1, t)).collect();
+            self.y.ticks.iter().map(|t| (self.position(frame, self.x.low, t.at).1, t)).collect();
         y_ticks.sort_by(|a, b| b.0.total_cmp(&a.0));
         let y_labels: Vec<(f64, String)> = y_ticks
             .iter()
@@ -415,7 +415,7 @@ impl Chart {
             .x
             .ticks
             .iter()
-            .map(|t| self.place(frame, t.at, self.y.low).0)
+            .map(|t| self.position(frame, t.at, self.y.low).0)
             .map(|x| format!("M{} {}V{}", n(x), n(frame.top), n(frame.bottom)))
             .collect();
         let grid_y: String = y_ticks
@@ -443,7 +443,7 @@ impl Chart {
     fn path(&self, frame: &Frame, points: &[(f64, f64)]) -> String {
         let mut path = String::new();
         for (index, &(x, y)) in points.iter().enumerate() {
-            let (x, y) = self.place(frame, x, y);
+            let (x, y) = self.position(frame, x, y);
             let sign = if index == 0 { "M" } else { "L" };
             path += &format!("{sign}{} {}", n(x), n(y));
         }
@@ -472,7 +472,7 @@ impl Chart {
             Mark::Strokes(look, points) => {
                 let strokes: String = points
                     .iter()
-                    .map(|&(x, y)| self.place(frame, x, y))
+                    .map(|&(x, y)| self.position(frame, x, y))
                     .map(|(x, y)| format!("M{} {}h8", n(x - 4.0), n(y)))
                     .collect();
                 html! { path class=(format!("stroke {}", look.class())) d=(strokes) {} }
@@ -483,12 +483,12 @@ impl Chart {
             }
             Mark::Range { x, y } => self.draw_box(frame, "range", *y, *x),
             Mark::Label((x, y), text) => {
-                let (x, y) = self.place(frame, *x, *y);
+                let (x, y) = self.position(frame, *x, *y);
                 html! { text x=(n(x + 9.0)) y=(n(y + 4.0)) { (text) } }
             }
             Mark::Limit { x, y, text } => {
-                let (left, top) = self.place(frame, *x, y.1);
-                let (_, bottom) = self.place(frame, *x, y.0);
+                let (left, top) = self.position(frame, *x, y.1);
+                let (_, bottom) = self.position(frame, *x, y.0);
                 let is_late = left + text_width(text) > WIDTH - 8.0;
                 html! {
                     path class="limit" d=(format!("M{} {}V{}", n(left), n(top), n(bottom))) {}
@@ -498,8 +498,8 @@ impl Chart {
                 }
             }
             Mark::Interval(look, y, (low, high)) => {
-                let (left, at) = self.place(frame, *low, *y);
-                let (right, _) = self.place(frame, *high, *y);
+                let (left, at) = self.position(frame, *low, *y);
+                let (right, _) = self.position(frame, *high, *y);
                 let path = format!(
                     "M{} {}H{}M{} {top}v8M{} {top}v8",
                     n(left),
@@ -517,15 +517,15 @@ impl Chart {
     fn draw_points(&self, frame: &Frame, class: &str, look: Look, points: &[(f64, f64)]) -> Markup {
         let path: String = points
             .iter()
-            .map(|&(x, y)| self.place(frame, x, y))
+            .map(|&(x, y)| self.position(frame, x, y))
             .map(|(x, y)| look.shape(x, y, 3.6))
             .collect();
         html! { path class=(format!("{class} {}", look.class())) d=(path) {} }
     }
 
     fn draw_box(&self, frame: &Frame, class: &str, y: (f64, f64), x: (f64, f64)) -> Markup {
-        let (left, top) = self.place(frame, x.0, y.1);
-        let (right, bottom) = self.place(frame, x.1, y.0);
+        let (left, top) = self.position(frame, x.0, y.1);
+        let (right, bottom) = self.position(frame, x.1, y.0);
         html! {
             rect class=(class) x=(n(left)) y=(n(top))
                 width=(n((right - left).max(0.5))) height=(n((bottom - top).max(0.5))) {}

@@ -1,44 +1,14 @@
 //! A table as data, and its two plain-text forms: aligned columns for a terminal, pipes for
 //! Markdown. The HTML form is in `html`.
 
-use nm_model::Outcome;
+use crate::style::{Style, Tone, clean, wrap};
 
-use crate::terminal::{Style, clean};
-
-/// What a row or word stands for; decides its colour, never its meaning alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tone {
-    /// Nothing special.
-    #[default]
-    Plain,
-    /// A target that is met, a figure that is better.
-    Good,
-    /// A target that is missed, a figure that is worse.
-    Bad,
-    /// Neither shown.
-    Unsure,
-    /// Beside the point: reference figures.
-    Faint,
-    /// Values of a row differ where one would expect them equal.
-    Differs,
-}
-
-impl From<Outcome> for Tone {
-    fn from(outcome: Outcome) -> Tone {
-        match outcome {
-            Outcome::Pass => Tone::Good,
-            Outcome::Fail => Tone::Bad,
-            Outcome::Inconclusive => Tone::Unsure,
-        }
-    }
-}
-
-/// A column's heading and side.
+/// A column's heading and alignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// Heading.
     pub title: String,
-    /// Whether it holds figures, which stand at the right.
+    /// Whether it holds figures, which are right-aligned.
     pub is_figure: bool,
 }
 
@@ -47,7 +17,7 @@ pub struct Column {
 pub struct Row {
     /// Cells.
     pub cells: Vec<String>,
-    /// What the row stands for.
+    /// Meaning of the row.
     pub tone: Tone,
 }
 
@@ -63,7 +33,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table. Columns whose title starts with `#` hold figures; the sign is taken off.
+    /// An empty table. Columns whose title starts with `#` hold figures; the sign is removed.
     pub fn new(caption: impl Into<String>, titles: &[&str]) -> Table {
         let column = |title: &&str| match title.strip_prefix('#') {
             Some(title) => Column { title: title.to_string(), is_figure: true },
@@ -82,7 +52,7 @@ impl Table {
         self.rows.push(Row { cells, tone });
     }
 
-    /// Takes out the columns, named by title, that hold nothing at all.
+    /// Removes the columns, named by title, that hold nothing at all.
     pub fn drop_empty(&mut self, titles: &[&str]) {
         for title in titles {
             let Some(index) = self.columns.iter().position(|c| c.title == *title) else { continue };
@@ -187,34 +157,6 @@ impl Table {
     }
 }
 
-/// Breaks `text` into lines of at most `width` characters, between words where it can.
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![];
-    let mut line = String::new();
-    let mut line_width = 0;
-    for word in text.split(' ') {
-        let word: Vec<char> = word.chars().collect();
-        if line_width > 0 && line_width + 1 + word.len() > width {
-            lines.push(std::mem::take(&mut line));
-            line_width = 0;
-        }
-        if line_width > 0 {
-            line.push(' ');
-            line_width += 1;
-        }
-        for letter in word {
-            if line_width >= width.max(1) {
-                lines.push(std::mem::take(&mut line));
-                line_width = 0;
-            }
-            line.push(letter);
-            line_width += 1;
-        }
-    }
-    lines.push(line);
-    lines
-}
-
 /// Text in which nothing is taken for Markdown or HTML, on one line.
 pub fn markdown_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -237,7 +179,6 @@ pub fn markdown_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn example() -> Table {
         let mut table = Table::new("times", &["stack", "#median", "note"]);
@@ -247,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stand_at_the_right_and_words_wrap() {
+    fn figures_are_right_aligned_and_words_wrap() {
         let text = example().to_text(&Style { colour: false, width: 34 });
         assert_eq!(
             text,
@@ -259,28 +200,18 @@ mod tests {
     }
 
     #[test]
-    fn markdown_cells_cannot_break_out() {
+    fn markdown_cells_are_escaped() {
         let mut table = Table::new("", &["a"]);
         table.push(Tone::Plain, vec!["x | <b> `y`\nz".into()]);
         assert_eq!(table.to_markdown(), "| a |\n| --- |\n| x \\| &lt;b&gt; \\`y\\` z |\n");
     }
 
     #[test]
-    fn empty_columns_go_only_if_named() {
+    fn empty_columns_are_dropped_only_if_named() {
         let mut table = Table::new("", &["a", "#lost", "#n"]);
         table.push(Tone::Plain, vec!["x".into(), "0".into(), "0".into()]);
         table.drop_empty(&["lost", "missing"]);
         assert_eq!(table.columns.len(), 2);
         assert_eq!(table.rows[0].cells, ["x", "0"]);
-    }
-
-    proptest! {
-        #[test]
-        fn wrapping_keeps_every_letter_and_the_width(text in "[a-zé ]{0,80}", width in 1usize..20) {
-            let lines = wrap(&text, width);
-            let letters = |t: &str| t.chars().filter(|c| *c != ' ').collect::<String>();
-            prop_assert_eq!(letters(&lines.concat()), letters(&text));
-            prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
-        }
     }
 }

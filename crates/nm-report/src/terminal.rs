@@ -1,56 +1,16 @@
 //! The summary at the end of a run, for a terminal: verdict first and in words, then the figures.
 //!
-//! Colour only underlines what words say; without it nothing is lost.
+//! Colour repeats what the words state; without it nothing is lost.
 
 use nm_model::result::Statistic;
 use nm_model::verdict::Comparison;
 use nm_model::{Outcome, RunResult};
 
 use crate::exchange;
-use crate::table::{Tone, wrap};
-use crate::units;
+use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
 
-/// How to write for the terminal at hand; the binary decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
-    /// Whether to colour.
-    pub colour: bool,
-    /// Columns of the terminal.
-    pub width: usize,
-}
-
-impl Style {
-    /// `text` in the colour of `tone`.
-    pub fn tone(&self, tone: Tone, text: &str) -> String {
-        match tone {
-            Tone::Plain => text.to_string(),
-            Tone::Good => self.paint("32", text),
-            Tone::Bad => self.paint("31", text),
-            Tone::Unsure | Tone::Differs => self.paint("33", text),
-            Tone::Faint => self.faint(text),
-        }
-    }
-
-    /// `text` less bright.
-    pub fn faint(&self, text: &str) -> String {
-        self.paint("2", text)
-    }
-
-    /// `text` as a heading.
-    pub fn bold(&self, text: &str) -> String {
-        self.paint("1", text)
-    }
-
-    fn paint(&self, code: &str, text: &str) -> String {
-        match self.colour && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_string(),
-        }
-    }
-}
-
-/// The summary of `result`; `report` is where the whole report lies.
+/// The summary of `result`; `report` is the path of the full report.
 pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> String {
     let notes = Notes::collect(result);
     let mut text = String::new();
@@ -86,7 +46,7 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
     text
 }
 
-/// One comparison in full: what it came to and why, what differs, and every row.
+/// One comparison in full: outcome and reasons, what differs, and every row.
 pub fn comparison(comparison: &Comparison, style: &Style) -> String {
     let mut text = String::new();
     let word = comparison.outcome.name().to_uppercase();
@@ -119,12 +79,12 @@ pub fn comparison(comparison: &Comparison, style: &Style) -> String {
 }
 
 /// `text` cleaned and wrapped. `taken` columns of its first line are already written; the lines
-/// after it stand at column `hang`.
+/// after it start at column `hang`.
 fn paragraph(text: &str, style: &Style, taken: usize, hang: usize) -> String {
     // The part already written counts as letters of the first word.
-    let whole = format!("{}{}", "x".repeat(taken - hang.min(taken)), clean(text));
-    let lines = wrap(&whole, style.width.saturating_sub(hang).max(20));
-    let skip = whole.len() - clean(text).len();
+    let padded = format!("{}{}", "x".repeat(taken - hang.min(taken)), clean(text));
+    let lines = wrap(&padded, style.width.saturating_sub(hang).max(20));
+    let skip = padded.len() - clean(text).len();
     let mut out = String::new();
     for (index, line) in lines.iter().enumerate() {
         match index {
@@ -184,14 +144,14 @@ fn comparisons(result: &RunResult, style: &Style) -> String {
 fn doubts(notes: &Notes, style: &Style) -> String {
     let mut text = String::new();
     for (index, note) in notes.notes.iter().enumerate() {
-        let (place, detail) = &note.places[0];
-        let place = place.as_ref().map_or(String::new(), |place| format!(" ({place})"));
-        let more = match note.places.len() - 1 {
+        let (series, detail) = &note.occurrences[0];
+        let series = series.as_ref().map_or(String::new(), |series| format!(" ({series})"));
+        let more = match note.occurrences.len() - 1 {
             0 => String::new(),
-            n => format!(" and {}", units::plural(n, "more place", "more places")),
+            n => format!(" and {n} more"),
         };
         let line = format!(
-            "[{}] {}: {detail}{place}{more}; {}",
+            "[{}] {}: {detail}{series}{more}; {}",
             index + 1,
             note.kind.title(),
             note.kind.remedy()
@@ -199,33 +159,4 @@ fn doubts(notes: &Notes, style: &Style) -> String {
         text += &format!("  {}", paragraph(&line, style, 2, 6));
     }
     if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("doubts")) }
-}
-
-/// `text` without anything that a terminal would take for a command, or that turns the direction
-/// of reading.
-pub fn clean(text: &str) -> String {
-    let turns_direction = |c: char| {
-        let marks = ['\u{200e}', '\u{200f}'];
-        marks.contains(&c) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let is_command = |c: char| c.is_control() || turns_direction(c);
-    text.chars().map(|c| if is_command(c) { '\u{fffd}' } else { c }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn colour_is_only_added_when_asked_for() {
-        let plain = Style { colour: false, width: 80 };
-        let colour = Style { colour: true, width: 80 };
-        assert_eq!(plain.tone(Tone::Bad, "FAIL"), "FAIL");
-        assert_eq!(colour.tone(Tone::Bad, "FAIL"), "\x1b[31mFAIL\x1b[0m");
-    }
-
-    #[test]
-    fn commands_to_the_terminal_are_taken_out() {
-        assert_eq!(clean("a\x1b[31mb\u{202e}c"), "a\u{fffd}[31mb\u{fffd}c");
-    }
 }

@@ -1,9 +1,9 @@
-//! Numbers as people read them: four significant digits, the unit named, `n/a` where there is
-//! nothing to say.
+//! Numbers as people read them: four significant digits, the unit named, `n/a` where there
+//! is none.
 
 use nm_model::metric::{Metric, Quantity};
 
-/// What stands in the place of a figure that does not exist.
+/// Text for a figure that does not exist.
 pub const NOT_AVAILABLE: &str = "n/a";
 
 /// Unit of a column of latencies.
@@ -138,7 +138,7 @@ pub fn percent(share: f64) -> String {
     format!("{} %", significant(share * 100.0, 3))
 }
 
-/// A whole number with commas: `1,000,000`.
+/// An integer with commas: `1,000,000`.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -169,8 +169,8 @@ pub fn duration(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{} s", plain((seconds * 10.0).round() / 10.0));
     }
-    let whole = seconds.round() as u64;
-    match (whole / 3600, whole / 60 % 60, whole % 60) {
+    let rounded = seconds.round() as u64;
+    match (rounded / 3600, rounded / 60 % 60, rounded % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
         (hours, minutes, _) => format!("{hours} h {minutes} min"),

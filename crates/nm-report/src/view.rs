@@ -1,4 +1,4 @@
-//! What every face shows of a result: the headline, the series put into groups, the figures over
+//! What all reports show of a result: the headline, the series put into groups, the figures over
 //! all rounds, doubts as numbered notes, and the tables made of them.
 
 use nm_model::doubt::{Doubt, DoubtKind};
@@ -9,10 +9,11 @@ use nm_model::verdict::{Comparison, ComparisonRow, Interval, Relation, Verdict};
 use nm_model::{Outcome, RunResult};
 use nm_model::{SettingKind, Side};
 
-use crate::table::{Table, Tone};
+use crate::style::Tone;
+use crate::table::Table;
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE, or_not_available, significant};
 
-/// The verdict in one word and one sentence.
+/// The outcome in one word and one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headline {
     /// `PASS`, `FAIL`, `INCONCLUSIVE` or `NOT JUDGED`.
@@ -148,7 +149,7 @@ pub fn lost(series: &Series) -> u64 {
     latency_rounds(series).fold(0, |sum, data| sum.saturating_add(data.lost))
 }
 
-/// Samples of all rounds together, if each round tells its number.
+/// Samples of all rounds together, if each round records its number.
 pub fn samples(series: &Series) -> Option<u64> {
     let mut n_samples: Option<u64> = None;
     for data in latency_rounds(series) {
@@ -190,13 +191,13 @@ pub fn stddev(values: &[f64]) -> Option<f64> {
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// A doubt of some kind with all places where it stands.
+/// A kind of doubt with everything that it applies to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// Which reason.
+    /// Kind.
     pub kind: DoubtKind,
-    /// Where and with which figures; the run itself where no series is named.
-    pub places: Vec<(Option<String>, String)>,
+    /// Series (`None` for the run itself) and figures of each occurrence.
+    pub occurrences: Vec<(Option<String>, String)>,
 }
 
 /// The doubts of a result, one note for each kind, numbered from 1 in order of appearance.
@@ -221,11 +222,11 @@ impl Notes {
         notes
     }
 
-    fn add(&mut self, doubt: &Doubt, place: Option<String>) {
-        let entry = (place, doubt.detail.clone());
+    fn add(&mut self, doubt: &Doubt, series: Option<String>) {
+        let entry = (series, doubt.detail.clone());
         match self.notes.iter_mut().find(|n| n.kind == doubt.kind) {
-            Some(note) => note.places.push(entry),
-            None => self.notes.push(Note { kind: doubt.kind, places: vec![entry] }),
+            Some(note) => note.occurrences.push(entry),
+            None => self.notes.push(Note { kind: doubt.kind, occurrences: vec![entry] }),
         }
     }
 
@@ -334,7 +335,7 @@ pub fn round_values(series: &Series, metric: Metric) -> Vec<f64> {
     series.rounds.iter().filter_map(|r| r.value(metric)).filter(|v| v.is_finite()).collect()
 }
 
-/// The round whose total is nearest to the series' figure: its flows stand for all.
+/// The round whose total is nearest to the series' figure: its flows are shown.
 pub fn typical_throughput(series: &Series) -> Option<&ThroughputRound> {
     let middle = value(series, Metric::Throughput)?;
     let distance = |round: &&ThroughputRound| (round.total_gbps - middle).abs();
@@ -515,7 +516,7 @@ pub fn method_notes(result: &RunResult) -> Vec<String> {
         );
     } else if has(Statistic::RoundTrip) {
         notes.push(
-            "Round trip: the whole time from before the send to after the matching receive. In a \
+            "Round trip: the time from before the send to after the matching receive. In a \
              closed loop a stall counts once only."
                 .to_string(),
         );

@@ -1,5 +1,5 @@
-//! Which transport wins on this host: networks that differ in nothing but what carries their links,
-//! side by side, with what the comparison of rounds shows.
+//! The fastest transport on this host: networks that differ only in the transport of their links,
+//! with the comparison of their rounds.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,28 @@ use nm_model::{Metric, ProbeKind, RunResult};
 use nm_stats::compare::{Claim, LEVEL, ROUNDS_MIN, compare};
 use nm_stats::holm;
 
-use super::{cpu_us, per_s, rate};
-use crate::table::{Table, Tone};
+use super::figures::{cpu_us, per_s, rate};
+use crate::style::Tone;
+use crate::table::Table;
 use crate::units::{NOT_AVAILABLE, or_not_available, significant};
 use crate::view;
 
-/// How a network's name tells its transport; TCP goes without saying.
-const WORDS: [&str; 3] = ["unix", "shm", "accel"];
+/// Words of a network's name that name its transport; a name without one means TCP.
+const TRANSPORTS: [&str; 3] = ["unix", "shm", "accel"];
 
-/// What the others are set against.
+/// The transport that the others are compared with.
 const TCP: &str = "tcp";
 
 /// Ratio that counts as equal.
 const MARGIN: f64 = 0.05;
 
-/// The figures by which one may win: the usual round trip, and what the limit speaks of.
+/// The figures that are compared: the typical round trip, and the one that the limit is for.
 const FIGURES: [(Metric, &str); 2] =
     [(Metric::Median, "median"), (Metric::Percentile(99.0), "p99")];
 
 /// `2-2-2-2 unix disk-quorum` as `2-2-2-2 disk-quorum` and `unix`.
-fn parted(stack: &str) -> (String, &str) {
-    let transport = stack.split(' ').find(|word| WORDS.contains(word)).unwrap_or(TCP);
+fn split_transport(stack: &str) -> (String, &str) {
+    let transport = stack.split(' ').find(|word| TRANSPORTS.contains(word)).unwrap_or(TCP);
     let rest: Vec<&str> = stack.split(' ').filter(|word| *word != transport).collect();
     (rest.join(" "), transport)
 }
@@ -41,7 +42,7 @@ fn groups<'a>(own: &[&'a Series]) -> Vec<Vec<&'a Series>> {
             let (a, b) = (&group[0].key, &series.key);
             a.environment == b.environment
                 && a.case == b.case
-                && parted(&a.stack).0 == parted(&b.stack).0
+                && split_transport(&a.stack).0 == split_transport(&b.stack).0
         };
         match groups.iter_mut().find(|group| is_alike(group)) {
             Some(group) => group.push(series),
@@ -66,15 +67,15 @@ pub fn table(result: &RunResult, own: &[&Series]) -> Table {
             "#p99 ms",
             "p99 ratio",
             "#CPU us",
-            "standing",
+            "result",
         ],
     );
     let seed = result.plan.as_ref().map_or(1, |plan| plan.seed);
     for group in groups(own) {
-        let standings = standings(&group, seed);
-        let tcp = group.iter().find(|series| parted(&series.key.stack).1 == TCP);
-        for (series, standing) in group.iter().zip(standings) {
-            let (network, transport) = parted(&series.key.stack);
+        let conclusions = conclusions(&group, seed);
+        let tcp = group.iter().find(|series| split_transport(&series.key.stack).1 == TCP);
+        for (series, conclusion) in group.iter().zip(conclusions) {
+            let (network, transport) = split_transport(&series.key.stack);
             let mut cells = vec![network, per_s(rate(series)), transport.to_string()];
             for (metric, _) in FIGURES {
                 let value = view::value(series, metric);
@@ -85,8 +86,8 @@ pub fn table(result: &RunResult, own: &[&Series]) -> Table {
                 });
             }
             cells.push(or_not_available(cpu_us(series), |us| significant(us, 3)));
-            let tone = if standing.starts_with("wins") { Tone::Good } else { Tone::Plain };
-            cells.push(standing);
+            let tone = if conclusion.starts_with("wins") { Tone::Good } else { Tone::Plain };
+            cells.push(conclusion);
             table.push(tone, cells);
         }
     }
@@ -96,7 +97,7 @@ pub fn table(result: &RunResult, own: &[&Series]) -> Table {
     table
 }
 
-/// Transports that were asked for and could not be had, with the reason.
+/// Transports of the plan that are not available, with the reason.
 fn missing(result: &RunResult, table: &mut Table) {
     let all = result.not_available.iter().filter(|row| row.probe == ProbeKind::Exchange);
     let reasons: BTreeSet<(String, &str)> =
@@ -123,9 +124,9 @@ fn ratio(tcp: &Series, other: &Series, metric: Metric, seed: u64) -> String {
     }
 }
 
-/// By each figure, who is fastest, and whether the rounds show all the others to be slower. Each
-/// figure is a claim of its own, in which the probabilities of all others are corrected together.
-fn standings(group: &[&Series], seed: u64) -> Vec<String> {
+/// For each figure, the fastest transport, and whether the rounds show that all others are slower.
+/// The p-values of one figure are corrected together.
+fn conclusions(group: &[&Series], seed: u64) -> Vec<String> {
     let mut words = vec![vec![]; group.len()];
     for (metric, name) in FIGURES {
         let known: Vec<(usize, f64)> =
@@ -145,13 +146,13 @@ fn standings(group: &[&Series], seed: u64) -> Vec<String> {
             .iter()
             .zip(found.iter().zip(holm(&p_values)))
             .filter(|(_, (found, p))| found.claim != Claim::Difference || *p > LEVEL)
-            .map(|(other, _)| parted(&group[*other].key.stack).1)
+            .map(|(other, _)| split_transport(&group[*other].key.stack).1)
             .collect();
-        let are_few = known.iter().any(|(at, _)| values(*at).len() < ROUNDS_MIN);
+        let has_few_rounds = known.iter().any(|(at, _)| values(*at).len() < ROUNDS_MIN);
         words[first].push(match equal.as_slice() {
             [] => format!("wins by {name}"),
-            _ if are_few => format!("first by {name}; no claim below {ROUNDS_MIN} rounds"),
-            equal => format!("first by {name}, not told apart from {}", equal.join(", ")),
+            _ if has_few_rounds => format!("first by {name}; no claim below {ROUNDS_MIN} rounds"),
+            equal => format!("first by {name}, not distinguishable from {}", equal.join(", ")),
         });
     }
     words.into_iter().map(|words| words.join("; ")).collect()
@@ -159,8 +160,8 @@ fn standings(group: &[&Series], seed: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::result;
     use super::*;
+    use crate::exchange::fixture::result;
     use nm_model::NotAvailable;
     use nm_model::plan::EnvironmentKind;
     use nm_model::result::RoundData;
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_faster_in_every_round_wins_and_who_is_not_is_not_told_apart() {
+    fn a_transport_faster_in_every_round_wins_and_others_are_not_distinguished() {
         let run = run(vec![
             series("2-2-2-2", &around(0.2, 0.5)),
             series("2-2-2-2 unix", &around(0.15, 0.302)),
@@ -210,11 +211,11 @@ mod tests {
         assert_eq!((cell(0, 2), cell(0, 4), cell(0, 8)), ("tcp", "", ""));
         assert_eq!((cell(2, 0), cell(2, 2)), ("2-2-2-2", "shm"));
         assert!(cell(2, 4).starts_with("x0.505 (x0."), "{}", cell(2, 4));
-        assert_eq!(cell(2, 8), "wins by median; first by p99, not told apart from unix");
+        assert_eq!(cell(2, 8), "wins by median; first by p99, not distinguishable from unix");
     }
 
     #[test]
-    fn few_rounds_support_no_claim_and_what_is_missing_has_its_reason() {
+    fn few_rounds_support_no_claim_and_missing_transports_have_a_reason() {
         let mut run = run(vec![
             series("2-2-2-2", &around(0.2, 0.5)[..2]),
             series("2-2-2-2 unix", &around(0.1, 0.3)[..2]),
@@ -226,15 +227,15 @@ mod tests {
             reason: "no library".to_string(),
         });
         let table = table_of(&run);
-        let standing = "first by median; no claim below 5 rounds; first by p99; no claim below 5 \
+        let conclusion = "first by median; no claim below 5 rounds; first by p99; no claim below 5 \
                         rounds";
-        assert_eq!(table.rows[1].cells[8], standing);
+        assert_eq!(table.rows[1].cells[8], conclusion);
         assert_eq!(table.rows[2].cells[2], "accel+tcp-epoll");
         assert_eq!(table.rows[2].cells[8], "not available: no library");
     }
 
     #[test]
-    fn one_transport_alone_has_no_such_table() {
+    fn a_single_transport_has_no_table() {
         let run = run(vec![series("2-2-2-2", &around(0.2, 0.5))]);
         assert!(table_of(&run).rows.is_empty());
     }

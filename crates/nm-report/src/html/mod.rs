@@ -1,9 +1,10 @@
 //! The report as one HTML file that needs nothing else: no script, no font, no network. It opens
 //! from a disk or a mail, in light and dark, on paper, with a keyboard or a screen reader.
 //!
-//! The result itself lies in the page as JSON ([`embedded`] reads it back).
+//! The result itself is in the page as JSON ([`embedded`] reads it back).
 
 mod charts;
+mod region;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use nm_model::result::RoundData;
@@ -12,11 +13,14 @@ use nm_model::{Outcome, RunResult};
 
 use crate::exchange;
 use crate::facts;
-use crate::table::{Table, Tone};
+use crate::style::Tone;
+use crate::table::Table;
 use crate::units;
 use crate::view::{self, Detail, Notes};
 
-/// Nothing may be loaded, sent or run. Styles stand in the page.
+use region::{class, region};
+
+/// Nothing may be loaded, sent or run. Styles are part of the page.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
@@ -84,45 +88,6 @@ fn chart_section(section: &charts::Section) -> Markup {
             p.reading { (section.reading) }
             @for figure in &section.figures { (figure.draw()) }
         }
-    }
-}
-
-/// A table in a region that scrolls sideways and can be reached by keyboard.
-fn region(table: &Table) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label=(table.caption) {
-            table {
-                caption { (table.caption) }
-                thead { tr {
-                    @for column in &table.columns {
-                        th scope="col" class=[column.is_figure.then_some("n")] { (column.title) }
-                    }
-                } }
-                tbody {
-                    @for row in &table.rows {
-                        tr class=[class(row.tone)] {
-                            @for (cell, column) in row.cells.iter().zip(&table.columns).take(1) {
-                                th scope="row" class=[column.is_figure.then_some("n")] { (cell) }
-                            }
-                            @for (cell, column) in row.cells.iter().zip(&table.columns).skip(1) {
-                                td class=[column.is_figure.then_some("n")] { (cell) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn class(tone: Tone) -> Option<&'static str> {
-    match tone {
-        Tone::Plain => None,
-        Tone::Good => Some("good"),
-        Tone::Bad => Some("bad"),
-        Tone::Unsure => Some("unsure"),
-        Tone::Faint => Some("faint"),
-        Tone::Differs => Some("differs"),
     }
 }
 
@@ -328,10 +293,10 @@ fn figures(result: &RunResult, notes: &Notes) -> Markup {
 }
 
 fn doubts(notes: &Notes) -> Markup {
-    const PLACES_SHOWN: usize = 3;
-    let place = |(place, detail): &(Option<String>, String)| {
+    const SHOWN_MAX: usize = 3;
+    let occurrence = |(series, detail): &(Option<String>, String)| {
         html! {
-            li { @if let Some(place) = place { b { (place) } ": " } (detail) }
+            li { @if let Some(series) = series { b { (series) } ": " } (detail) }
         }
     };
     html! {
@@ -346,15 +311,15 @@ fn doubts(notes: &Notes) -> Markup {
                             p { b { "Cause: " } (note.kind.cause()) "." }
                             p { b { "Remedy: " } (note.kind.remedy()) "." }
                             @let (shown, rest) =
-                                note.places.split_at(note.places.len().min(PLACES_SHOWN));
-                            ul { @for entry in shown { (place(entry)) } }
+                                note.occurrences.split_at(note.occurrences.len().min(SHOWN_MAX));
+                            ul { @for entry in shown { (occurrence(entry)) } }
                             @if !rest.is_empty() {
                                 details {
                                     summary {
-                                        (units::plural(rest.len(), "more place", "more places"))
+                                        (rest.len()) " more"
                                         " with " (note.kind.title())
                                     }
-                                    ul { @for entry in rest { (place(entry)) } }
+                                    ul { @for entry in rest { (occurrence(entry)) } }
                                 }
                             }
                         }
@@ -433,7 +398,7 @@ fn references_section(references: &[RunResult]) -> Markup {
                 h2 id="references-h" { "Reference runs" }
                 p.reading {
                     "Drawn only beside series of the same probe and the same statistic. They ran \
-                     on other machines: they say what to expect, they judge nothing."
+                     on other machines: they show what to expect and judge nothing."
                 }
                 (region(&table))
             }

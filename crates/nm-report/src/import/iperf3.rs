@@ -6,14 +6,14 @@ use nm_model::result::{Flow, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 use serde_json::Value;
 
-use super::{Fault, Found, Import, NUMBER_MAX};
+use super::builder::{ImportFault, ImportedRun, NUMBER_MAX, ResultBuilder};
 
 /// iperf3's text has rounded figures only.
-pub(super) fn refuse_text(_: &str, _: &mut Import) -> Result<(), Fault> {
+pub(super) fn refuse_text(_: &str, _: &mut ResultBuilder) -> Result<(), ImportFault> {
     Err((Some(1), "iperf3's text is rounded; run it with -J and read the JSON".to_string()))
 }
 
-pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
+pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("iperf3");
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
         let value = value.map_err(|error| {
@@ -25,12 +25,12 @@ pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
     Ok(())
 }
 
-fn wrong<T>(message: impl Into<String>) -> Result<T, Fault> {
+fn wrong<T>(message: impl Into<String>) -> Result<T, ImportFault> {
     Err((None, message.into()))
 }
 
 /// A number of the JSON that a measurement can have.
-fn number(value: &Value, name: &str) -> Result<f64, Fault> {
+fn number(value: &Value, name: &str) -> Result<f64, ImportFault> {
     let found = value.get(name).and_then(Value::as_f64);
     match found.filter(|n| (0.0..=NUMBER_MAX).contains(n)) {
         Some(number) => Ok(number),
@@ -38,7 +38,7 @@ fn number(value: &Value, name: &str) -> Result<f64, Fault> {
             None => wrong(format!("iperf3's JSON has no `{name}` where it should")),
             Some(other) => {
                 let shown: String = other.to_string().chars().take(40).collect();
-                wrong(format!("`{name}` is {shown}, which is no such figure"))
+                wrong(format!("`{name}` is {shown}, which is not a valid figure"))
             }
         },
     }
@@ -52,31 +52,47 @@ fn text(value: &Value, name: &str) -> String {
     }
 }
 
-fn run(json: &Value, import: &mut Import) -> Result<(), Fault> {
+/// The parts of one run's JSON.
+struct Parts<'a> {
+    start: &'a Value,
+    test: &'a Value,
+    end: &'a Value,
+    streams: &'a [Value],
+}
+
+fn parts(json: &Value) -> Result<Parts<'_>, ImportFault> {
     if let Some(error) = json.get("error") {
         let message: String = error.as_str().unwrap_or("an error").chars().take(200).collect();
         return wrong(format!("iperf3 says: {message}"));
     }
     let (Some(start), Some(end)) = (json.get("start"), json.get("end")) else {
-        return wrong("JSON without `start` and `end`; read is the output of iperf3 -J");
+        return wrong("JSON without `start` and `end`; expected is the output of iperf3 -J");
     };
     let Some(test) = start.get("test_start") else {
         return wrong("iperf3's JSON has no `test_start`; the test did not begin");
     };
-    let Some(streams) = end.get("streams").and_then(Value::as_array).filter(|s| !s.is_empty())
-    else {
-        return wrong("iperf3's JSON has no streams at its end; the test was cut short");
-    };
+    let streams = end.get("streams").and_then(Value::as_array);
+    match streams.filter(|streams| !streams.is_empty()) {
+        Some(streams) => Ok(Parts { start, test, end, streams }),
+        None => wrong("iperf3's JSON has no streams at its end; the test was cut short"),
+    }
+}
+
+fn notes(start: &Value, import: &mut ResultBuilder) {
     let version = text(start, "version");
-    import.tool(if version.is_empty() {
-        "iperf3".to_string()
-    } else {
-        version.replace("iperf ", "iperf3 ")
+    import.tool(match version.is_empty() {
+        true => "iperf3".to_string(),
+        false => version.replace("iperf ", "iperf3 "),
     });
     import.note("uname", &text(start, "system_info"));
     if let Some(timestamp) = start.get("timestamp") {
         import.note("date", &text(timestamp, "time"));
     }
+}
+
+fn run(json: &Value, import: &mut ResultBuilder) -> Result<(), ImportFault> {
+    let Parts { start, test, end, streams } = parts(json)?;
+    notes(start, import);
     let protocol = text(test, "protocol").to_lowercase();
     let is_reverse = test.get("reverse").and_then(Value::as_i64) == Some(1);
     let (flows, lost) = flows_of(streams, is_reverse)?;
@@ -94,7 +110,7 @@ fn run(json: &Value, import: &mut Import) -> Result<(), Fault> {
         number(cpu, name).ok().map(|percent| percent / 100.0)
     };
     let congestion = text(end, "sender_tcp_congestion");
-    import.push(Found {
+    import.push(ImportedRun {
         stack: format!("iperf3-{protocol}"),
         probe: ProbeKind::Stream,
         case: Case::Flows { pattern, write_bytes: write as u32 },
@@ -125,7 +141,7 @@ fn run(json: &Value, import: &mut Import) -> Result<(), Fault> {
 }
 
 /// Every flow, and the packets lost of all.
-fn flows_of(streams: &[Value], is_reverse: bool) -> Result<(Vec<Flow>, f64), Fault> {
+fn flows_of(streams: &[Value], is_reverse: bool) -> Result<(Vec<Flow>, f64), ImportFault> {
     let mut flows = vec![];
     let mut lost = 0.0;
     for (index, stream) in streams.iter().enumerate() {
@@ -137,19 +153,21 @@ fn flows_of(streams: &[Value], is_reverse: bool) -> Result<(Vec<Flow>, f64), Fau
     Ok((flows, lost))
 }
 
-fn pattern_of(flows: &[Flow]) -> Result<Pattern, Fault> {
+fn pattern_of(flows: &[Flow]) -> Result<Pattern, ImportFault> {
     let bidirectional = flows.iter().any(|flow| flow.sender != flows[0].sender);
     let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
     let pattern = Pattern { flows: count, bidirectional };
     // Reading its text back checks the bounds: too many flows, or an odd number both ways.
     match pattern.to_string().parse() {
         Ok(pattern) => Ok(pattern),
-        Err(_) => wrong(format!("{pattern} is no pattern that is read; the most are 256 flows")),
+        Err(_) => {
+            wrong(format!("{pattern} is not a supported pattern; at most 256 flows are supported"))
+        }
     }
 }
 
 /// What the receiver of a TCP stream counted. `sender` in the JSON means that the client sent.
-fn tcp_flow(index: usize, stream: &Value) -> Result<Flow, Fault> {
+fn tcp_flow(index: usize, stream: &Value) -> Result<Flow, ImportFault> {
     let (Some(sent), Some(received)) = (stream.get("sender"), stream.get("receiver")) else {
         return wrong("a stream of iperf3's JSON has no `sender` and `receiver`");
     };
@@ -163,7 +181,7 @@ fn udp_flow(
     udp: &Value,
     is_reverse: bool,
     lost_sum: &mut f64,
-) -> Result<Flow, Fault> {
+) -> Result<Flow, ImportFault> {
     let (packets, lost) = (number(udp, "packets")?, number(udp, "lost_packets")?);
     if lost > packets {
         return wrong(format!("{lost} packets lost of {packets}"));
@@ -180,7 +198,7 @@ fn flow(
     bytes: f64,
     window: &Value,
     sent: &Value,
-) -> Result<Flow, Fault> {
+) -> Result<Flow, ImportFault> {
     let (start, end) = (number(window, "start")?, number(window, "end")?);
     let seconds = end - start;
     if seconds.is_nan() || seconds <= 0.0 {

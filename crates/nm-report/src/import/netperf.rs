@@ -9,7 +9,9 @@ use nm_model::probe::{Case, Pattern, ProbeKind, RrSize, SIZE_BYTES_MAX, Side};
 use nm_model::result::{Flow, LatencyRound, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 
-use super::{Fault, Found, Import, fault, in_order, number, percentile, shown, whole};
+use super::builder::{
+    ImportFault, ImportedRun, ResultBuilder, fault, in_order, integer, number, percentile, shown,
+};
 
 /// Long column names of omni's CSV by the names of its key-value list.
 const LONG_NAMES: &[(&str, &str)] = &[
@@ -33,7 +35,7 @@ const LONG_NAMES: &[(&str, &str)] = &[
 /// A line of figures with its number.
 type Numbered<'a> = (usize, &'a str);
 
-pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
+pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("netperf");
     let lines: Vec<Numbered> =
         text.lines().enumerate().map(|(at, line)| (at + 1, line.trim_end())).collect();
@@ -64,7 +66,7 @@ fn is_title(line: &str) -> bool {
 }
 
 /// One test: its title and the lines below it.
-fn section(title: &str, lines: &[Numbered], import: &mut Import) -> Result<(), Fault> {
+fn section(title: &str, lines: &[Numbered], import: &mut ResultBuilder) -> Result<(), ImportFault> {
     if !title.is_empty() {
         import.note("test", title);
     }
@@ -116,8 +118,13 @@ fn protocol_of(title: &str) -> Option<&'static str> {
     })
 }
 
-fn omni(at: usize, title: &str, fields: &Fields, import: &mut Import) -> Result<(), Fault> {
-    let field = |name: &str| -> Result<Option<f64>, Fault> {
+fn omni(
+    at: usize,
+    title: &str,
+    fields: &Fields,
+    import: &mut ResultBuilder,
+) -> Result<(), ImportFault> {
+    let field = |name: &str| -> Result<Option<f64>, ImportFault> {
         // netperf leaves `-1` where it took no figure.
         match fields.get(name).map(String::as_str) {
             None | Some("" | "-1" | "-1.00") => Ok(None),
@@ -134,7 +141,7 @@ fn omni(at: usize, title: &str, fields: &Fields, import: &mut Import) -> Result<
         let Some(rate) = rate else {
             return fault(at, "no transaction rate; ask for THROUGHPUT and THROUGHPUT_UNITS");
         };
-        let us = |name: &str| Ok::<_, Fault>(field(name)?.map(|us| us * 1e3));
+        let us = |name: &str| Ok::<_, ImportFault>(field(name)?.map(|us| us * 1e3));
         let count = field("ELAPSED_TIME")?.map(|seconds| (rate * seconds) as u64);
         let mut percentiles = vec![];
         for (percent, name) in [(50.0, "P50_LATENCY"), (90.0, "P90_LATENCY"), (99.0, "P99_LATENCY")]
@@ -165,7 +172,7 @@ fn omni(at: usize, title: &str, fields: &Fields, import: &mut Import) -> Result<
 }
 
 /// One unit of throughput in Gb/s. Units of bytes are binary, those of bits decimal.
-fn gbps_of(at: usize, units: &str) -> Result<f64, Fault> {
+fn gbps_of(at: usize, units: &str) -> Result<f64, ImportFault> {
     let unit = units.trim().trim_end_matches("ec").trim_end_matches("/s");
     Ok(match unit {
         "10^3bits" => 1e-6,
@@ -180,7 +187,7 @@ fn gbps_of(at: usize, units: &str) -> Result<f64, Fault> {
 }
 
 /// The tables of the older tests: headings, then a line of numbers.
-fn classic(title: &str, lines: &[Numbered], import: &mut Import) -> Result<(), Fault> {
+fn classic(title: &str, lines: &[Numbered], import: &mut ResultBuilder) -> Result<(), ImportFault> {
     let mut rows = vec![];
     let mut heading = String::new();
     for (at, line) in lines {
@@ -211,8 +218,8 @@ fn classic(title: &str, lines: &[Numbered], import: &mut Import) -> Result<(), F
             ..Default::default()
         };
         let sizes = (
-            Some(whole(at, "the request size", request)?),
-            Some(whole(at, "the response size", response)?),
+            Some(integer(at, "the request size", request)?),
+            Some(integer(at, "the response size", response)?),
         );
         return transactions(at, title, protocol, sizes, data, import);
     }
@@ -233,7 +240,7 @@ fn classic(title: &str, lines: &[Numbered], import: &mut Import) -> Result<(), F
     };
     let gbps = number(at, "the throughput", throughput)? * unit_gbps;
     let seconds = number(at, "the elapsed time", seconds)?;
-    let write = whole(at, "the message size", write)?;
+    let write = integer(at, "the message size", write)?;
     stream(at, title, protocol, Some(write), gbps, seconds, import)
 }
 
@@ -244,8 +251,8 @@ fn stream(
     write_bytes: Option<u32>,
     gbps: f64,
     seconds: f64,
-    import: &mut Import,
-) -> Result<(), Fault> {
+    import: &mut ResultBuilder,
+) -> Result<(), ImportFault> {
     if write_bytes.is_some_and(|bytes| !(1..=SIZE_BYTES_MAX).contains(&bytes)) {
         return fault(at, format!("the message size is not in 1 to {SIZE_BYTES_MAX}"));
     }
@@ -259,7 +266,7 @@ fn stream(
         gbps,
         retransmits: None,
     };
-    import.push(Found {
+    import.push(ImportedRun {
         stack: format!("netperf-{}", protocol.unwrap_or("unknown")),
         probe: ProbeKind::Stream,
         case: match write_bytes {
@@ -288,8 +295,8 @@ fn transactions(
     protocol: Option<&str>,
     sizes: (Option<u32>, Option<u32>),
     data: LatencyRound,
-    import: &mut Import,
-) -> Result<(), Fault> {
+    import: &mut ResultBuilder,
+) -> Result<(), ImportFault> {
     let case = match sizes {
         (Some(request_bytes), Some(response_bytes)) => {
             let fits = |bytes: &u32| (1..=SIZE_BYTES_MAX).contains(bytes);
@@ -301,7 +308,7 @@ fn transactions(
         _ => Case::Total,
     };
     let burst = title.split_once("first burst ").map_or("0", |(_, burst)| burst.trim());
-    import.push(Found {
+    import.push(ImportedRun {
         stack: format!("netperf-{}", protocol.unwrap_or("unknown")),
         probe: ProbeKind::Rr,
         case,

@@ -8,11 +8,11 @@ use nm_model::probe::{Case, Pattern, Preset, ProbeKind, Side};
 use nm_model::result::{Flow, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 
-use super::{Fault, Found, Import, fault, number, whole};
+use super::builder::{ImportFault, ImportedRun, ResultBuilder, fault, integer, number};
 
 const ONE_FLOW: Pattern = Pattern { flows: 1, bidirectional: false };
 
-pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
+pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("nuttcp");
     for (at, line) in text.lines().enumerate() {
         let at = at + 1;
@@ -66,7 +66,11 @@ fn sentence_fields(line: &str) -> BTreeMap<&str, &str> {
     fields
 }
 
-fn run(at: usize, fields: &BTreeMap<&str, &str>, import: &mut Import) -> Result<(), Fault> {
+fn run(
+    at: usize,
+    fields: &BTreeMap<&str, &str>,
+    import: &mut ResultBuilder,
+) -> Result<(), ImportFault> {
     let field = |name: &str| match fields.get(name) {
         Some(text) => number(at, name, text),
         None => fault(at, format!("no {name} in nuttcp's line")),
@@ -74,18 +78,18 @@ fn run(at: usize, fields: &BTreeMap<&str, &str>, import: &mut Import) -> Result<
     let (megabytes, seconds) = (field("megabytes")?, field("real_seconds")?);
     let gbps = field("rate_Mbps")? / 1e3;
     let share = |name: &str| fields.contains_key(name).then(|| field(name)).transpose();
-    let retransmits = fields.get("retrans").map(|n| whole(at, "retrans", n)).transpose()?;
+    let retransmits = fields.get("retrans").map(|n| integer(at, "retrans", n)).transpose()?;
     let is_udp = fields.contains_key("drop") || fields.contains_key("data_loss");
     let mut doubts = vec![];
     if let Some(dropped) = fields.get("drop") {
-        let dropped: u64 = whole(at, "drop", dropped)?;
+        let dropped: u64 = integer(at, "drop", dropped)?;
         if dropped > 0 {
             doubts.push(Doubt::new(DoubtKind::Loss, format!("{dropped} packets dropped")));
         }
     }
     let flow = Flow {
         index: 0,
-        // The line does not say which end sent; -r would turn it round.
+        // The line does not say which end sent; with -r it was the server.
         sender: Side::Client,
         bytes: (megabytes * f64::from(1u32 << 20)) as u64,
         seconds,
@@ -97,7 +101,7 @@ fn run(at: usize, fields: &BTreeMap<&str, &str>, import: &mut Import) -> Result<
     if !is_udp {
         import.doubt(DoubtKind::Inferred, "write size 65536 B, nuttcp's default for TCP");
     }
-    import.push(Found {
+    import.push(ImportedRun {
         stack: format!("nuttcp-{protocol}"),
         probe: ProbeKind::Stream,
         case: if is_udp {

@@ -6,11 +6,13 @@ use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{LatencyRound, RoundData, Statistic};
 use nm_model::stack::Comparability;
 
-use super::{Fault, Found, Import, fault, in_order, number, percentile, whole};
+use super::builder::{
+    ImportFault, ImportedRun, ResultBuilder, fault, in_order, integer, number, percentile,
+};
 
 const COLUMNS: [&str; 8] = ["size", "mean", "min", "median", "max", "%ile", "stddev", "iter"];
 
-/// What the header said.
+/// What the header records.
 struct Header {
     statistic: Statistic,
     percentile: f64,
@@ -37,7 +39,7 @@ pub(super) fn header_line(text: &str) -> Option<usize> {
     text.lines().position(is_header).map(|at| at + 1)
 }
 
-pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
+pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("sfnt-pingpong");
     if header_line(text).is_none() {
         return fault(1, format!("no line of columns; expected `# {}`", COLUMNS.join(" ")));
@@ -60,7 +62,12 @@ pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
 }
 
 /// `name: text` or `NAME=text`.
-fn about(at: usize, fact: &str, header: &mut Header, import: &mut Import) -> Result<(), Fault> {
+fn about(
+    at: usize,
+    fact: &str,
+    header: &mut Header,
+    import: &mut ResultBuilder,
+) -> Result<(), ImportFault> {
     let Some(split) = fact.find([':', '=']) else { return Ok(()) };
     let (name, text) = (fact[..split].trim(), fact[split + 1..].trim());
     match name {
@@ -137,7 +144,12 @@ fn command(text: &str, header: &mut Header) {
     }
 }
 
-fn row(at: usize, line: &str, header: &Header, import: &mut Import) -> Result<(), Fault> {
+fn row(
+    at: usize,
+    line: &str,
+    header: &Header,
+    import: &mut ResultBuilder,
+) -> Result<(), ImportFault> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [size, mean, min, median, max, tail, stddev, count] = fields[..] else {
         return fault(
@@ -146,7 +158,7 @@ fn row(at: usize, line: &str, header: &Header, import: &mut Import) -> Result<()
         );
     };
     let ns = |what: &str, text: &str| number(at, what, text);
-    let count: u64 = whole(at, "iter", count)?;
+    let count: u64 = integer(at, "iter", count)?;
     let (min_ns, max_ns) = (ns("min", min)?, ns("max", max)?);
     if min_ns > max_ns {
         return fault(at, format!("min {min} is above max {max}"));
@@ -161,10 +173,10 @@ fn row(at: usize, line: &str, header: &Header, import: &mut Import) -> Result<()
         percentile(50.0, ns("median", median)?, None),
         percentile(header.percentile, ns("%ile", tail)?, Some(count)),
     ];
-    import.push(Found {
+    import.push(ImportedRun {
         stack: header.stack.clone(),
         probe: ProbeKind::Pingpong,
-        case: Case::Message { size_bytes: whole(at, "size", size)? },
+        case: Case::Message { size_bytes: integer(at, "size", size)? },
         statistic: header.statistic,
         comparability: header.comparability.clone(),
         settings: vec![],

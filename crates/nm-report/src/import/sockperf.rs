@@ -2,14 +2,16 @@
 //!
 //! The output names neither the message size nor the mode. Both are taken from a command line above
 //! it, if there is one (`sockperf ping-pong -i … -m 64`, as scripts and terminals leave it); else
-//! the case is the whole run.
+//! the case is the entire run.
 
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::probe::{Case, ProbeKind, RrSize};
 use nm_model::result::{LatencyRound, PercentileValue, RoundData, Statistic};
 use nm_model::stack::Comparability;
 
-use super::{Fault, Found, Import, fault, in_order, number, percentile, whole};
+use super::builder::{
+    ImportFault, ImportedRun, ResultBuilder, fault, in_order, integer, number, percentile,
+};
 
 const US: f64 = 1e3;
 
@@ -29,7 +31,7 @@ struct Run {
     settings: Vec<(&'static str, String)>,
 }
 
-pub(super) fn read(text: &str, import: &mut Import) -> Result<(), Fault> {
+pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("sockperf");
     let mut run = Run::default();
     for (at, line) in text.lines().enumerate() {
@@ -60,7 +62,7 @@ fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     Some(&rest[..end])
 }
 
-fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), Fault> {
+fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), ImportFault> {
     let us = |text: &str| number(at, "a latency", text);
     if let Some(message) = line.strip_prefix("ERROR: ") {
         return fault(at, format!("sockperf says: {}", message.trim()));
@@ -71,7 +73,7 @@ fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), Fault> {
         run.mean_us = mean.map(us).transpose()?;
         run.stddev_us = after(line, "std-dev=").map(us).transpose()?;
     } else if let Some(dropped) = after(line, "# dropped messages = ") {
-        run.lost = whole(at, "the count of dropped messages", dropped)?;
+        run.lost = integer(at, "the count of dropped messages", dropped)?;
         for (name, key) in [
             ("duplicated_messages", "# duplicated messages = "),
             ("out_of_order_messages", "# out-of-order messages = "),
@@ -79,7 +81,7 @@ fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), Fault> {
             run.settings.push((name, after(line, key).unwrap_or_default().to_string()));
         }
     } else if let Some(count) = after(line, "Total ").filter(|_| line.contains("observations")) {
-        run.count = Some(whole(at, "the count of observations", count)?);
+        run.count = Some(integer(at, "the count of observations", count)?);
     } else if let Some(rest) = line.strip_prefix("---> ") {
         let Some((name, value)) = rest.split_once('=') else {
             return fault(at, "a percentile without `=`");
@@ -100,8 +102,8 @@ fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), Fault> {
     } else if line.starts_with("Summary: Message Rate") {
         return fault(
             at,
-            "sockperf throughput counts what was sent, not what arrived; read are ping-pong and \
-             under-load",
+            "sockperf throughput counts what was sent, not what arrived; supported are \
+             ping-pong and under-load",
         );
     } else if let Some(rest) = line.strip_prefix("[Valid Duration] ") {
         run.settings.push(("measured", rest.to_string()));
@@ -123,8 +125,8 @@ fn option<'a>(command: &'a str, short: &str, long: &str) -> Option<&'a str> {
     None
 }
 
-/// Ends a run: without figures it leaves nothing.
-fn flush(run: Run, import: &mut Import) -> Result<(), Fault> {
+/// Ends a run; one without figures is dropped.
+fn flush(run: Run, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     let (Some(statistic), Some(mean_us)) = (run.statistic, run.mean_us) else { return Ok(()) };
     let command = run.command.unwrap_or_default();
     let size: Option<u32> = option(&command, "-m", "--msg-size").and_then(|size| size.parse().ok());
@@ -166,7 +168,7 @@ fn flush(run: Run, import: &mut Import) -> Result<(), Fault> {
     }
     let ns = |us: Option<f64>| us.map(|us| us * US);
     let protocol = run.protocol.unwrap_or("unknown");
-    import.push(Found {
+    import.push(ImportedRun {
         stack: format!("sockperf-{protocol}"),
         probe,
         case,

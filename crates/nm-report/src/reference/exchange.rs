@@ -5,13 +5,14 @@ use nm_model::result::{LatencyRound, RunResult, SeriesKey, Statistic};
 use nm_model::stack::Comparability;
 use nm_model::{SettingKind, SettingValue};
 
+use super::error::ReferenceError;
+use super::series::{latency, series, to_ns};
 use super::table::{Line, Table};
-use super::{latency, series, to_ns};
 
 /// Mean size of a message; they ran from 200 B to 80 kB.
 const MESSAGE_BYTES: u32 = 800;
 
-fn key(line: Line, result: &RunResult) -> Result<SeriesKey, String> {
+fn key(line: Line, result: &RunResult) -> Result<SeriesKey, ReferenceError> {
     Ok(SeriesKey {
         environment: result.name.clone(),
         stack: line.text("layout")?.to_string(),
@@ -36,12 +37,12 @@ fn comparability(result: &RunResult) -> Comparability {
 
 const MESSAGE_TEXT: &str = "200 B to 80 kB, mean 800 B";
 
-fn nodes(line: Line) -> Result<(SettingKind, SettingValue), String> {
-    Ok((SettingKind::Nodes, SettingValue::Number(line.whole("nodes")?)))
+fn nodes(line: Line) -> Result<(SettingKind, SettingValue), ReferenceError> {
+    Ok((SettingKind::Nodes, SettingValue::Number(line.integer("nodes")?)))
 }
 
 /// Mean, p90, ES 10 % and p99 by layout and rate.
-pub(super) fn fill_latency(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_latency(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     for line in table.lines() {
         let ns = |column: &str| line.number(column).map(|ms| to_ns(ms, 1e6));
         let data = latency(
@@ -61,7 +62,7 @@ pub(super) fn fill_latency(table: &Table, result: &mut RunResult) -> Result<(), 
 }
 
 /// The rates that were carried become series; those that were not had no figure and become notes.
-pub(super) fn fill_scaling(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_scaling(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     for line in table.lines() {
         let outcome = line.text("result")?;
         let name = format!("{} at {}/s", line.text("layout")?, line.text("txns_per_s")?);

@@ -5,13 +5,14 @@ use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{LatencyRound, RunResult, SeriesKey, Statistic};
 use nm_model::stack::Comparability;
 
+use super::error::ReferenceError;
+use super::series::{latency, series};
 use super::table::Table;
-use super::{latency, series};
 
 /// All of them ran TCP under Onload's latency profile, which spins.
 const STACK: &str = "onload+tcp-spin";
 
-pub(super) fn fill(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     let note = |name: &str| result.notes.get(name).cloned();
     let firmware = note("firmware").filter(|text| text != "not stated");
     let comparability = Comparability {
@@ -19,7 +20,7 @@ pub(super) fn fill(table: &Table, result: &mut RunResult) -> Result<(), String> 
         mode: Some("spin".to_string()),
         bypass: Some("onload".to_string()),
         link: note("link_gbps").map(|gbps| format!("{gbps} Gb/s")),
-        // What stands behind the comma is how functions were split, not another firmware.
+        // The part behind the comma is how functions were split, not another firmware.
         firmware: firmware
             .as_deref()
             .map(|text| text.split(',').next().unwrap_or(text).to_string()),
@@ -36,13 +37,13 @@ pub(super) fn fill(table: &Table, result: &mut RunResult) -> Result<(), String> 
             environment: result.name.clone(),
             stack: STACK.to_string(),
             probe: ProbeKind::Pingpong,
-            case: Case::Message { size_bytes: line.whole("size")? },
+            case: Case::Message { size_bytes: line.integer("size")? },
             statistic: Statistic::HalfRoundTrip,
         };
         let data = latency(
             &[(50.0, line.number("median")?), (99.0, line.number("p99")?)],
             LatencyRound {
-                count: Some(line.whole("iter")?),
+                count: Some(line.integer("iter")?),
                 mean_ns: Some(line.number("mean")?),
                 min_ns: Some(line.number("min")?),
                 max_ns: Some(line.number("max")?),

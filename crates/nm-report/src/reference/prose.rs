@@ -7,11 +7,12 @@ use nm_model::probe::{Case, ProbeKind, RrSize};
 use nm_model::result::{LatencyRound, RunResult, SeriesKey, Statistic};
 use nm_model::stack::Comparability;
 
+use super::error::ReferenceError;
+use super::series::{latency, series, to_ns, total};
 use super::table::Table;
-use super::{latency, series, to_ns, total};
 
 /// The compute table: seconds of work, for which there is no statistic yet.
-pub(super) fn fill_compute(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_compute(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     for line in table.lines() {
         for column in ["user_mean_s", "real_max_s"] {
             line.number(column)?;
@@ -65,7 +66,7 @@ const POINTS: &[Point] = &[
 ];
 
 /// The figures in sentences: id, study, value, unit, meaning.
-pub(super) fn fill_figures(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_figures(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     result.doubts.push(Doubt::new(
         DoubtKind::Inferred,
         "latencies are taken as means; the sentences do not say which figure they are",
@@ -86,7 +87,12 @@ pub(super) fn fill_figures(table: &Table, result: &mut RunResult) -> Result<(), 
                 latency(&[], LatencyRound { mean_ns, rate_per_s, ..Default::default() })
             }
             "Gb/s" => total(value),
-            _ => return Err(format!("{id}: unit `{unit}`")),
+            _ => {
+                return Err(ReferenceError::UnknownUnit {
+                    id: id.to_string(),
+                    unit: unit.to_string(),
+                });
+            }
         };
         let key = SeriesKey {
             environment: study.to_string(),

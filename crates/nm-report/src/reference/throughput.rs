@@ -6,10 +6,11 @@ use nm_model::result::{Flow, RoundData, RunResult, SeriesKey, Statistic, Through
 use nm_model::stack::Comparability;
 use nm_model::{SettingKind, SettingValue};
 
+use super::error::ReferenceError;
+use super::series::{series, total};
 use super::table::{Line, Table};
-use super::{series, total};
 
-/// No study names its write size; the tool's default is taken, and said to be inferred.
+/// No study names its write size; the tool's default is assumed, and marked as inferred.
 fn inferred_write_size(result: &mut RunResult) {
     result.doubts.push(Doubt::new(
         DoubtKind::Inferred,
@@ -40,12 +41,12 @@ fn comparability(result: &RunResult, bypass: &str, preset: Preset, layer: &str) 
 }
 
 /// Total by tool and pattern, each with the range that the study expected.
-pub(super) fn fill_patterns(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_patterns(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     inferred_write_size(result);
     for line in table.lines() {
         let tool = line.text("tool")?;
         let preset = if tool == "nuttcp" { Preset::Nuttcp } else { Preset::Netperf };
-        let pattern = line.whole("pattern")?;
+        let pattern = line.integer("pattern")?;
         let bypass = "sfc_front acceleration";
         let comparability = comparability(result, bypass, preset, "guests on two hosts");
         let settings = settings(
@@ -60,7 +61,7 @@ pub(super) fn fill_patterns(table: &Table, result: &mut RunResult) -> Result<(),
 }
 
 /// Total by number of guests on one host; `N-to-N` there is our `N-uni-N`.
-pub(super) fn fill_intrahost(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_intrahost(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     inferred_write_size(result);
     for line in table.lines() {
         let published = line.text("pattern")?;
@@ -69,7 +70,9 @@ pub(super) fn fill_intrahost(table: &Table, result: &mut RunResult) -> Result<()
             None => ("nuttcp-loopback", "1", "loopback inside one guest"),
         };
         let pattern = Pattern {
-            flows: flows.parse().map_err(|_| format!("pattern `{published}`"))?,
+            flows: flows
+                .parse()
+                .map_err(|_| ReferenceError::UnknownPattern(published.to_string()))?,
             bidirectional: false,
         };
         let mut comparability = comparability(result, "none", Preset::Nuttcp, layer);
@@ -84,7 +87,7 @@ pub(super) fn fill_intrahost(table: &Table, result: &mut RunResult) -> Result<()
 
 /// Four pairs each way: one pattern of eight flows for each mode, flows one by one. Bytes and
 /// seconds of a flow are not published and stay zero.
-pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<(), String> {
+pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
     inferred_write_size(result);
     let pattern = Pattern { flows: 8, bidirectional: true };
     for (mode, bypass) in [("non-accelerated", "none"), ("accelerated", "sfc_front acceleration")] {
@@ -94,15 +97,15 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
             if line.text("mode")? != mode {
                 continue;
             }
-            let pair: u32 = line.whole("pair")?;
+            let pair: u32 = line.integer("pair")?;
             let direction = line.text("direction")?;
             let sender = match direction {
                 "A->B" => Side::Client,
                 "B->A" => Side::Server,
-                _ => return Err(format!("direction `{direction}`")),
+                _ => return Err(ReferenceError::UnknownDirection(direction.to_string())),
             };
             let offset = u32::from(sender == Side::Server);
-            let index = pair.checked_sub(1).ok_or("pair 0")? * 2 + offset;
+            let index = pair.checked_sub(1).ok_or(ReferenceError::PairZero)? * 2 + offset;
             let gbps = line.number("mbps")? / 1e3;
             flows.push(Flow { index, sender, bytes: 0, seconds: 0.0, gbps, retransmits: None });
             let direction_total = (direction, line.number("direction_total_mbps")?);
@@ -132,7 +135,10 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
 }
 
 /// Some columns of a line as settings; empty cells are left out.
-fn settings(line: Line, columns: &[&str]) -> Result<Vec<(SettingKind, SettingValue)>, String> {
+fn settings(
+    line: Line,
+    columns: &[&str],
+) -> Result<Vec<(SettingKind, SettingValue)>, ReferenceError> {
     let mut settings = vec![];
     for column in columns {
         let text = line.text(column)?;

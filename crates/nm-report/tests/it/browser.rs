@@ -16,7 +16,7 @@ use crate::fixture::{self, LARGE, SMALL};
 const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// Longest wait for any answer of the browser.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
 struct Browser {
@@ -37,7 +37,7 @@ impl Browser {
         );
         let profile =
             std::env::temp_dir().join(format!("nm-browser-{}-{name}", std::process::id()));
-        // The browser speaks on descriptors 3 and 4; the shell lays our pipes there.
+        // The browser uses descriptors 3 and 4; the shell puts our pipes there.
         let mut child = Command::new("sh")
             .arg("-c")
             .arg("exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null")
@@ -68,19 +68,19 @@ impl Browser {
         });
         let (session, next_id, events) = (String::new(), 0, vec![]);
         let mut browser = Browser { child, requests, answers, session, next_id, events, profile };
-        let target = browser.ask("Target.createTarget", json!({"url": "about:blank"}));
+        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
         let id = &target["targetId"];
         let attached =
-            browser.ask("Target.attachToTarget", json!({"targetId": id, "flatten": true}));
+            browser.call("Target.attachToTarget", json!({"targetId": id, "flatten": true}));
         browser.session = attached["sessionId"].as_str().unwrap().to_string();
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            browser.ask(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), json!({}));
         }
         browser
     }
 
     /// Sends a command and waits for its answer; events are kept.
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    fn call(&mut self, method: &str, params: Value) -> Value {
         self.next_id += 1;
         let id = self.next_id;
         let mut request = json!({"id": id, "method": method, "params": params});
@@ -91,7 +91,7 @@ impl Browser {
         loop {
             let message = self
                 .answers
-                .recv_timeout(PATIENCE)
+                .recv_timeout(ANSWER_TIMEOUT)
                 .unwrap_or_else(|error| panic!("no answer to {method}: {error}"));
             if message["id"] == id {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
@@ -104,9 +104,9 @@ impl Browser {
     /// Opens a file and waits until it is loaded.
     fn open(&mut self, file: &Path) {
         self.events.clear();
-        self.ask("Page.navigate", json!({"url": format!("file://{}", file.display())}));
+        self.call("Page.navigate", json!({"url": format!("file://{}", file.display())}));
         while !self.events.iter().any(|e| e["method"] == "Page.loadEventFired") {
-            let event = self.answers.recv_timeout(PATIENCE).expect("the page loads");
+            let event = self.answers.recv_timeout(ANSWER_TIMEOUT).expect("the page loads");
             self.events.push(event);
         }
     }
@@ -114,30 +114,30 @@ impl Browser {
     /// The value of an expression in the page.
     fn value(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true});
-        let answer = self.ask("Runtime.evaluate", params);
+        let answer = self.call("Runtime.evaluate", params);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
         answer["result"]["value"].clone()
     }
 
     fn width(&mut self, width: u32) {
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
-        self.ask("Emulation.setDeviceMetricsOverride", size);
+        self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
     fn media(&mut self, media: &str, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
-        self.ask("Emulation.setEmulatedMedia", json!({"media": media, "features": features}));
+        self.call("Emulation.setEmulatedMedia", json!({"media": media, "features": features}));
     }
 
     fn tab(&mut self) {
         for kind in ["keyDown", "keyUp"] {
             let key =
                 json!({"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9});
-            self.ask("Input.dispatchKeyEvent", key);
+            self.call("Input.dispatchKeyEvent", key);
         }
     }
 
-    /// Keeps pictures of the whole page, screen by screen, where they are wanted.
+    /// Keeps pictures of the entire page, screen by screen, where they are wanted.
     fn picture(&mut self, name: &str) {
         const HEIGHT: u64 = 1500;
         let Some(folder) = std::env::var_os("SCREENSHOTS") else { return };
@@ -155,7 +155,7 @@ impl Browser {
     }
 
     fn keep(&mut self, method: &str, params: Value, file: &Path) {
-        let answer = self.ask(method, params);
+        let answer = self.call(method, params);
         let data = answer["data"].as_str().unwrap();
         let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -196,19 +196,19 @@ impl Drop for Page {
     }
 }
 
-/// Fails if the page said anything to the console or asked for anything but itself.
-fn check_silence(browser: &Browser, file: &Path) {
+/// Fails if the page wrote to the console or requested anything but itself.
+fn check_no_messages(browser: &Browser, file: &Path) {
     fn of<'b>(browser: &'b Browser, method: &str) -> impl Iterator<Item = &'b Value> {
         browser.events.iter().filter(move |e| e["method"] == method)
     }
     for method in ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"] {
-        let said: Vec<&Value> = of(browser, method).collect();
-        assert!(said.is_empty(), "{method}: {said:?}");
+        let messages: Vec<&Value> = of(browser, method).collect();
+        assert!(messages.is_empty(), "{method}: {messages:?}");
     }
-    let asked: Vec<&str> = of(browser, "Network.requestWillBeSent")
+    let requested: Vec<&str> = of(browser, "Network.requestWillBeSent")
         .filter_map(|e| e["params"]["request"]["url"].as_str())
         .collect();
-    assert_eq!(asked, [format!("file://{}", file.display())]);
+    assert_eq!(requested, [format!("file://{}", file.display())]);
 }
 
 /// Charts that are missing, hidden or empty.
@@ -226,7 +226,7 @@ const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')].f
 const SIDEWAYS: &str =
     "document.documentElement.scrollWidth - document.documentElement.clientWidth";
 
-/// Pairs of labels of one chart that lie over each other.
+/// Pairs of labels of one chart that overlap.
 const OVERLAPS: &str = "JSON.stringify([...document.querySelectorAll('svg')].flatMap(svg => {
     const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent);
     const boxes = texts.map(t => t.getBoundingClientRect());
@@ -247,12 +247,12 @@ const OVERLAPS: &str = "JSON.stringify([...document.querySelectorAll('svg')].fla
 }))";
 
 #[test]
-fn the_report_shows_every_chart_and_asks_for_nothing() {
+fn the_report_shows_every_chart_and_requests_nothing() {
     let page = Page::write("charts", SMALL);
     let mut browser = Browser::start("charts");
     browser.width(1200);
     browser.open(&page.0);
-    check_silence(&browser, &page.0);
+    check_no_messages(&browser, &page.0);
     let charts = browser.value("document.querySelectorAll('figure svg').length").as_u64().unwrap();
     assert!(charts >= 8, "{charts} charts");
     assert_eq!(browser.value(BAD_CHARTS), "[]");
@@ -298,7 +298,7 @@ fn every_table_is_reached_by_keyboard() {
     browser.width(1200);
     browser.open(&page.0);
     const REACHABLE: &str = "'a[href], summary, [tabindex=\"0\"]'";
-    // What is inside a closed <details> is not on the way; opening it is tried below.
+    // What is inside a closed <details> takes no focus; opening it is tested below.
     let wanted = browser.value(&format!(
         "window.seen = new Set(); [...document.querySelectorAll({REACHABLE})]
             .filter(e => e.tagName == 'SUMMARY' || e.checkVisibility()).length"
@@ -318,7 +318,7 @@ fn every_table_is_reached_by_keyboard() {
             .map(e => e.tagName + ' ' + e.textContent.slice(0, 40)))"
     ));
     assert_eq!(missed, "[]");
-    // Every table stands in a region that takes the focus, and has a caption and headings.
+    // Every table is in a region that takes the focus, and has a caption and headings.
     assert_eq!(
         browser.value(
             "[...document.querySelectorAll('table')].every(t =>
@@ -336,7 +336,7 @@ fn every_table_is_reached_by_keyboard() {
             "type": kind, "key": "Enter", "code": "Enter", "text": "\r",
             "windowsVirtualKeyCode": 13,
         });
-        browser.ask("Input.dispatchKeyEvent", key);
+        browser.call("Input.dispatchKeyEvent", key);
     }
     assert_eq!(browser.value("document.querySelector('figure details').open"), true);
     browser.tab();
@@ -347,10 +347,10 @@ fn every_table_is_reached_by_keyboard() {
 fn the_report_works_without_scripts_in_dark_on_paper_and_when_narrow() {
     let page = Page::write("media", SMALL);
     let mut browser = Browser::start("media");
-    browser.ask("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     browser.width(1200);
     browser.open(&page.0);
-    check_silence(&browser, &page.0);
+    check_no_messages(&browser, &page.0);
     assert_eq!(browser.value(BAD_CHARTS), "[]");
 
     const COLOURS: &str = "(style => [style.backgroundColor, style.color].join())
@@ -387,12 +387,12 @@ fn the_report_works_without_scripts_in_dark_on_paper_and_when_narrow() {
 }
 
 #[test]
-fn a_large_report_is_as_good() {
+fn a_large_report_has_the_same_quality() {
     let page = Page::write("large", LARGE);
     let mut browser = Browser::start("large");
     browser.width(1200);
     browser.open(&page.0);
-    check_silence(&browser, &page.0);
+    check_no_messages(&browser, &page.0);
     assert_eq!(browser.value(BAD_CHARTS), "[]");
     assert_eq!(browser.value(OVERLAPS), "[]");
     browser.picture("large");
@@ -401,7 +401,7 @@ fn a_large_report_is_as_good() {
 }
 
 #[test]
-fn hostile_texts_run_nothing_in_a_browser() {
+fn hostile_texts_execute_nothing_in_a_browser() {
     let attack = "</script><img src=x onerror=console.error(1)><svg onload=console.error(2)>\"'";
     let file = std::env::temp_dir().join(format!("nm-page-{}-hostile.html", std::process::id()));
     let page = Page(file);
@@ -409,7 +409,7 @@ fn hostile_texts_run_nothing_in_a_browser() {
     let mut browser = Browser::start("hostile");
     browser.width(400);
     browser.open(&page.0);
-    check_silence(&browser, &page.0);
+    check_no_messages(&browser, &page.0);
     assert_eq!(browser.value("document.querySelectorAll('img, [onload], [onerror]').length"), 0);
     assert_eq!(browser.value(SIDEWAYS), 0);
 }

@@ -408,7 +408,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             target: "median_ns < 6000 at size<=1024".into(),
             require: "median_ns < 6000 at size<=1024".parse().ok(),
             outcome: Outcome::Pass,
-            reason: "4 of 4 series are below 6 µs with their whole interval".into(),
+            reason: "4 of 4 series are below 6 µs with their entire interval".into(),
             evidence: vec![
                 evidence("tcp-spin pingpong 64 B", Outcome::Pass, Some(3022.0), "below the limit"),
                 evidence(
@@ -428,7 +428,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
                 "tcp-blocking stream 1-uni-1, 131072 B writes",
                 Outcome::Fail,
                 Some(9.1),
-                "the whole interval lies below the limit",
+                "the entire interval is below the limit",
             )],
         },
         Verdict {
@@ -476,7 +476,7 @@ fn comparison() -> Comparison {
     }
 }
 
-/// The made-up result with texts that try to break out of every face.
+/// The made-up result with texts that try to escape from every format.
 pub fn hostile(text: &str) -> RunResult {
     let mut run = result(Size {
         environments: &["loopback"],

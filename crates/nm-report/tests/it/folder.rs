@@ -1,5 +1,5 @@
-//! The result folder: what is written reads back, faces are rebuilt byte for byte, and faults end
-//! in one sentence.
+//! The result folder: what is written reads back, reports are rebuilt byte for byte, and errors are
+//! one sentence.
 
 use std::fs;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn a_run_is_saved_and_rebuilt_byte_for_byte() {
 }
 
 #[test]
-fn a_folder_with_a_result_is_not_taken_again() {
+fn a_folder_with_a_result_is_not_reused() {
     let scratch = Scratch::new("taken");
     let run = fixture::result(SMALL);
     ResultFolder::at(&scratch.0).unwrap().save(&run, &[]).unwrap();
@@ -81,13 +81,13 @@ fn a_folder_with_a_result_is_not_taken_again() {
 }
 
 #[test]
-fn each_damage_gets_its_sentence() {
+fn each_kind_of_damage_has_its_own_message() {
     let scratch = Scratch::new("damage");
     let run = fixture::result(SMALL);
     let folder = ResultFolder::at(&scratch.0).unwrap();
     folder.save(&run, &[]).unwrap();
     let file = scratch.0.join("result.json");
-    let whole = fs::read_to_string(&file).unwrap();
+    let intact = fs::read_to_string(&file).unwrap();
     let sentence = |text: &str| {
         fs::write(&file, text).unwrap();
         let failure = folder::load(&scratch.0).unwrap_err();
@@ -95,11 +95,11 @@ fn each_damage_gets_its_sentence() {
         failure.to_string().replace(&file.display().to_string(), "FILE")
     };
     assert_eq!(
-        sentence(&whole.replacen("\"schema\": 2", "\"schema\": 9", 1)),
+        sentence(&intact.replacen("\"schema\": 2", "\"schema\": 9", 1)),
         "FILE has format version 9, this nearmetal reads versions up to 2; use a newer nearmetal"
     );
-    let lines = whole.lines().count();
-    let half = &whole[..whole.len() / 2];
+    let lines = intact.lines().count();
+    let half = &intact[..intact.len() / 2];
     assert_eq!(
         sentence(half),
         format!(
@@ -108,7 +108,7 @@ fn each_damage_gets_its_sentence() {
         )
     );
     assert!(lines > 100);
-    let damaged = whole.replacen("\"half-round-trip\"", "\"half-way\"", 1);
+    let damaged = intact.replacen("\"half-round-trip\"", "\"half-way\"", 1);
     let line = damaged.lines().position(|l| l.contains("half-way")).unwrap() + 1;
     let text = sentence(&damaged);
     assert!(
@@ -123,7 +123,7 @@ fn each_damage_gets_its_sentence() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_to_is_named_before_anything_is_measured() {
+fn an_unwritable_folder_is_reported_before_anything_is_measured() {
     let scratch = Scratch::new("unwritable");
     let file = scratch.0.join("file");
     fs::write(&file, "").unwrap();
@@ -141,9 +141,9 @@ fn a_place_that_cannot_be_written_to_is_named_before_anything_is_measured() {
 const CHILD: &str = "NM_REPORT_TEST_FULL_DISK";
 
 #[test]
-fn a_full_disk_ends_in_a_sentence_and_keeps_the_last_save() {
-    if let Some(place) = std::env::var_os(CHILD) {
-        let folder = ResultFolder::create(place.as_ref(), "second").unwrap();
+fn a_full_disk_is_an_error_that_keeps_the_last_save() {
+    if let Some(parent) = std::env::var_os(CHILD) {
+        let folder = ResultFolder::create(parent.as_ref(), "second").unwrap();
         let mut first = fixture::reference();
         first.series.truncate(1);
         folder.save(&first, &[]).unwrap();
@@ -152,7 +152,7 @@ fn a_full_disk_ends_in_a_sentence_and_keeps_the_last_save() {
         assert!(failure.message.contains("second/result.json: File too large"), "{failure}");
         assert_eq!(
             failure.hint.as_deref(),
-            Some("make room there, or choose another place with --out")
+            Some("make room there, or choose another folder with --out")
         );
         assert_eq!(folder::load(folder.path()).unwrap(), first);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -165,7 +165,7 @@ fn a_full_disk_ends_in_a_sentence_and_keeps_the_last_save() {
         // by POSIX and 64 KiB in some shells.
         .arg("trap '' XFSZ; ulimit -f 64; exec \"$0\" --exact \"$1\"")
         .arg(std::env::current_exe().unwrap())
-        .arg("folder::a_full_disk_ends_in_a_sentence_and_keeps_the_last_save")
+        .arg("folder::a_full_disk_is_an_error_that_keeps_the_last_save")
         .env(CHILD, &scratch.0)
         .output()
         .unwrap();

@@ -1,4 +1,4 @@
-//! Other tools' output: what is read of it, and what is refused in which words.
+//! Other tools' output: what is imported, and what is refused with which message.
 //!
 //! The samples in `tests/data/import` are real output over the loopback interface of a busy two-CPU
 //! machine: sockperf 3.7, nuttcp 6.1.2 and iperf3 3.12 of Debian 12, netperf 2.7.0 of Debian 12
@@ -72,7 +72,8 @@ fn flows(series: &Series) -> &ThroughputRound {
     }
 }
 
-/// Whether the throughput of the first round is `gbps`, but for the dust of binary fractions.
+/// Whether the throughput of the first round is `gbps`, apart from rounding errors of binary
+/// fractions.
 #[track_caller]
 fn carries(series: &Series, gbps: f64) {
     let found = value(series, Metric::Throughput).unwrap();
@@ -123,9 +124,9 @@ fn sfnt_rows_and_header_are_read() {
 
 #[test]
 fn sfnt_statistic_and_percentile_come_from_the_header() {
-    let whole = text("sfnt-pingpong.txt");
+    let output = text("sfnt-pingpong.txt");
     let full =
-        read(&whole.replace("# percentile=99\n", "# percentile=99.9\n# reporting: RTT\n"), "x");
+        read(&output.replace("# percentile=99\n", "# percentile=99.9\n# reporting: RTT\n"), "x");
     let full = full.unwrap();
     assert_eq!(full.series[0].key.statistic, Statistic::RoundTrip);
     assert_eq!(value(&full.series[0], Metric::Percentile(99.9)), Some(2166.0));
@@ -150,7 +151,7 @@ fn runs_one_after_the_other_become_rounds() {
 }
 
 #[test]
-fn sockperf_is_read_half_or_full_as_it_says() {
+fn sockperf_statistic_follows_its_output() {
     let half = only("sockperf-ping-pong-tcp.txt");
     assert_eq!(half.key.statistic, Statistic::HalfRoundTrip);
     assert_eq!(half.key.probe, ProbeKind::Pingpong);
@@ -180,15 +181,15 @@ fn sockperfs_size_and_mode_come_from_its_command_line() {
     );
     assert!(bare.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Inferred));
     let command = "$ sockperf under-load -i 127.0.0.1 --mps 1000 --reply-every 1 -m 64 -t 1\n";
-    let told = read(&format!("{command}{output}"), "x").unwrap();
-    let key = &told.series[0].key;
+    let with_command = read(&format!("{command}{output}"), "x").unwrap();
+    let key = &with_command.series[0].key;
     assert_eq!(key.probe, ProbeKind::Rr);
     assert_eq!(key.case.size_bytes(), Some(64));
     assert!(matches!(key.case, Case::Request { rate_per_s: Some(1000.0), .. }));
 }
 
 #[test]
-fn newer_sockperf_has_more_on_one_line() {
+fn newer_sockperf_output_is_read() {
     let newer = text("sockperf-ping-pong-tcp.txt").replace(
         "(std-dev=10.677)",
         "(std-dev=10.677, mean-ad=2.1, median-ad=1.2, siqr=0.8, cv=0.3, std-error=0.1, \
@@ -266,7 +267,7 @@ fn netperf_tables_and_lists_are_read() {
 }
 
 #[test]
-fn what_is_refused_is_said_in_one_sentence() {
+fn refused_output_has_a_message_of_one_sentence() {
     let of = |name: &str| read(&text(name), name).unwrap_err().to_string();
     assert_eq!(
         of("iperf3-refused.json"),
@@ -288,7 +289,7 @@ fn what_is_refused_is_said_in_one_sentence() {
     );
     assert_eq!(
         error("hello").to_string(),
-        "x.txt:1: not the output of a tool that is known; read are sfnt-pingpong, \
+        "x.txt:1: not the output of a known tool; supported are sfnt-pingpong, \
          sockperf, netperf, nuttcp and iperf3 -J"
     );
     assert!(error("  \n").to_string().starts_with("x.txt: the text is empty"));
@@ -296,7 +297,7 @@ fn what_is_refused_is_said_in_one_sentence() {
 }
 
 #[test]
-fn absurd_numbers_are_refused_with_their_line() {
+fn invalid_numbers_are_refused_with_their_line() {
     let header = "#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n";
     for bad in ["1e400", "-5", "nan", "inf", "1e16", "x"] {
         let error = error(&format!("{header}\t64\t{bad}\t1466\t1492\t17158\t1603\t41\t1000\n"));
@@ -318,7 +319,7 @@ fn absurd_numbers_are_refused_with_their_line() {
 }
 
 #[test]
-fn a_path_is_no_place() {
+fn the_environment_is_the_last_part_of_a_path() {
     let result = read(&text("nuttcp.txt"), "some/where/nuttcp.txt").unwrap();
     assert_eq!(result.series[0].key.path(), "nuttcp.txt/nuttcp-tcp");
 }
@@ -357,8 +358,8 @@ proptest! {
         which in 0..FIXTURES.len(), at in 0.0..1.0f64, cut in 0usize..30,
         insert in "[-0-9.e:={}\"a-z \t\n]{0,6}",
     ) {
-        let whole = text(FIXTURES[which]);
-        let characters: Vec<char> = whole.chars().collect();
+        let output = text(FIXTURES[which]);
+        let characters: Vec<char> = output.chars().collect();
         let start = (characters.len() as f64 * at) as usize;
         let end = (start + cut).min(characters.len());
         let damaged: String = characters[..start]

@@ -1,8 +1,7 @@
-//! Tests of the faces: golden files, formats, hostile texts, the folder, and the report in a real
+//! Tests of the reports: golden files, formats, hostile texts, the folder, and the report in a real
 //! browser.
 
 mod browser;
-mod faces;
 mod fixture;
 mod folder;
 mod formats;
@@ -10,4 +9,5 @@ mod golden;
 mod import;
 mod published;
 mod reference;
+mod reports;
 mod v1;

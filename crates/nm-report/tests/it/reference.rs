@@ -36,9 +36,9 @@ fn figures(series: &Series) -> Vec<f64> {
     found
 }
 
-/// Whether `text`, a field of a table, stands in the result: as a number of a series, or as a word
+/// Whether `text`, a field of a table, is in the result: as a number of a series, or as a word
 /// of a setting, a key or a note.
-fn holds(result: &RunResult, text: &str) -> bool {
+fn contains_field(result: &RunResult, text: &str) -> bool {
     let is_word = |hay: &str| hay.split([' ', ',']).any(|word| word == text) || hay.contains(text);
     let in_series = |series: &Series| {
         let number = text.parse::<f64>().ok();
@@ -97,21 +97,21 @@ fn every_table_is_loaded_and_every_figure_is_found_in_it() {
         for line in &fields(&csv(name))[1..] {
             for field in line.iter().filter(|field| !field.is_empty()) {
                 let known = match field.as_str() {
-                    // Words that the loaded form says in its own way.
+                    // Words that the loaded form writes differently.
                     "A->B" | "B->A" | "nuttcp" | "netperf TCP_STREAM" | "loopback" => true,
-                    other => holds(&result, other),
+                    other => contains_field(&result, other),
                 };
                 assert!(known, "{name}: {field} of {line:?}");
                 checked += 1;
             }
         }
     }
-    // Six ping-pong tables of 17 x 8, and the others as they stand.
+    // Six ping-pong tables of 17 x 8, and the other tables.
     assert!(checked > 6 * 17 * 8 + 250, "{checked}");
 }
 
 #[test]
-fn each_ping_pong_figure_stands_in_its_own_place() {
+fn each_ping_pong_figure_is_the_right_metric() {
     for listed in list().filter(|listed| listed.study == "deftech-2019") {
         let result = load(listed.name).unwrap();
         let lines = fields(&csv(listed.name));
@@ -143,7 +143,7 @@ fn each_ping_pong_figure_stands_in_its_own_place() {
 }
 
 #[test]
-fn what_is_inferred_is_doubted_and_what_is_known_is_compared() {
+fn inferred_facts_are_doubts_and_known_facts_are_compared() {
     let run = load("deftech-e5-vm-pf").unwrap();
     assert!(run.doubts.iter().any(|doubt| doubt.detail.starts_with("firmware")));
     let key = &run.series[0].comparability;
@@ -261,7 +261,7 @@ fn flows_one_by_one_add_up_to_the_published_totals() {
 }
 
 #[test]
-fn a_slip_in_the_name_gets_the_nearest() {
+fn an_unknown_name_suggests_the_nearest() {
     let error = load("deftech-e5-vm-pv").unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -43,8 +43,8 @@ fn old_files_compare_and_report() {
         let run = load(name);
         let comparison = compare(&run, &run, &CompareOptions::default());
         assert!(comparison.differences.is_empty() && !comparison.rows.is_empty(), "{name}");
-        let faces = folder::faces(&run, &[]);
-        let report = &faces.iter().find(|(file, _)| file == folder::REPORT).unwrap().1;
+        let files = folder::report_files(&run, &[]);
+        let report = &files.iter().find(|(file, _)| file == folder::REPORT).unwrap().1;
         assert!(report.contains(name), "{name}");
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use nm_lab::accelerator::LIBRARY;
 use nm_lab::ledger::{Connection, Ledger};
-use nm_report::terminal::clean;
+use nm_report::style::clean;
 use nm_sys::hostfiles::HostFiles;
 use serde::Serialize;
 

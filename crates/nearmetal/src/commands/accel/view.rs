@@ -2,8 +2,8 @@
 //! report.
 
 use nm_lab::ledger::{Connection, DataPath};
-use nm_report::table::{Table, Tone};
-use nm_report::terminal::{Style, clean};
+use nm_report::style::{Style, Tone, clean};
+use nm_report::table::Table;
 use nm_report::units;
 use nm_ring::ledger::DirectionCounts;
 use serde::Serialize;

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus};
 use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
-use nm_report::table::Tone;
+use nm_report::style::Tone;
 
 use crate::cli::exchange::{AssignArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;

@@ -11,7 +11,8 @@ use nm_exchange_lab::run;
 use nm_exchange_lab::torture::{self, Trial, TrialFilter};
 use nm_exchange_lab::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
-use nm_report::table::{Table, Tone};
+use nm_report::style::Tone;
+use nm_report::table::Table;
 use serde::Serialize;
 
 use crate::campaign::interrupt;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nm_exchange_lab::verify::{self, Cuts, Findings};
-use nm_report::table::Tone;
+use nm_report::style::Tone;
 use serde::Serialize;
 
 use crate::cli::exchange::VerifyArgs;

@@ -2,14 +2,14 @@
 
 use nm_model::result::{RoundData, Series, Slice};
 
+use crate::style::Tone;
 use crate::svg::{Axis, Chart, Mark};
-use crate::table::{Table, Tone};
+use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::{
-    Family, Figure, Subject, legend, of_size, panels, size_text, sizes_of_interest, time_axis,
-};
+use super::family::{Family, Subject, of_size, panels, sizes_of_interest};
+use super::figure::{Figure, legend, size_text, time_axis};
 
 /// The slices of every round of a series: start of the round in s, slices.
 fn slices(series: &Series) -> impl Iterator<Item = (u32, f64, &[Slice])> {

@@ -8,10 +8,8 @@ use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::{
-    Family, Figure, Subject, count_text, legend, of_size, panels, size_text, sizes_of_interest,
-    time_axis, tone,
-};
+use super::family::{Family, Subject, of_size, panels, sizes_of_interest};
+use super::figure::{Figure, count_text, legend, size_text, time_axis, tone};
 
 const AXIS_PERCENTILES: [(f64, &str); 9] = [
     (0.0, "0 %"),
@@ -46,7 +44,7 @@ pub(super) fn figures(families: &[Family<'_>]) -> Vec<Figure> {
                     drawn.push((name, curves));
                 }
             }
-            // One scale for all charts of a size, so that they can be laid side by side.
+            // One scale for all charts of a size, so that they can be compared.
             let all = drawn.iter().flat_map(|(_, curves)| curves);
             let values: Vec<f64> = all
                 .clone()
@@ -72,18 +70,18 @@ fn percentile_figure(
     end: f64,
 ) -> Figure {
     let mut marks = vec![];
-    let place = |p: &Point| (p.nines, p.value_ns);
-    // References first, so that they lie behind.
+    let position = |p: &Point| (p.nines, p.value_ns);
+    // References first, so that they are drawn behind.
     for curve in curves.iter().rev() {
         let (look, distribution) = (curve.subject.look, &curve.distribution);
-        marks.push(Mark::Line(look, distribution.curve.iter().map(place).collect()));
+        marks.push(Mark::Line(look, distribution.curve.iter().map(position).collect()));
         if let (Some(last), Some(end)) = (distribution.curve.last(), distribution.end()) {
-            marks.push(Mark::Dotted(look, vec![place(last), place(&end)]));
-            marks.push(Mark::Open(look, vec![place(&end)]));
+            marks.push(Mark::Dotted(look, vec![position(last), position(&end)]));
+            marks.push(Mark::Open(look, vec![position(&end)]));
         }
         let is_labelled =
             |p: &&Point| AXIS_PERCENTILES.iter().any(|(q, _)| (nines(*q) - p.nines).abs() < 0.03);
-        let dots = distribution.curve.iter().filter(is_labelled).map(place).collect();
+        let dots = distribution.curve.iter().filter(is_labelled).map(position).collect();
         marks.push(Mark::Points(look, dots));
     }
     let ticks = AXIS_PERCENTILES
@@ -160,7 +158,7 @@ fn percentile_table(title: String, curves: &[Curve<'_, '_>]) -> Table {
         cells
             .extend(PERCENTILES.map(|p| unit.cell(curve.distribution.percentile(curve.series, p))));
         cells.push(unit.cell(curve.distribution.max_ns));
-        cells.push(match curve.distribution.is_whole {
+        cells.push(match curve.distribution.is_complete {
             true => "all samples of all rounds".to_string(),
             false => "medians of the rounds' percentiles".to_string(),
         });

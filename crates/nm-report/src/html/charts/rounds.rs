@@ -3,15 +3,14 @@
 use nm_model::metric::Metric;
 use nm_model::result::{RoundData, Series};
 
-use crate::svg::{Axis, Chart, Entry, Look, Mark, Swatch};
-use crate::table::{Table, Tone};
+use crate::style::Tone;
+use crate::svg::{Axis, Chart, LegendEntry, Look, Mark, Swatch};
+use crate::table::Table;
 use crate::units::{self, NOT_AVAILABLE};
 use crate::view;
 
-use super::{
-    Family, Figure, ROWS_MAX, Subject, number, of_size, size_text, sizes_of_interest, spread,
-    time_axis,
-};
+use super::family::{Family, Subject, of_size, sizes_of_interest};
+use super::figure::{Figure, ROWS_MAX, number, size_text, spread, time_axis};
 
 pub(super) fn figures(family: &Family<'_>) -> Vec<Figure> {
     let mut figures = vec![];
@@ -70,8 +69,12 @@ fn round_figure(title: String, measure: &str, rows: &[(&Subject<'_>, &Series)]) 
             plot_height: 30.0 * rows.len() as f64 + 14.0,
             marks,
             legend: vec![
-                Entry { swatch: Swatch::Filled, look: Look::of(0), label: "median".to_string() },
-                Entry { swatch: Swatch::Open, look: Look::of(1), label: "p99".to_string() },
+                LegendEntry {
+                    swatch: Swatch::Filled,
+                    look: Look::of(0),
+                    label: "median".to_string(),
+                },
+                LegendEntry { swatch: Swatch::Open, look: Look::of(1), label: "p99".to_string() },
             ],
             key: key.to_string(),
             title: title.clone(),

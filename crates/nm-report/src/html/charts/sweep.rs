@@ -8,7 +8,8 @@ use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::{Family, Figure, Subject, count_text, legend, panels, time_axis, tone};
+use super::family::{Family, Subject, panels};
+use super::figure::{Figure, count_text, legend, time_axis, tone};
 
 pub(super) fn figures(family: &Family<'_>) -> Vec<Figure> {
     let has_sweep =
@@ -64,17 +65,17 @@ fn sweep_figure(title: String, measure: &str, subjects: &[&Subject<'_>], values:
     }
     sizes.sort_unstable();
     sizes.dedup();
-    let place = |size: u32| f64::from(size.max(1)).log2();
+    let position = |size: u32| f64::from(size.max(1)).log2();
     let (low, high) = (sizes.first().copied().unwrap_or(1), sizes.last().copied().unwrap_or(2));
-    let margin = ((place(high) - place(low)) * 0.02).max(0.05);
+    let margin = ((position(high) - position(low)) * 0.02).max(0.05);
     let x = Axis {
         label: "message size, each step a factor of two".to_string(),
         scale: Scale::Linear,
-        low: place(low) - margin,
-        high: place(high) + margin,
+        low: position(low) - margin,
+        high: position(high) + margin,
         ticks: sizes
             .iter()
-            .map(|&size| Tick { at: place(size), label: units::bytes(u64::from(size)) })
+            .map(|&size| Tick { at: position(size), label: units::bytes(u64::from(size)) })
             .collect(),
     };
     Figure {

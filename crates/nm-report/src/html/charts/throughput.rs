@@ -1,4 +1,4 @@
-//! Throughput bars: by place and pattern, divided by flow, with targets and expected ranges.
+//! Throughput bars: by stack and pattern, divided by flow, with targets and expected ranges.
 
 use nm_model::RunResult;
 use nm_model::metric::Metric;
@@ -6,12 +6,13 @@ use nm_model::result::{Series, Statistic};
 use nm_model::verdict::Verdict;
 use nm_model::{SettingKind, SettingValue};
 
+use crate::style::Tone;
 use crate::svg::{Axis, Chart, Look, Mark};
-use crate::table::{Table, Tone};
+use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::{Figure, ROWS_MAX, number, spread};
+use super::figure::{Figure, ROWS_MAX, number, spread};
 
 /// A row of the throughput chart.
 struct Bar<'a> {
@@ -74,14 +75,14 @@ pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<Figur
         .enumerate()
         .map(|(index, part)| {
             let title =
-                format!("stream: throughput by place and pattern{}", number(index, n_charts));
+                format!("stream: throughput by stack and pattern{}", number(index, n_charts));
             throughput_figure(title, part, high)
         })
         .collect()
 }
 
 /// Limits of targets on throughput that judged this very series: value and text with sign. A
-/// target may be for some places only, so its words alone do not tell.
+/// target may be for some stacks only, so its text alone does not decide.
 fn limits(result: &RunResult, series: &Series) -> Vec<(f64, String)> {
     let name = series.key.to_string();
     let limit = |verdict: &Verdict| {
@@ -115,8 +116,8 @@ fn bar_marks(bar: &Bar<'_>, y: f64) -> Vec<Mark> {
     }
     let rounds = view::round_values(bar.series, Metric::Throughput);
     if rounds.len() > 1 {
-        let place = |(i, v): (usize, &f64)| (*v, y + spread(i, rounds.len()));
-        marks.push(Mark::Open(DOTS, rounds.iter().enumerate().map(place).collect()));
+        let dot = |(i, v): (usize, &f64)| (*v, y + spread(i, rounds.len()));
+        marks.push(Mark::Open(DOTS, rounds.iter().enumerate().map(dot).collect()));
     }
     let end = bar.values().fold(total, f64::max);
     marks.push(Mark::Label((end, y), throughput_text(bar.series, total)));

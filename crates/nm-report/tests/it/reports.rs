@@ -1,8 +1,8 @@
-//! Golden files of every face, and what must hold for any content.
+//! Golden files of every report format, and what must hold for any content.
 
 use nm_model::result::{RoundData, RunState, Source, Statistic};
 use nm_model::{Outcome, RunResult};
-use nm_report::terminal::Style;
+use nm_report::style::Style;
 use nm_report::{csv, hlog, html, junit, markdown, openmetrics, sfnt, terminal, view};
 use proptest::prelude::*;
 
@@ -80,7 +80,7 @@ fn the_verdict_comes_first_and_in_words() {
 }
 
 #[test]
-fn a_result_without_anything_has_all_faces() {
+fn an_empty_result_has_all_reports() {
     let mut run = fixture::result(SMALL);
     run.series.clear();
     run.verdicts.clear();
@@ -112,7 +112,7 @@ fn half_round_trips_and_round_trips_are_never_drawn_together() {
 }
 
 #[test]
-fn a_percentile_that_does_not_exist_is_said_to_be_missing() {
+fn a_percentile_without_enough_samples_is_not_available() {
     let run = fixture::result(SMALL);
     // 3,000 samples a round: three lie beyond p99.9, which is too few.
     let series = &run.series[0];
@@ -126,7 +126,7 @@ fn a_percentile_that_does_not_exist_is_said_to_be_missing() {
 }
 
 #[test]
-fn the_report_is_one_file_that_asks_for_nothing() {
+fn the_report_is_one_file_without_external_resources() {
     let run = fixture::result(SMALL);
     let page = html::report(&run, &[fixture::reference()]);
     let page = page.replace("http://www.w3.org/2000/svg", "");
@@ -162,8 +162,8 @@ fn a_large_run_stays_below_a_megabyte() {
 #[test]
 fn equal_input_gives_equal_bytes() {
     let references = [fixture::reference()];
-    let faces = || nm_report::folder::faces(&fixture::result(SMALL), &references);
-    assert_eq!(faces(), faces());
+    let files = || nm_report::folder::report_files(&fixture::result(SMALL), &references);
+    assert_eq!(files(), files());
 }
 
 /// Every text of a page, attribute values aside, with the markup taken out.
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn no_text_breaks_out_of_the_page(noise in "[<>\"'&;/!\\-a-z\u{0}-\u{1f}]{0,24}") {
+    fn all_text_is_escaped_in_the_page(noise in "[<>\"'&;/!\\-a-z\u{0}-\u{1f}]{0,24}") {
         for attack in [
             format!("</title></script><b x=\"{noise}"),
             format!("\"><b onclick='{noise}'>"),
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_commands_the_terminal(noise in "\\PC{0,20}") {
+    fn no_control_characters_reach_the_terminal(noise in "\\PC{0,20}") {
         let run = fixture::hostile(&format!("\u{1b}[2J\r\u{7}{noise}\u{202e}"));
         let text = terminal::summary(&run, &PLAIN, None);
         prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_figures_never_make_a_face_panic(
+    fn damaged_figures_never_make_a_report_panic(
         value in any::<f64>(), count in any::<u64>(), text in "\\PC{0,9}", keep in 0usize..3,
     ) {
         let mut run = fixture::hostile(&text);
@@ -229,8 +229,8 @@ proptest! {
                 }
             }
         }
-        let faces = nm_report::folder::faces(&run, &[run.clone()]);
-        prop_assert!(faces.len() >= 5);
+        let files = nm_report::folder::report_files(&run, &[run.clone()]);
+        prop_assert!(files.len() >= 5);
         prop_assert!(!terminal::summary(&run, &PLAIN, None).is_empty());
     }
 }
@@ -248,7 +248,7 @@ fn groups_hold_one_statistic_each() {
 }
 
 #[test]
-fn every_published_run_has_all_faces() {
+fn every_published_run_has_all_reports() {
     for name in nm_report::reference::names() {
         let run = nm_report::reference::load(name).unwrap();
         let page = html::report(&run, &[]);
@@ -260,7 +260,7 @@ fn every_published_run_has_all_faces() {
                 && view::value(s, nm_model::Metric::Median).is_some()
         });
         assert!(!has_latency || page.contains("<svg"), "{name}");
-        assert!(nm_report::folder::faces(&run, &[]).len() >= 5);
+        assert!(nm_report::folder::report_files(&run, &[]).len() >= 5);
         assert!(terminal::summary(&run, &PLAIN, None).starts_with("NOT JUDGED"), "{name}");
     }
 }

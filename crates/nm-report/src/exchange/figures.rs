@@ -1,0 +1,47 @@
+//! Figures of one series of the exchange that several tables show.
+
+use nm_model::exchange::ExchangeRound;
+use nm_model::probe::Case;
+use nm_model::result::Series;
+
+use crate::units::or_not_available;
+use crate::view;
+
+pub fn rate(series: &Series) -> Option<f64> {
+    match series.key.case {
+        Case::Request { rate_per_s, .. } => rate_per_s,
+        _ => None,
+    }
+}
+
+pub fn rounds(series: &Series) -> Vec<&ExchangeRound> {
+    view::latency_rounds(series).filter_map(|data| data.exchange.as_deref()).collect()
+}
+
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    match values.len() % 2 {
+        0 => Some((values[values.len() / 2 - 1] + upper) / 2.0),
+        _ => Some(upper),
+    }
+}
+
+pub fn per_s(rate: Option<f64>) -> String {
+    or_not_available(rate, |rate| format!("{rate:.0}"))
+}
+
+/// The classes of nodes.
+pub const CLASSES: [&str; 4] = ["gateway", "router", "mediator", "processor"];
+
+/// CPU time of a class for one transaction, µs, the median of rounds.
+pub fn class_us(series: &Series, class: &str) -> Option<f64> {
+    let rounds = rounds(series);
+    let all = rounds.iter().flat_map(|round| &round.cpu);
+    median(all.filter(|cpu| cpu.class == class).map(|cpu| cpu.cpu_us_per_txn).collect())
+}
+
+/// CPU time of all classes together, µs; `None` if one is not known.
+pub fn cpu_us(series: &Series) -> Option<f64> {
+    CLASSES.iter().try_fold(0.0, |sum, class| Some(sum + class_us(series, class)?))
+}

@@ -1,0 +1,183 @@
+//! Series put together as the lines of charts.
+
+use nm_model::RunResult;
+use nm_model::probe::{Case, ProbeKind};
+use nm_model::result::{Series, Statistic};
+
+use crate::svg::Look;
+use crate::units;
+
+/// Most entries in one chart; more are spread over several.
+const ENTRIES_MAX: usize = 6;
+
+/// One line of a chart: all cases of one stack and statistic.
+#[derive(Clone)]
+pub struct Subject<'a> {
+    pub label: String,
+    pub environment: &'a str,
+    pub look: Look,
+    /// By rising size.
+    pub series: Vec<&'a Series>,
+}
+
+/// Subjects that share axes: one probe, half or full round trips.
+pub struct Family<'a> {
+    pub probe: ProbeKind,
+    /// `half round trip` or `round trip`.
+    pub measure: &'static str,
+    pub subjects: Vec<Subject<'a>>,
+    /// The same of other runs, drawn faintly.
+    pub references: Vec<Subject<'a>>,
+}
+
+fn measure(statistic: Statistic) -> Option<&'static str> {
+    match statistic {
+        Statistic::HalfRoundTrip => Some("half round trip"),
+        Statistic::RoundTrip | Statistic::RoundTripFromIntended => Some("round trip"),
+        Statistic::Throughput => None,
+    }
+}
+
+fn rate(case: &Case) -> Option<Option<f64>> {
+    match case {
+        Case::Request { rate_per_s, .. } => Some(*rate_per_s),
+        _ => None,
+    }
+}
+
+pub fn families<'a>(result: &'a RunResult, references: &'a [RunResult]) -> Vec<Family<'a>> {
+    let mut families: Vec<Family<'a>> = vec![];
+    for series in &result.series {
+        let Some(measure) = measure(series.key.statistic) else { continue };
+        let probe = series.key.probe;
+        let found = families.iter().position(|f| f.probe == probe && f.measure == measure);
+        let index = found.unwrap_or_else(|| {
+            families.push(Family { probe, measure, subjects: vec![], references: vec![] });
+            families.len() - 1
+        });
+        add(&mut families[index].subjects, series);
+    }
+    for family in &mut families {
+        for run in references {
+            let first = family.references.len();
+            let is_same = |s: &&Series| {
+                s.key.probe == family.probe && measure(s.key.statistic) == Some(family.measure)
+            };
+            run.series
+                .iter()
+                .filter(is_same)
+                .for_each(|s| add_of(&mut family.references, s, first));
+            for subject in &mut family.references[first..] {
+                subject.label = format!("reference {}", run.name);
+            }
+        }
+        finish(family);
+    }
+    families
+}
+
+fn add<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series) {
+    add_of(subjects, series, 0);
+}
+
+/// Adds `series` to the subject of its stack among those from `first` on.
+fn add_of<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series, first: usize) {
+    let key = &series.key;
+    let is_same = |subject: &Subject<'_>| {
+        let other = &subject.series[0].key;
+        (&other.environment, &other.stack, other.statistic)
+            == (&key.environment, &key.stack, key.statistic)
+            && rate(&other.case) == rate(&key.case)
+    };
+    match subjects[first..].iter_mut().find(|s| is_same(s)) {
+        Some(subject) => subject.series.push(series),
+        None => subjects.push(Subject {
+            label: String::new(),
+            environment: &key.environment,
+            look: Look::of(0),
+            series: vec![series],
+        }),
+    }
+}
+
+/// Names the subjects, gives them their looks and sorts their cases.
+fn finish(family: &mut Family<'_>) {
+    for subject in &mut family.subjects {
+        let key = &subject.series[0].key;
+        let pace = match rate(&key.case) {
+            Some(Some(rate)) => format!(" at {}/s", units::plain(rate)),
+            Some(None) => " closed loop".to_string(),
+            None => String::new(),
+        };
+        let origin = match (key.probe, key.statistic) {
+            (ProbeKind::Rr, Statistic::RoundTripFromIntended) => " from intended send",
+            (ProbeKind::Rr, Statistic::RoundTrip) => " service time",
+            _ => "",
+        };
+        subject.label = format!("{}{pace}{origin}", key.path());
+    }
+    // Charts of one environment use the first looks again, so that neighbours differ.
+    let is_split = family.subjects.len() > ENTRIES_MAX;
+    for index in 0..family.subjects.len() {
+        let environment = family.subjects[index].environment;
+        let before = &family.subjects[..index];
+        let n_before = before.iter().filter(|s| !is_split || s.environment == environment).count();
+        family.subjects[index].look = Look::of(n_before);
+    }
+    for (index, subject) in family.references.iter_mut().enumerate() {
+        subject.look = Look::faint(index);
+    }
+    for subject in family.subjects.iter_mut().chain(&mut family.references) {
+        subject.series.sort_by_key(|s| s.key.case.size_bytes());
+    }
+}
+
+/// The subjects of a family in charts of a readable number, each chart with its name.
+pub fn panels<'f, 'a>(family: &'f Family<'a>) -> Vec<(String, Vec<&'f Subject<'a>>)> {
+    if family.subjects.len() <= ENTRIES_MAX {
+        return vec![(String::new(), family.subjects.iter().collect())];
+    }
+    let mut environments: Vec<&str> = vec![];
+    for subject in &family.subjects {
+        if !environments.contains(&subject.environment) {
+            environments.push(subject.environment);
+        }
+    }
+    let mut panels = vec![];
+    for environment in environments {
+        let all: Vec<_> = family.subjects.iter().filter(|s| s.environment == environment).collect();
+        let n_charts = all.len().div_ceil(ENTRIES_MAX);
+        let n_each = all.len().div_ceil(n_charts.max(1));
+        for (index, part) in all.chunks(n_each.max(1)).enumerate() {
+            let name = match n_charts {
+                1 => format!(" · {environment}"),
+                _ => format!(" · {environment} ({} of {n_charts})", index + 1),
+            };
+            panels.push((name, part.to_vec()));
+        }
+    }
+    panels
+}
+
+/// The sizes that charts of one size show: those nearest to 64 B and 1 KiB.
+pub fn sizes_of_interest(family: &Family<'_>) -> Vec<Option<u32>> {
+    let mut sizes: Vec<Option<u32>> =
+        family.subjects.iter().flat_map(|s| &s.series).map(|s| s.key.case.size_bytes()).collect();
+    sizes.sort();
+    sizes.dedup();
+    if sizes.len() <= 2 {
+        return sizes;
+    }
+    let nearest = |wanted: f64| {
+        let distance =
+            |size: &&Option<u32>| (f64::from(size.unwrap_or(0)).max(0.5) / wanted).ln().abs();
+        sizes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).copied().flatten()
+    };
+    let mut chosen = vec![nearest(64.0), nearest(1024.0)];
+    chosen.dedup();
+    chosen
+}
+
+pub fn of_size<'a>(subject: &Subject<'a>, size: Option<u32>) -> Option<&'a Series> {
+    subject.series.iter().find(|s| s.key.case.size_bytes() == size).copied()
+}
