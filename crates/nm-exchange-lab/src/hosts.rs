@@ -1,7 +1,8 @@
-//! Hosts on which nodes run, from a file, and how a node is started there by ssh.
+//! The hosts file, and the ssh command that starts a node on a host.
 //!
-//! One host a line: where ssh goes, the IP address at which the other hosts reach it, the classes
-//! of node that it takes (all of them if none is named), and where nearmetal is if not on the path:
+//! One host per line: its ssh destination, the IP address at which the other hosts reach it, the
+//! classes of node that may run there (all if none is named), and the path of nearmetal if it is
+//! not on `PATH`:
 //!
 //! ```text
 //! # ssh       address     classes             program
@@ -10,30 +11,31 @@
 //! carol       192.0.2.3   mediator,processor
 //! ```
 //!
-//! The load runs on the host of the command itself.
+//! The load runs on the machine where the command was started.
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-use nm_exchange::network::Role;
+use nm_exchange::network::{Role, UnknownRole};
+use thiserror::Error;
 
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Where ssh goes.
+    /// Destination of ssh.
     pub destination: String,
-    /// Where its nodes listen.
+    /// Address at which its nodes listen.
     pub address: IpAddr,
-    /// Classes of node that it takes.
+    /// Classes of node that may run there.
     pub roles: Vec<Role>,
-    /// nearmetal there.
+    /// Path of nearmetal there.
     pub program: String,
 }
 
 impl Host {
-    /// What starts a node there. The text of the network's file, of so many bytes, is to come first
-    /// on its input; the file lies in a folder of its own that goes with the node.
+    /// The command that starts a node there. It reads the network's file, of `network_bytes` bytes,
+    /// from its standard input, and keeps it in a temporary folder until the node ends.
     pub fn command(&self, role: Role, index: usize, network_bytes: usize) -> Command {
         let script = format!(
             "d=$(mktemp -d) && head -c {network_bytes} > \"$d/network.toml\" && \
@@ -48,26 +50,82 @@ impl Host {
     }
 }
 
-/// A word as a shell reads it back.
+/// A word quoted for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Reads a file of hosts.
-///
-/// # Errors
-/// A sentence that names the line.
-pub fn read(path: &Path) -> Result<Vec<Host>, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("the hosts file {} cannot be read: {error}", path.display()))?;
-    parse(&text).map_err(|error| format!("{}, {error}", path.display()))
+/// Why a hosts file is refused.
+#[derive(Debug, Error)]
+pub enum HostsError {
+    /// The file cannot be read.
+    #[error("the hosts file {path} cannot be read: {source}")]
+    Read {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file can be read, but is not a hosts file.
+    #[error("{path}, {source}")]
+    Content {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: Box<HostsError>,
+    },
+    /// A line is wrong.
+    #[error("line {number}: {fault}")]
+    Line {
+        /// Number of the line, from 1 on.
+        number: usize,
+        /// What is wrong with it.
+        fault: LineFault,
+    },
+    /// There is no line with a host.
+    #[error("it names no host")]
+    Empty,
+    /// Nodes of a class may not run on any host.
+    #[error("no host accepts nodes of class {0}")]
+    Uncovered(Role),
 }
 
-/// Reads the text of a file of hosts.
+/// What is wrong with a line of a hosts file.
+#[derive(Debug, Error)]
+pub enum LineFault {
+    /// There is no address.
+    #[error("a host is `DESTINATION ADDRESS [CLASS,…] [PROGRAM]`")]
+    Incomplete,
+    /// ssh would read the destination as an option.
+    #[error("`{0}` is no destination for ssh")]
+    Destination(String),
+    /// The address cannot be parsed.
+    #[error("`{0}` is no IP address")]
+    Address(String),
+    /// A class cannot be parsed.
+    #[error(transparent)]
+    Class(UnknownRole),
+    /// There are more words than a line has.
+    #[error("`{0}` is one word too many")]
+    Surplus(String),
+}
+
+/// Reads a hosts file.
 ///
 /// # Errors
-/// A sentence that names the line.
-pub fn parse(text: &str) -> Result<Vec<Host>, String> {
+/// If it cannot be read, or is not a hosts file.
+pub fn read(path: &Path) -> Result<Vec<Host>, HostsError> {
+    let shown = || path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| HostsError::Read { path: shown(), source })?;
+    parse(&text).map_err(|error| HostsError::Content { path: shown(), source: Box::new(error) })
+}
+
+/// Parses the text of a hosts file.
+///
+/// # Errors
+/// The first line that is wrong, or what no line provides.
+pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     let mut hosts = vec![];
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
@@ -75,43 +133,41 @@ pub fn parse(text: &str) -> Result<Vec<Host>, String> {
         if words.is_empty() {
             continue;
         }
-        let host = host(&words).map_err(|error| format!("line {}: {error}", number + 1))?;
+        let host = host(&words).map_err(|fault| HostsError::Line { number: number + 1, fault })?;
         hosts.push(host);
     }
     if hosts.is_empty() {
-        return Err("it names no host".to_string());
+        return Err(HostsError::Empty);
     }
     for role in Role::ALL {
         if !hosts.iter().any(|host| host.roles.contains(role)) {
-            return Err(format!("no host takes nodes of class {role}"));
+            return Err(HostsError::Uncovered(*role));
         }
     }
     Ok(hosts)
 }
 
-fn host(words: &[&str]) -> Result<Host, String> {
+fn host(words: &[&str]) -> Result<Host, LineFault> {
     let [destination, address, rest @ ..] = words else {
-        return Err("a host is `DESTINATION ADDRESS [CLASS,…] [PROGRAM]`".to_string());
+        return Err(LineFault::Incomplete);
     };
     if destination.starts_with('-') {
-        return Err(format!("`{destination}` is no destination for ssh"));
+        return Err(LineFault::Destination(destination.to_string()));
     }
-    let address = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
+    let address = address.parse().map_err(|_| LineFault::Address(address.to_string()))?;
     let (classes, program) = match rest {
         [] => (None, None),
         [word] if word.contains('/') => (None, Some(*word)),
         [classes] => (Some(*classes), None),
         [classes, program] => (Some(*classes), Some(*program)),
-        [_, _, more, ..] => return Err(format!("`{more}` is one word too many")),
+        [_, _, surplus, ..] => return Err(LineFault::Surplus(surplus.to_string())),
     };
     let roles = match classes {
         None => Role::ALL.to_vec(),
         Some(classes) => classes
             .split(',')
-            .map(|class| {
-                class.parse().map_err(|error: nm_exchange::network::UnknownRole| error.to_string())
-            })
-            .collect::<Result<_, String>>()?,
+            .map(|class| class.parse().map_err(LineFault::Class))
+            .collect::<Result<_, _>>()?,
     };
     Ok(Host {
         destination: destination.to_string(),
@@ -121,10 +177,10 @@ fn host(words: &[&str]) -> Result<Host, String> {
     })
 }
 
-/// The host of a node: those that take its class take turns.
+/// The host of a node: nodes of a class are assigned round-robin to the hosts that accept it.
 pub fn place(hosts: &[Host], role: Role, index: usize) -> Option<&Host> {
-    let takers: Vec<&Host> = hosts.iter().filter(|host| host.roles.contains(&role)).collect();
-    takers.get(index % takers.len().max(1)).copied()
+    let accepting: Vec<&Host> = hosts.iter().filter(|host| host.roles.contains(&role)).collect();
+    accepting.get(index % accepting.len().max(1)).copied()
 }
 
 #[cfg(test)]
@@ -134,7 +190,7 @@ mod tests {
     const GOOD: &str = "# two\nalice 192.0.2.1 gateway,router\n\nbob 192.0.2.2 # all\n";
 
     #[test]
-    fn nodes_take_turns_among_the_hosts_that_take_their_class() {
+    fn nodes_are_assigned_round_robin_to_the_hosts_that_accept_their_class() {
         let hosts = parse(GOOD).unwrap();
         let at = |role, index| place(&hosts, role, index).unwrap().destination.as_str();
         assert_eq!([at(Role::Gateway, 0), at(Role::Gateway, 1)], ["alice", "bob"]);
@@ -148,18 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn a_wrong_line_is_named_in_the_error() {
         let refused = |text: &str, why: &str| {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         };
         refused("", "names no host");
         refused("alice", "line 1: a host is");
         refused("\nalice discarded", "line 2: `discarded` is no IP address");
         refused("alice 192.0.2.1 gateways", "`gateways` is not a class");
-        refused("alice 192.0.2.1 gateway", "no host takes nodes of class router");
+        refused("alice 192.0.2.1 gateway", "no host accepts nodes of class router");
         refused("-oX 192.0.2.1", "no destination");
         refused("a 192.0.2.1 gateway /x y", "one word too many");
-        assert!(read(Path::new("/no/hosts")).unwrap_err().contains("/no/hosts"));
+        let error = read(Path::new("/no/hosts")).unwrap_err();
+        assert!(error.to_string().contains("/no/hosts"), "{error}");
     }
 }

@@ -1,9 +1,9 @@
-//! The exchange under load: what tells whether an environment will hold.
+//! The exchange under load: measures whether an environment carries it.
 //!
 //! [`run`] is one round: [`place`] chooses addresses, [`supervise`] starts the nodes and restarts
-//! them, [`load`] is the clients. [`search`] finds the rate that an [`sla`] allows, [`torture`]
-//! chooses what is killed when, and [`verify`] proves after a run that the network did what it told
-//! its clients.
+//! them, [`load`] simulates the clients. [`search`] finds the highest rate within an [`sla`],
+//! [`torture`] draws which nodes are killed and when, and [`verify`] checks after a run that the
+//! network's journals agree with what its clients received.
 #![forbid(unsafe_code)]
 
 pub mod hosts;

@@ -1,4 +1,4 @@
-//! Where a run's nodes listen and keep what they write: ports, sockets and a private folder.
+//! Addresses of a run's nodes: ports, sockets and a private folder for them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -13,38 +13,38 @@ use nm_model::{Failure, FailureKind};
 
 use crate::hosts::{self, Host};
 
-/// First port that is tried.
+/// Lowest port to use.
 const PORT_FIRST: u16 = 10_000;
 
-/// Below this the kernel gives ports to those who connect, unless it says otherwise.
+/// First ephemeral port, if the kernel does not report it.
 const EPHEMERAL_FIRST: u16 = 32_768;
 
-/// A folder for sockets that goes with this value. Its name begins with `PRIVATE` and the id of
-/// the process, so that the next run can remove those of processes that were killed.
+/// A folder for sockets, removed when this value is dropped. Its name contains the id of the
+/// process, so that a later run can remove the folders of processes that were killed.
 #[derive(Debug)]
 pub struct PrivateFolder(PathBuf);
 
 const PRIVATE: &str = "nearmetal-exchange-";
 
 impl PrivateFolder {
-    /// Makes one, and removes those that killed runs have left.
+    /// Creates one, and removes those left by killed runs.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new() -> Result<PrivateFolder, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let all = std::env::temp_dir();
-        sweep(&all);
+        remove_stale(&all);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = all.join(format!("{PRIVATE}{}-{count}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
-            let message = format!("cannot make the folder {}: {error}", path.display());
+            let message = format!("cannot create the folder {}: {error}", path.display());
             Failure::new(FailureKind::System, message)
         })?;
         Ok(PrivateFolder(path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -56,15 +56,15 @@ impl Drop for PrivateFolder {
     }
 }
 
-/// Removes private folders whose processes have ended.
-fn sweep(all: &Path) {
+/// Removes the private folders of processes that have ended.
+fn remove_stale(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PRIVATE)) else {
             continue;
         };
         let pid: Option<u32> = rest.split('-').next().and_then(|pid| pid.parse().ok());
-        // Not a link, and only for its owner: ours, not one that somebody else put there.
+        // Not a symbolic link, and mode 0700: not a folder planted by another user.
         let is_private = fs::symlink_metadata(entry.path())
             .is_ok_and(|meta| meta.is_dir() && meta.permissions().mode() & 0o077 == 0);
         if is_private && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
@@ -73,8 +73,8 @@ fn sweep(all: &Path) {
     }
 }
 
-/// Ports that are free now, below those that the kernel gives to connections: one of these could
-/// take the port of a node that is being started again, or connect to itself.
+/// Ports that are free now, below the ephemeral range: an outgoing connection with an ephemeral
+/// port could occupy the port of a node that is being restarted, or connect to itself.
 ///
 /// # Errors
 /// If there are not enough.
@@ -84,7 +84,7 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
     let end = range.split_whitespace().next().and_then(|low| low.parse().ok());
     let end = end.filter(|end| *end > PORT_FIRST + 1000).unwrap_or(EPHEMERAL_FIRST);
     let room = u32::from(end - PORT_FIRST);
-    // Runs at the same time begin in places of their own.
+    // Concurrent runs start at different ports.
     let start = std::process::id().wrapping_mul(397);
     let mut ports = vec![];
     for _ in 0..room {
@@ -104,7 +104,7 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
     Ok(ports)
 }
 
-/// A network of so many nodes on this machine, or on `hosts`, with sockets in `sockets`.
+/// A network with these numbers of nodes on this machine, or on `hosts`, with sockets in `sockets`.
 ///
 /// # Errors
 /// If there are not enough ports.
@@ -117,7 +117,7 @@ pub fn network(
     let most = 2 * counts.total() as usize;
     let mut ports = match hosts {
         [] => free_ports(most)?,
-        // Elsewhere nobody can try; a port that is taken shows when its node starts.
+        // Ports of other hosts cannot be probed; one in use shows when its node starts.
         _ => (0..most).map(|at| PORT_FIRST + 5_000 + at as u16).collect(),
     }
     .into_iter();
@@ -131,7 +131,7 @@ pub fn network(
             _ => Address::Tcp(SocketAddr::new(ip, port())),
         };
         let replicates = matches!(role, Role::Mediator | Role::Processor);
-        // On one host, Unix sockets cost replicas less than TCP, whatever carries the links.
+        // On one host, replication over Unix sockets is cheaper than over TCP.
         let replication = replicates.then(|| match host {
             None => Address::Unix(sockets.join(format!("{role}-{index}-replication"))).to_string(),
             Some(_) => SocketAddr::new(ip, port()).to_string(),
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_free_and_each_given_once() {
+    fn ports_are_free_and_distinct() {
         let (a, b) = (free_ports(20).unwrap(), free_ports(20).unwrap());
         let mut all = [a, b].concat();
         all.sort_unstable();
@@ -157,22 +157,22 @@ mod tests {
     }
 
     #[test]
-    fn a_private_folder_goes_with_its_value_and_those_of_the_dead_go_too() {
+    fn private_folders_are_removed_on_drop_and_after_their_process_ended() {
         let folder = PrivateFolder::new().unwrap();
         let path = folder.path().to_path_buf();
         fs::write(path.join("socket"), b"").unwrap();
         let all = path.parent().unwrap();
-        // No process has this id: it is above the largest that there can be.
+        // Above the largest process id.
         let dead = all.join(format!("{PRIVATE}99999999-0"));
         let _ = fs::DirBuilder::new().mode(0o700).create(&dead);
-        sweep(all);
+        remove_stale(all);
         assert!(path.exists() && !dead.exists());
         drop(folder);
         assert!(!path.exists());
     }
 
     #[test]
-    fn nodes_listen_here_or_on_their_hosts() {
+    fn nodes_listen_locally_or_on_their_hosts() {
         let counts: NodeCounts = "1-1-2-1".parse().unwrap();
         let unix = network(counts, LinkTransport::Unix, Path::new("/s"), &[]).unwrap();
         assert_eq!(unix.gateway[0].address.to_string(), "unix:/s/gateway-0");

@@ -1,5 +1,5 @@
-//! One round of the exchange from start to end: a network of its own, load at a rate, nodes killed
-//! on the way if that is asked for, and what clients saw.
+//! One round of the exchange from start to end: starts a network, drives load at a rate, kills
+//! nodes if the setup lists any, and returns the clients' round trips.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,6 +18,7 @@ use nm_model::result::LatencyRound;
 use nm_model::{Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind};
 use nm_stats::Sample;
 use nm_sys::clock::monotonic_ns;
+use thiserror::Error;
 
 use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
@@ -26,25 +27,25 @@ use crate::place::{self, PrivateFolder};
 use crate::sla::Sla;
 use crate::supervise::{NodeEnd, Restart, Supervisor};
 
-/// How often the supervisor looks at its nodes.
+/// Interval at which the supervisor checks its nodes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long the load waits for answers that are still out at the end of a round.
+/// How long the load waits for pending replies at the end of a round.
 const DRAIN_S: f64 = 3.0;
 
-/// Requests over the limit that lie further apart than this have different causes.
+/// Requests above the limit that are further apart than this have different causes.
 const CALM_NS: u64 = 250_000_000;
 
-/// A delay of the load generator itself, at the 99th percentile, from which on a round is doubted.
+/// Lateness of the load generator itself, at the 99th percentile, above which a round gets a doubt.
 const LATE_NS: f64 = 200_000.0;
 
 /// The folder in a round's folder where nodes keep journals.
 const DATA: &str = "data";
 
-/// The load's own log in a round's folder.
+/// The client log in a round's folder.
 const CLIENT_LOG: &str = "client-0.log";
 
-/// A node to be killed, written `mediator:0@2.5`.
+/// A node to kill, written `mediator:0@2.5`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kill {
     /// Its class.
@@ -57,11 +58,22 @@ pub struct Kill {
     pub stays_dead: Duration,
 }
 
-impl FromStr for Kill {
-    type Err = String;
+/// Why a text does not name a node to kill.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum KillError {
+    /// It does not have the form of a node and a time.
+    #[error("`{0}` is no node and time: write for example mediator:0@2.5")]
+    Shape(String),
+    /// The class does not exist.
+    #[error(transparent)]
+    Role(#[from] UnknownRole),
+}
 
-    fn from_str(text: &str) -> Result<Kill, String> {
-        let shape = || format!("`{text}` is no node and time: write for example mediator:0@2.5");
+impl FromStr for Kill {
+    type Err = KillError;
+
+    fn from_str(text: &str) -> Result<Kill, KillError> {
+        let shape = || KillError::Shape(text.to_string());
         let (node, at) = text.split_once('@').ok_or_else(shape)?;
         let (role, index) = node.split_once(':').ok_or_else(shape)?;
         let at_s: f64 = at.parse().map_err(|_| shape())?;
@@ -69,56 +81,51 @@ impl FromStr for Kill {
             return Err(shape());
         }
         let index = index.parse().map_err(|_| shape())?;
-        Ok(Kill {
-            role: role.parse().map_err(|error: UnknownRole| error.to_string())?,
-            index,
-            at_s,
-            stays_dead: Duration::ZERO,
-        })
+        Ok(Kill { role: role.parse()?, index, at_s, stays_dead: Duration::ZERO })
     }
 }
 
-/// What a round is made of.
+/// Setup of a round.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Network and load.
     pub spec: ExchangeSpec,
-    /// How links are carried.
+    /// Transport of the links.
     pub transport: LinkTransport,
-    /// Variables that put the accelerator in front of the nodes of this machine; none without it.
-    /// The load stays on the kernel.
+    /// Environment variables that load the accelerator into the nodes of this machine; empty
+    /// without it. The load generator always uses the kernel's stack.
     pub accelerator: Vec<(OsString, OsString)>,
     /// Seed of the orders and of the schedule.
     pub seed: u64,
-    /// Nodes to be killed.
+    /// Nodes to kill.
     pub kills: Vec<Kill>,
-    /// Whether everything is kept that a proof afterwards needs.
+    /// Whether the files needed for verification are written and kept.
     pub record: bool,
-    /// How requests follow each other.
+    /// Arrival process of requests.
     pub arrivals: Arrivals,
-    /// File in which what is asked and when is written down.
+    /// File to record requests and their times in.
     pub record_flow: Option<PathBuf>,
-    /// What is asked and when, instead of what mix, rate and seed say.
+    /// Recorded requests and times to replay, instead of those of mix, rate and seed.
     pub replay_flow: Option<Arc<Flow>>,
-    /// A time at which the load generator stands still, for tests.
+    /// A stall of the load generator, for tests.
     pub stall: Option<Stall>,
-    /// The promise.
+    /// Limit for round trips.
     pub sla: Sla,
-    /// Hosts of the nodes; this machine if there are none.
+    /// Hosts of the nodes; this machine if empty.
     pub hosts: Vec<Host>,
-    /// Folder on each of the hosts for journals, where they are needed.
+    /// Folder for journals on each of the hosts.
     pub host_data: PathBuf,
-    /// nearmetal.
+    /// Path of nearmetal.
     pub program: PathBuf,
-    /// Where logs and journals of the round go.
+    /// Folder for the logs and journals of the round.
     pub folder: PathBuf,
 }
 
 impl Setup {
-    /// Checks what its parts cannot know of each other.
+    /// Checks that its parts fit together.
     ///
     /// # Errors
-    /// A sentence.
+    /// What does not fit.
     pub fn check(&self) -> Result<(), Failure> {
         let fail = |message| Err(Failure::new(FailureKind::BadRequest, message));
         if let Err(error) = self.spec.check() {
@@ -145,43 +152,44 @@ impl Setup {
     }
 }
 
-/// What a round came to.
+/// Result of a round.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The round trips, with what the exchange tells beside.
+    /// Summary of the round trips, with the figures of the exchange.
     pub latency: LatencyRound,
-    /// All of them.
+    /// All round trips.
     pub samples: Vec<Sample>,
-    /// Reasons to distrust them.
+    /// Doubts about them.
     pub doubts: Vec<Doubt>,
-    /// Nodes that died by themselves, as sentences.
+    /// Nodes that died without being killed by the setup, as sentences.
     pub unexpected_restarts: Vec<String>,
 }
 
 /// Runs one round in `setup.folder`.
 ///
-/// Whatever happens, no process is left. Of files, the folder keeps what is to be recorded, and the
-/// logs of nodes that had something to say.
+/// No process outlives it, even on an error. The folder keeps the recorded files and the logs that
+/// are not empty.
 ///
 /// # Errors
-/// If the network cannot be started or kept, or the load not be driven.
+/// If the network cannot be started or kept running, or the load generator fails.
 pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
     round_with(setup, cancel, |_| ()).map(|(outcome, ())| outcome)
 }
 
-/// As [`round`]; before its nodes end, `look` looks at them: class, index and process id.
+/// As [`round`]; before its nodes end, `inspect` is called with their classes, indices and process
+/// ids.
 ///
 /// # Errors
 /// As [`round`].
 pub fn round_with<T>(
     setup: &Setup,
     cancel: &AtomicBool,
-    look: impl FnOnce(&[(Role, usize, u32)]) -> T,
+    inspect: impl FnOnce(&[(Role, usize, u32)]) -> T,
 ) -> Result<(Outcome, T), Failure> {
     setup.check()?;
     let private = PrivateFolder::new()?;
     let folder = &setup.folder;
-    make_folder(folder)?;
+    create_folder(folder)?;
     let network = network(setup, private.path(), folder)?;
     let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
     let (program, environment) = (&setup.program, &setup.accelerator);
@@ -190,27 +198,28 @@ pub fn round_with<T>(
     let log = setup.record.then(|| folder.join(CLIENT_LOG));
     let started = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    let driven = thread::scope(|scope| {
-        let load = scope.spawn(|| drive(setup, &network, log.as_deref(), &started, &stop));
-        let kept = watch(setup, &mut supervisor, &started, cancel, || load.is_finished());
-        stop.store(kept.is_err(), Ordering::Relaxed);
-        let driven = load.join().unwrap_or_else(|_| {
-            Err(Failure::new(FailureKind::System, "the load generator broke down"))
+    let loaded = thread::scope(|scope| {
+        let load = scope.spawn(|| drive_load(setup, &network, log.as_deref(), &started, &stop));
+        let is_done = || load.is_finished();
+        let supervised = supervise_until_done(setup, &mut supervisor, &started, cancel, is_done);
+        stop.store(supervised.is_err(), Ordering::Relaxed);
+        let loaded = load.join().unwrap_or_else(|_| {
+            Err(Failure::new(FailureKind::System, "the load generator panicked"))
         });
-        // The load fails as well when it is stopped: why it was stopped comes first.
-        kept.and(driven)
+        // A stopped load fails as well: the error that stopped it takes precedence.
+        supervised.and(loaded)
     });
-    let found = look(&supervisor.pids());
+    let inspected = inspect(&supervisor.pids());
     let restarts = supervisor.restarts().to_vec();
     let ends = supervisor.stop();
-    let (driven, load_cpu_us) = driven?;
+    let (load, load_cpu_us) = loaded?;
     if !setup.record {
         let _ = fs::remove_dir_all(folder.join(DATA));
         let _ = fs::remove_file(folder.join("network.toml"));
-        // Stays where a node's log tells something.
+        // Fails if logs are left in it, which is intended.
         let _ = fs::remove_dir(folder);
     }
-    Ok((outcome(setup, driven, load_cpu_us, &restarts, &ends), found))
+    Ok((outcome(setup, load, load_cpu_us, &restarts, &ends), inspected))
 }
 
 /// Whether nodes write journals.
@@ -218,9 +227,9 @@ fn writes_journals(setup: &Setup) -> bool {
     setup.record || setup.spec.durability == Durability::DiskQuorum
 }
 
-fn make_folder(path: &Path) -> Result<(), Failure> {
+fn create_folder(path: &Path) -> Result<(), Failure> {
     fs::create_dir_all(path).map_err(|error| {
-        let message = format!("cannot make the folder {}: {error}", path.display());
+        let message = format!("cannot create the folder {}: {error}", path.display());
         Failure::new(FailureKind::System, message)
     })
 }
@@ -235,16 +244,16 @@ fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Fail
             false => setup.host_data.clone(),
         };
         if setup.hosts.is_empty() {
-            make_folder(&data)?;
+            create_folder(&data)?;
         }
         network.data = Some(data);
     }
     Ok(network)
 }
 
-/// Drives the load: a warm-up that does not count, then the measurement, whose start it tells. With
-/// the round comes the load's own CPU time, µs.
-fn drive(
+/// Drives the load: a warm-up that does not count, then the measurement, whose start time it stores
+/// in `started`. Returns the round and the CPU time of the load generator, µs.
+fn drive_load(
     setup: &Setup,
     network: &Network,
     log: Option<&Path>,
@@ -254,7 +263,7 @@ fn drive(
     let settings = Settings {
         seed: setup.seed,
         mix: setup.spec.mix,
-        // Stamps are of one clock only on one machine.
+        // Timestamps are comparable on one machine only.
         is_stamped: setup.hosts.is_empty(),
         ..Settings::default()
     };
@@ -282,8 +291,8 @@ fn drive(
     Ok((round?, nm_sys::counters::thread_cpu_ns() / 1_000))
 }
 
-/// Keeps the nodes alive, and kills those that are to be killed, until the load is done.
-fn watch(
+/// Restarts dead nodes, and kills those listed in the setup, until the load is done.
+fn supervise_until_done(
     setup: &Setup,
     supervisor: &mut Supervisor,
     started: &AtomicU64,
@@ -332,22 +341,23 @@ fn outcome(
         lateness_p99_ns,
         stream_hash: Some(format!("{:016x}", load.stream_hash)),
         resent: load.resent,
-        cpu: cpu(setup, ends, load_cpu_us),
+        cpu: cpu_per_class(setup, ends, load_cpu_us),
         hops: load.hops,
         faults,
     }));
     let mut doubts = vec![];
     if let Some(late_ns) = lateness_p99_ns.filter(|ns| *ns > LATE_NS) {
-        let detail = format!("the load itself was {:.0} us late at p99", late_ns / 1e3);
+        let detail = format!("the load generator was {:.0} us late at p99", late_ns / 1e3);
         doubts.push(Doubt::new(DoubtKind::Behind, detail));
     }
     if latency.lost > 0 {
         let detail = format!("{} requests were not answered", latency.lost);
         doubts.push(Doubt::new(DoubtKind::Loss, detail));
     }
-    let own = restarts.iter().filter(|restart| !restart.is_requested);
-    let unexpected_restarts =
-        own.map(|r| format!("{} {} ended by itself and was started again", r.role, r.index));
+    let unexpected_restarts = restarts
+        .iter()
+        .filter(|restart| !restart.is_requested)
+        .map(|r| format!("{} {} ended by itself and was restarted", r.role, r.index));
     Outcome {
         latency,
         samples: load.samples,
@@ -358,7 +368,7 @@ fn outcome(
 
 fn fault(setup: &Setup, load: &load::Round, restart: &Restart) -> Fault {
     let at_ns = restart.at_ns.saturating_sub(load.start_ns);
-    let (back_ns, worst_ns) = setup.sla.back_after(&load.samples, at_ns, CALM_NS);
+    let (back_ns, worst_ns) = setup.sla.recovery_after(&load.samples, at_ns, CALM_NS);
     Fault {
         node: format!("{} {}", restart.role, restart.index),
         at_s: at_ns as f64 / 1e9,
@@ -367,25 +377,24 @@ fn fault(setup: &Setup, load: &load::Round, restart: &Restart) -> Fault {
     }
 }
 
-/// CPU time by class for a transaction that went all the way, from classes whose nodes all told,
-/// and that of the load.
-fn cpu(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<ClassCpu> {
+/// CPU time per transaction, by class, of classes whose nodes all reported it, and of the load.
+fn cpu_per_class(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<ClassCpu> {
     let counts = setup.spec.nodes;
     let requests: u64 = of(ends, Role::Gateway).map(|end| end.requests).sum();
     if requests == 0 || !setup.kills.is_empty() {
         return vec![];
     }
-    let whole = |role: &Role| of(ends, *role).count() == role.count(counts);
-    let told = |class: String, nodes, cpu_us: u64| {
+    let has_all_reports = |role: &Role| of(ends, *role).count() == role.count(counts);
+    let class_cpu = |class: String, nodes, cpu_us: u64| {
         let cpu_us_per_txn = cpu_us as f64 / requests as f64;
         ClassCpu { class, nodes, cpu_us_per_txn }
     };
     let class = |role: Role| {
         let cpu_us = of(ends, role).map(|end| end.cpu_us).sum();
-        told(role.to_string(), role.count(counts) as u32, cpu_us)
+        class_cpu(role.to_string(), role.count(counts) as u32, cpu_us)
     };
-    let load = told(LOAD.to_string(), 1, load_cpu_us);
-    Role::ALL.iter().copied().filter(whole).map(class).chain([load]).collect()
+    let load = class_cpu(LOAD.to_string(), 1, load_cpu_us);
+    Role::ALL.iter().copied().filter(has_all_reports).map(class).chain([load]).collect()
 }
 
 fn of(ends: &[NodeEnd], role: Role) -> impl Iterator<Item = &NodeEnd> {
@@ -417,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_are_read_and_bad_ones_refused() {
+    fn kills_are_parsed_and_invalid_ones_refused() {
         let kill: Kill = "mediator:1@2.5".parse().unwrap();
         assert_eq!((kill.role, kill.index, kill.at_s), (Role::Mediator, 1, 2.5));
         for bad in ["", "mediator", "mediator:1", "mediator:x@1", "moderator:1@1", "router:0@-1"] {
@@ -426,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_in_one_sentence() {
+    fn setups_whose_parts_do_not_fit_are_refused() {
         assert!(setup().check().is_ok());
         let refused = |setup: Setup, why: &str| {
             let failure = setup.check().unwrap_err();
@@ -437,10 +446,7 @@ mod tests {
         refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
         refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");
         let hosts = hosts::parse("a 192.0.2.1").unwrap();
-        let preload = ("LD_PRELOAD".into(), "/x.so".into());
-        let fast = Setup { hosts: hosts.clone(), accelerator: vec![preload], ..setup() };
-        refused(fast, "do not reach other hosts");
-        for transport in [LinkTransport::Unix, LinkTransport::Shm] {
+        for transport in [LinkTransport::Unix, LinkTransport::Shm, LinkTransport::Accel] {
             let far = Setup { hosts: hosts.clone(), transport, ..setup() };
             refused(far, "do not reach other hosts");
         }
@@ -449,15 +455,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_ends_at_once_is_told_with_its_last_words() {
+    fn a_node_that_exits_at_start_fails_the_round() {
         let folder = PrivateFolder::new().unwrap();
         let setup = Setup { folder: folder.path().join("round-1"), ..setup() };
         let failure = round(&setup, &AtomicBool::new(false)).unwrap_err();
-        assert!(failure.message.contains("ended at once; it said nothing"), "{failure}");
+        assert!(failure.message.contains("exited immediately; it printed no message"), "{failure}");
     }
 
     #[test]
-    fn cpu_time_is_told_of_whole_classes_only() {
+    fn cpu_time_is_reported_for_complete_classes_only() {
         let end = |role, index, cpu_us| NodeEnd {
             role,
             index,
@@ -467,8 +473,9 @@ mod tests {
         };
         let ends =
             [end(Role::Gateway, 0, 100), end(Role::Gateway, 1, 300), end(Role::Router, 0, 100)];
-        let told = cpu(&setup(), &ends, 50);
-        let told: Vec<_> = told.iter().map(|c| (c.class.as_str(), c.cpu_us_per_txn)).collect();
-        assert_eq!(told, [("gateway", 4.0), ("load", 0.5)]);
+        let reported = cpu_per_class(&setup(), &ends, 50);
+        let reported: Vec<_> =
+            reported.iter().map(|c| (c.class.as_str(), c.cpu_us_per_txn)).collect();
+        assert_eq!(reported, [("gateway", 4.0), ("load", 0.5)]);
     }
 }

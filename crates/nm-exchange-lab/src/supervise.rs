@@ -1,13 +1,13 @@
-//! The supervisor: starts every node of a network, waits until all links are up, restarts what
-//! dies, and ends everything again.
+//! The supervisor: starts every node of a network, waits until all links are up, restarts nodes
+//! that die, and stops all of them at the end.
 //!
-//! A node is a process of this binary, `nearmetal exchange node`, which ends when its input does.
-//! Nothing outlives the supervisor, however it ends: the kernel kills the nodes with it, and a node
-//! on another host loses its input. What a node writes to its error output, and what it says of
-//! unexpected_restarts, goes to `FOLDER/nodes/ROLE-INDEX.log`.
+//! A node is a process of this binary, `nearmetal exchange node`, which exits when its standard
+//! input is closed. No node outlives the supervisor: the kernel kills local nodes with it, and a
+//! node on another host loses its input. Standard error of a node, and the problems that it
+//! reports, go to `FOLDER/nodes/ROLE-INDEX.log`.
 //!
-//! A node that dies is started again at once. One that dies again before it was ready, as with a
-//! full disk, is started again after a pause that doubles, so that the others have their peace.
+//! A node that dies is restarted immediately. One that dies again before it was ready, as with a
+//! full disk, is restarted with exponential backoff, so that it does not disturb the others.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -29,17 +29,19 @@ use crate::hosts::Host;
 /// How long nodes may take until all links are up.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long nodes may take to end after their input has.
+/// How long nodes may take to exit after their input is closed.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Restarts of one node after which the run is given up: it dies by itself.
+/// Restarts of one node after which the run is given up.
 const RESTARTS_MAX: u32 = 20;
 
-/// Pauses before a node that died before it was ready is started again: the first one, and the
-/// longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// First pause before a node that died before it was ready is restarted.
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 
-/// What a node told at its end.
+/// Longest such pause.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Final report of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEnd {
     /// Its class.
@@ -50,30 +52,32 @@ pub struct NodeEnd {
     pub requests: u64,
     /// CPU time that it used, µs.
     pub cpu_us: u64,
-    /// All that it said.
+    /// The whole report.
     pub line: Value,
 }
 
-/// A node that died and was started again.
+/// A node that died and was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
     /// Its class.
     pub role: Role,
     /// Which one of its class.
     pub index: usize,
-    /// When it was killed or seen dead, ns on the machine's clock.
+    /// When it was killed or found dead, ns on the monotonic clock.
     pub at_ns: u64,
     /// When all its links were up again, if they are.
     pub ready_ns: Option<u64>,
-    /// Whether it was asked for.
+    /// Whether the setup asked for it.
     pub is_requested: bool,
 }
 
-/// What a node says on its output, with the node's place and the number of its start.
+/// A line of JSON from a node.
 struct NodeMessage {
-    place: usize,
+    /// Index into `Supervisor::nodes`.
+    slot: usize,
+    /// Which start of the node wrote it.
     start: u32,
-    /// None when its output has ended.
+    /// None at the end of its output.
     line: Option<Value>,
 }
 
@@ -86,7 +90,7 @@ struct Running {
     start: u32,
     is_ready: bool,
     has_ended: bool,
-    /// Pause before its next start, if it dies before it is ready.
+    /// Pause before its next restart, if it dies before it is ready.
     pause: Duration,
     end: Option<NodeEnd>,
 }
@@ -99,13 +103,13 @@ pub struct Supervisor {
     network_text: String,
     logs: PathBuf,
     nodes: Vec<Running>,
-    say: Sender<NodeMessage>,
+    sender: Sender<NodeMessage>,
     messages: Receiver<NodeMessage>,
     restarts: Vec<Restart>,
-    /// Nodes that do not start again before a time, ns on the machine's clock.
+    /// Slots of nodes that are not restarted before a time, ns on the monotonic clock.
     delayed: Vec<(usize, u64)>,
-    /// Whether all nodes are being ended.
-    is_over: bool,
+    /// Whether all nodes are being stopped.
+    is_stopping: bool,
 }
 
 impl Supervisor {
@@ -114,7 +118,7 @@ impl Supervisor {
     /// machine, and `folder` gets the network's file and the logs.
     ///
     /// # Errors
-    /// If a node cannot be started or does not come up, with what it said last.
+    /// If a node cannot be started or does not become ready, with its last message.
     pub fn start(
         network: &Network,
         program: &Path,
@@ -135,7 +139,7 @@ impl Supervisor {
             .to_toml()
             .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         fs::write(&network_file, &network_text).map_err(write_failure)?;
-        let (say, messages) = channel();
+        let (sender, messages) = channel();
         let mut supervisor = Supervisor {
             program: program.to_path_buf(),
             environment: environment.to_vec(),
@@ -143,40 +147,45 @@ impl Supervisor {
             network_text,
             logs,
             nodes: vec![],
-            say,
+            sender,
             messages,
             restarts: vec![],
             delayed: vec![],
-            is_over: false,
+            is_stopping: false,
         };
-        // From the end of the ring to its start, so that most links find their peer at once.
+        // From the end of the ring to its start, so that most peers already listen.
         let mut all: Vec<(Role, usize)> = network.all().map(|(r, i, _)| (r, i)).collect();
         all.reverse();
         for (role, index) in all {
-            let place = supervisor.nodes.len();
-            let host = host_of(role, index);
-            let (process, stdin) = supervisor.spawn(place, 0, role, index, host.as_ref())?;
-            supervisor.nodes.push(Running {
-                role,
-                index,
-                host,
-                process,
-                stdin,
-                start: 0,
-                is_ready: false,
-                has_ended: false,
-                pause: PAUSES[0],
-                end: None,
-            });
+            supervisor.add(role, index, host_of(role, index))?;
         }
         supervisor.wait_ready(START_LIMIT)?;
         Ok(supervisor)
     }
 
-    /// Starts one node, and a thread that listens to it.
+    /// Starts a node for the first time.
+    fn add(&mut self, role: Role, index: usize, host: Option<Host>) -> Result<(), Failure> {
+        let slot = self.nodes.len();
+        let (process, stdin) = self.spawn(slot, 0, role, index, host.as_ref())?;
+        self.nodes.push(Running {
+            role,
+            index,
+            host,
+            process,
+            stdin,
+            start: 0,
+            is_ready: false,
+            has_ended: false,
+            pause: BACKOFF_FIRST,
+            end: None,
+        });
+        Ok(())
+    }
+
+    /// Starts one node, and a thread that reads its output.
     fn spawn(
         &self,
-        place: usize,
+        slot: usize,
         start: u32,
         role: Role,
         index: usize,
@@ -203,29 +212,30 @@ impl Supervisor {
         let mut process = ChildProcess::spawn(command).map_err(|error| failure("start", &error))?;
         let mut stdin = process.take_stdin();
         if let (Some(_), Some(stdin)) = (host, &mut stdin) {
-            // On another host the network's file comes first on the input.
+            // On another host the node reads the network's file from its input.
             let text = self.network_text.as_bytes();
             stdin
                 .write_all(text)
                 .and_then(|()| stdin.flush())
-                .map_err(|error| failure("tell the network to", &error))?;
+                .map_err(|error| failure("send the network to", &error))?;
         }
-        let stdout = process.take_stdout().ok_or_else(|| failure("hear", &"it has no output"))?;
-        let say = self.say.clone();
-        let listen = move || {
+        let stdout =
+            process.take_stdout().ok_or_else(|| failure("read from", &"it has no output"))?;
+        let sender = self.sender.clone();
+        let read_output = move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // A line that is no JSON is not for us.
+                // A line that is not JSON is not a message.
                 let Ok(line) = serde_json::from_str(&line) else { continue };
-                if say.send(NodeMessage { place, start, line: Some(line) }).is_err() {
+                if sender.send(NodeMessage { slot, start, line: Some(line) }).is_err() {
                     return;
                 }
             }
-            let _ = say.send(NodeMessage { place, start, line: None });
+            let _ = sender.send(NodeMessage { slot, start, line: None });
         };
         thread::Builder::new()
-            .name(format!("hear {role} {index}"))
-            .spawn(listen)
-            .map_err(|error| failure("hear", &error))?;
+            .name(format!("out {role} {index}"))
+            .spawn(read_output)
+            .map_err(|error| failure("read from", &error))?;
         Ok((process, stdin))
     }
 
@@ -233,12 +243,12 @@ impl Supervisor {
         self.logs.join(format!("{role}-{index}.log"))
     }
 
-    /// Why a node ended, as it said itself, or else the last line of its log.
-    fn last_log_lines(&self, role: Role, index: usize) -> Option<String> {
+    /// The error message that a node printed last, or else the last line of its log.
+    fn last_message(&self, role: Role, index: usize) -> Option<String> {
         let text = fs::read_to_string(self.log(role, index)).ok()?;
         let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
-        let why = lines.clone().find(|line| line.starts_with("nearmetal: "));
-        why.or(lines.next()).map(str::to_string)
+        let error = lines.clone().find(|line| line.starts_with("nearmetal: "));
+        error.or(lines.next()).map(str::to_string)
     }
 
     /// Waits until all links are up.
@@ -274,33 +284,34 @@ impl Supervisor {
 
     fn died(&self, node: &Running) -> Failure {
         let Running { role, index, .. } = node;
-        let words = self.last_log_lines(*role, *index);
-        let words =
-            words.map_or("it said nothing".to_string(), |words| format!("it said: {words}"));
-        Failure::new(FailureKind::Peer, format!("{role} {index} ended at once; {words}"))
+        let message = match self.last_message(*role, *index) {
+            Some(message) => format!("{role} {index} exited immediately; it printed: {message}"),
+            None => format!("{role} {index} exited immediately; it printed no message"),
+        };
+        Failure::new(FailureKind::Peer, message)
     }
 
-    /// Takes in what nodes say, waiting for the first of it at most.
+    /// Handles the messages of nodes; waits at most `wait` for the first one.
     fn receive_messages(&mut self, wait: Duration) {
         let mut next = self.messages.recv_timeout(wait).ok();
-        while let Some(messages) = next {
-            self.take(messages);
+        while let Some(message) = next {
+            self.handle_message(message);
             next = self.messages.try_recv().ok();
         }
     }
 
-    fn take(&mut self, messages: NodeMessage) {
-        let node = &mut self.nodes[messages.place];
-        if messages.start != node.start {
+    fn handle_message(&mut self, message: NodeMessage) {
+        let node = &mut self.nodes[message.slot];
+        if message.start != node.start {
             return;
         }
-        let Some(line) = messages.line else {
+        let Some(line) = message.line else {
             node.has_ended = true;
             return;
         };
         match line["event"].as_str() {
             Some("ready") => {
-                (node.is_ready, node.pause) = (true, PAUSES[0]);
+                (node.is_ready, node.pause) = (true, BACKOFF_FIRST);
                 let (role, index) = (node.role, node.index);
                 let is_of = |r: &&mut Restart| (r.role, r.index) == (role, index);
                 if let Some(restart) = self.restarts.iter_mut().rev().find(is_of)
@@ -318,47 +329,48 @@ impl Supervisor {
                     line,
                 });
             }
-            Some("trouble") if !self.is_over => {
+            Some("trouble") if !self.is_stopping => {
                 let (role, index) = (node.role, node.index);
-                self.note(role, index, line["message"].as_str().unwrap_or_default());
+                self.append_to_log(role, index, line["message"].as_str().unwrap_or_default());
             }
             _ => {}
         }
     }
 
-    /// Adds a sentence to a node's log. One that cannot be written is lost: the node goes on.
-    fn note(&self, role: Role, index: usize, sentence: &str) {
+    /// Appends a sentence to a node's log. If that fails it is dropped, because the node keeps
+    /// running.
+    fn append_to_log(&self, role: Role, index: usize, sentence: &str) {
         let log = File::options().create(true).append(true).open(self.log(role, index));
         let _ = log.and_then(|mut log| writeln!(log, "{sentence}"));
     }
 
-    /// Kills a node at once, as by `kill -9`. It is started again by [`Supervisor::restart_dead_nodes`], after
-    /// `stays_dead`.
+    /// Kills a node immediately, as `kill -9` does. [`Supervisor::restart_dead_nodes`] restarts it
+    /// after `stays_dead`.
     pub fn kill(&mut self, role: Role, index: usize, stays_dead: Duration) {
         let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
-        let Some(place) = found else { return };
+        let Some(slot) = found else { return };
         let at_ns = monotonic_ns();
-        let node = &mut self.nodes[place];
+        let node = &mut self.nodes[slot];
         node.process.kill();
         node.stdin = None;
         node.has_ended = true;
         self.restarts.push(Restart { role, index, at_ns, ready_ns: None, is_requested: true });
-        self.delayed.push((place, at_ns + stays_dead.as_nanos() as u64));
+        self.delayed.push((slot, at_ns + stays_dead.as_nanos() as u64));
     }
 
-    /// Starts again what has died; to be called often, waits `wait` at most.
+    /// Restarts nodes that have died; to be called often, waits `wait` at most.
     ///
     /// # Errors
-    /// If a node cannot be started again, or dies again and again.
+    /// If a node cannot be restarted, or was restarted too often.
     pub fn restart_dead_nodes(&mut self, wait: Duration) -> Result<(), Failure> {
         self.receive_messages(wait);
         let now_ns = monotonic_ns();
-        for place in 0..self.nodes.len() {
-            if !self.nodes[place].has_ended {
+        for slot in 0..self.nodes.len() {
+            if !self.nodes[slot].has_ended {
                 continue;
             }
-            let (role, index) = (self.nodes[place].role, self.nodes[place].index);
-            let delay = self.delayed.iter().position(|(of, _)| *of == place);
+            let (role, index) = (self.nodes[slot].role, self.nodes[slot].index);
+            let delay = self.delayed.iter().position(|(delayed, _)| *delayed == slot);
             match delay {
                 Some(at) if self.delayed[at].1 > now_ns => continue,
                 Some(at) => {
@@ -368,44 +380,44 @@ impl Supervisor {
                     let (at_ns, ready_ns) = (now_ns, None);
                     let restart = Restart { role, index, at_ns, ready_ns, is_requested: false };
                     self.restarts.push(restart);
-                    let node = &mut self.nodes[place];
+                    let node = &mut self.nodes[slot];
                     if !node.is_ready && node.start > 0 {
                         let pause = node.pause;
-                        node.pause = (pause * 2).min(PAUSES[1]);
-                        self.delayed.push((place, now_ns + pause.as_nanos() as u64));
+                        node.pause = (pause * 2).min(BACKOFF_MAX);
+                        self.delayed.push((slot, now_ns + pause.as_nanos() as u64));
                         continue;
                     }
                 }
             }
-            if self.nodes[place].start >= RESTARTS_MAX {
-                return Err(self.died(&self.nodes[place]));
+            if self.nodes[slot].start >= RESTARTS_MAX {
+                return Err(self.died(&self.nodes[slot]));
             }
-            self.nodes[place].process.kill();
-            let start = self.nodes[place].start + 1;
-            let host = self.nodes[place].host.clone();
-            let (process, stdin) = self.spawn(place, start, role, index, host.as_ref())?;
-            let node = &mut self.nodes[place];
+            self.nodes[slot].process.kill();
+            let start = self.nodes[slot].start + 1;
+            let host = self.nodes[slot].host.clone();
+            let (process, stdin) = self.spawn(slot, start, role, index, host.as_ref())?;
+            let node = &mut self.nodes[slot];
             (node.process, node.stdin, node.start) = (process, stdin, start);
             (node.is_ready, node.has_ended, node.end) = (false, false, None);
         }
         Ok(())
     }
 
-    /// Nodes that died so far.
+    /// Restarts so far.
     pub fn restarts(&self) -> &[Restart] {
         &self.restarts
     }
 
-    /// Process ids of all nodes with their classes, for those who want to disturb them.
+    /// Class, index and process id of each node.
     pub fn pids(&self) -> Vec<(Role, usize, u32)> {
         self.nodes.iter().map(|n| (n.role, n.index, n.process.pid())).collect()
     }
 
-    /// Ends all nodes and gives back what each told; one that had to be killed tells nothing.
+    /// Stops all nodes and returns their final reports; a node that had to be killed has none.
     pub fn stop(mut self) -> Vec<NodeEnd> {
-        // What was said so far counts; that links go when nodes end is no unexpected_restarts.
+        // Problems reported so far are logged; links lost from here on are expected.
         self.receive_messages(Duration::ZERO);
-        self.is_over = true;
+        self.is_stopping = true;
         for node in &mut self.nodes {
             node.stdin = None;
         }
@@ -414,7 +426,7 @@ impl Supervisor {
             self.receive_messages(deadline.remaining().min(Duration::from_millis(100)));
         }
         for node in &mut self.nodes {
-            // Its output has ended, so it is about to; its journals shall be whole.
+            // Its output has ended, so it is about to exit; its journals must be complete.
             if node.has_ended {
                 node.process.wait_timeout(deadline.remaining());
             }
@@ -433,7 +445,7 @@ impl Supervisor {
                 let _ = fs::remove_file(log);
             }
         }
-        // Stays if there is still a log in it.
+        // Fails if a log is left in it, which is intended.
         let _ = fs::remove_dir(&self.logs);
     }
 }

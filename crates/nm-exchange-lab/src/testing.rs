@@ -1,5 +1,5 @@
-//! What must hold for any bytes that come from outside, for seeded streams, property tests and
-//! fuzzers alike; no part of the exchange itself.
+//! Checks of all decoders with arbitrary bytes, for property tests and fuzzers; not part of the
+//! exchange itself.
 
 use nm_book::book::Book;
 use nm_book::codec;
@@ -18,19 +18,19 @@ use crate::load::flow::Flow;
 use crate::load::log;
 use crate::run::Kill;
 
-/// Any bytes, as everything that comes from outside: each is something or refused, and what it is
-/// can be written and read again.
+/// Decodes arbitrary bytes with every decoder: each refuses them, or returns a value that survives
+/// a round trip.
 ///
 /// # Panics
-/// If something is read that cannot be written so, or a book that was read is not sound.
+/// If a decoded value does not survive a round trip, or a decoded book violates its invariants.
 pub fn codec(bytes: &[u8]) {
     messages(bytes);
     frame(bytes);
     cell(bytes);
-    // What only tells whether it means something.
-    let marked = |mark: &[u8]| [mark, bytes].concat();
-    let _ = Flow::parse(&marked(b"nmflow01"));
-    let _ = log::parse(&marked(b"nmclnt01"));
+    // Decoders without an encoder: they must not panic.
+    let with_magic = |magic: &[u8]| [magic, bytes].concat();
+    let _ = Flow::parse(&with_magic(b"nmflow01"));
+    let _ = log::parse(&with_magic(b"nmclnt01"));
     let _ = format::scan(bytes, 1);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = Network::parse(text);
@@ -60,26 +60,26 @@ fn messages(bytes: &[u8]) {
     }
 }
 
-/// The bytes as a frame whose checksum is right, alone and in a batch.
+/// The bytes as a frame with a valid checksum, alone and in a batch.
 fn frame(bytes: &[u8]) {
     let body_bytes = bytes.get(56..60).and_then(|word| word.try_into().ok());
     let Some(body_bytes) = body_bytes.map(u32::from_le_bytes) else { return };
     if bytes.len() < wire::HEADER_BYTES || body_bytes as usize > bytes.len() - wire::HEADER_BYTES {
         return;
     }
-    let mut whole = bytes.to_vec();
-    wire::route(&mut whole, 1, 2, 3);
-    if let Ok(Some(frame)) = wire::read(&whole) {
+    let mut sealed = bytes.to_vec();
+    wire::route(&mut sealed, 1, 2, 3);
+    if let Ok(Some(frame)) = wire::read(&sealed) {
         let _ = (Request::of(&frame), wire::stamps(&frame));
         let mut again = vec![];
         wire::write(&frame.header, frame.body, frame.bytes.len(), &mut again);
-        let again = wire::read(&again).expect("what is written means something");
-        let again = again.expect("what is written is whole");
+        let again = wire::read(&again).expect("an encoded frame is decoded");
+        let again = again.expect("an encoded frame is complete");
         assert_eq!((again.header, again.body), (frame.header, frame.body));
     }
     let mut batch_bytes = vec![];
     batch::begin(1, &mut batch_bytes);
-    batch_bytes.extend_from_slice(&whole);
+    batch_bytes.extend_from_slice(&sealed);
     if let Ok((_, frames)) = batch::decode(&batch_bytes) {
         for frame in frames.flatten() {
             let _ = Request::of(&frame);
@@ -87,13 +87,13 @@ fn frame(bytes: &[u8]) {
     }
 }
 
-/// The bytes as a saved book, and as a saved cell whose checksum is right.
+/// The bytes as a saved book, and as a saved cell with a valid checksum.
 fn cell(bytes: &[u8]) {
-    let (fast, plain) = (Book::load(bytes), ReferenceBook::load(bytes));
-    assert_eq!(fast.is_ok(), plain.is_ok());
-    if let (Ok(mut fast), Ok(plain)) = (fast, plain) {
+    let (fast, reference) = (Book::load(bytes), ReferenceBook::load(bytes));
+    assert_eq!(fast.is_ok(), reference.is_ok());
+    if let (Ok(mut fast), Ok(reference)) = (fast, reference) {
         holds(&fast);
-        assert_eq!(fast.hash(), plain.hash());
+        assert_eq!(fast.hash(), reference.hash());
         let mut stream = Stream::new(bytes.iter().copied(), 48);
         while let Some(command) = stream.command() {
             fast.apply(&command, stream.now_ns, &mut |_| {});
@@ -106,12 +106,12 @@ fn cell(bytes: &[u8]) {
     sealed.extend_from_slice(bytes);
     sealed.extend_from_slice(&nm_codec::crc32c(&sealed).to_le_bytes());
     if let Ok(cell) = Cell::<Book>::load(&sealed) {
-        let again = Cell::<ReferenceBook>::load(&cell.save()).expect("what is saved is loaded");
+        let again = Cell::<ReferenceBook>::load(&cell.save()).expect("a saved cell is loaded");
         assert_eq!(again.hash(), cell.hash());
     }
 }
 
-/// Bytes of each kind that [`codec`] reads, from a seed.
+/// Valid bytes for each decoder of [`codec`], from a seed.
 pub fn samples(seed: u64) -> Vec<Vec<u8>> {
     let mut stream = Stream::new(seeded(seed), 48);
     let (mut book, mut cell) = (Book::new(), Cell::<Book>::default());

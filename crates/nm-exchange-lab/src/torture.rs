@@ -1,10 +1,11 @@
-//! Trials by kill: which network, what durability, which node dies when; all from one seed.
+//! Trials of fault tolerance: network, durability, and which node is killed when, all drawn from
+//! one seed.
 //!
-//! Every class is killed under every durability that promises something about it, in turn. Without
-//! durability a mediator's books go with it, so that pair is left out. A replicated cell needs two
-//! mediators and a processor to go on without one of them. In every fourth trial a second node is
-//! killed: one of a class that keeps nothing for others, or a replica of other cells than the
-//! first, while that one may still be down.
+//! Each class is killed under each durability that guarantees something about it, in turn. Without
+//! durability a mediator's books are lost with it, so that pair is left out. A replicated cell
+//! needs two mediators and a processor to tolerate the loss of one of them. In every fourth trial a
+//! second node is killed: one of a stateless class, or a replica of other cells than the first,
+//! while that one may still be down.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::run::Kill;
 pub struct Trial {
     /// Number from 0 on.
     pub number: u32,
-    /// Network.
+    /// Numbers of nodes.
     pub nodes: NodeCounts,
     /// Durability.
     pub durability: Durability,
@@ -31,7 +32,7 @@ pub struct Trial {
     pub seed: u64,
 }
 
-/// Which trials are wanted.
+/// Restricts the trials.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrialFilter {
     /// Only this durability.
@@ -40,10 +41,10 @@ pub struct TrialFilter {
     pub role: Option<Role>,
 }
 
-/// Longest time that a node stays dead, ms.
+/// Longest time until a killed node is restarted, ms.
 const DEAD_MS_MAX: usize = 300;
 
-/// Durabilities and classes of which each promises something about the other.
+/// Durabilities with the classes about whose failure they guarantee something.
 pub fn guaranteed_pairs(filter: TrialFilter) -> Vec<(Durability, Role)> {
     let pairs = Durability::ALL.iter().flat_map(|d| Role::ALL.iter().map(|role| (*d, *role)));
     pairs
@@ -53,7 +54,8 @@ pub fn guaranteed_pairs(filter: TrialFilter) -> Vec<(Durability, Role)> {
         .collect()
 }
 
-/// Draws a trial with `seconds` of load. None if nothing that is wanted is promised.
+/// Draws a trial with `seconds` of load. None if nothing is guaranteed about any pair of the
+/// filter.
 pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option<Trial> {
     let pairs = guaranteed_pairs(filter);
     let (durability, role) = *pairs.get(number as usize % pairs.len().max(1))?;
@@ -64,7 +66,7 @@ pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option
         (number % 4 == 3, is_replica && (number / 4).is_multiple_of(2));
     let fewest = usize::from(is_replicated) + 1;
     let mut of_class = [1, 1, fewest, 1].map(|least| (least + random.below(2)) as u16);
-    // A replica is worth something only where another node has the other one.
+    // A second replica on the same node would not add fault tolerance.
     of_class[3] = of_class[3].min(of_class[2]);
     if is_double && of_other_cells {
         (of_class[2], of_class[3]) = (3, 3);
@@ -78,7 +80,7 @@ pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option
     let first = kill(role, 0.2, 0.4);
     let mut kills = vec![first];
     if is_double && of_other_cells {
-        // Of three cells, mediator n has replicas of n and of the one before it, processor n of n.
+        // Of three cells, mediator n has replicas of n and n - 1 (modulo 3), processor n of n.
         let (other, after) =
             if role == Role::Mediator { (Role::Processor, 1) } else { (Role::Mediator, 2) };
         let second = kill(other, 0.0, 0.1);
@@ -104,7 +106,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_same_seed_draws_the_same_trials_and_another_seed_others() {
+    fn trials_depend_on_the_seed_only() {
         let all = |seed| -> Vec<Trial> {
             (0..50).map(|n| draw(seed, n, TrialFilter::default(), 3.0).unwrap()).collect()
         };
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_is_tried_on_nodes_that_are_there() {
+    fn every_guarantee_is_tested_on_existing_nodes() {
         let mut pairs = BTreeSet::new();
         for number in 0..220 {
             let trial = draw(7, number, TrialFilter::default(), 3.0).unwrap();
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_narrows_it_down() {
+    fn a_filter_restricts_the_trials() {
         let filter =
             TrialFilter { durability: Some(Durability::DiskQuorum), role: Some(Role::Mediator) };
         let trial = draw(1, 5, filter, 3.0).unwrap();

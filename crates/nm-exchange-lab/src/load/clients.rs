@@ -1,23 +1,23 @@
-//! The client sessions: sequence numbers, pending requests, retransmission, and delivered events. It
-//! uses neither sockets nor clocks, so that a test can play the network and the time.
+//! The client sessions: sequence numbers, pending requests, retransmission, and delivered events.
+//! It uses neither sockets nor clocks, so that a test can play the network and the time.
 //!
 //! A session's events on an instrument are numbered. The session accepts each event once and in
 //! order, however often it arrives, and sends a resend request for missing ones: at a gap in the
-//! numbers, after a new connection, and when its gateway asks for it. Missing broadcasts are counted.
+//! numbers, after a new connection, and when its gateway asks for it. Missing broadcasts are
+//! counted.
 
 use std::collections::VecDeque;
 
 use nm_book::codec;
 use nm_book::order::UserId;
-use nm_codec::Fields;
-use nm_codec::{FNV1A, fnv1a_on};
+use nm_codec::{FNV1A, Reader, fnv1a_on};
 use nm_exchange::wire::{self, FrameKind, Header};
 
-use super::OrderRequest;
 use super::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
+use super::settings::OrderRequest;
 
-/// Most requests of one session on one instrument in flight: the network keeps this many outcomes to
-/// repeat them. Further requests wait here; their latency already counts.
+/// Most requests of one session on one instrument in flight: the network keeps this many outcomes
+/// to repeat them. Further requests wait here; their latency already counts.
 pub const IN_FLIGHT_MAX: usize = 64;
 
 /// Body of a client's hello.
@@ -150,8 +150,8 @@ impl Clients {
     }
 
     /// Submits a request of a session. The frame is appended to `out`, its gateway's output, unless
-    /// too many are in flight. Returns the record for the client log; none if there is no such session
-    /// or instrument.
+    /// too many are in flight. Returns the record for the client log; none if there is no such
+    /// session or instrument.
     pub fn submit(
         &mut self,
         request: &OrderRequest,
@@ -199,9 +199,9 @@ impl Clients {
         wire::write(&header, &self.body, request.size_bytes as usize, out);
     }
 
-    /// Handles a received frame. Returns the reply, if it is the first to its request, and the record
-    /// for the client log. Frames to send in response are appended to `out`, the output of the gateway
-    /// from which it came.
+    /// Handles a received frame. Returns the reply, if it is the first to its request, and the
+    /// record for the client log. Frames to send in response are appended to `out`, the output of
+    /// the gateway from which it came.
     pub fn receive(
         &mut self,
         header: &Header,
@@ -244,7 +244,7 @@ impl Clients {
             }
             return;
         }
-        let mut fields = nm_codec::Reader::new(events);
+        let mut fields = Reader::new(events);
         while !fields.is_empty() {
             let from = fields.rest();
             if codec::read_event(&mut fields).is_err() {
@@ -273,8 +273,8 @@ impl Clients {
         wire::write(&header, &[], 0, out);
     }
 
-    /// Sends resend requests of all sessions of a gateway, for all of their instruments or for those of
-    /// one cell.
+    /// Sends resend requests of all sessions of a gateway, for all of their instruments or for
+    /// those of one cell.
     pub fn request_resends(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let (session, pair) = (at / self.instruments, &self.pairs[at]);
@@ -319,7 +319,7 @@ impl Clients {
         let (gateway, instrument) = (usize::from(header.gateway), header.instrument as usize);
         let last = self.broadcast.get_mut(gateway * self.instruments + instrument);
         let Some(last) = last.filter(|_| instrument < self.instruments) else { return };
-        let (mut fields, mut number) = (nm_codec::Reader::new(body), header.previous_seq);
+        let (mut fields, mut number) = (Reader::new(body), header.previous_seq);
         while codec::read_event(&mut fields).is_ok() {
             number += 1;
         }
@@ -343,9 +343,9 @@ impl Clients {
             name: RequestId { instrument, session, client_seq },
             at_ns,
             output_seq,
-            events_hash: Fields(body).u64().unwrap_or_default(),
+            events_hash: Reader::new(body).u64("events_hash").unwrap_or_default(),
             is_repeated: flags & wire::RESENT != 0,
-            is_forgotten: flags & wire::EXPIRED != 0,
+            is_expired: flags & wire::EXPIRED != 0,
         });
         let Some(at) = self.pair(session, instrument) else { return (None, Some(record)) };
         let pending = &mut self.pairs[at].pending;
@@ -364,8 +364,8 @@ impl Clients {
         (answered.map(reply), Some(record))
     }
 
-    /// Handles a new connection to a gateway: its sessions send a hello, retransmit pending requests in
-    /// order, and send resend requests.
+    /// Handles a new connection to a gateway: its sessions send a hello, retransmit pending
+    /// requests in order, and send resend requests.
     pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
         let sessions =
             (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
@@ -388,8 +388,8 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Settings;
     use crate::load::mix::OrderGenerator;
+    use crate::load::settings::Settings;
     use nm_book::order::{Command, Event};
 
     fn frames(mut bytes: &[u8]) -> Vec<Header> {
@@ -466,9 +466,9 @@ mod tests {
         // Events that were in flight meanwhile, and duplicates.
         assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
         assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
-        let whole = events(private, 0, 0, 9).1;
+        let all_events = events(private, 0, 0, 9).1;
         let Delivered { events: count, events_hash, has_gap, .. } = delivered(&clients);
-        assert_eq!((count, events_hash, has_gap), (9, fnv1a_on(FNV1A, &whole), false));
+        assert_eq!((count, events_hash, has_gap), (9, fnv1a_on(FNV1A, &all_events), false));
         // The gateway asks for resend requests for one cell; a new connection, for all cells.
         let bid = |cell| (Header { cell, ..Header::new(FrameKind::ResendRequest) }, vec![]);
         assert_eq!(receive(&mut clients, bid(4)), NONE);
@@ -479,8 +479,8 @@ mod tests {
             frames(&out).into_iter().filter(|header| header.kind == FrameKind::ResendRequest);
         assert_eq!(recalls.map(|header| header.output_seq).collect::<Vec<u64>>(), [9]);
         // Events that no replica keeps are reported as a gap.
-        let forgotten = again | wire::EXPIRED;
-        assert_eq!(receive(&mut clients, events(private, forgotten, 20, 21)), NONE);
+        let expired = again | wire::EXPIRED;
+        assert_eq!(receive(&mut clients, events(private, expired, 20, 21)), NONE);
         assert_eq!((delivered(&clients).events, delivered(&clients).has_gap), (21, true));
         assert_eq!((clients.counts.unknown, clients.awaiting_resend()), (1, 0));
         assert!(clients.all_delivered().count() == 1);
@@ -546,11 +546,11 @@ mod tests {
     #[test]
     fn pending_requests_are_retransmitted_in_order_after_the_hellos() {
         let settings = Settings { sessions: 6, instruments: 4, ..Settings::default() };
-        let (mut clients, mut maker) =
+        let (mut clients, mut generator) =
             (Clients::new(6, 4, 2, true), OrderGenerator::new(&settings));
         let mut outs = [vec![], vec![]];
         for _ in 0..200 {
-            let request = maker.next_request();
+            let request = generator.next_request();
             let gateway = clients.gateway_of(request.session);
             clients.submit(&request, 1, &mut outs[gateway]);
         }

@@ -1,5 +1,5 @@
-//! Re-establishes lost connections in threads of their own, because connecting to a host that is down
-//! may take long.
+//! Re-establishes lost connections in threads of their own, because connecting to a host that is
+//! down may take long.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Dialer {
     /// A dialer without a task.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn new() -> io::Result<Dialer> {
         let (sender, receiver) = channel();
         Ok(Dialer { waker: Waker::new()?, is_over: Arc::default(), sender, receiver })

@@ -12,11 +12,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use nm_book::codec;
-use nm_codec::fnv1a;
-use nm_codec::{Fields, Meaningless};
+use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use nm_model::agent::{Failure, FailureKind};
+use thiserror::Error;
 
-use super::OrderRequest;
+use super::settings::OrderRequest;
 
 /// First bytes of a file, with the version.
 const FORMAT: &[u8; 8] = b"nmflow01";
@@ -46,24 +46,27 @@ impl StreamHash {
 }
 
 fn write_request(request: &OrderRequest, out: &mut Vec<u8>) {
-    out.extend_from_slice(&request.session.to_le_bytes());
-    out.extend_from_slice(&request.instrument.to_le_bytes());
-    out.extend_from_slice(&request.size_bytes.to_le_bytes());
-    out.extend_from_slice(&[u8::from(request.is_public), 0]);
+    out.put_u32(request.session);
+    out.put_u32(request.instrument);
+    out.put_u32(request.size_bytes);
+    out.put_bool(request.is_public);
+    // The length of the command is known only after it is written.
+    out.put_u8(0);
     let start = out.len();
     codec::write_command(&request.command, out);
-    out[start - 1] = (out.len() - start) as u8;
+    let command_bytes = out.len() - start;
+    debug_assert!(command_bytes <= usize::from(u8::MAX), "a command of {command_bytes} bytes");
+    out[start - 1] = command_bytes as u8;
 }
 
-fn read_request(fields: &mut Fields<'_>) -> Result<OrderRequest, Meaningless> {
-    let (session, instrument, size_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
-    let (flags, length) = (fields.u8()?, fields.u8()?);
-    let mut body = nm_codec::Reader::new(fields.bytes(usize::from(length))?);
-    let command = codec::read_command(&mut body).map_err(|_| Meaningless)?;
-    if !body.is_empty() || flags > 1 {
-        return Err(Meaningless);
-    }
-    Ok(OrderRequest { session, instrument, command, size_bytes, is_public: flags == 1 })
+fn read_request(from: &mut Reader<'_>) -> Result<OrderRequest, DecodeError> {
+    let (session, instrument) = (from.u32("session")?, from.u32("instrument")?);
+    let (size_bytes, is_public) = (from.u32("size_bytes")?, from.bool("flags")?);
+    let command_bytes = from.u8("command_bytes")?;
+    let mut body = Reader::new(from.bytes("command", usize::from(command_bytes))?);
+    let command = codec::read_command(&mut body)?;
+    body.finish("command")?;
+    Ok(OrderRequest { session, instrument, command, size_bytes, is_public })
 }
 
 /// Writes a flow to a file.
@@ -90,10 +93,10 @@ impl Recorder {
     /// Appends a request with its time, ns since the beginning of the flow.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn add(&mut self, at_ns: u64, request: &OrderRequest) -> io::Result<()> {
         self.bytes.clear();
-        self.bytes.extend_from_slice(&at_ns.to_le_bytes());
+        self.bytes.put_u64(at_ns);
         write_request(request, &mut self.bytes);
         self.file.write_all(&self.bytes)
     }
@@ -101,10 +104,35 @@ impl Recorder {
     /// Flushes the file.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// Why bytes are not a recorded flow.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FlowError {
+    /// The format or its version is another one.
+    #[error("it does not begin as one of this version")]
+    Format,
+    /// A request cannot be decoded.
+    #[error("what is at byte {at} is no request: {source}")]
+    Request {
+        /// Offset of the request.
+        at: usize,
+        /// The field.
+        source: DecodeError,
+    },
+    /// Times fall.
+    #[error("the request at byte {at} is earlier than the one before it")]
+    Order {
+        /// Offset of the request.
+        at: usize,
+    },
+    /// There is no request.
+    #[error("it has no request")]
+    Empty,
 }
 
 /// A recorded flow.
@@ -122,7 +150,7 @@ impl Flow {
     pub fn read(path: &Path) -> Result<Flow, Failure> {
         let bytes = std::fs::read(path)
             .map_err(|error| failure(path, "cannot be read", &error.to_string()))?;
-        Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why))
+        Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why.to_string()))
     }
 
     /// Requests per second, on average from its beginning to its last request.
@@ -134,23 +162,22 @@ impl Flow {
     /// Reads the bytes of a file.
     ///
     /// # Errors
-    /// A sentence.
-    pub fn parse(bytes: &[u8]) -> Result<Flow, String> {
-        let rest = bytes.strip_prefix(FORMAT).ok_or("it does not begin as one of this version")?;
-        let (mut fields, mut requests, mut last_ns) = (Fields(rest), vec![], 0);
-        while !fields.0.is_empty() {
-            let at = bytes.len() - fields.0.len();
-            let read = fields.u64().and_then(|at_ns| Ok((at_ns, read_request(&mut fields)?)));
-            let (at_ns, request) =
-                read.map_err(|_| format!("what is at byte {at} is no request"))?;
+    /// If they are not a recorded flow.
+    pub fn parse(bytes: &[u8]) -> Result<Flow, FlowError> {
+        let rest = bytes.strip_prefix(FORMAT).ok_or(FlowError::Format)?;
+        let (mut fields, mut requests, mut last_ns) = (Reader::new(rest), vec![], 0);
+        while !fields.is_empty() {
+            let at = bytes.len() - fields.rest().len();
+            let read = fields.u64("at_ns").and_then(|ns| Ok((ns, read_request(&mut fields)?)));
+            let (at_ns, request) = read.map_err(|source| FlowError::Request { at, source })?;
             if at_ns < last_ns {
-                return Err(format!("the request at byte {at} is earlier than the one before it"));
+                return Err(FlowError::Order { at });
             }
             last_ns = at_ns;
             requests.push((at_ns, request));
         }
         if requests.is_empty() {
-            return Err("it has no request".to_string());
+            return Err(FlowError::Empty);
         }
         Ok(Flow { requests })
     }
@@ -172,17 +199,17 @@ fn failure(path: &Path, what: &str, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Settings;
     use crate::load::mix::OrderGenerator;
+    use crate::load::settings::Settings;
     use proptest::prelude::*;
 
     #[test]
     fn a_flow_survives_a_round_trip_through_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.flow");
-        let mut maker = OrderGenerator::new(&Settings::default());
+        let mut generator = OrderGenerator::new(&Settings::default());
         let requests: Vec<(u64, OrderRequest)> =
-            (0..3000).map(|at| (at * 7, maker.next_request())).collect();
+            (0..3000).map(|at| (at * 7, generator.next_request())).collect();
         let mut recorder = Recorder::create(&path).unwrap();
         requests.iter().for_each(|(at_ns, request)| recorder.add(*at_ns, request).unwrap());
         recorder.finish().unwrap();
@@ -192,9 +219,9 @@ mod tests {
         assert!(session <= 256 && instrument < 64 && session > 200);
         let bytes = std::fs::read(&path).unwrap();
         let error = Flow::parse(&bytes[..bytes.len() - 1]).unwrap_err();
-        assert!(error.contains("is no request"), "{error}");
-        assert!(Flow::parse(&bytes[1..]).is_err());
-        assert!(Flow::parse(FORMAT).unwrap_err().contains("no request"));
+        assert!(error.to_string().contains("is no request"), "{error}");
+        assert_eq!(Flow::parse(&bytes[1..]), Err(FlowError::Format));
+        assert_eq!(Flow::parse(FORMAT), Err(FlowError::Empty));
         // 3000 requests in 3000 times 7 ns: more than the highest rate.
         assert_eq!((flow.rate_per_s(), Flow::default().rate_per_s()), (3e6, 1.0));
         assert!(Flow::read(&folder.path().join("b")).unwrap_err().message.contains("cannot be"));
@@ -202,26 +229,44 @@ mod tests {
 
     #[test]
     fn the_hash_depends_on_every_request_and_their_order() {
-        let mut maker = OrderGenerator::new(&Settings::default());
-        let requests: Vec<OrderRequest> = (0..50).map(|_| maker.next_request()).collect();
+        let mut generator = OrderGenerator::new(&Settings::default());
+        let requests: Vec<OrderRequest> = (0..50).map(|_| generator.next_request()).collect();
         let hash = |requests: &[OrderRequest]| {
             let (mut hash, mut scratch) = (StreamHash::default(), vec![]);
             requests.iter().for_each(|request| hash.add(request, &mut scratch));
             hash.value()
         };
-        let whole = hash(&requests);
-        assert_eq!(whole, hash(&requests));
+        let expected = hash(&requests);
+        assert_eq!(expected, hash(&requests));
         for at in 1..50 {
             let mut other = requests.clone();
             other.swap(at - 1, at);
-            assert_ne!(hash(&other), whole, "swapped at {at}");
+            assert_ne!(hash(&other), expected, "swapped at {at}");
             other.swap(at - 1, at);
             other[at].size_bytes += 1;
-            assert_ne!(hash(&other), whole, "changed at {at}");
+            assert_ne!(hash(&other), expected, "changed at {at}");
         }
     }
 
     proptest! {
+        #[test]
+        fn a_request_survives_a_round_trip(
+            seed in any::<u64>(), (size_bytes, is_public) in any::<(u32, bool)>(),
+        ) {
+            let mut generator = OrderGenerator::new(&Settings { seed, ..Settings::default() });
+            for _ in 0..20 {
+                let request =
+                    OrderRequest { size_bytes, is_public, ..generator.next_request() };
+                let mut bytes = vec![];
+                write_request(&request, &mut bytes);
+                let mut reader = Reader::new(&bytes);
+                assert_eq!(read_request(&mut reader), Ok(request));
+                assert!(reader.is_empty());
+                let is_cut = |end| read_request(&mut Reader::new(&bytes[..end])).is_err();
+                assert!((0..bytes.len()).all(is_cut));
+            }
+        }
+
         #[test]
         fn any_bytes_are_a_flow_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut file = FORMAT.to_vec();

@@ -1,5 +1,5 @@
-//! The load generator: one thread that sends requests on schedule to all gateways, receives replies,
-//! and re-establishes lost connections.
+//! The load generator: one thread that sends requests on schedule to all gateways, receives
+//! replies, and re-establishes lost connections.
 //!
 //! It sleeps until the next request is due or a reply arrives, and polls the clock only in the last
 //! microseconds before a request, because it shares the CPUs with the network that it measures.
@@ -24,7 +24,7 @@ use super::log::{Log, Record};
 use super::mix::OrderGenerator;
 use super::round::{Round, RoundRecorder};
 use super::schedule::Schedule;
-use super::{OrderRequest, Pace, Settings};
+use super::settings::{OrderRequest, Pace, Settings};
 
 /// Time before a request during which it polls the clock, ns.
 const SPIN_NS: u64 = 3_000;
@@ -90,7 +90,8 @@ struct Due {
     next: Option<(u64, OrderRequest)>,
 }
 
-/// The load generator. Sessions, sequence numbers and generated orders continue from round to round.
+/// The load generator. Sessions, sequence numbers and generated orders continue from round to
+/// round.
 pub struct Generator {
     settings: Settings,
     source: Source,
@@ -109,8 +110,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Connects to all gateways within `limit`. `flow`: requests and times that replace those of the
-    /// settings. `log`: file for the client log.
+    /// Connects to all gateways within `limit`. `flow`: requests and times that replace those of
+    /// the settings. `log`: file for the client log.
     ///
     /// # Errors
     /// A gateway that cannot be reached, invalid settings, a file that cannot be created.
@@ -126,7 +127,7 @@ impl Generator {
             let (session, instrument) = flow.extent();
             (settings.sessions, settings.instruments) = (session, instrument.saturating_add(1));
         }
-        settings.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
+        settings.check().map_err(|why| Failure::new(FailureKind::BadRequest, why.to_string()))?;
         let source = match flow {
             Some(flow) => Source::Recorded { flow, at: 0 },
             None => Source::Generated(Box::new(OrderGenerator::new(&settings))),
@@ -234,8 +235,8 @@ impl Generator {
         }
     }
 
-    /// Start of the current round, ns on the monotonic clock; zero before the first. For other threads
-    /// that act at a time of the round.
+    /// Start of the current round, ns on the monotonic clock; zero before the first. For other
+    /// threads that act at a time of the round.
     pub fn round_start(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.round_start_ns)
     }
@@ -243,10 +244,10 @@ impl Generator {
     /// Runs one round: sends on schedule, waits for the last replies, and returns the figures.
     ///
     /// # Errors
-    /// An invalid pace, a failure of this machine, or `cancel` was set. A failure of the network is no
-    /// error; it shows as lost requests.
+    /// An invalid pace, a failure of this machine, or `cancel` was set. A failure of the network is
+    /// no error; it shows as lost requests.
     pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
-        pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why))?;
+        pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why.to_string()))?;
         cpu::minimize_timer_slack();
         let about = (pace.rate_per_s * pace.seconds * 1.1).min(SAMPLES_ROOM) as usize;
         let (counts, reconnects) = (self.clients.counts, self.reconnects);
@@ -304,9 +305,9 @@ impl Generator {
     /// Prepares the next request, if the round has one.
     fn prepare(&mut self, due: &mut Due) {
         due.next = match (&mut self.source, &mut due.schedule) {
-            (Source::Generated(maker), Some(schedule)) => {
+            (Source::Generated(generator), Some(schedule)) => {
                 let at_ns = schedule.next().map_or(u64::MAX, |ns| due.start_ns.saturating_add(ns));
-                (at_ns < due.end_ns).then(|| (at_ns, maker.next_request()))
+                (at_ns < due.end_ns).then(|| (at_ns, generator.next_request()))
             }
             (Source::Recorded { flow, at }, _) => {
                 let next = flow.requests.get(*at).copied();
@@ -488,8 +489,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Waits at most `limit` for pending replies, and returns the number of requests that are lost for
-    /// good. Logs all events delivered to each session, and closes connections and files.
+    /// Waits at most `limit` for pending replies, and returns the number of requests that are lost
+    /// for good. Logs all events delivered to each session, and closes connections and files.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -16,9 +16,9 @@ use std::path::Path;
 
 use nm_book::codec;
 use nm_book::order::{Command, InstrumentId, UserId};
-use nm_codec::fnv1a;
-use nm_codec::{Fields, Meaningless};
+use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use nm_model::agent::{Failure, FailureKind};
+use thiserror::Error;
 
 /// First bytes of a file, with the version.
 const FORMAT: &[u8; 8] = b"nmclnt01";
@@ -62,7 +62,7 @@ pub struct Answered {
     /// Whether it is marked as a repetition.
     pub is_repeated: bool,
     /// Whether the network knows only that it was executed, and no longer the outcome.
-    pub is_forgotten: bool,
+    pub is_expired: bool,
 }
 
 /// All events delivered to a session on an instrument until its end.
@@ -79,6 +79,20 @@ pub struct Delivered {
     /// Whether the network reported a gap that it could not fill.
     pub has_gap: bool,
 }
+
+/// Kinds of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RecordKind {
+    Sent,
+    Answered,
+    Delivered,
+}
+
+nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3 });
+
+/// Flags of an answered record.
+const REPEATED: u8 = 1;
+const EXPIRED: u8 = 2;
 
 /// A record of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,25 +116,36 @@ impl Record {
     /// Appends it.
     pub fn write(&self, out: &mut Vec<u8>) {
         let (kind, session, instrument) = match self {
-            Record::Sent(Sent { name, .. }) => (1, name.session, name.instrument),
-            Record::Answered(Answered { name, .. }) => (2, name.session, name.instrument),
-            Record::Delivered(told) => (3, told.session, told.instrument),
+            Record::Sent(Sent { name, .. }) => (RecordKind::Sent, name.session, name.instrument),
+            Record::Answered(Answered { name, .. }) => {
+                (RecordKind::Answered, name.session, name.instrument)
+            }
+            Record::Delivered(delivered) => {
+                (RecordKind::Delivered, delivered.session, delivered.instrument)
+            }
         };
-        out.push(kind);
-        out.extend_from_slice(&session.to_le_bytes());
-        out.extend_from_slice(&instrument.to_le_bytes());
+        out.put_u8(kind.code());
+        out.put_u32(session);
+        out.put_u32(instrument);
         match self {
             Record::Sent(sent) => {
-                codec::put(out, &[sent.name.client_seq, sent.intended_ns, sent.command_hash]);
+                out.put_u64(sent.name.client_seq);
+                out.put_u64(sent.intended_ns);
+                out.put_u64(sent.command_hash);
             }
             Record::Answered(answered) => {
-                let Answered { at_ns, output_seq, events_hash, .. } = *answered;
-                codec::put(out, &[answered.name.client_seq, at_ns, output_seq, events_hash]);
-                out.push(u8::from(answered.is_repeated) | u8::from(answered.is_forgotten) << 1);
+                out.put_u64(answered.name.client_seq);
+                out.put_u64(answered.at_ns);
+                out.put_u64(answered.output_seq);
+                out.put_u64(answered.events_hash);
+                let repeated = u8::from(answered.is_repeated) * REPEATED;
+                let expired = u8::from(answered.is_expired) * EXPIRED;
+                out.put_u8(repeated | expired);
             }
-            Record::Delivered(told) => {
-                codec::put(out, &[told.events, told.events_hash]);
-                out.push(u8::from(told.has_gap));
+            Record::Delivered(delivered) => {
+                out.put_u64(delivered.events);
+                out.put_u64(delivered.events_hash);
+                out.put_bool(delivered.has_gap);
             }
         }
     }
@@ -128,50 +153,44 @@ impl Record {
     /// Reads one from the front.
     ///
     /// # Errors
-    /// If the bytes are none.
-    pub fn read(fields: &mut Fields<'_>) -> Result<Record, Meaningless> {
-        let kind = fields.u8()?;
-        let (session, instrument) = (fields.u32()?, fields.u32()?);
-        if kind == 3 {
-            let (events, events_hash, flags) = (fields.u64()?, fields.u64()?, fields.u8()?);
-            if flags > 1 {
-                return Err(Meaningless);
-            }
-            let has_gap = flags == 1;
-            return Ok(Record::Delivered(Delivered {
-                session,
-                instrument,
-                events,
-                events_hash,
-                has_gap,
-            }));
-        }
-        let name = RequestId { instrument, session, client_seq: fields.u64()? };
-        match kind {
-            1 => Ok(Record::Sent(Sent {
-                name,
-                intended_ns: fields.u64()?,
-                command_hash: fields.u64()?,
-            })),
-            2 => {
-                let (at_ns, output_seq, events_hash) =
-                    (fields.u64()?, fields.u64()?, fields.u64()?);
-                let flags = fields.u8()?;
-                if flags > 3 {
-                    return Err(Meaningless);
+    /// The field that is not that of a record.
+    pub fn read(from: &mut Reader<'_>) -> Result<Record, DecodeError> {
+        let kind = RecordKind::from_code("kind", from.u8("kind")?)?;
+        let (session, instrument) = (from.u32("session")?, from.u32("instrument")?);
+        let mut name = || -> Result<RequestId, DecodeError> {
+            Ok(RequestId { instrument, session, client_seq: from.u64("client_seq")? })
+        };
+        Ok(match kind {
+            RecordKind::Sent => Record::Sent(Sent {
+                name: name()?,
+                intended_ns: from.u64("intended_ns")?,
+                command_hash: from.u64("command_hash")?,
+            }),
+            RecordKind::Answered => {
+                let name = name()?;
+                let (at_ns, output_seq) = (from.u64("at_ns")?, from.u64("output_seq")?);
+                let (events_hash, flags) = (from.u64("events_hash")?, from.u8("flags")?);
+                if flags & !(REPEATED | EXPIRED) != 0 {
+                    return Err(DecodeError::unknown_code("flags", flags.into()));
                 }
-                let (is_repeated, is_forgotten) = (flags & 1 != 0, flags & 2 != 0);
-                Ok(Record::Answered(Answered {
+                let (is_repeated, is_expired) = (flags & REPEATED != 0, flags & EXPIRED != 0);
+                Record::Answered(Answered {
                     name,
                     at_ns,
                     output_seq,
                     events_hash,
                     is_repeated,
-                    is_forgotten,
-                }))
+                    is_expired,
+                })
             }
-            _ => Err(Meaningless),
-        }
+            RecordKind::Delivered => Record::Delivered(Delivered {
+                session,
+                instrument,
+                events: from.u64("events")?,
+                events_hash: from.u64("events_hash")?,
+                has_gap: from.bool("flags")?,
+            }),
+        })
     }
 }
 
@@ -198,7 +217,7 @@ impl Log {
     /// Adds a record.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn add(&mut self, record: &Record) -> io::Result<()> {
         record.write(&mut self.bytes);
         if self.bytes.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
@@ -207,7 +226,7 @@ impl Log {
     /// Writes buffered records.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.write_all(&self.bytes)?;
         self.bytes.clear();
@@ -215,17 +234,33 @@ impl Log {
     }
 }
 
+/// Why bytes are not a client log. An incomplete log is refused, because it proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LogError {
+    /// The format or its version is another one.
+    #[error("it is no client log of this version")]
+    Format,
+    /// A record cannot be decoded.
+    #[error("it is cut or damaged at byte {at}: {source}")]
+    Record {
+        /// Offset of the record.
+        at: usize,
+        /// The field.
+        source: DecodeError,
+    },
+}
+
 /// The records of a client log, oldest first.
 ///
 /// # Errors
-/// A sentence, if it is none, or is cut or damaged: an incomplete log proves nothing.
-pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, String> {
-    let rest = bytes.strip_prefix(FORMAT).ok_or("it is no client log of this version")?;
-    let (mut fields, mut records) = (Fields(rest), vec![]);
-    while !fields.0.is_empty() {
-        let at = bytes.len() - fields.0.len();
+/// If it is no client log, or is cut or damaged.
+pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, LogError> {
+    let rest = bytes.strip_prefix(FORMAT).ok_or(LogError::Format)?;
+    let (mut fields, mut records) = (Reader::new(rest), vec![]);
+    while !fields.is_empty() {
+        let at = bytes.len() - fields.rest().len();
         let record = Record::read(&mut fields);
-        records.push(record.map_err(|_| format!("it is cut or damaged at byte {at}"))?);
+        records.push(record.map_err(|source| LogError::Record { at, source })?);
     }
     Ok(records)
 }
@@ -250,24 +285,75 @@ mod tests {
                     output_seq: seq,
                     events_hash: seq << 40,
                     is_repeated: seq % 2 == 0,
-                    is_forgotten: seq % 3 == 0,
+                    is_expired: seq % 3 == 0,
                 };
                 let (session, instrument, events_hash) = (9, 7, seq << 20);
                 let has_gap = seq % 5 == 0;
-                let told = Delivered { session, instrument, events: seq, events_hash, has_gap };
-                [Record::Sent(sent), Record::Answered(answered), Record::Delivered(told)]
+                let delivered =
+                    Delivered { session, instrument, events: seq, events_hash, has_gap };
+                [Record::Sent(sent), Record::Answered(answered), Record::Delivered(delivered)]
             })
             .collect();
         records.iter().for_each(|record| log.add(record).unwrap());
         log.flush().unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(parse(&bytes), Ok(records));
-        assert!(parse(&bytes[..bytes.len() - 3]).unwrap_err().contains("at byte"));
-        assert!(parse(&bytes[2..]).is_err());
+        let error = parse(&bytes[..bytes.len() - 3]).unwrap_err();
+        assert!(error.to_string().contains("at byte"), "{error}");
+        assert_eq!(parse(&bytes[2..]), Err(LogError::Format));
         assert!(Log::create(folder.path()).is_err());
     }
 
+    fn round_trip(record: Record) {
+        let mut bytes = vec![];
+        record.write(&mut bytes);
+        let mut reader = Reader::new(&bytes);
+        assert_eq!(Record::read(&mut reader), Ok(record));
+        assert!(reader.is_empty());
+        assert!((0..bytes.len()).all(|end| Record::read(&mut Reader::new(&bytes[..end])).is_err()));
+    }
+
     proptest! {
+        #[test]
+        fn a_sent_record_survives_a_round_trip(
+            (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+            (intended_ns, command_hash) in any::<(u64, u64)>(),
+        ) {
+            let name = RequestId { instrument, session, client_seq };
+            round_trip(Record::Sent(Sent { name, intended_ns, command_hash }));
+        }
+
+        #[test]
+        fn an_answered_record_survives_a_round_trip(
+            (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+            (at_ns, output_seq, events_hash) in any::<(u64, u64, u64)>(),
+            (is_repeated, is_expired) in any::<(bool, bool)>(),
+        ) {
+            let name = RequestId { instrument, session, client_seq };
+            round_trip(Record::Answered(Answered {
+                name,
+                at_ns,
+                output_seq,
+                events_hash,
+                is_repeated,
+                is_expired,
+            }));
+        }
+
+        #[test]
+        fn a_delivered_record_survives_a_round_trip(
+            (session, instrument) in any::<(u32, u32)>(),
+            (events, events_hash, has_gap) in any::<(u64, u64, bool)>(),
+        ) {
+            round_trip(Record::Delivered(Delivered {
+                session,
+                instrument,
+                events,
+                events_hash,
+                has_gap,
+            }));
+        }
+
         #[test]
         fn any_bytes_are_a_log_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut file = FORMAT.to_vec();

@@ -12,7 +12,7 @@ use nm_model::exchange::OrderMix;
 use nm_stats::random::Random;
 
 use super::random::{Sizes, Zipf};
-use super::{OrderRequest, Settings};
+use super::settings::{OrderRequest, Settings};
 
 /// Approximate number of live orders on an instrument in steady state.
 const LIVING: usize = 100;

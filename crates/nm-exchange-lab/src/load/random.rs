@@ -1,6 +1,7 @@
 //! Distributions of the load, based on the seeded generator of nm-stats.
 
 use nm_stats::random::Random;
+use thiserror::Error;
 
 /// An interarrival time of a Poisson process, in units of its mean.
 pub fn exponential(random: &mut Random) -> f64 {
@@ -40,6 +41,27 @@ impl Zipf {
     }
 }
 
+/// Why there is no distribution of these sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum SizesError {
+    /// The mean does not lie between the ends.
+    #[error("sizes of {min} to {max} bytes have no mean of {mean}: it must lie between them")]
+    Outside {
+        /// Smallest size, bytes.
+        min: u32,
+        /// Largest size, bytes.
+        max: u32,
+        /// Mean size, bytes.
+        mean: u32,
+    },
+    /// The mean cannot be reached with a bounded Pareto distribution.
+    #[error("a mean size of {mean} bytes is too near to one of its ends")]
+    NearEnd {
+        /// Mean size, bytes.
+        mean: f64,
+    },
+}
+
 /// Message sizes: a bounded Pareto distribution with a given mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sizes {
@@ -53,12 +75,10 @@ impl Sizes {
     /// Sizes from `min` to `max`, bytes, of this mean.
     ///
     /// # Errors
-    /// A sentence, if the mean does not lie between the ends.
-    pub fn new(min: u32, max: u32, mean: u32) -> Result<Sizes, String> {
+    /// If the mean does not lie between the ends.
+    pub fn new(min: u32, max: u32, mean: u32) -> Result<Sizes, SizesError> {
         if min == 0 || !(min..=max).contains(&mean) || (min < max && (mean == min || mean == max)) {
-            return Err(format!(
-                "sizes of {min} to {max} bytes have no mean of {mean}: it must lie between them"
-            ));
+            return Err(SizesError::Outside { min, max, mean });
         }
         let (min, max, mean) = (f64::from(min), f64::from(max), f64::from(mean));
         if min == max {
@@ -66,7 +86,7 @@ impl Sizes {
         }
         let tail = tail_index(min, max, mean);
         if (bounded_pareto_mean(min, max, tail) / mean - 1.0).abs() > 1e-3 {
-            return Err(format!("a mean size of {mean} bytes is too near to one of its ends"));
+            return Err(SizesError::NearEnd { mean });
         }
         Ok(Sizes { min, max, tail })
     }
@@ -129,7 +149,7 @@ mod tests {
         }
         assert_eq!(Sizes::new(200, 80_000, 800), Ok(Sizes::study()));
         for (min, max, mean) in [(0, 9, 5), (10, 20, 9), (10, 20, 20), (20, 10, 15)] {
-            assert!(Sizes::new(min, max, mean).unwrap_err().contains("between"));
+            assert!(Sizes::new(min, max, mean).unwrap_err().to_string().contains("between"));
         }
     }
 

@@ -71,8 +71,8 @@ pub struct RoundRecorder {
 }
 
 impl RoundRecorder {
-    /// A round that starts at `start_ns`; `first` is the number of its first request. Reserves memory
-    /// for `about` samples.
+    /// A round that starts at `start_ns`; `first` is the number of its first request. Reserves
+    /// memory for `about` samples.
     pub fn new(start_ns: u64, first: u64, about: usize) -> RoundRecorder {
         RoundRecorder {
             start_ns,
@@ -103,8 +103,8 @@ impl RoundRecorder {
         }
     }
 
-    /// Records the timestamps of a reply, if they rise: otherwise they are of several clocks, or of a
-    /// retransmitted request.
+    /// Records the timestamps of a reply, if they rise: otherwise they are of several clocks, or of
+    /// a retransmitted request.
     pub fn stamped(&mut self, intended_ns: u64, stamps: [u64; STAMPS], at_ns: u64) {
         let mut times = [intended_ns; STAMPS + 2];
         times[1..=STAMPS].copy_from_slice(&stamps);
@@ -169,8 +169,8 @@ fn hops(mut taken: [Vec<u64>; STAMPS + 1]) -> Vec<Hop> {
         .collect()
 }
 
-/// ES10 and p99, ns, that a round must show if a stall of `stall_s` in `seconds` is all that makes its
-/// round trips longer than `base_ns`.
+/// ES10 and p99, ns, that a round must show if a stall of `stall_s` in `seconds` is all that makes
+/// its round trips longer than `base_ns`.
 ///
 /// Requests arrive evenly, so those scheduled during the stall wait a time that is uniform between
 /// zero and the length of the stall.

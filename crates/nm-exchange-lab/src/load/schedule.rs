@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use nm_stats::random::Random;
+use thiserror::Error;
 
 use super::random::exponential;
 
@@ -35,14 +36,19 @@ impl fmt::Display for Arrivals {
     }
 }
 
-impl FromStr for Arrivals {
-    type Err = String;
+/// A text that is not the name of an arrival process.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{0}` is no kind of arrivals: even, poisson or bursts")]
+pub struct UnknownArrivals(String);
 
-    fn from_str(text: &str) -> Result<Arrivals, String> {
+impl FromStr for Arrivals {
+    type Err = UnknownArrivals;
+
+    fn from_str(text: &str) -> Result<Arrivals, UnknownArrivals> {
         Arrivals::ALL
             .into_iter()
             .find(|known| known.name() == text)
-            .ok_or_else(|| format!("`{text}` is no kind of arrivals: even, poisson or bursts"))
+            .ok_or_else(|| UnknownArrivals(text.to_string()))
     }
 }
 
@@ -77,8 +83,8 @@ impl Schedule {
 
     fn advance_excited(&mut self) {
         let base_per_s = self.rate_per_s * (1.0 - BRANCHING);
-        // Ogata's thinning: the intensity only falls until the next request, so the present value is
-        // an upper bound.
+        // Ogata's thinning: the intensity only falls until the next request, so the present value
+        // is an upper bound.
         loop {
             let bound_per_s = base_per_s + self.excitement_per_s;
             let gap_s = exponential(&mut self.random) / bound_per_s;
@@ -139,7 +145,7 @@ mod tests {
             assert!(spread.contains(&found), "{arrivals}: {found}");
             assert_eq!(arrivals.to_string().parse(), Ok(arrivals));
         }
-        assert!("often".parse::<Arrivals>().unwrap_err().contains("`often`"));
+        assert!("often".parse::<Arrivals>().unwrap_err().to_string().contains("`often`"));
     }
 
     #[test]

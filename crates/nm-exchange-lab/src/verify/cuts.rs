@@ -1,14 +1,14 @@
 //! Replay from snapshots: from a snapshot at any position, continued with either book, a cell must
 //! reach the state of the complete replay.
 //!
-//! Each snapshot is taken as a replica takes it: begun at its position, then copied one instrument at
-//! a time while the next batches change the cell. It is loaded, and all later batches are applied. So
-//! `count` cuts cost about half of `count` replays.
+//! Each snapshot is taken as a replica takes it: begun at its position, then copied one instrument
+//! at a time while the next batches change the cell. It is loaded, and all later batches are
+//! applied. So `count` cuts cost about half of `count` replays.
 
 use nm_book::book;
 use nm_book::order::Matching;
 use nm_book::reference::ReferenceBook;
-use nm_exchange::cell::{Cell, Request};
+use nm_exchange::cell::{Cell, CellLoadError, Request};
 use nm_stats::random::Random;
 
 use super::judge::{Findings, Violation};
@@ -46,17 +46,14 @@ pub struct Incarnation {
 
 impl Incarnation {
     /// The cell in its first state.
-    fn cell<M: Matching>(&self, saved: Option<&[u8]>) -> Result<Cell<M>, String> {
-        let mut cell = saved.map_or_else(
-            || Ok(Cell::default()),
-            |saved| Cell::load(saved).map_err(|error| error.to_string()),
-        )?;
+    fn cell<M: Matching>(&self, saved: Option<&[u8]>) -> Result<Cell<M>, CellLoadError> {
+        let mut cell = saved.map_or_else(|| Ok(Cell::default()), Cell::load)?;
         cell.accepts_unknown_sessions = self.accepts_unknown_sessions;
         Ok(cell)
     }
 
     /// The state hash after applying the batches from a position on to a snapshot.
-    fn replayed_hash<M: Matching>(&self, saved: &[u8], from: usize) -> Result<u64, String> {
+    fn replayed_hash<M: Matching>(&self, saved: &[u8], from: usize) -> Result<u64, CellLoadError> {
         let mut cell = self.cell::<M>(Some(saved))?;
         self.batches[from..].iter().for_each(|batch| apply(&mut cell, batch));
         Ok(cell.hash())
@@ -73,42 +70,43 @@ fn apply<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
 /// Replays an incarnation from snapshots at random positions; a different state is a violation.
 ///
 /// # Errors
-/// A sentence, if the first state cannot be loaded.
+/// If the first state cannot be loaded.
 pub fn check(
     number: u16,
     incarnation: &Incarnation,
     count: u32,
     random: &mut Random,
     findings: &mut Findings,
-) -> Result<(), String> {
+) -> Result<(), CellLoadError> {
     let Some(last) = incarnation.batches.last() else { return Ok(()) };
-    let mut whole = incarnation.cell::<book::Book>(incarnation.start.as_deref())?;
-    incarnation.batches.iter().for_each(|batch| apply(&mut whole, batch));
-    let expected = whole.hash();
+    let mut replayed = incarnation.cell::<book::Book>(incarnation.start.as_deref())?;
+    incarnation.batches.iter().for_each(|batch| apply(&mut replayed, batch));
+    let expected = replayed.hash();
     // A position is the number of batches before the cut.
-    let mut places: Vec<usize> =
+    let mut positions: Vec<usize> =
         (0..count).map(|_| random.below(incarnation.batches.len())).collect();
-    places.sort_unstable();
+    positions.sort_unstable();
     let mut cell = incarnation.cell::<book::Book>(incarnation.start.as_deref())?;
     let mut done = 0;
-    for (number_of_cut, place) in places.iter().copied().enumerate() {
-        incarnation.batches[done..place].iter().for_each(|batch| apply(&mut cell, batch));
+    for (number_of_cut, position) in positions.iter().copied().enumerate() {
+        incarnation.batches[done..position].iter().for_each(|batch| apply(&mut cell, batch));
         // While the snapshot is copied, batches up to the next cut are applied.
-        let next = places.get(number_of_cut + 1).copied().unwrap_or(incarnation.batches.len());
-        let (saved, meanwhile) = snapshot(&mut cell, &incarnation.batches[place..next], random);
-        done = place + meanwhile;
+        let next = positions.get(number_of_cut + 1).copied().unwrap_or(incarnation.batches.len());
+        let (saved, meanwhile) = snapshot(&mut cell, &incarnation.batches[position..next], random);
+        done = position + meanwhile;
         findings.cuts += 1;
         let (by, hash) = match number_of_cut % 2 {
-            0 => ("fast", incarnation.replayed_hash::<book::Book>(&saved, place)),
-            _ => ("reference", incarnation.replayed_hash::<ReferenceBook>(&saved, place)),
+            0 => ("fast", incarnation.replayed_hash::<book::Book>(&saved, position)),
+            _ => ("reference", incarnation.replayed_hash::<ReferenceBook>(&saved, position)),
         };
-        let hash = hash.map(|hash| format!("{hash:016x}")).unwrap_or_else(|why| why);
+        let hash =
+            hash.map(|hash| format!("{hash:016x}")).unwrap_or_else(|error| error.to_string());
         if hash != format!("{expected:016x}") {
             findings.add(Violation::HashDiffers, || {
                 format!(
                     "cell {number}: from a snapshot before batch {}, continued with the {by} book, \
                      the state after batch {} is {hash}, and {expected:016x} from the beginning",
-                    incarnation.batches[place].index, last.index
+                    incarnation.batches[position].index, last.index
                 )
             });
         }
@@ -116,8 +114,8 @@ pub fn check(
     Ok(())
 }
 
-/// A snapshot of a cell, copied while the next batches are applied at a random pace, and the number of
-/// batches applied.
+/// A snapshot of a cell, copied while the next batches are applied at a random pace, and the number
+/// of batches applied.
 fn snapshot(cell: &mut Cell<book::Book>, next: &[Batch], random: &mut Random) -> (Vec<u8>, usize) {
     cell.begin_snapshot();
     let (mut meanwhile, at_once) = (0, 1 + random.below(16));

@@ -32,7 +32,8 @@ use super::replay::Replay;
 /// Verifies a run's folder.
 ///
 /// # Errors
-/// If something cannot be read, or evidence is missing. A violation is no error: it is in the findings.
+/// If something cannot be read, or evidence is missing. A violation is no error: it is in the
+/// findings.
 pub fn folder(path: &Path) -> Result<Findings, Failure> {
     folder_cut(path, Cuts::default())
 }
@@ -42,8 +43,7 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
 /// # Errors
 /// As [`folder`].
 pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
-    let network =
-        Network::read(&path.join("network.toml")).map_err(|error| bad(error.to_string()))?;
+    let network = Network::read(&path.join("network.toml")).map_err(bad)?;
     let mut findings = Findings::default();
     findings.durability = network.durability;
     let mut clients = clients(path)?;
@@ -93,8 +93,8 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-fn bad(message: String) -> Failure {
-    Failure::new(FailureKind::BadRequest, message)
+fn bad(message: impl std::fmt::Display) -> Failure {
+    Failure::new(FailureKind::BadRequest, message.to_string())
 }
 
 fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
@@ -158,8 +158,8 @@ struct RecordedJournal {
     name: String,
     first: u64,
     marks: Vec<RecordSummary>,
-    /// State hashes that the replica recorded, that of its last snapshot included: index of the batch,
-    /// and the hash.
+    /// State hashes that the replica recorded, that of its last snapshot included: index of the
+    /// batch, and the hash.
     states: Vec<(u64, u64)>,
     /// Its last snapshot: the index of the last record that it includes, and the cell's state.
     snapshot: Option<(u64, Vec<u8>)>,
@@ -375,8 +375,8 @@ impl MergedLog {
             let copies = self.copies[(one.index - self.first) as usize];
             if copies < self.required_copies && clients.has_reply(&one.name) {
                 findings.add(Violation::TooFewCopies, || {
-                    let (name, index, required_copies) = (one.name, one.index, self.required_copies);
-                    format!("{name} in batch {index} is on {copies} disks, required are {required_copies}")
+                    let (name, index, required) = (one.name, one.index, self.required_copies);
+                    format!("{name} in batch {index} is on {copies} disks, not on {required}")
                 });
             }
         }

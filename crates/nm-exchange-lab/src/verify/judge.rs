@@ -22,8 +22,8 @@ pub enum Violation {
     Lost,
     /// A request was executed more than once, or has two different replies.
     Twice,
-    /// Requests of a session on an instrument were executed in a different order than they were sent,
-    /// or one was skipped.
+    /// Requests of a session on an instrument were executed in a different order than they were
+    /// sent, or one was skipped.
     OutOfOrder,
     /// A reply differs from the result of the replay.
     WrongResult,
@@ -197,8 +197,8 @@ impl Clients {
         self.sent.keys().map(|(instrument, _)| *instrument)
     }
 
-    /// Starts the instruments of a cell from a snapshot; `last_request_seq` is the number of a session's
-    /// last request in it.
+    /// Starts the instruments of a cell from a snapshot; `last_request_seq` is the number of a
+    /// session's last request in it.
     pub fn restore(
         &mut self,
         is_of_cell: impl Fn(InstrumentId) -> bool,
@@ -283,7 +283,7 @@ fn replied(
         });
     }
     let outcome = |reply: &Answered| (reply.output_seq, reply.events_hash);
-    let mut known = replies.iter().filter(|reply| !reply.is_forgotten);
+    let mut known = replies.iter().filter(|reply| !reply.is_expired);
     let Some(first) = known.next() else { return };
     if let Some(other) = known.clone().find(|reply| outcome(reply) != outcome(first)) {
         findings.add_if(is_guaranteed, Violation::Twice, || {
@@ -307,8 +307,8 @@ fn replied(
     }
 }
 
-/// Checks that all events on a session's orders were delivered to it, once and in order. A log without
-/// a record of deliveries is not checked.
+/// Checks that all events on a session's orders were delivered to it, once and in order. A log
+/// without a record of deliveries is not checked.
 pub fn check_deliveries(
     replayed: &HashMap<(InstrumentId, UserId), (u64, u64)>,
     clients: &Clients,
@@ -333,8 +333,8 @@ pub fn check_deliveries(
     }
 }
 
-/// Checks that executed requests of an instrument are numbered without gaps, from its snapshot if it
-/// starts from one.
+/// Checks that executed requests of an instrument are numbered without gaps, from its snapshot if
+/// it starts from one.
 fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     let mut last: HashMap<(InstrumentId, u64), u64> = HashMap::new();
     let begun = clients.begun.iter().filter(|(_, last)| **last > 0);
@@ -355,7 +355,8 @@ fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
     }
 }
 
-/// Checks that a session's requests on an instrument were executed in the order sent, without a gap.
+/// Checks that a session's requests on an instrument were executed in the order sent, without a
+/// gap.
 fn order(
     executed: &[Executed],
     clients: &Clients,
@@ -414,7 +415,7 @@ mod tests {
                 output_seq,
                 events_hash,
                 is_repeated: false,
-                is_forgotten: false,
+                is_expired: false,
             }));
         }
         (executed, records)
@@ -449,7 +450,7 @@ mod tests {
         let mut again = records[1];
         answer(&mut again).is_repeated = true;
         records.push(again);
-        answer(&mut again).is_forgotten = true;
+        answer(&mut again).is_expired = true;
         answer(&mut again).output_seq = 0;
         records.push(again);
         let findings = judged(&executed, &records);

@@ -1,9 +1,9 @@
 //! Verification after a run: the network executed exactly what its clients' logs say.
 //!
-//! Client logs contain requests and replies, the replicas' journals the ordered requests. [`replay`]
-//! applies the journals with the reference book and the fast one; [`judge`] compares the results with
-//! the clients' logs. The checks do not rely on the code that ran: the order is that in which clients
-//! sent, not the one that requests claim. State hashes that replicas recorded
+//! Client logs contain requests and replies, the replicas' journals the ordered requests.
+//! [`replay`] applies the journals with the reference book and the fast one; [`judge`] compares the
+//! results with the clients' logs. The checks do not rely on the code that ran: the order is that
+//! in which clients sent, not the one that requests claim. State hashes that replicas recorded
 //! ([`nm_exchange::hashes`]) must equal those of the replay, and so must a replay from snapshots
 //! ([`cuts`]).
 

@@ -6,15 +6,28 @@ use nm_book::book;
 use nm_book::codec;
 use nm_book::order::{InstrumentId, UserId};
 use nm_book::reference::ReferenceBook;
-use nm_codec::{FNV1A, fnv1a, fnv1a_on};
+use nm_codec::{DecodeError, FNV1A, fnv1a, fnv1a_on};
 use nm_exchange::batch;
-use nm_exchange::cell::{Admitted, Cell, Handled, Request, event_recipients};
+use nm_exchange::cell::{Admitted, Cell, CellLoadError, Handled, Request, event_recipients};
 use nm_exchange::network::Durability;
+use thiserror::Error;
 
 use crate::load::log::RequestId;
 
 use super::cuts::{Batch, Incarnation};
 use super::judge::{Executed, Findings, Violation};
+
+/// A batch that cannot be decoded.
+#[derive(Debug, Error)]
+#[error("batch {index} of cell {cell} cannot be decoded: {source}")]
+pub struct BatchError {
+    /// Number of the cell.
+    pub cell: u16,
+    /// Index of the batch.
+    pub index: u64,
+    /// The field.
+    pub source: DecodeError,
+}
 
 /// The replay of a cell.
 #[derive(Debug)]
@@ -62,12 +75,11 @@ impl Replay {
     /// Starts from a snapshot instead.
     ///
     /// # Errors
-    /// A sentence, if it is no snapshot of a cell.
-    pub fn restore(&mut self, saved: Vec<u8>) -> Result<(), String> {
+    /// If it is no snapshot of a cell.
+    pub fn restore(&mut self, saved: Vec<u8>) -> Result<(), CellLoadError> {
         let accepts_unknown_sessions = self.reference.accepts_unknown_sessions;
-        let damaged = |error: nm_exchange::cell::CellLoadError| error.to_string();
-        self.reference = Cell::load(&saved).map_err(damaged)?;
-        self.fast = Cell::load(&saved).map_err(damaged)?;
+        self.reference = Cell::load(&saved)?;
+        self.fast = Cell::load(&saved)?;
         (self.reference.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
             (accepts_unknown_sessions, accepts_unknown_sessions);
         self.incarnations = vec![Incarnation {
@@ -106,14 +118,15 @@ impl Replay {
     /// Applies a batch.
     ///
     /// # Errors
-    /// A sentence, if it cannot be decoded.
+    /// If it cannot be decoded.
     pub fn batch(
         &mut self,
         (index, term): (u64, u64),
         bytes: &[u8],
         findings: &mut Findings,
-    ) -> Result<(), String> {
-        let unreadable = |_| format!("batch {index} of cell {} cannot be read", self.cell);
+    ) -> Result<(), BatchError> {
+        let cell = self.cell;
+        let undecodable = |source| BatchError { cell, index, source };
         if !self.is_kept && self.term.is_some_and(|last| last != term) {
             (self.reference, self.fast) = (Cell::default(), Cell::default());
             (self.reference.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
@@ -122,13 +135,13 @@ impl Replay {
                 .push(Incarnation { accepts_unknown_sessions: true, ..Incarnation::default() });
         }
         self.term = Some(term);
-        let (time_ns, frames) = batch::decode(bytes).map_err(unreadable)?;
+        let (time_ns, frames) = batch::decode(bytes).map_err(undecodable)?;
         self.reference.begin(index, time_ns);
         self.fast.begin(index, time_ns);
         findings.batches += 1;
         let mut requests = vec![];
         for frame in frames {
-            let frame = frame.map_err(unreadable)?;
+            let frame = frame.map_err(undecodable)?;
             // Frames without a command, or for another cell, are skipped by the network as well.
             let (reference, fast) = (self.reference.admit(&frame), self.fast.admit(&frame));
             debug_assert_eq!(reference, fast);
@@ -173,7 +186,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Compares the states of both books with each other, and with the hashes that replicas recorded.
+    /// Compares the states of both books with each other, and with the hashes that replicas
+    /// recorded.
     pub fn compare(&self, recorded: &[(String, u64)], findings: &mut Findings) {
         let (reference, fast) = (self.reference.hash(), self.fast.hash());
         let (cell, index) = (self.cell, self.reference.index());

@@ -1,4 +1,4 @@
-//! Whatever bytes come from outside: each is something or refused.
+//! Arbitrary bytes from outside: each decoder refuses them or returns a valid value.
 
 use nm_exchange_lab::testing::{codec, samples};
 use proptest::prelude::*;
@@ -7,15 +7,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_of_a_stranger_are_something_or_refused(
+    fn arbitrary_bytes_are_decoded_or_refused(
         bytes in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         codec(&bytes);
     }
 
-    /// Bytes that were something, with one of them changed.
+    /// Valid bytes with one of them changed.
     #[test]
-    fn bytes_that_are_nearly_something_are_something_or_refused(
+    fn corrupted_bytes_are_decoded_or_refused(
         seed in any::<u64>(), at in any::<prop::sample::Index>(), value in any::<u8>(),
     ) {
         for mut bytes in samples(seed) {

@@ -1,5 +1,5 @@
-//! A fill that a session should be told of is lost on each of the links that it goes over: the
-//! session is told it all the same, without asking for anything new.
+//! A fill is lost on each of the links on its path to a session: it is delivered all the same,
+//! without a new request of the session.
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,17 +22,17 @@ use nm_sys::clock::Deadline;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Stands before a node's socket; closed, it ends all connections and takes none.
-struct GatewayLink {
+/// A proxy in front of a node's socket; while closed it drops all connections and accepts none.
+struct Proxy {
     address: PathBuf,
     is_open: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<UnixStream>>>,
 }
 
-impl GatewayLink {
-    fn new(target: PathBuf) -> GatewayLink {
-        let address = target.with_extension("gate");
+impl Proxy {
+    fn new(target: PathBuf) -> Proxy {
+        let address = target.with_extension("proxy");
         let listener = UnixListener::bind(&address).unwrap();
         let (is_open, is_over) =
             (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
@@ -55,7 +55,7 @@ impl GatewayLink {
                 all.lock().unwrap().extend([near, far]);
             }
         });
-        GatewayLink { address, is_open, is_over, streams }
+        Proxy { address, is_open, is_over, streams }
     }
 
     fn close(&self) {
@@ -70,7 +70,7 @@ impl GatewayLink {
     }
 }
 
-impl Drop for GatewayLink {
+impl Drop for Proxy {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         let _ = UnixStream::connect(&self.address);
@@ -78,19 +78,24 @@ impl Drop for GatewayLink {
     }
 }
 
-/// Two sessions, each at a gateway of its own: session 1 has an order that rests, session 2 takes
-/// of it.
-struct Two {
+/// Two sessions, each at its own gateway: session 1 has a resting order, session 2 trades against
+/// it.
+struct TwoSessions {
     network: Network,
     clients: Clients,
     links: [Option<Link>; 2],
-    asked: u64,
+    submitted: u64,
 }
 
-impl Two {
-    fn new(ring: &TestRing) -> Two {
+impl TwoSessions {
+    fn new(ring: &TestRing) -> TwoSessions {
         let clients = Clients::new(2, 1, 2, false);
-        let mut two = Two { network: ring.network.clone(), clients, links: [None, None], asked: 0 };
+        let mut two = TwoSessions {
+            network: ring.network.clone(),
+            clients,
+            links: [None, None],
+            submitted: 0,
+        };
         (0..2).for_each(|gateway| two.connect(gateway));
         two
     }
@@ -109,17 +114,17 @@ impl Two {
         self.links[gateway] = Some(link);
     }
 
-    fn ask(&mut self, session: u32, side: Side, quantity: u64) {
-        self.asked += 1;
-        let command = Command::New(limit(self.asked, session, side, 100, quantity));
-        let ask =
+    fn submit(&mut self, session: u32, side: Side, quantity: u64) {
+        self.submitted += 1;
+        let command = Command::New(limit(self.submitted, session, side, 100, quantity));
+        let request =
             OrderRequest { session, instrument: 0, command, size_bytes: 200, is_public: false };
         let link = self.links[session as usize % 2].as_mut().unwrap();
-        self.clients.submit(&ask, 1, &mut link.output).unwrap();
+        self.clients.submit(&request, 1, &mut link.output).unwrap();
     }
 
-    /// Sends and takes what there is for a moment.
-    fn turn(&mut self) {
+    /// Flushes and receives once on each link.
+    fn poll_links(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.flush().unwrap();
             let fd = link.as_fd().as_raw_fd();
@@ -132,78 +137,79 @@ impl Two {
         }
     }
 
-    /// Events that session 1 was told.
-    fn told(&self) -> u64 {
-        let told = self.clients.all_delivered().find_map(|record| match record {
-            Record::Delivered(told) if told.session == 1 => Some(told.events),
+    /// Number of events delivered to session 1.
+    fn delivered(&self) -> u64 {
+        let events = self.clients.all_delivered().find_map(|record| match record {
+            Record::Delivered(delivered) if delivered.session == 1 => Some(delivered.events),
             _ => None,
         });
-        told.unwrap_or(0)
+        events.unwrap_or(0)
     }
 
-    fn wait(&mut self, what: &str, is_there: impl Fn(&Two) -> bool) {
+    fn wait(&mut self, what: &str, is_done: impl Fn(&TwoSessions) -> bool) {
         let deadline = Deadline::after(LIMIT);
-        while !is_there(self) {
-            assert!(!deadline.passed(), "{what}; session 1 was told {} events", self.told());
-            self.turn();
+        while !is_done(self) {
+            let events = self.delivered();
+            assert!(!deadline.passed(), "{what}: no; {events} events delivered to session 1");
+            self.poll_links();
         }
     }
 
-    /// Session 2 takes a little; it is answered, and session 1 would be told, but is not.
-    fn trade_unheard(&mut self) {
-        let told = self.told();
-        self.ask(2, Side::Buy, 1);
-        self.wait("session 2 has no reply", |two| two.clients.pending() == 0);
-        (0..20).for_each(|_| self.turn());
-        assert_eq!(self.told(), told, "the way to session 1 is cut");
+    /// Session 2 trades and gets its reply; the fill of session 1 is not delivered.
+    fn trade_undelivered(&mut self) {
+        let before = self.delivered();
+        self.submit(2, Side::Buy, 1);
+        self.wait("session 2 has its reply", |two| two.clients.pending() == 0);
+        (0..20).for_each(|_| self.poll_links());
+        assert_eq!(self.delivered(), before, "the path to session 1 is cut");
     }
 }
 
-fn told_whatever_is_cut(counts: &str, durability: Durability) {
+fn check_delivery_after_cuts(counts: &str, durability: Durability) {
     let mut ring = TestRing::new(counts, durability);
-    let gate = GatewayLink::new(ring.folder.path().join("gateway-1"));
-    let mut seen = ring.network.clone();
-    seen.gateway[1].address = format!("unix:{}", gate.address.display()).parse().unwrap();
+    let proxy = Proxy::new(ring.folder.path().join("gateway-1"));
+    let mut proxied = ring.network.clone();
+    proxied.gateway[1].address = format!("unix:{}", proxy.address.display()).parse().unwrap();
     let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
     for (role, index) in all {
-        let network = if role == Role::Processor { seen.clone() } else { ring.network.clone() };
+        let network = if role == Role::Processor { proxied.clone() } else { ring.network.clone() };
         ring.start_one(role, index, &network, &Arc::default());
     }
-    let mut two = Two::new(&ring);
-    two.ask(1, Side::Sell, 50);
-    two.wait("session 1 has no reply", |two| two.told() == 1);
-    two.ask(2, Side::Buy, 1);
-    two.wait("a fill is told", |two| two.told() == 2);
+    let mut two = TwoSessions::new(&ring);
+    two.submit(1, Side::Sell, 50);
+    two.wait("session 1 has its reply", |two| two.delivered() == 1);
+    two.submit(2, Side::Buy, 1);
+    two.wait("the fill is delivered", |two| two.delivered() == 2);
 
     // Between the processor and the gateway of session 1, whose own connection stays.
-    gate.close();
-    two.trade_unheard();
-    gate.open();
-    two.wait("the processor is linked again", |two| two.told() == 3);
+    proxy.close();
+    two.trade_undelivered();
+    proxy.open();
+    two.wait("the fill is delivered after the processor reconnected", |two| two.delivered() == 3);
 
     // Between the gateway and its client.
     two.links[1] = None;
-    two.trade_unheard();
+    two.trade_undelivered();
     two.connect(1);
-    two.wait("the client is connected again", |two| two.told() == 4);
+    two.wait("the fill is delivered after the client reconnected", |two| two.delivered() == 4);
 
-    // The gateway itself dies, and forgets.
+    // The gateway itself is restarted and loses its state.
     ring.stop_one(Role::Gateway, 1);
     two.links[1] = None;
-    two.trade_unheard();
+    two.trade_undelivered();
     ring.start_one(Role::Gateway, 1, &ring.network.clone(), &Arc::default());
     two.connect(1);
-    two.wait("the gateway is there again", |two| two.told() == 5);
+    two.wait("the fill is delivered after the gateway was restarted", |two| two.delivered() == 5);
     assert_eq!((two.clients.counts.unknown, two.clients.pending()), (0, 0));
     ring.stop_all();
 }
 
 #[test]
-fn a_fill_is_told_whatever_link_it_was_lost_on() {
-    told_whatever_is_cut("2-1-1-1", Durability::None);
+fn a_fill_is_delivered_after_a_loss_on_any_link() {
+    check_delivery_after_cuts("2-1-1-1", Durability::None);
 }
 
 #[test]
-fn a_fill_of_a_replicated_cell_is_told_whatever_link_it_was_lost_on() {
-    told_whatever_is_cut("2-1-2-1", Durability::MemoryQuorum);
+fn a_fill_of_a_replicated_cell_is_delivered_after_a_loss_on_any_link() {
+    check_delivery_after_cuts("2-1-2-1", Durability::MemoryQuorum);
 }

@@ -1,6 +1,5 @@
-//! Nodes die together and links break under the load generator: every request is answered once, and
-//! every session is told all that happens to its orders, once and in order. The proof is that of
-//! `exchange verify`.
+//! Several nodes die and links break under load: every request is answered once, and every event is
+//! delivered to its session once and in order, as `exchange verify` checks.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -34,13 +33,13 @@ impl Load {
         Load { generator, folder }
     }
 
-    /// On the gateways of a ring.
+    /// Connects to the gateways of a ring.
     fn on(ring: &TestRing) -> Load {
         let gateways: Vec<_> = ring.network.gateway.iter().map(|n| n.address.clone()).collect();
         Load::new(ring, &gateways)
     }
 
-    /// Sends so many requests evenly, and waits for replies for so long.
+    /// Sends `count` requests at equal intervals, and waits at most `drain_s` for replies.
     fn send(&mut self, count: u32, drain_s: f64) -> Round {
         let rate_per_s = 400.0;
         let seconds = f64::from(count) / rate_per_s;
@@ -48,14 +47,14 @@ impl Load {
         self.generator.round(&pace, &AtomicBool::new(false)).unwrap()
     }
 
-    fn all_answered(&mut self, count: u32) -> Round {
+    fn send_and_await_all(&mut self, count: u32) -> Round {
         let round = self.send(count, DRAIN_S);
         assert_eq!((round.sent, round.lost), (u64::from(count), 0));
         round
     }
 
-    /// Ends everything: all was answered, and nothing is wrong.
-    fn prove(self, mut ring: TestRing) -> Findings {
+    /// Stops everything, and checks that all requests were answered and nothing is wrong.
+    fn verify(self, mut ring: TestRing) -> Findings {
         assert_eq!(self.generator.end(Duration::from_secs_f64(DRAIN_S)).unwrap(), 0);
         ring.stop_all();
         let findings = verify::folder(Path::new(&self.folder)).unwrap();
@@ -71,10 +70,10 @@ fn recorded(counts: &str, durability: Durability) -> TestRing {
     ring
 }
 
-/// These nodes die at once while requests are under way, and come back.
-fn die_together(ring: &mut TestRing, load: &mut Load, nodes: &[(Role, usize)]) {
-    load.all_answered(200);
-    // Some of these are on their way when the nodes end, some come while there is nobody.
+/// These nodes die at the same time while requests are in flight, and are restarted.
+fn kill_together(ring: &mut TestRing, load: &mut Load, nodes: &[(Role, usize)]) {
+    load.send_and_await_all(200);
+    // Some of these are in flight when the nodes end, some are sent while the nodes are down.
     load.send(40, 0.0);
     for (role, index) in nodes {
         ring.stop_one(*role, *index);
@@ -83,35 +82,35 @@ fn die_together(ring: &mut TestRing, load: &mut Load, nodes: &[(Role, usize)]) {
     for (role, index) in nodes {
         ring.start_one(*role, *index, &ring.network.clone(), &Default::default());
     }
-    load.all_answered(200);
+    load.send_and_await_all(200);
 }
 
-/// Nothing is kept, and whoever could know that there was something dies with it: sessions are
-/// taken up where they are all the same.
+/// The mediator stores nothing, and the other nodes that know the state die with it: sessions
+/// continue all the same.
 #[test]
-fn a_mediator_that_keeps_nothing_may_die_with_any_other_node() {
+fn a_mediator_without_durability_may_die_together_with_other_nodes() {
     use Role::{Gateway, Mediator, Processor, Router};
     let mut ring = recorded("2-2-2-2", Durability::None);
     ring.start();
     let mut load = Load::on(&ring);
     for other in [(Processor, 0), (Router, 0), (Gateway, 0)] {
-        die_together(&mut ring, &mut load, &[(Mediator, 0), other]);
+        kill_together(&mut ring, &mut load, &[(Mediator, 0), other]);
     }
-    let whole = [(Mediator, 0), (Mediator, 1), (Processor, 0), (Processor, 1), (Gateway, 1)];
-    die_together(&mut ring, &mut load, &whole);
-    let findings = load.prove(ring);
+    let all = [(Mediator, 0), (Mediator, 1), (Processor, 0), (Processor, 1), (Gateway, 1)];
+    kill_together(&mut ring, &mut load, &all);
+    let findings = load.verify(ring);
     assert_eq!(findings.notes.len(), 2, "both cells lost their books: {findings:?}");
 }
 
-/// More than a majority is gone with its memory: what was acknowledged is lost, which is beyond
-/// what was promised. The cell begins anew, and clients are told of it.
+/// All replicas lose their memory: acknowledged requests are lost, which the durability permits.
+/// The cell starts empty, and the loss is reported to clients.
 #[test]
-fn replicas_that_all_lose_their_memory_begin_anew() {
+fn a_cell_starts_empty_after_all_its_replicas_lost_their_memory() {
     use Role::{Mediator, Processor};
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     ring.start();
     let mut load = Load::on(&ring);
-    load.all_answered(200);
+    load.send_and_await_all(200);
     let all = [(Mediator, 0), (Mediator, 1), (Processor, 0)];
     for (role, index) in all {
         ring.stop_one(role, index);
@@ -119,13 +118,13 @@ fn replicas_that_all_lose_their_memory_begin_anew() {
     for (role, index) in all {
         ring.start_one(role, index, &ring.network.clone(), &Default::default());
     }
-    let round = load.all_answered(200);
-    assert!(round.unknown > 0, "clients are told of a gap");
+    let round = load.send_and_await_all(200);
+    assert!(round.unknown > 0, "the gap is reported to clients");
     ring.stop_all();
 }
 
 #[test]
-fn nobody_misses_a_fill_when_links_break_again_and_again() {
+fn no_fill_is_missed_when_links_break_repeatedly() {
     let mut ring = recorded("2-2-2-2", Durability::None);
     let cutters = start_with_cutters(&mut ring);
     let gateways: Vec<Address> = (0..2)
@@ -135,26 +134,26 @@ fn nobody_misses_a_fill_when_links_break_again_and_again() {
         })
         .collect();
     let mut load = Load::new(&ring, &gateways);
-    let round = load.all_answered(2_000);
-    // Broadcasts are not told again, but what is missing of them is seen.
+    let round = load.send_and_await_all(2_000);
+    // Broadcasts are not repeated, but gaps in them are counted.
     assert!(round.public > 100 && round.public_gaps > 0 && round.unknown == 0, "{round:?}");
     let cuts: u64 = cutters.iter().map(|cutter| cutter.cuts()).sum();
     assert!(cuts > 20, "{cuts} cuts");
-    let findings = load.prove(ring);
+    let findings = load.verify(ring);
     assert!(findings.not_guaranteed.is_empty(), "{findings:?}");
 }
 
 #[test]
-fn nobody_misses_a_fill_when_those_who_tell_it_die() {
+fn no_fill_is_missed_when_gateways_and_processors_die() {
     use Role::{Gateway, Processor};
     for durability in [Durability::None, Durability::MemoryQuorum, Durability::DiskQuorum] {
         let mut ring = recorded("2-2-2-2", durability);
         ring.start();
         let mut load = Load::on(&ring);
         for node in [(Processor, 0), (Gateway, 0), (Processor, 1)] {
-            die_together(&mut ring, &mut load, &[node]);
+            kill_together(&mut ring, &mut load, &[node]);
         }
-        let findings = load.prove(ring);
+        let findings = load.verify(ring);
         assert!(findings.not_guaranteed.is_empty(), "{findings:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The load generator: on a simulated clock with a network that a test makes, and for real over
-//! Unix sockets with a gateway that carries requests out itself.
+//! The load generator: on a simulated clock with a simulated network, and over Unix sockets with a
+//! gateway that executes requests itself.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,25 +25,25 @@ use nm_model::{FailureKind, Metric};
 use nm_stats::random::Random;
 use nm_sys::poll;
 
-/// A time at which nobody moves: it begins, it ends, ns.
+/// A stall: start and end, ns.
 #[derive(Clone, Copy)]
 struct Pause(u64, u64);
 
 impl Pause {
     const NEVER: Pause = Pause(u64::MAX, u64::MAX);
 
-    /// When something that is due at a time happens.
+    /// When an event due at a time happens.
     fn after(self, at_ns: u64) -> u64 {
         if (self.0..self.1).contains(&at_ns) { self.1 } else { at_ns }
     }
 }
 
-/// A round on a simulated clock: the generator's own sessions and samples, and a network that needs
-/// `trip_ns` for everything and stands still, as the generator does, when it is told to.
+/// A round on a simulated clock, with the sessions and samples of the generator. The network has a
+/// round-trip time of `trip_ns`; generator and network stall as given.
 fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Round {
     let sizes = Sizes::new(200, 200, 200).unwrap();
     let settings = Settings { sizes, ..Settings::default() };
-    let mut maker = OrderGenerator::new(&settings);
+    let mut orders = OrderGenerator::new(&settings);
     let mut clients = Clients::new(settings.sessions, settings.instruments, 1, false);
     let mut recorder = RoundRecorder::new(0, 0, 0);
     let mut replies: VecDeque<(u64, Header)> = VecDeque::new();
@@ -52,26 +52,26 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
     let mut wire_bytes = vec![];
     for at_ns in times.take_while(|at_ns| *at_ns < end_ns) {
         let now_ns = generator.after(at_ns);
-        while replies.front().is_some_and(|(came_ns, _)| *came_ns <= now_ns) {
-            let (came_ns, header) = replies.pop_front().unwrap();
-            let seen_ns = generator.after(came_ns);
+        while replies.front().is_some_and(|(arrived_ns, _)| *arrived_ns <= now_ns) {
+            let (arrived_ns, header) = replies.pop_front().unwrap();
+            let seen_ns = generator.after(arrived_ns);
             let (reply, _) = clients.receive(&header, &[0; 8], seen_ns, &mut wire_bytes);
             let reply = reply.unwrap();
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
-        clients.submit(&maker.next_request(), at_ns, &mut wire_bytes).unwrap();
+        clients.submit(&orders.next_request(), at_ns, &mut wire_bytes).unwrap();
         recorder.sent(at_ns, now_ns);
         let mut rest = &wire_bytes[..];
         while let Some(frame) = wire::read(rest).unwrap() {
-            let came_ns = network.after(now_ns + trip_ns / 2) + trip_ns / 2;
+            let arrived_ns = network.after(now_ns + trip_ns / 2) + trip_ns / 2;
             let reply = Header { kind: FrameKind::Reply, previous_seq: 0, ..frame.header };
-            replies.push_back((came_ns, reply));
+            replies.push_back((arrived_ns, reply));
             rest = &rest[frame.bytes.len()..];
         }
         wire_bytes.clear();
     }
-    for (came_ns, header) in replies {
-        let seen_ns = generator.after(came_ns);
+    for (arrived_ns, header) in replies {
+        let seen_ns = generator.after(arrived_ns);
         if let (Some(reply), _) = clients.receive(&header, &[0; 8], seen_ns, &mut wire_bytes) {
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
@@ -80,9 +80,10 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
 }
 
 #[test]
-fn a_pause_raises_the_figures_to_what_it_must() {
+fn a_stall_raises_the_figures_by_the_expected_amount() {
     let ms = 1_000_000;
-    // How many requests a pause meets varies, unless they come evenly: at 40 000 a second by 1.6 %.
+    // The number of requests in a stall varies with Poisson arrivals: at 40 000 per second by 1.6
+    // %.
     for (seconds, stall_ms, arrivals, rate_per_s) in [
         (5.0, 100, Arrivals::Even, 10_000.0),
         (2.0, 100, Arrivals::Poisson, 40_000.0),
@@ -93,7 +94,7 @@ fn a_pause_raises_the_figures_to_what_it_must() {
         assert_eq!(quiet.latency.es10_ns, Some(200_000.0));
         let pause = Pause(700 * ms, (700 + stall_ms) * ms);
         let (es10_ns, p99_ns) = stall_figures(seconds, stall_ms as f64 / 1e3, 200e3);
-        // Whoever stands still, the figures are the same; only the lateness tells who it was.
+        // A stall of either has the same figures; only the lateness shows which of them it was.
         for (generator, network) in [(pause, Pause::NEVER), (Pause::NEVER, pause)] {
             let round = simulated(&pace, 200_000, generator, network);
             let found = |metric| round.latency.value(metric).unwrap();
@@ -108,8 +109,9 @@ fn a_pause_raises_the_figures_to_what_it_must() {
     }
 }
 
-/// A gateway that carries requests out itself, until it has handled so many; then it ends the
-/// connection without answering what it has read, takes the next one, and so on for each number.
+/// A gateway that executes requests itself. After each number of requests in `until` it closes the
+/// connection without answering the last one, and accepts the next connection. Returns a batch of
+/// all requests.
 fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let (mut cell, mut journal) = (Cell::<ReferenceBook>::default(), vec![]);
@@ -135,7 +137,7 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                     }
                     let (header, size) = (frame.header, frame.bytes.len());
                     if header.kind == FrameKind::ResendRequest {
-                        // Nobody is told anything here.
+                        // There are no events to resend.
                         let (kind, flags) = (FrameKind::Private, wire::RESENT);
                         let answer = Header { kind, flags, ..header };
                         wire::write(&answer, &[], 0, &mut link.output);
@@ -150,7 +152,7 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                     };
                     handled += 1;
                     if handled >= limit {
-                        break 'link; // carried out, and nobody hears of it
+                        break 'link; // executed, but not answered
                     }
                     let reply = Header { output_seq: outcome.output_seq, ..reply };
                     let body = outcome.events_hash.to_le_bytes();
@@ -172,16 +174,16 @@ fn pace() -> Pace {
     Pace { rate_per_s: 4_000.0, seconds: 0.3, drain_s: 20.0, ..Pace::default() }
 }
 
-/// What a log says was sent and was answered.
+/// Numbers of sent and answered requests in a client log.
 fn counts(path: &Path) -> (usize, usize) {
     let records = log::parse(&std::fs::read(path).unwrap()).unwrap();
     let sent = records.iter().filter(|record| matches!(record, Record::Sent(_))).count();
-    let told = records.iter().filter(|record| matches!(record, Record::Delivered(_))).count();
-    (sent, records.len() - sent - told)
+    let delivered = records.iter().filter(|record| matches!(record, Record::Delivered(_))).count();
+    (sent, records.len() - sent - delivered)
 }
 
 #[test]
-fn connections_that_break_lose_nothing() {
+fn broken_connections_lose_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (listen(folder.path(), "a"), listen(folder.path(), "b"));
     let addresses = [first.1, second.1];
@@ -209,7 +211,7 @@ fn connections_that_break_lose_nothing() {
 }
 
 #[test]
-fn a_flow_that_was_recorded_is_asked_again() {
+fn a_recorded_flow_is_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let (limit, cancel) = (Duration::from_secs(20), AtomicBool::new(false));
     let settings = Settings { mix: OrderMix::ExchangeCore, ..Settings::default() };
@@ -233,13 +235,13 @@ fn a_flow_that_was_recorded_is_asked_again() {
     assert_eq!(flow.requests.len() as u64, first.sent);
     let again = run("b", Some(flow), 77, 1.0);
     assert_eq!((again.sent, again.stream_hash), (first.sent, first.stream_hash));
-    // Another seed requests other things, the same one the same.
+    // The requests depend on the seed only.
     assert_ne!(run("c", None, 6, 4_000.0).stream_hash, first.stream_hash);
     assert_eq!(run("d", None, 5, 4_000.0).stream_hash, first.stream_hash);
 }
 
 #[test]
-fn what_nobody_answers_is_lost_and_a_stall_shows() {
+fn requests_without_reply_are_lost_and_a_stall_shows_as_lateness() {
     let folder = tempfile::tempdir().unwrap();
     let (silent, address) = listen(folder.path(), "silent");
     let (limit, cancel) = (Duration::from_secs(20), AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! A whole network over shared memory, under load.
+//! A network over shared memory, under load.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use nm_sys::clock::Deadline;
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_network_over_shared_memory_answers_everything() {
+fn a_network_over_shared_memory_answers_every_request() {
     let folder = tempfile::tempdir().unwrap();
     let counts = "2-2-2-2".parse().unwrap();
     let network: Network = place::network(counts, LinkTransport::Shm, folder.path(), &[]).unwrap();
@@ -27,12 +27,12 @@ fn a_network_over_shared_memory_answers_everything() {
         for ((role, index), (_, stop)) in &stops {
             let (network, ready) = (&network, &ready);
             scope.spawn(move || {
-                let mut say = |notice: &NodeEvent| {
-                    if matches!(notice, NodeEvent::Ready { .. }) {
+                let mut on_event = |event: &NodeEvent| {
+                    if matches!(event, NodeEvent::Ready { .. }) {
                         ready.fetch_add(1, Ordering::Relaxed);
                     }
                 };
-                node::run(network, *role, *index, stop.as_fd(), &mut say).unwrap()
+                node::run(network, *role, *index, stop.as_fd(), &mut on_event).unwrap()
             });
         }
         let deadline = Deadline::after(LIMIT);
@@ -40,9 +40,9 @@ fn a_network_over_shared_memory_answers_everything() {
             std::thread::sleep(Duration::from_millis(2));
         }
         let gateways: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
-        let made = Generator::connect(&Settings::default(), None, &gateways, None, LIMIT);
+        let generator = Generator::connect(&Settings::default(), None, &gateways, None, LIMIT);
         let pace = Pace { rate_per_s: 2_000.0, seconds: 0.5, drain_s: 20.0, ..Pace::default() };
-        let round = made.unwrap().round(&pace, &AtomicBool::new(false)).unwrap();
+        let round = generator.unwrap().round(&pace, &AtomicBool::new(false)).unwrap();
         for (stop, _) in stops.values() {
             stop.shutdown(std::net::Shutdown::Both).unwrap();
         }

@@ -1,5 +1,5 @@
-//! The proof from a run's folder: folders that are made up from real journals and client logs, as
-//! they should be, and broken in each way that must be found.
+//! Verification of a run's folder: folders with real journals and client logs, intact, and damaged
+//! in each way that must be detected.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ struct Entry {
     bytes: Vec<u8>,
 }
 
-/// A run that went well: what its cells did, and what its clients know.
+/// A run without faults: the journals of its cells, and the records of its clients.
 struct Run {
     folder: tempfile::TempDir,
     durability: Durability,
@@ -44,20 +44,20 @@ struct Run {
 }
 
 impl Run {
-    /// Some thousand requests, in batches of ten; some are sent twice, some twice in one batch.
+    /// Some thousand requests in batches of ten; some are retransmitted, some within one batch.
     fn new(durability: Durability) -> Run {
         let sizes = Sizes::new(200, 200, 200).unwrap();
         let settings = Settings { sessions: 20, instruments: 8, sizes, ..Settings::default() };
-        let (mut maker, mut clients) =
+        let (mut orders, mut clients) =
             (OrderGenerator::new(&settings), Clients::new(20, 8, 1, false));
         let mut cells = [Cell::<Book>::default(), Cell::default()];
         let (mut entries, mut records) = (vec![vec![], vec![]], vec![]);
         let mut frames: [Vec<Vec<u8>>; CELLS] = Default::default();
         for number in 0..3_000 {
-            let ask = maker.next_request();
+            let request = orders.next_request();
             let mut bytes = vec![];
-            records.extend(clients.submit(&ask, number, &mut bytes));
-            let cell = ask.instrument as usize % CELLS;
+            records.extend(clients.submit(&request, number, &mut bytes));
+            let cell = request.instrument as usize % CELLS;
             frames[cell].push(bytes.clone());
             if number % 50 == 7 {
                 frames[cell].push(bytes);
@@ -132,7 +132,7 @@ impl Run {
         self.folder.path()
     }
 
-    /// Writes all of it and has it checked.
+    /// Writes all files and verifies them.
     fn check(&self) -> Findings {
         let network = self.network();
         fs::write(self.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
@@ -145,10 +145,10 @@ impl Run {
         self.check_again()
     }
 
-    /// Writes the client log and the states, and has all of it checked.
+    /// Writes the client log and the state hashes again, and verifies all files.
     fn check_again(&self) -> Findings {
         self.write_log();
-        self.note_states();
+        self.write_state_hashes();
         folder(self.path()).unwrap()
     }
 
@@ -162,8 +162,8 @@ impl Run {
         self.path().join("data").join(format!("{role}-{index}")).join(format!("cell-{cell}"))
     }
 
-    /// The first replica of each cell has written its last state down.
-    fn note_states(&self) {
+    /// Writes the hash of the last state of the first replica of each cell.
+    fn write_state_hashes(&self) {
         for cell in 0..CELLS {
             let last =
                 self.entries[cell].iter().rfind(|entry| entry.kind == RecordKind::Batch).unwrap();
@@ -183,7 +183,7 @@ impl Run {
     }
 }
 
-/// Swaps two requests within a batch: the bytes of its frames, all of one size.
+/// Swaps two requests of a batch, whose frames all have the same size.
 fn swap_frames(entry: &mut Entry, a: usize, b: usize) {
     let frame = |at: usize| batch::HEADER_BYTES + at * 200..batch::HEADER_BYTES + (at + 1) * 200;
     let (first, second) = (entry.bytes[frame(a)].to_vec(), entry.bytes[frame(b)].to_vec());
@@ -192,7 +192,7 @@ fn swap_frames(entry: &mut Entry, a: usize, b: usize) {
 }
 
 #[test]
-fn a_run_that_went_well_is_clean_whatever_its_durability() {
+fn a_run_without_faults_is_clean_with_every_durability() {
     for &durability in Durability::ALL {
         let run = Run::new(durability);
         let findings = run.check();
@@ -205,7 +205,7 @@ fn a_run_that_went_well_is_clean_whatever_its_durability() {
 }
 
 #[test]
-fn batches_that_are_missing_are_lost() {
+fn missing_batches_are_reported_as_lost() {
     let mut run = Run::new(Durability::MemoryQuorum);
     run.hashes[0] ^= 1;
     assert_eq!(
@@ -217,7 +217,7 @@ fn batches_that_are_missing_are_lost() {
     run.entries[0][last].kind = RecordKind::Blank;
     let findings = run.check();
     assert!((9..=10).contains(&findings.count(Violation::Lost)), "{findings:?}");
-    // In the middle, what follows is left out as well, or comes out otherwise.
+    // In the middle, later requests are missing as well, or have other results.
     let middle = run.middle();
     run.entries[0][middle].kind = RecordKind::Blank;
     let findings = run.check();
@@ -228,23 +228,23 @@ fn batches_that_are_missing_are_lost() {
 }
 
 #[test]
-fn another_order_than_that_of_the_run_is_found() {
+fn another_order_of_requests_is_detected() {
     let mut run = Run::new(Durability::MemoryQuorum);
     let middle = run.middle();
     swap_frames(&mut run.entries[0][middle], 2, 3);
     swap_frames(&mut run.entries[0][middle], 4, 9);
     let findings = run.check();
     assert!(!findings.is_clean() && findings.count(Violation::WrongResult) > 0, "{findings:?}");
-    let is_said = |sentence: &String| sentence.starts_with("wrong result: request ");
-    assert!(findings.sentences.iter().any(is_said), "{:?}", findings.sentences);
+    let names_request = |sentence: &String| sentence.starts_with("wrong result: request ");
+    assert!(findings.sentences.iter().any(names_request), "{:?}", findings.sentences);
 }
 
 #[test]
-fn what_no_client_sent_is_found() {
+fn a_request_that_no_client_sent_is_detected() {
     let mut run = Run::new(Durability::None);
     let middle = run.middle();
     let bytes = &mut run.entries[0][middle].bytes;
-    // Another price in the first request, with a checksum that fits.
+    // Another price in the first request, with a valid checksum.
     let frame = wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
     let (header, mut body) = (frame.header, frame.body.to_vec());
     body[9] ^= 1;
@@ -256,7 +256,7 @@ fn what_no_client_sent_is_found() {
 }
 
 #[test]
-fn an_answer_that_a_client_was_told_otherwise_is_found() {
+fn a_reply_that_differs_from_the_journal_is_detected() {
     let mut run = Run::new(Durability::MemoryQuorum);
     let answers = |run: &mut Run, change: &dyn Fn(&mut Record)| {
         let mut answers =
@@ -281,35 +281,35 @@ fn an_answer_that_a_client_was_told_otherwise_is_found() {
 }
 
 #[test]
-fn too_few_copies_on_disk_are_found_and_uncommitted_ends_are_not() {
+fn too_few_copies_on_disk_are_detected_but_uncommitted_entries_accepted() {
     let run = Run::new(Durability::DiskQuorum);
-    let whole = &run.entries[0];
-    let length = whole.len();
+    let complete = &run.entries[0];
+    let length = complete.len();
     run.check();
-    // Two of three have all of it: that is enough.
-    run.journal(Role::Processor, 0, 0, &whole[..length - 3]);
+    // Two of three replicas have all entries, which is a quorum.
+    run.journal(Role::Processor, 0, 0, &complete[..length - 3]);
     assert!(run.check_again().is_clean());
-    // One has, of what clients were told.
-    run.journal(Role::Mediator, 1, 0, &whole[..length - 2]);
+    // Only one has all entries of answered requests.
+    run.journal(Role::Mediator, 1, 0, &complete[..length - 2]);
     let findings = run.check_again();
     assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::TooFewCopies]);
-    // A former leader has an end of its own that nobody ever committed.
-    run.journal(Role::Mediator, 1, 0, whole);
-    run.journal(Role::Processor, 0, 0, whole);
-    let mut end = whole[..length - 10].to_vec();
-    end.push(Entry { index: end.len() as u64 + 1, ..whole[3].clone() });
+    // A former leader has uncommitted entries at the end.
+    run.journal(Role::Mediator, 1, 0, complete);
+    run.journal(Role::Processor, 0, 0, complete);
+    let mut end = complete[..length - 10].to_vec();
+    end.push(Entry { index: end.len() as u64 + 1, ..complete[3].clone() });
     run.journal(Role::Mediator, 0, 0, &end);
     let findings = run.check_again();
     assert!(findings.is_clean(), "{findings:?}");
-    // But then it does not agree again.
-    end.extend_from_slice(&whole[length - 9..]);
+    // Entries after them must not agree with the others again.
+    end.extend_from_slice(&complete[length - 9..]);
     run.journal(Role::Mediator, 0, 0, &end);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
 }
 
 #[test]
-fn replicas_that_carried_out_other_batches_are_found() {
+fn replicas_with_other_batches_are_detected() {
     let run = Run::new(Durability::MemoryQuorum);
     run.check();
     let mut other = run.entries[0].clone();
@@ -318,7 +318,7 @@ fn replicas_that_carried_out_other_batches_are_found() {
     run.journal(Role::Processor, 0, 0, &other);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
-    // A replica that began later, or missed a part, is no harm as long as another has it.
+    // A replica may start later or miss a part if another replica has it.
     run.journal(Role::Processor, 0, 0, &run.entries[0][middle..]);
     let mut missed = run.entries[0].clone();
     for entry in &mut missed[..middle] {
@@ -335,23 +335,23 @@ fn replicas_that_carried_out_other_batches_are_found() {
 }
 
 #[test]
-fn a_mediator_that_keeps_nothing_may_forget_and_that_is_told() {
+fn a_mediator_without_durability_may_lose_its_state_and_it_is_noted() {
     let mut run = Run::new(Durability::None);
     let middle = run.middle();
     for entry in &mut run.entries[0][middle..] {
         entry.term = 2;
     }
     let findings = run.check();
-    // Its books are empty from there on, so clients were told other things: that is no surprise.
+    // Its books are empty from there on, so clients received other results: not guaranteed.
     assert!(findings.not_guaranteed[&Violation::WrongResult] > 0, "{findings:?}");
     assert!(findings.notes.iter().any(|note| note.contains("empty books")), "{findings:?}");
     let kinds: Vec<&Violation> = findings.violations.keys().collect();
-    assert_eq!(kinds, [&Violation::HashDiffers], "the recorded state is of a whole life");
+    assert_eq!(kinds, [&Violation::HashDiffers], "the recorded state is that of one incarnation");
 }
 
-/// From a snapshot at any place, carried on by either book, the state is that of the whole run.
+/// Replaying from a snapshot at any position, with either book, leads to the same state as the run.
 #[test]
-fn a_journal_gives_the_same_state_from_any_cut() {
+fn replay_from_a_snapshot_at_any_position_leads_to_the_same_state() {
     let run = Run::new(Durability::MemoryQuorum);
     run.check();
     let findings = folder_cut(run.path(), Cuts { count: 300, seed: 3 }).unwrap();
@@ -359,24 +359,24 @@ fn a_journal_gives_the_same_state_from_any_cut() {
     assert_eq!(findings.cuts, 300 * CELLS as u64);
 }
 
-/// In lives that begin with empty books, a cut is carried on to the end of its own.
+/// With several incarnations, a snapshot is replayed to the end of its own.
 #[test]
-fn a_journal_of_several_lives_is_cut_in_each() {
+fn snapshots_are_checked_in_each_incarnation_of_a_journal() {
     let mut run = Run::new(Durability::None);
     let middle = run.middle();
     for entry in &mut run.entries[0][middle..] {
         entry.term = 2;
     }
     run.hashes[0] = 0;
-    let whole = run.check();
+    let checked = run.check();
     let findings = folder_cut(run.path(), Cuts { count: 20, seed: 4 }).unwrap();
     assert_eq!(findings.cuts, 20 * 3);
-    assert_eq!(findings.violations, whole.violations, "{findings:?}");
+    assert_eq!(findings.violations, checked.violations, "{findings:?}");
 }
 
-/// Has a real replica order these batches, alone, in a folder, and take snapshots so early that it
-/// forgets the beginning of its journal; then it ends.
-fn keep(folder: &Path, entries: &[Entry]) {
+/// Runs a single replica that orders these batches, and takes snapshots so early that it deletes
+/// the beginning of its journal.
+fn run_replica(folder: &Path, entries: &[Entry]) {
     let listen = nm_replica::Address::Unix(folder.with_extension("socket"));
     let members = vec![Member { address: listen.clone(), may_lead: true }];
     let journal = JournalSettings { file_bytes: 64 << 10 };
@@ -399,18 +399,18 @@ fn keep(folder: &Path, entries: &[Entry]) {
     let (mut log, mut cell) = (logs.pop().unwrap(), Cell::<Book>::default());
     let mut batches = entries.iter().filter(|entry| entry.kind == RecordKind::Batch);
     let (mut left, mut snapshots) = (batches.clone().count(), 0);
-    let is_forgotten = || {
+    let is_truncated = || {
         let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let journals = names.filter(|path| path.extension().is_some_and(|e| e == "journal"));
         journals.filter_map(|path| path.file_stem()?.to_str()?.parse::<u64>().ok()).min() > Some(1)
     };
     let deadline = Deadline::after(Duration::from_secs(60));
-    while left > 0 || snapshots == 0 || !is_forgotten() {
+    while left > 0 || snapshots == 0 || !is_truncated() {
         assert!(!deadline.passed(), "{left} batches left, {snapshots} snapshots");
         poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
         waker.drain();
-        while let Some(told) = log.next_event() {
-            match told {
+        while let Some(event) = log.next_event() {
+            match event {
                 LogEvent::Committed { index, batch, .. } => {
                     apply(&mut cell, index, &batch);
                     left -= 1;
@@ -443,19 +443,19 @@ fn apply<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
 }
 
 #[test]
-fn a_journal_whose_beginning_was_forgotten_goes_on_from_the_snapshot() {
+fn a_truncated_journal_is_replayed_from_the_snapshot() {
     let mut run = Run::new(Durability::DiskQuorum);
     run.check();
     let own = run.folder_of(Role::Mediator, 0, 0);
     for (role, index) in [(Role::Mediator, 0), (Role::Mediator, 1), (Role::Processor, 0)] {
         fs::remove_dir_all(run.folder_of(role, index, 0)).unwrap();
     }
-    keep(&own, &run.entries[0]);
+    run_replica(&own, &run.entries[0]);
     let findings = folder_cut(run.path(), Cuts { count: 5, seed: 1 }).unwrap();
     assert!(findings.is_clean(), "{findings:?}");
     assert!(findings.in_snapshots > 100, "{findings:?}");
     assert!(findings.notes[0].contains("from the snapshot of mediator 0 on"), "{findings:?}");
-    // What clients were told of what came after it is held against the journal as ever.
+    // Replies to requests after the snapshot are still compared with the journal.
     let answer = run.records.iter_mut().rfind(|record| {
         matches!(record, Record::Answered(answered) if answered.name.instrument.is_multiple_of(2))
     });
@@ -471,7 +471,7 @@ fn a_journal_whose_beginning_was_forgotten_goes_on_from_the_snapshot() {
 }
 
 #[test]
-fn a_state_that_no_journal_leads_to_is_found() {
+fn a_state_hash_that_differs_from_the_journals_is_detected() {
     let run = Run::new(Durability::MemoryQuorum);
     run.check();
     let mut hashes = StateHashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
@@ -480,12 +480,12 @@ fn a_state_that_no_journal_leads_to_is_found() {
     let findings = folder(run.path()).unwrap();
     let found: Vec<_> = findings.violations.into_iter().collect();
     assert_eq!(found, [(Violation::Gap, 1), (Violation::HashDiffers, 1)]);
-    let is_said = |sentence: &String| sentence.contains("processor 0 had");
-    assert_eq!(findings.sentences.iter().filter(|s| is_said(s)).count(), 2);
+    let names_replica = |sentence: &String| sentence.contains("processor 0 had");
+    assert_eq!(findings.sentences.iter().filter(|s| names_replica(s)).count(), 2);
 }
 
 #[test]
-fn what_proves_nothing_is_refused_with_a_sentence() {
+fn incomplete_folders_are_refused() {
     let run = Run::new(Durability::None);
     let refused = |why: &str| {
         let message = folder(run.path()).unwrap_err().to_string();

@@ -112,8 +112,8 @@ fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), String> {
 
 /// The bracket as a sentence.
 fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
-    let times = |tried: &Tried| format!("in {} of {} rounds", tried.kept, tried.rounds);
-    let mut text = match (&bracket.carried, &bracket.broken) {
+    let times = |tried: &Tried| format!("in {} of {} rounds", tried.within_limit, tried.rounds);
+    let mut text = match (&bracket.carried, &bracket.not_carried) {
         (Some(low), Some(high)) => format!(
             "carried {:.0}/s under {limit_ms} ms {}, not {:.0}/s ({}); with 95 % confidence at \
              least {:.0} % of rounds at {:.0}/s keep it",
@@ -121,7 +121,7 @@ fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
             times(low),
             high.rate_per_s,
             times(high),
-            low.sure() * 100.0,
+            low.share_lower_bound() * 100.0,
             low.rate_per_s
         ),
         (Some(low), None) => format!(
@@ -162,13 +162,13 @@ fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {
     let rate = |tried: &Tried| RateReport {
         rate_per_s: tried.rate_per_s,
         rounds: tried.rounds,
-        kept: tried.kept,
+        kept: tried.within_limit,
     };
     SearchReport {
         limit_ms,
         carried_per_s: bracket.carried.map(|tried| tried.rate_per_s),
-        not_carried_per_s: bracket.broken.map(|tried| tried.rate_per_s),
-        sure: bracket.carried.map(|tried| tried.sure()),
+        not_carried_per_s: bracket.not_carried.map(|tried| tried.rate_per_s),
+        sure: bracket.carried.map(|tried| tried.share_lower_bound()),
         is_done: bracket.is_done,
         tried: bracket.tried.iter().map(rate).collect(),
     }

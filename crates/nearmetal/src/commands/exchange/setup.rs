@@ -44,7 +44,7 @@ pub fn from_args(args: &NetworkArgs, rate_per_s: f64) -> Result<Setup> {
     let mut setup = nm_lab::exchange::setup(&spec, &stacks, seed, Path::new(""))?;
     setup.sla = Sla::of_ms(args.limit);
     if let Some(path) = &args.hosts {
-        setup.hosts = hosts::read(path).map_err(Stop::usage)?;
+        setup.hosts = hosts::read(path).map_err(|error| Stop::usage(error.to_string()))?;
     }
     setup.host_data = args.host_data.clone();
     setup.check()?;
