@@ -191,7 +191,7 @@ fn status_and_report_show_a_connection_in_shared_memory() {
 }
 
 #[test]
-fn a_policy_keeps_programs_on_the_kernel_and_says_so() {
+fn a_policy_keeps_programs_on_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.toml");
     fs::write(&policy, "[[rules]]\naction = \"deny\"\nprograms = [\"near*\"]\n").unwrap();
@@ -289,7 +289,7 @@ fn accelerated_rows_record_the_bypass() {
     let variables = &facts(&result, "netns", "client")["variables"];
     assert!(variables["NEARMETAL_ACCEL_SHARE"].is_string(), "{variables}");
     assert!(variables["LD_PRELOAD"].as_str().unwrap().contains("libnm_accel.so"), "{variables}");
-    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "the folder to meet in");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0, "the shared folder");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn the_verdict_names_the_accelerator_where_it_is_the_cheapest() {
 }
 
 #[test]
-fn a_killed_run_leaves_no_folder_to_meet_in() {
+fn a_killed_run_leaves_no_shared_folder() {
     accelerator();
     let folder = tempfile::tempdir().unwrap();
     let stacks = r#"["accel+tcp-blocking"]"#;

@@ -89,7 +89,7 @@ fn a_slow_disk_is_named_and_its_cells_go_on() {
     for node in [(Mediator, 0), (Processor, 0)] {
         slow.slow_down(node, true);
         load.all_answered("with one slow disk", 100.0, 2.0);
-        slow.net.wait_said(node.0, node.1, SLOW_SENTENCE, 1);
+        slow.net.wait_for_output(node.0, node.1, SLOW_SENTENCE, 1);
         slow.slow_down(node, false);
         load.all_answered("afterwards", 200.0, 0.5);
     }
@@ -109,7 +109,7 @@ fn slow_disks_everywhere_delay_and_lose_nothing() {
     all.iter().for_each(|node| slow.slow_down(*node, false));
     load.all_answered("afterwards", 200.0, 0.5);
     slow.net.prove(load);
-    assert!(all.iter().any(|node| slow.net.said(node.0, node.1).contains(SLOW_SENTENCE)));
+    assert!(all.iter().any(|node| slow.net.output(node.0, node.1).contains(SLOW_SENTENCE)));
 }
 
 /// A file system of its own below one folder, seen only by those that this process lets in. It goes
@@ -188,9 +188,9 @@ fn run_keeps_logs_of_its_nodes() {
     words.extend(["--out", out.to_str().unwrap()]);
     let run = crate::support::run(&words);
     assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
-    let said = fs::read_to_string(out.join("round-1/nodes/gateway-0.log")).unwrap();
-    assert!(said.starts_with("the link with router 0 is closed: "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let output = fs::read_to_string(out.join("round-1/nodes/gateway-0.log")).unwrap();
+    assert!(output.starts_with("the link with router 0 is gone: "), "{output}");
+    assert_eq!(output.lines().count(), 1, "{output}");
 }
 
 fn verify_within(disk: &Disk, net: &Net) -> Run {
@@ -215,18 +215,18 @@ fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
     // Its snapshot, or the next file of its journal, has no room; the others go on.
     load.all_answered("with a full disk", 400.0, 4.0);
     let code = net.wait_end(victim.0, victim.1);
-    let said = net.said(victim.0, victim.1);
-    assert_eq!(code, Some(4), "{said}");
-    let last = said.lines().last().unwrap();
+    let output = net.output(victim.0, victim.1);
+    assert_eq!(code, Some(4), "{output}");
+    let last = output.lines().last().unwrap();
     assert!(last.contains("No space left on device"), "{last}");
     assert!(last.contains(folder.to_str().unwrap()), "{last}");
     assert!(last.contains("make room on that disk and start the node again"), "{last}");
     load.all_answered("without it", 100.0, 0.5);
 
     disk.make_room(&folder);
-    let ready = said.matches("\"ready\"").count();
+    let ready = output.matches("\"ready\"").count();
     net.start(victim.0, victim.1, |command| disk.within(&command));
-    net.wait_said(victim.0, victim.1, "\"ready\"", ready + 1);
+    net.wait_for_output(victim.0, victim.1, "\"ready\"", ready + 1);
     load.all_answered("with all of them again", 100.0, 0.5);
     // It has caught up: with one other it is a majority, and it leads again.
     net.kill(Mediator, 1);
@@ -263,8 +263,8 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
     }
     // 0.1, 0.2, 0.4 s, and then 0.8 s that have not passed yet.
     assert!(begun.elapsed() >= Duration::from_millis(700), "{:?}", nodes.restarts());
-    let said = fs::read_to_string(folder.join("nodes/processor-0.log")).unwrap();
-    assert!(said.lines().any(|line| line == "nearmetal: no room"), "{said}");
+    let output = fs::read_to_string(folder.join("nodes/processor-0.log")).unwrap();
+    assert!(output.lines().any(|line| line == "nearmetal: no room"), "{output}");
     fs::remove_file(&broken).unwrap();
     let is_ready = |nodes: &Supervisor| nodes.restarts().last().unwrap().ready_ns.is_some();
     while !is_ready(&nodes) {
@@ -335,11 +335,11 @@ fn cut_off(durability: Durability, can_send: bool, can_receive: bool) {
     cut.pass(true, true);
     load.all_answered("afterwards", 200.0, 1.0);
     // Without the one that led meanwhile, the old leader must have all that it missed.
-    let ready = cut.net.said(Mediator, 1).matches("\"ready\"").count();
+    let ready = cut.net.output(Mediator, 1).matches("\"ready\"").count();
     cut.net.kill(Mediator, 1);
     load.all_answered("with the old leader", 200.0, 0.5);
     cut.net.start(Mediator, 1, |command| command);
-    cut.net.wait_said(Mediator, 1, "\"ready\"", ready + 1);
+    cut.net.wait_for_output(Mediator, 1, "\"ready\"", ready + 1);
     load.all_answered("at the end", 200.0, 0.5);
     cut.net.prove(load);
 }
@@ -394,11 +394,11 @@ fn a_cell_goes_on_from_its_snapshot_and_journal_when_all_of_its_nodes_were_kille
     // Something for the journal behind it.
     load.all_answered("after the snapshot", 200.0, 0.3);
     let ready: Vec<usize> =
-        all.iter().map(|node| net.said(node.0, node.1).matches("\"ready\"").count()).collect();
+        all.iter().map(|node| net.output(node.0, node.1).matches("\"ready\"").count()).collect();
     all.iter().for_each(|node| net.kill(node.0, node.1));
     all.iter().for_each(|node| net.start(node.0, node.1, |command| command));
     for (node, ready) in all.iter().zip(ready) {
-        net.wait_said(node.0, node.1, "\"ready\"", ready + 1);
+        net.wait_for_output(node.0, node.1, "\"ready\"", ready + 1);
     }
     load.all_answered("from what is on disk", 200.0, 0.5);
     net.prove(load);

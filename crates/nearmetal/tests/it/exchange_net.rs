@@ -69,8 +69,8 @@ impl Net {
         self.network.folder(role, index).unwrap()
     }
 
-    /// What a node has said so far, on both of its outputs, in all of its starts.
-    pub fn said(&self, role: Role, index: usize) -> String {
+    /// What a node has written so far, on both of its outputs, in all of its starts.
+    pub fn output(&self, role: Role, index: usize) -> String {
         fs::read_to_string(self.log(role, index)).unwrap_or_default()
     }
 
@@ -98,14 +98,14 @@ impl Net {
             self.start(*role, *index, |command| with(*role, *index, command));
         }
         for (role, index) in all {
-            self.wait_said(role, index, "\"event\":\"ready\"", 1);
+            self.wait_for_output(role, index, "\"event\":\"ready\"", 1);
         }
     }
 
-    /// Waits until a node has said something so many times.
-    pub fn wait_said(&self, role: Role, index: usize, what: &str, times: usize) {
+    /// Waits until a node has written something so many times.
+    pub fn wait_for_output(&self, role: Role, index: usize, what: &str, times: usize) {
         wait_for(&format!("{role} {index} to say {what}"), || {
-            (self.said(role, index).matches(what).count() >= times).then_some(())
+            (self.output(role, index).matches(what).count() >= times).then_some(())
         });
     }
 

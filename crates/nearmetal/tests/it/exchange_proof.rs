@@ -135,7 +135,7 @@ fn recorded_flow_is_replayed() {
     };
     let flow = flow.to_str().unwrap();
     let recorded = hash("a", &["--seed", "7", "--record-flow", flow]);
-    // Whatever else it is told, and in another network.
+    // Other options and another network do not matter.
     let short = |name: &str| folder.path().join(name);
     let again = short("b");
     let args = ["exchange", "run", "--replay-flow", flow, "--seed", "9", "--nodes", "1-1-2-1"];

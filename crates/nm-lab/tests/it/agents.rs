@@ -6,7 +6,7 @@ use nm_lab::agent::Handle;
 use nm_model::FailureKind;
 use nm_sys::process::ChildProcess;
 
-use crate::Test;
+use crate::harness::Test;
 
 pub const TESTS: &[Test] = &[
     ("agents::agent_describes_itself_and_ends", describes),

@@ -11,7 +11,8 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::{FailureKind, Launcher};
 
 use crate::agents::kill;
-use crate::{Test, machine};
+use crate::harness::Test;
+use crate::machine;
 
 pub const TESTS: &[Test] = &[
     ("environments::loopback_starts_and_is_removed", || starts_and_is_removed("loopback")),

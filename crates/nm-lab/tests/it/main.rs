@@ -10,17 +10,17 @@
 mod agents;
 mod controller;
 mod environments;
+mod harness;
 mod machine;
 mod remote;
 mod trials;
 mod xdp;
 mod xdp_tcp;
 
-use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::ExitCode;
 
-type Test = (&'static str, fn());
+use harness::Test;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,42 +53,9 @@ fn main() -> ExitCode {
         xdp_tcp::TESTS,
     ]
     .concat();
-    run(&tests, &words)
+    harness::run(&tests, &words)
 }
 
 fn exit<E>(result: Result<(), E>) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Runs the tests that the arguments choose, in order, and reports like the standard harness.
-fn run(tests: &[Test], words: &[&str]) -> ExitCode {
-    let filters: Vec<&&str> = words.iter().filter(|word| !word.starts_with('-')).collect();
-    let chosen: Vec<&Test> = tests
-        .iter()
-        .filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(**part)))
-        .collect();
-    if words.contains(&"--list") {
-        for (name, _) in chosen {
-            println!("{name}: test");
-        }
-        return ExitCode::SUCCESS;
-    }
-    println!("\nrunning {} tests", chosen.len());
-    let mut failed = vec![];
-    for (name, test) in &chosen {
-        match catch_unwind(test) {
-            Ok(()) => println!("test {name} ... ok"),
-            Err(_) => {
-                println!("test {name} ... FAILED");
-                failed.push(*name);
-            }
-        }
-    }
-    let result = if failed.is_empty() { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {result}. {} passed; {} failed",
-        chosen.len() - failed.len(),
-        failed.len()
-    );
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nm_lab::agent::{Handle, Notice, listen};
 use nm_model::{Failure, FailureKind};
 
-use crate::Test;
+use crate::harness::Test;
 
 pub const TESTS: &[Test] = &[
     ("remote::server_serves_one_controller_after_another", serves),

@@ -15,7 +15,8 @@ use nm_model::{Case, DoubtKind, FailureKind, Metric, ProbeSpec, StackPair};
 
 use crate::agents::kill;
 use crate::environments::start;
-use crate::{Test, machine};
+use crate::harness::Test;
+use crate::machine;
 
 pub const TESTS: &[Test] = &[
     ("trials::ping_pong_over_loopback", || everywhere("loopback")),

@@ -21,8 +21,9 @@ use nm_transport::handshake::{self, HandshakeMessage};
 use nm_transport::{Transport, TransportError, Visitor};
 
 use crate::agents::kill;
+use crate::harness::Test;
 use crate::trials::{never, run, short, stacks};
-use crate::{Test, environments, machine};
+use crate::{environments, machine};
 
 pub const TESTS: &[Test] = &[
     ("xdp::ping_pong_over_netns_and_again", || everywhere("netns")),

@@ -14,9 +14,10 @@ use nm_transport::{Options, Transport, TransportError, Visitor, connect, failure
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::agents::kill;
+use crate::harness::Test;
+use crate::machine;
 use crate::trials::{never, run, short, stacks};
 use crate::xdp::{LONG, inside, is_taken, start, with_meanwhile};
-use crate::{Test, machine};
 
 pub const TESTS: &[Test] = &[
     ("xdp_tcp::ping_pong_over_netns_with_itself_and_kernel", || everywhere("netns")),

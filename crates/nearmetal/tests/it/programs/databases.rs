@@ -97,15 +97,15 @@ fn redis_publishes_to_subscribers() {
         let out = tempfile::NamedTempFile::new().unwrap();
         let mut command = redis.client("redis-cli");
         command.args(["SUBSCRIBE", "news"]).stdout(out.reopen().unwrap());
-        let heard = || std::fs::read_to_string(out.path()).unwrap();
+        let received = || std::fs::read_to_string(out.path()).unwrap();
         let subscriber = Started::new(&mut command);
-        wait_for("the subscription", || heard().contains("subscribe").then_some(()));
+        wait_for("the subscription", || received().contains("subscribe").then_some(()));
         let mut seen = Seen::new();
         let script: String =
             (0..500).map(|number| format!("PUBLISH news item-{number}\n")).collect();
         seen.add(finish_with(&mut redis.client("redis-cli"), &script));
-        wait_for("the last message", || heard().contains("item-499").then_some(()));
-        seen.words.push(heard());
+        wait_for("the last message", || received().contains("item-499").then_some(()));
+        seen.words.push(received());
         subscriber.end_by("TERM");
         seen
     });
