@@ -53,7 +53,7 @@ fn an_open_loop_shows_stalls_of_the_server() {
 }
 
 #[test]
-fn an_open_loop_shows_stalls_of_the_client_and_says_that_it_was_late() {
+fn an_open_loop_shows_stalls_of_the_client_and_doubts_its_delay() {
     let (p99_ms, series) = run_with_stalls(&["--rate", "1000"], Victim::Client, INTENDED);
     assert!(p99_ms > 10.0, "{p99_ms} ms");
     let doubts = series["doubts"].as_array().unwrap();
@@ -61,7 +61,7 @@ fn an_open_loop_shows_stalls_of_the_client_and_says_that_it_was_late() {
 }
 
 #[test]
-fn a_closed_loop_hides_stalls_and_says_that_it_can() {
+fn a_closed_loop_hides_stalls_with_a_doubt() {
     for victim in [Victim::Server, Victim::Client] {
         let (p99_ms, series) = run_with_stalls(&["--closed"], victim, SERVICE);
         assert!(p99_ms < 10.0, "{p99_ms} ms: ten stalls are fewer than 1 % of so many requests");

@@ -219,8 +219,8 @@ pub fn accelerator() {
         build.args(["build", "--offline", "--package", "nm-accel", "--profile", profile]);
         build.arg("--target-dir").arg(target).current_dir(root());
         let output = build.output().expect("cargo starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "the library cannot be built: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the library cannot be built: {errors}");
     });
 }
 

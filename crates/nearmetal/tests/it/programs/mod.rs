@@ -95,8 +95,8 @@ fn compare(place: Place, ways: &[Way], body: impl Fn(Way) -> Seen) {
                 assert!(is_shared, "no connection was in shared memory: {sockets:?}");
             }
             (Way::Accelerated, Place::Kernel(reason)) => {
-                let is_told = sockets.iter().any(|s| !s.is_shared && s.reason.contains(reason));
-                assert!(is_told, "no connection on the kernel with `{reason}`: {sockets:?}");
+                let has_reason = sockets.iter().any(|s| !s.is_shared && s.reason.contains(reason));
+                assert!(has_reason, "no connection on the kernel with `{reason}`: {sockets:?}");
             }
         }
     }
@@ -185,9 +185,9 @@ pub fn finish_with(command: &mut Command, input: &str) -> Ran {
         file.read_to_end(&mut bytes).expect("read");
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    let said = || format!("{shown}\nstdout: {}\nstderr: {}", tail(&stdout), tail(&stderr));
-    let status = status.unwrap_or_else(|| panic!("hangs: {}", said()));
-    assert!(status.success(), "ended with {:?} {status}: {}", status.signal(), said());
+    let output = || format!("{shown}\nstdout: {}\nstderr: {}", tail(&stdout), tail(&stderr));
+    let status = status.unwrap_or_else(|| panic!("hangs: {}", output()));
+    assert!(status.success(), "ended with {:?} {status}: {}", status.signal(), output());
     let is_accelerated = shown.contains("\"accel\" \"--stats\"");
     let report = is_accelerated.then(|| exit_report(&stderr));
     Ran { stdout, stderr, report }
