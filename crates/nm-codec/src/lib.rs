@@ -9,14 +9,12 @@
 mod codes;
 mod error;
 mod field;
-mod fields;
 mod hash;
 mod put;
 mod reader;
 
 pub use error::{DecodeError, DecodeFault};
 pub use field::{Field, Number};
-pub use fields::{Fields, Meaningless};
 pub use hash::{FNV1A, crc32c, crc32c_append, fnv1a, fnv1a_on};
 pub use put::Put;
 pub use reader::Reader;

@@ -143,7 +143,9 @@ impl Setup {
             }
         }
         let environments = self.transport.environments();
-        if !self.hosts.is_empty() && !environments.contains(&EnvironmentKind::Ssh) {
+        let is_local =
+            !environments.contains(&EnvironmentKind::Ssh) || !self.accelerator.is_empty();
+        if is_local && !self.hosts.is_empty() {
             let message = "Unix sockets, shared memory and the accelerator do not reach other \
                            hosts; use --transport tcp";
             return fail(message.to_string());
@@ -446,6 +448,9 @@ mod tests {
         refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
         refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");
         let hosts = hosts::parse("a 192.0.2.1").unwrap();
+        let preload = ("LD_PRELOAD".into(), "/x.so".into());
+        let accelerated = Setup { hosts: hosts.clone(), accelerator: vec![preload], ..setup() };
+        refused(accelerated, "do not reach other hosts");
         for transport in [LinkTransport::Unix, LinkTransport::Shm, LinkTransport::Accel] {
             let far = Setup { hosts: hosts.clone(), transport, ..setup() };
             refused(far, "do not reach other hosts");
