@@ -426,11 +426,6 @@ fn read_open_quantity(from: &mut Reader<'_>) -> Result<Quantity, DecodeError> {
     from.u64("open quantity")
 }
 
-/// Appends 64-bit numbers.
-pub fn put(out: &mut Vec<u8>, numbers: &[u64]) {
-    numbers.iter().for_each(|number| out.put_u64(*number));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

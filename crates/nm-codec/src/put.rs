@@ -29,6 +29,12 @@ pub trait Put {
         self.put(&value.to_le_bytes());
     }
 
+    /// Appends numbers of 64 bits.
+    #[inline]
+    fn put_u64s(&mut self, values: &[u64]) {
+        values.iter().for_each(|value| self.put_u64(*value));
+    }
+
     /// Appends 64 bits, signed.
     #[inline]
     fn put_i64(&mut self, value: i64) {

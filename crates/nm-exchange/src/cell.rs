@@ -279,12 +279,12 @@ impl<M: Matching> Cell<M> {
 
     fn header(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        codec::put(&mut bytes, &[self.index, self.now_ns, self.released.len() as u64]);
+        bytes.put_u64s(&[self.index, self.now_ns, self.released.len() as u64]);
         for (instrument, since) in &self.released {
             bytes.put_u32(*instrument);
             bytes.put_u32(*since);
         }
-        codec::put(&mut bytes, &[self.instruments.len() as u64]);
+        bytes.put_u64s(&[self.instruments.len() as u64]);
         bytes
     }
 
@@ -374,7 +374,7 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 
 fn append(bytes: &mut Vec<u8>, instrument: InstrumentId, saved: &[u8]) {
     bytes.put_u32(instrument);
-    codec::put(bytes, &[saved.len() as u64]);
+    bytes.put_u64s(&[saved.len() as u64]);
     bytes.put(saved);
 }
 
@@ -423,9 +423,9 @@ impl<M: Matching> InstrumentState<M> {
     fn save(&self) -> Vec<u8> {
         let mut bytes = vec![];
         let sessions = self.sessions.len() as u64;
-        codec::put(&mut bytes, &[self.output_seq, self.public_seq, sessions]);
+        bytes.put_u64s(&[self.output_seq, self.public_seq, sessions]);
         for (session, known) in &self.sessions {
-            codec::put(&mut bytes, &[u64::from(*session)]);
+            bytes.put_u64s(&[u64::from(*session)]);
             known.save(&mut bytes);
         }
         self.book.save(&mut bytes);
@@ -642,7 +642,7 @@ mod tests {
             cuts in prop::collection::btree_set(0usize..200, 0..4),
         ) {
             let mut cell = Cell::<ReferenceBook>::default();
-            let mut whole = Cell::<ReferenceBook>::default();
+            let mut complete = Cell::<ReferenceBook>::default();
             let mut done = BTreeMap::<(UserId, InstrumentId), Vec<Outcome>>::new();
             let mut numbers = BTreeMap::<InstrumentId, u64>::new();
             for (at, (session, instrument, ahead)) in arrivals.into_iter().enumerate() {
@@ -653,11 +653,11 @@ mod tests {
                 let due = outcomes.len() as i64 + 1;
                 let seq = (due + ahead).max(1) as u64;
                 let request = order(session, instrument, seq, seq - 1);
-                for cell in [&mut cell, &mut whole] {
+                for cell in [&mut cell, &mut complete] {
                     cell.begin(at as u64 + 1, at as u64);
                 }
                 let handled = cell.handle(&request, |_| {});
-                prop_assert_eq!(whole.handle(&request, |_| {}), handled);
+                prop_assert_eq!(complete.handle(&request, |_| {}), handled);
                 match seq as i64 - due {
                     0 => {
                         let number = numbers.entry(instrument).or_default();
@@ -676,7 +676,7 @@ mod tests {
                     }
                 }
             }
-            prop_assert_eq!(cell.hash(), whole.hash());
+            prop_assert_eq!(cell.hash(), complete.hash());
         }
 
         #[test]

@@ -1,8 +1,8 @@
 //! Acknowledgements: which replicas have an entry where the group keeps its entries (on disk if it
 //! has folders).
 //!
-//! openraft is notified that a replica's own log has an entry as soon as it is in memory, and goes on:
-//! the leader sends the entry to the others while its own disk writes it, and no disk delays
+//! openraft is notified that a replica's own log has an entry as soon as it is in memory, and goes
+//! on: the leader sends the entry to the others while its own disk writes it, and no disk delays
 //! heartbeats, votes or commits. Durability is guaranteed at the two places where a replica
 //! acknowledges something:
 //!

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use nm_book::codec;
 use nm_book::order::{Event, UserId};
-use nm_codec::{DecodeError, Reader};
+use nm_codec::{DecodeError, Put, Reader};
 
 /// Outcomes that are kept for each session and instrument, to answer duplicates.
 pub const OUTCOMES_MAX: usize = 64;
@@ -103,12 +103,12 @@ impl Session {
     /// Appends all of it.
     pub fn save(&self, bytes: &mut Vec<u8>) {
         let (gateway, outcomes) = (u64::from(self.gateway), self.outcomes.len() as u64);
-        codec::put(bytes, &[gateway, self.last_request_seq, outcomes]);
+        bytes.put_u64s(&[gateway, self.last_request_seq, outcomes]);
         for outcome in &self.outcomes {
             let Outcome { client_seq, output_seq, events_hash } = *outcome;
-            codec::put(bytes, &[client_seq, output_seq, events_hash]);
+            bytes.put_u64s(&[client_seq, output_seq, events_hash]);
         }
-        codec::put(bytes, &[self.last_event_seq, self.kept.len() as u64]);
+        bytes.put_u64s(&[self.last_event_seq, self.kept.len() as u64]);
         self.kept.iter().for_each(|event| codec::write_event(event, bytes));
     }
 
