@@ -1,10 +1,11 @@
-//! Two results, or two parts of one, side by side.
+//! Comparison of two results, or of two parts of one.
 //!
-//! First what sets them apart: results that are not like for like get no pass, whatever their
-//! figures, and the reasons say what differs. Then figure by figure (see `rows`). The outcome looks
-//! only at the figures that count: fail if the rounds show one to be worse beyond the margin, pass
+//! Results that are not like for like get no pass, whatever their figures, and the reasons list the
+//! differences. Then each figure is compared (see `rows`). The outcome depends only on the figures
+//! that count: fail if the rounds show one to be worse beyond the margin, pass
 //! if they show all of them to be as good or better, else inconclusive. Single runs have no rounds;
-//! what they show is reported, but decides nothing, because identical runs may differ by half.
+//! their figures are reported, but do not affect the outcome, because identical runs may differ by
+//! half.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +14,13 @@ use nm_model::plan::PlanComparison;
 use nm_model::probe::ProbeKind;
 use nm_model::result::{RunResult, RunState, Series, Source, Statistic};
 use nm_model::stack::Difference;
-use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
+use nm_model::verdict::{Comparison, Outcome, Relation};
 
 use crate::envdiff::envdiff_of;
 use crate::options::CompareOptions;
-use crate::pairing::{Pair, pair};
+use crate::pairing::{SeriesPair, pair};
 use crate::rows::{Draft, decide, is_close, metrics, single, together};
-use crate::select::{Selector, places};
+use crate::select::{Selector, paths};
 use crate::wording::{count, list, ratio};
 
 /// Reason for two runs that were measured one after the other. Of recorded rounds of one machine,
@@ -33,7 +34,7 @@ fn were_apart(a: &RunResult, b: &RunResult) -> bool {
     measured(a) && measured(b) && a.started != b.started
 }
 
-/// Sets B beside A.
+/// Compares B with A.
 pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Comparison {
     let chosen = |result: &'_ RunResult, selector: &Selector| -> Vec<usize> {
         let all = result.series.iter().enumerate();
@@ -58,7 +59,7 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
         comparison.reasons.push(nothing_in_common(a, &of_a, b, &of_b, options));
         return comparison;
     }
-    let environments = |side: for<'p> fn(&'p Pair<'_>) -> &'p Series| -> BTreeSet<String> {
+    let environments = |side: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| -> BTreeSet<String> {
         pairing.pairs.iter().map(|pair| side(pair).key.environment.clone()).collect()
     };
     comparison.facts = envdiff_of(a, &environments(|pair| pair.a), b, &environments(|pair| pair.b));
@@ -105,17 +106,17 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     comparison
 }
 
-/// Makes a comparison that a plan asks for. A part is `ENVIRONMENT/STACK`; a published run is
+/// Makes a comparison of a plan. A part is `ENVIRONMENT/STACK`; a published run is
 /// `reference:NAME`, or `reference:NAME/STACK` for a part of it.
 pub(crate) fn compare_parts(
     result: &RunResult,
-    asked: &PlanComparison,
+    planned: &PlanComparison,
     references: &dyn Fn(&str) -> Option<RunResult>,
 ) -> Comparison {
     let impossible = |reason: String| Comparison {
-        a: asked.a.clone(),
-        b: asked.b.clone(),
-        margin_percent: asked.margin_percent,
+        a: planned.a.clone(),
+        b: planned.b.clone(),
+        margin_percent: planned.margin_percent,
         differences: vec![],
         facts: vec![],
         rows: vec![],
@@ -135,9 +136,9 @@ pub(crate) fn compare_parts(
     };
     let seed = result.plan.as_ref().map_or(1, |plan| plan.seed);
     let mut options =
-        CompareOptions { margin_percent: asked.margin_percent, seed, ..Default::default() };
+        CompareOptions { margin_percent: planned.margin_percent, seed, ..Default::default() };
     let (published_a, published_b) =
-        match (reference(&asked.a).transpose(), reference(&asked.b).transpose()) {
+        match (reference(&planned.a).transpose(), reference(&planned.b).transpose()) {
             (Err(reason), _) | (_, Err(reason)) => return impossible(reason),
             (Ok(a), Ok(b)) => (a, b),
         };
@@ -145,13 +146,13 @@ pub(crate) fn compare_parts(
         Some((run, selector)) => (Some(run), selector),
         None => (None, Selector::new(text)),
     };
-    let (run_a, selector_a) = side(published_a, &asked.a);
-    let (run_b, selector_b) = side(published_b, &asked.b);
+    let (run_a, selector_a) = side(published_a, &planned.a);
+    let (run_b, selector_b) = side(published_b, &planned.b);
     options.a = selector_a;
     options.b = selector_b;
     let comparison =
         compare(run_a.as_ref().unwrap_or(result), run_b.as_ref().unwrap_or(result), &options);
-    Comparison { a: asked.a.clone(), b: asked.b.clone(), ..comparison }
+    Comparison { a: planned.a.clone(), b: planned.b.clone(), ..comparison }
 }
 
 fn name(result: &RunResult, selector: &Selector) -> String {
@@ -162,8 +163,8 @@ fn name(result: &RunResult, selector: &Selector) -> String {
     }
 }
 
-/// Every way in which a pair is not like for like, each once.
-fn differences(pairs: &[Pair]) -> Vec<Difference> {
+/// The differences in comparability of all pairs, each once.
+fn differences(pairs: &[SeriesPair]) -> Vec<Difference> {
     let mut found: Vec<Difference> = vec![];
     for pair in pairs {
         for difference in pair.a.comparability.differences(&pair.b.comparability) {
@@ -183,13 +184,13 @@ fn nothing_in_common(
     options: &CompareOptions,
 ) -> String {
     let nothing = |side: &str, result: &RunResult, selector: &Selector| {
-        let places = places(&result.series);
-        match places.is_empty() {
+        let paths = paths(&result.series);
+        match paths.is_empty() {
             true => format!("{side} has no figures"),
             false => format!(
                 "nothing in {side} matches `{}`; it has {}",
                 selector.text(),
-                list(&places, 8)
+                list(&paths, 8)
             ),
         }
     };
@@ -198,18 +199,19 @@ fn nothing_in_common(
         (_, true) => nothing("B", b, &options.b),
         _ => format!(
             "nothing in common: A has {}, B has {}",
-            list(&places(of_a.iter().copied()), 4),
-            list(&places(of_b.iter().copied()), 4)
+            list(&paths(of_a.iter().copied()), 4),
+            list(&paths(of_b.iter().copied()), 4)
         ),
     }
 }
 
 /// The rows over all cases, and sentences about figures that count and that are not known.
-fn over_all_cases(pairs: &[Pair], options: &CompareOptions) -> (Vec<Draft>, Vec<String>) {
-    type Group<'a> = ((&'a str, ProbeKind, Statistic), Vec<&'a Pair<'a>>);
-    let mut groups: Vec<Group> = vec![];
+fn over_all_cases(pairs: &[SeriesPair], options: &CompareOptions) -> (Vec<Draft>, Vec<String>) {
+    type GroupId<'a> = (&'a str, &'a str, ProbeKind, Statistic);
+    let mut groups: Vec<(GroupId, Vec<&SeriesPair>)> = vec![];
     for pair in pairs {
-        let group = (pair.place.as_str(), pair.a.key.probe, pair.a.key.statistic);
+        let key = &pair.a.key;
+        let group = (&*key.environment, &*key.stack, key.probe, key.statistic);
         match groups.iter_mut().find(|(known, _)| *known == group) {
             Some((_, of_group)) => of_group.push(pair),
             None => groups.push((group, vec![pair])),
@@ -217,13 +219,15 @@ fn over_all_cases(pairs: &[Pair], options: &CompareOptions) -> (Vec<Draft>, Vec<
     }
     let mut overall = vec![];
     let mut not_known = vec![];
-    for ((place, probe, statistic), of_group) in &groups {
+    for ((.., probe, statistic), of_group) in &groups {
         for metric in metrics(*statistic, options) {
             match together(of_group, metric, options) {
                 Some(draft) => overall.push(draft),
                 None if options.fail_on.contains(&metric) => {
-                    let over =
-                        if place.is_empty() { String::new() } else { format!(" of {place}") };
+                    let over = match of_group.first().map_or("", |pair| &pair.path) {
+                        "" => String::new(),
+                        path => format!(" of {path}"),
+                    };
                     not_known.push(format!("{metric} of {probe}{over} is not known on both sides"));
                 }
                 None => {}
@@ -269,10 +273,11 @@ fn reasons(
     counting.sort_by_key(|draft| draft.row.relation != Relation::Worse);
     reasons.extend(counting.into_iter().map(sentence));
     reasons.extend(others.into_iter().filter(is_clear).map(sentence));
-    let repeats = |row: &ComparisonRow| overall.iter().any(|draft| draft.row.case == row.case);
-    let worse_cases = rows.iter().filter(|draft| {
-        draft.row.relation == Relation::Worse && counts(draft) && !repeats(&draft.row)
-    });
+    let repeats =
+        |row: &Draft| overall.iter().any(|draft| draft.key.is_some() && draft.key == row.key);
+    let worse_cases = rows
+        .iter()
+        .filter(|draft| draft.row.relation == Relation::Worse && counts(draft) && !repeats(draft));
     reasons.extend(worse_cases.map(sentence));
     reasons.extend(not_known.iter().cloned());
     if overall.iter().any(|draft| !draft.has_rounds()) {
@@ -292,7 +297,7 @@ fn reasons(
 fn sentence(draft: &Draft) -> String {
     let row = &draft.row;
     let clear = row.ratio.is_some_and(|ratio| !is_close(ratio)) && !draft.has_rounds();
-    let standing = match (row.relation, draft.has_rounds()) {
+    let relation = match (row.relation, draft.has_rounds()) {
         (Relation::Worse, _) if clear => "clearly worse",
         (Relation::Better, _) if clear => "clearly better",
         (Relation::Worse, _) => "worse",
@@ -315,12 +320,12 @@ fn sentence(draft: &Draft) -> String {
         (Some(value), None) => format!("{} for {} ({})", ratio(value), row.case, row.basis),
         (None, _) => format!("{} ({})", row.case, row.basis),
     };
-    format!("{} is {standing}: {shown}", row.metric)
+    format!("{} is {relation}: {shown}", row.metric)
 }
 
-/// Which doubts weigh on either side.
-fn doubts(pairs: &[Pair]) -> Vec<String> {
-    let of_side = |side: &str, series: for<'p> fn(&'p Pair<'_>) -> &'p Series| {
+/// The doubts of either side.
+fn doubts(pairs: &[SeriesPair]) -> Vec<String> {
+    let of_side = |side: &str, series: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| {
         let kinds: BTreeSet<DoubtKind> = pairs
             .iter()
             .flat_map(|pair| series(pair).doubts.iter().map(|doubt| doubt.kind))

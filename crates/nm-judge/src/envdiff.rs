@@ -1,7 +1,9 @@
-//! In which facts two results differ: for reading beside a comparison, not for judging.
+//! The facts in which two results differ. They are shown with a comparison and do not affect its
+//! outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nm_model::probe::Side;
 use nm_model::result::RunResult;
 use nm_model::stack::Difference;
 use serde_json::Value;
@@ -13,11 +15,11 @@ type Values = BTreeMap<String, BTreeSet<String>>;
 const LISTED_MAX: usize = 200;
 
 /// Facts that change from run to run and explain nothing.
-const PASSING: &[&str] =
+const VOLATILE: &[&str] =
     &["host.load_1m", "host.boot_id", "clock.calibration_error_ppm", "clock.pair_cost_ns"];
 
-/// Notes that name or describe a run instead of its machine.
-const DESCRIBING: &[&str] = &["summary", "source", "tool", "statistic", "unit", "inferred"];
+/// Notes about a run instead of its machine.
+const RUN_NOTES: &[&str] = &["summary", "source", "tool", "statistic", "unit", "inferred"];
 
 /// The facts in which the endpoints of two results differ, and the notes, for published and
 /// imported runs, which have no facts. A fact of both ends of the same name and values is listed
@@ -37,9 +39,9 @@ pub(crate) fn envdiff_of(
     environments_b: &BTreeSet<String>,
 ) -> Vec<Difference> {
     let (facts_a, facts_b) = (by_fact(a, environments_a), by_fact(b, environments_b));
-    let mut found: BTreeMap<(String, String, String), Vec<&str>> = BTreeMap::new();
-    for side in ["client", "server", ""] {
-        let (of_a, of_b) = (facts_a.get(side), facts_b.get(side));
+    let mut found: BTreeMap<(String, String, String), Vec<Option<Side>>> = BTreeMap::new();
+    for side in [Some(Side::Client), Some(Side::Server), None] {
+        let (of_a, of_b) = (facts_a.get(&side), facts_b.get(&side));
         let (Some(of_a), Some(of_b)) = (of_a, of_b) else { continue };
         let names: BTreeSet<&String> = of_a.keys().chain(of_b.keys()).collect();
         for name in names {
@@ -58,7 +60,7 @@ pub(crate) fn envdiff_of(
         .take(LISTED_MAX)
         .map(|((name, a, b), sides)| {
             let field = match sides[..] {
-                [side] if !side.is_empty() => format!("{side} {name}"),
+                [Some(side)] => format!("{side} {name}"),
                 _ => name,
             };
             Difference { field, a, b }
@@ -66,17 +68,17 @@ pub(crate) fn envdiff_of(
         .collect()
 }
 
-/// Every fact by side and name with its values over all environments. Notes stand under no side.
-fn by_fact(result: &RunResult, environments: &BTreeSet<String>) -> BTreeMap<String, Values> {
-    let mut sides: BTreeMap<String, Values> = BTreeMap::new();
+/// Every fact by side and name with its values over all environments. Notes have no side.
+fn by_fact(result: &RunResult, environments: &BTreeSet<String>) -> BTreeMap<Option<Side>, Values> {
+    let mut sides: BTreeMap<Option<Side>, Values> = BTreeMap::new();
     let facts = result.facts.iter();
     for (endpoint, facts) in facts.filter(|(e, _)| environments.contains(&e.environment)) {
-        let into = sides.entry(endpoint.side.to_string()).or_default();
+        let into = sides.entry(Some(endpoint.side)).or_default();
         flatten(&serde_json::to_value(facts).unwrap_or_default(), String::new(), into);
     }
-    let notes = sides.entry(String::new()).or_default();
+    let notes = sides.entry(None).or_default();
     for (name, text) in &result.notes {
-        if !DESCRIBING.contains(&name.as_str()) && !name.contains('.') {
+        if !RUN_NOTES.contains(&name.as_str()) && !name.contains('.') {
             notes.insert(name.clone(), BTreeSet::from([text.clone()]));
         }
     }
@@ -84,7 +86,7 @@ fn by_fact(result: &RunResult, environments: &BTreeSet<String>) -> BTreeMap<Stri
 }
 
 fn flatten(value: &Value, name: String, into: &mut Values) {
-    if PASSING.contains(&name.as_str()) {
+    if VOLATILE.contains(&name.as_str()) {
         return;
     }
     match value {
@@ -94,7 +96,7 @@ fn flatten(value: &Value, name: String, into: &mut Values) {
                 flatten(value, format!("{name}{dot}{field}"), into);
             }
         }
-        // Links are told apart by name, so that one more link is not a difference in all of them.
+        // Links are matched by name, so that one more link is not a difference in all of them.
         Value::Array(items) if name == "links" => {
             for item in items {
                 let link = item.get("name").and_then(Value::as_str).unwrap_or("?");

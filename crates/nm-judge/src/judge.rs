@@ -1,20 +1,20 @@
 //! A result against the targets of its plan.
 //!
-//! The value of a series is its estimate over rounds. A series passes only if the whole 95 %
-//! interval lies on the right side of the limit, fails only if the whole interval lies on the wrong
+//! The value of a series is its estimate over rounds. A series passes only if its 95 % interval
+//! lies completely on the right side of the limit, fails only if it lies completely on the wrong
 //! side, and is inconclusive otherwise: fewer than five rounds, a percentile without enough
-//! samples, figures of another tool or of a published run, or a doubt that could turn the pass (see
-//! `strength`).
+//! samples, figures of another tool or of a published run, or a doubt that could invalidate the
+//! pass (see `doubts`).
 //!
-//! [`Scope::Every`]: each covered series must pass, and each row that the plan asked for must be
-//! there; a missing one makes the target inconclusive. [`Scope::Any`]: for each case one passing
-//! series is enough. A row that cannot run on this machine cannot be that one and is left out; a
-//! row that was tried and has no figure might have been and counts as inconclusive.
+//! [`Scope::Every`]: each covered series must pass, and each row of the plan must be present;
+//! a missing one makes the target inconclusive. [`Scope::Any`]: for each case one passing
+//! series is enough. A row that cannot run on this machine is left out; a row that ran
+//! without a figure counts as inconclusive.
 
-use std::collections::BTreeMap;
-
+use nm_model::campaign::NotAvailable;
 use nm_model::metric::{Metric, Quantity};
-use nm_model::plan::{Plan, PlanTarget, Scope};
+use nm_model::plan::{EnvironmentKind, Plan, PlanTarget, Scope};
+use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{
     Estimate, RunResult, RunState, Series, SeriesKey, Source, Statistic, TrialFailure,
 };
@@ -23,16 +23,16 @@ use nm_model::target::Target;
 use nm_model::verdict::{Evidence, Outcome, Verdict};
 
 use crate::compare::compare_parts;
-use crate::select::{Selector, places};
-use crate::strength::{excuse, weakness};
+use crate::doubts::{reason_against_pass, worsening_doubts};
+use crate::select::{Selector, paths};
 use crate::wording::{at_case, count, figure, interval, list, subject};
 
-/// Most places that a reason names.
+/// Most paths that a reason lists.
 const NAMED_MAX: usize = 8;
 
-/// Judges every target of the result's plan, makes the comparisons that it asks for, and sets the
-/// outcome, which is that of all targets together: inconclusive if there are none. A run that did
-/// not come to its end passes nothing.
+/// Judges every target of the result's plan, makes the comparisons of the plan, and sets the
+/// outcome, which is that of all targets together: inconclusive if there are none. An incomplete
+/// run passes no target.
 ///
 /// `references` finds a published run by name, for comparisons with `reference:NAME`.
 pub fn judge(result: &mut RunResult, references: &dyn Fn(&str) -> Option<RunResult>) {
@@ -47,18 +47,18 @@ pub fn judge(result: &mut RunResult, references: &dyn Fn(&str) -> Option<RunResu
     if result.state != RunState::Complete && result.outcome == Outcome::Pass {
         result.outcome = Outcome::Inconclusive;
     }
-    let asked = result.plan.as_ref().map(|plan| plan.comparisons.clone()).unwrap_or_default();
+    let planned = result.plan.as_ref().map(|plan| plan.comparisons.clone()).unwrap_or_default();
     result.comparisons =
-        asked.iter().map(|asked| compare_parts(result, asked, references)).collect();
+        planned.iter().map(|planned| compare_parts(result, planned, references)).collect();
 }
 
 /// One series or missing row under a target.
 struct Finding {
     key: SeriesKey,
     evidence: Evidence,
-    /// How far the value is from the limit, as the factor by which it may still grow worse; below 1
-    /// on the wrong side.
-    room: Option<f64>,
+    /// The factor by which the value may become worse before it violates the limit; below 1 if it
+    /// violates it.
+    headroom: Option<f64>,
     is_missing: bool,
 }
 
@@ -68,7 +68,7 @@ fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
         .series
         .iter()
         .filter(|series| covers(wanted, &selector, &series.key))
-        .filter(|series| !hides_waiting(result, &series.key))
+        .filter(|series| !is_replaced_by_intended(result, &series.key))
         .map(|series| judge_series(&wanted.require, series, &result.source))
         .collect();
     findings.extend(missing(result, wanted, &selector));
@@ -92,7 +92,7 @@ fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     }
 }
 
-/// The target in the words of the plan, with what it is on.
+/// The target as the plan writes it, with the series it applies to.
 fn target_text(wanted: &PlanTarget) -> String {
     let mut text = wanted.require.text.clone();
     if !Selector::new(&wanted.on).is_any() {
@@ -108,28 +108,25 @@ fn target_text(wanted: &PlanTarget) -> String {
 }
 
 fn covers(wanted: &PlanTarget, selector: &Selector, key: &SeriesKey) -> bool {
-    let streams = key.statistic == Statistic::Throughput;
-    let speaks = match wanted.require.metric.quantity() {
-        Quantity::Throughput => streams,
-        Quantity::Latency | Quantity::Ratio | Quantity::Rate => !streams,
+    let is_stream = key.statistic == Statistic::Throughput;
+    let has_metric = match wanted.require.metric.quantity() {
+        Quantity::Throughput => is_stream,
+        Quantity::Latency | Quantity::Ratio | Quantity::Rate => !is_stream,
     };
-    speaks
+    has_metric
         && selector.matches_key(key)
         && wanted.probe.is_none_or(|probe| probe == key.probe)
         && wanted.require.covers(&key.case)
 }
 
-/// Whether these are service times beside round trips from the intended send. A target of an open
-/// loop means what a user waits for, so only the latter are judged; the former leave out the time
-/// that a request stood in line.
-fn hides_waiting(result: &RunResult, key: &SeriesKey) -> bool {
+/// Whether these are service times of a case that also has round trips from the intended send. A
+/// target for an open loop limits the time that a user waits, so only the latter are judged:
+/// service times leave out the time that a request was queued.
+fn is_replaced_by_intended(result: &RunResult, key: &SeriesKey) -> bool {
     key.statistic == Statistic::RoundTrip
         && result.series.iter().any(|series| {
-            let other = &series.key;
-            other.statistic == Statistic::RoundTripFromIntended
-                && other.path() == key.path()
-                && other.probe == key.probe
-                && other.case == key.case
+            series.key.statistic == Statistic::RoundTripFromIntended
+                && series.key.is_same_case(key)
                 && !series.rounds.is_empty()
         })
 }
@@ -137,12 +134,12 @@ fn hides_waiting(result: &RunResult, key: &SeriesKey) -> bool {
 fn judge_series(target: &Target, series: &Series, source: &Source) -> Finding {
     let estimate = series.estimate(target.metric);
     let (outcome, reason) = match estimate {
-        Some(estimate) => weigh(target, series, estimate, source),
+        Some(estimate) => judge_estimate(target, series, estimate, source),
         None => (Outcome::Inconclusive, absent(target.metric, series)),
     };
     Finding {
         key: series.key.clone(),
-        room: estimate.and_then(|estimate| room(target, estimate.value)),
+        headroom: estimate.and_then(|estimate| headroom(target, estimate.value)),
         is_missing: false,
         evidence: Evidence {
             series: series.key.to_string(),
@@ -154,9 +151,10 @@ fn judge_series(target: &Target, series: &Series, source: &Source) -> Finding {
     }
 }
 
-fn room(target: &Target, value: f64) -> Option<f64> {
-    let room = if target.op.is_upper_bound() { target.limit / value } else { value / target.limit };
-    (!room.is_nan()).then_some(room)
+fn headroom(target: &Target, value: f64) -> Option<f64> {
+    let headroom =
+        if target.op.is_upper_bound() { target.limit / value } else { value / target.limit };
+    (!headroom.is_nan()).then_some(headroom)
 }
 
 fn absent(metric: Metric, series: &Series) -> String {
@@ -169,7 +167,7 @@ fn absent(metric: Metric, series: &Series) -> String {
     }
 }
 
-fn weigh(
+fn judge_estimate(
     target: &Target,
     series: &Series,
     estimate: &Estimate,
@@ -212,66 +210,81 @@ fn weigh(
     );
     let holds = |value: f64| target.op.holds(value, target.limit);
     match (holds(ends.low), holds(ends.high)) {
-        (true, true) => match weakness(target, series) {
+        (true, true) => match reason_against_pass(target, series) {
             None => (Outcome::Pass, shown),
-            Some(weakness) => (Outcome::Inconclusive, format!("{shown}; but {weakness}")),
+            Some(reason) => (Outcome::Inconclusive, format!("{shown}; but {reason}")),
         },
-        (false, false) => match excuse(series) {
+        (false, false) => match worsening_doubts(series) {
             None => (Outcome::Fail, shown),
-            Some(excuse) => (Outcome::Fail, format!("{shown}; {excuse}")),
+            Some(doubts) => (Outcome::Fail, format!("{shown}; {doubts}")),
         },
         _ => (Outcome::Inconclusive, format!("{shown}: the limit lies inside the interval")),
     }
 }
 
-/// The rows that the plan asked for under this target and that have no series.
-fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<Finding> {
-    let Some(plan) = &result.plan else { return vec![] };
-    let mut found: BTreeMap<String, Finding> = BTreeMap::new();
-    for block in &plan.trials {
-        for environment in &block.environments {
+/// One case of a row of the plan.
+struct PlannedCase<'a> {
+    key: SeriesKey,
+    /// Why the row cannot run here, if it cannot.
+    unavailable: Option<&'a NotAvailable>,
+}
+
+/// The cases of the plan that this target covers.
+fn planned<'a>(
+    result: &'a RunResult,
+    wanted: &PlanTarget,
+    selector: &Selector,
+) -> Vec<PlannedCase<'a>> {
+    let mut found = vec![];
+    for block in result.plan.iter().flat_map(|plan| &plan.trials) {
+        let probe = block.probe.kind();
+        let unavailable = |environment: EnvironmentKind, stack: &StackPair| {
+            result.not_available.iter().find(|row| {
+                row.environment == environment && row.stack == *stack && row.probe == probe
+            })
+        };
+        for &environment in &block.environments {
             for stack in &block.stacks {
-                for case in block.probe.cases() {
-                    let statistic = planned_statistic(wanted.require.metric, block.probe.kind());
-                    let key = SeriesKey {
-                        environment: environment.to_string(),
-                        stack: block.probe.stack_name(stack),
-                        probe: block.probe.kind(),
-                        case,
-                        statistic,
-                    };
-                    let measured = result.series.iter().any(|series| {
-                        let known = &series.key;
-                        known.path() == key.path()
-                            && known.probe == key.probe
-                            && known.case == key.case
-                            && !series.rounds.is_empty()
-                    });
-                    if measured || !covers(wanted, selector, &key) {
-                        continue;
-                    }
-                    let unavailable = result.not_available.iter().find(|row| {
-                        row.environment == *environment
-                            && row.stack == *stack
-                            && row.probe == key.probe
-                    });
-                    if unavailable.is_some() && wanted.scope == Scope::Any {
-                        continue;
-                    }
-                    let reason = match unavailable {
-                        Some(row) => format!("not available: {}", row.reason),
-                        None => not_measured(result, &key),
-                    };
-                    found.entry(key.to_string()).or_insert_with(|| unknown(key, reason));
-                }
+                let keys = block.probe.cases().into_iter().map(|case| SeriesKey {
+                    environment: environment.to_string(),
+                    stack: block.probe.stack_name(stack),
+                    probe,
+                    case,
+                    statistic: planned_statistic(wanted.require.metric, probe),
+                });
+                let covered = keys.filter(|key| covers(wanted, selector, key));
+                let unavailable = unavailable(environment, stack);
+                found.extend(covered.map(|key| PlannedCase { key, unavailable }));
             }
         }
     }
-    found.into_values().collect()
+    found
 }
 
-fn planned_statistic(metric: Metric, probe: nm_model::ProbeKind) -> Statistic {
-    use nm_model::ProbeKind::{Pingpong, Stream};
+/// The planned cases of this target that have no series, in order of their text.
+fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<Finding> {
+    let mut found: Vec<Finding> = vec![];
+    for PlannedCase { key, unavailable } in planned(result, wanted, selector) {
+        let is_measured = result
+            .series
+            .iter()
+            .any(|series| series.key.is_same_case(&key) && !series.rounds.is_empty());
+        let is_left_out = unavailable.is_some() && wanted.scope == Scope::Any;
+        if is_measured || is_left_out || found.iter().any(|finding| finding.key == key) {
+            continue;
+        }
+        let reason = match unavailable {
+            Some(row) => format!("not available: {}", row.reason),
+            None => not_measured(result, &key),
+        };
+        found.push(unknown(key, reason));
+    }
+    found.sort_by(|a, b| a.evidence.series.cmp(&b.evidence.series));
+    found
+}
+
+fn planned_statistic(metric: Metric, probe: ProbeKind) -> Statistic {
+    use ProbeKind::{Pingpong, Stream};
     match (probe, metric) {
         (Stream, _) => Statistic::Throughput,
         (Pingpong, _) => Statistic::HalfRoundTrip,
@@ -311,27 +324,25 @@ fn unknown(key: SeriesKey, reason: String) -> Finding {
             reason,
         },
         key,
-        room: None,
+        headroom: None,
         is_missing: true,
     }
 }
 
 fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
     let selector = Selector::new(&wanted.on);
-    let existing = places(&result.series);
-    let unavailable = result
-        .not_available
-        .iter()
-        .find(|row| selector.matches(row.environment.name(), &row.stack.to_string()));
-    let reason = if let Some(row) = unavailable {
-        format!("{}/{} is not available: {}", row.environment, row.stack, row.reason)
+    let existing = paths(&result.series);
+    // By the plan: a series of the exchange has the layout as its stack, its row the stack of
+    // links.
+    let unavailable = planned(result, wanted, &selector)
+        .into_iter()
+        .find_map(|PlannedCase { key, unavailable }| Some((key, unavailable?)));
+    let reason = if let Some((key, row)) = unavailable {
+        format!("{} is not available: {}", key.path(), row.reason)
     } else if existing.is_empty() {
         "nothing was measured".to_string()
     } else if result.series.iter().any(|series| selector.matches_key(&series.key)) {
-        format!(
-            "no series of `{}` has {} for what the target asks",
-            wanted.on, wanted.require.metric
-        )
+        format!("no series of `{}` has {} as the target requires", wanted.on, wanted.require.metric)
     } else {
         format!(
             "nothing measured matches `{}`; measured were {}",
@@ -349,7 +360,7 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
 }
 
 /// `median half round trip over netns/tcp-spin at 64 B`.
-fn what(wanted: &PlanTarget, key: &SeriesKey) -> String {
+fn subject_of(wanted: &PlanTarget, key: &SeriesKey) -> String {
     let subject = subject(wanted.require.metric, key.statistic);
     format!("{subject} over {} {}", key.path(), at_case(key))
 }
@@ -357,8 +368,8 @@ fn what(wanted: &PlanTarget, key: &SeriesKey) -> String {
 /// The finding nearest to the limit, or furthest beyond it.
 fn tightest<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Option<&'a Finding> {
     findings.into_iter().min_by(|a, b| {
-        let room = |finding: &Finding| finding.room.unwrap_or(f64::INFINITY);
-        room(a).total_cmp(&room(b))
+        let headroom = |finding: &Finding| finding.headroom.unwrap_or(f64::INFINITY);
+        headroom(a).total_cmp(&headroom(b))
     })
 }
 
@@ -369,11 +380,13 @@ fn every(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
     let Some(first) = tightest(decisive.iter().copied()) else {
         return (Outcome::Inconclusive, "nothing was judged".to_string());
     };
-    let sentence = format!("{} is {}", what(wanted, &first.key), first.evidence.reason);
+    let sentence = format!("{} is {}", subject_of(wanted, &first.key), first.evidence.reason);
     let sentence = match first.is_missing {
-        true => format!("{} has no figure: {}", what(wanted, &first.key), first.evidence.reason),
+        true => {
+            format!("{} has no figure: {}", subject_of(wanted, &first.key), first.evidence.reason)
+        }
         false if first.evidence.value.is_none() => {
-            format!("{}: {}", what(wanted, &first.key), first.evidence.reason)
+            format!("{}: {}", subject_of(wanted, &first.key), first.evidence.reason)
         }
         false => sentence,
     };
@@ -388,7 +401,8 @@ fn every(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
     (outcome, reason)
 }
 
-/// What a stack asks of a machine, in order: no bypass before bypass, sleeping before spinning.
+/// Orders stacks by what they require of a machine: no bypass before bypass, sleeping before
+/// spinning.
 fn cost(stack: &str) -> (u32, u32, String) {
     let end = |stack: &Stack| {
         let bypass = match (stack.launcher, stack.protocol) {
@@ -415,11 +429,12 @@ fn cost(stack: &str) -> (u32, u32, String) {
 }
 
 fn any(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
-    // A case is a question; the statistics of one case (service time, from intended send) are two.
-    let mut cases: Vec<(String, Vec<&Finding>)> = vec![];
+    // Each statistic of a case (service time, from intended send) is judged on its own.
+    type CaseId = (ProbeKind, Case, Statistic);
+    let mut cases: Vec<(CaseId, Vec<&Finding>)> = vec![];
     for finding in findings {
         let key = &finding.key;
-        let case = format!("{} {} {}", key.probe, key.case, key.statistic);
+        let case = (key.probe, key.case, key.statistic);
         match cases.iter_mut().find(|(known, _)| *known == case) {
             Some((_, of_case)) => of_case.push(finding),
             None => cases.push((case, vec![finding])),
@@ -429,14 +444,15 @@ fn any(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
         |of_case: &[&Finding]| Outcome::any(of_case.iter().map(|finding| finding.evidence.outcome));
     let outcome = Outcome::all(cases.iter().map(|(_, of_case)| outcome_of(of_case)));
     if outcome == Outcome::Pass {
+        let cases: Vec<Vec<&Finding>> = cases.into_iter().map(|(_, of_case)| of_case).collect();
         return (outcome, cheapest(wanted, &cases));
     }
     let best = cases.iter().filter(|(_, of_case)| outcome_of(of_case) == outcome).filter_map(
         |(_, of_case)| {
             let decided = of_case.iter().filter(|finding| finding.evidence.outcome == outcome);
             decided.max_by(|a, b| {
-                let room = |finding: &Finding| finding.room.unwrap_or(0.0);
-                room(a).total_cmp(&room(b))
+                let headroom = |finding: &Finding| finding.headroom.unwrap_or(0.0);
+                headroom(a).total_cmp(&headroom(b))
             })
         },
     );
@@ -448,56 +464,54 @@ fn any(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
             "no stack of `{}` meets it {}; the best: {} is {}",
             wanted.on,
             at_case(&worst.key),
-            what(wanted, &worst.key),
+            subject_of(wanted, &worst.key),
             worst.evidence.reason
         ),
         _ => format!(
             "no stack of `{}` is shown to meet it {}; {}: {}",
             wanted.on,
             at_case(&worst.key),
-            what(wanted, &worst.key),
+            subject_of(wanted, &worst.key),
             worst.evidence.reason
         ),
     };
     (outcome, reason)
 }
 
-/// Which stack meets a target at least cost: one for all cases if there is one, else one for each.
-fn cheapest(wanted: &PlanTarget, cases: &[(String, Vec<&Finding>)]) -> String {
-    let passing = |of_case: &[&Finding], place: &str| {
-        of_case
-            .iter()
-            .any(|finding| finding.key.path() == place && finding.evidence.outcome == Outcome::Pass)
+/// The stack of least cost that meets a target: one for all cases if there is one, else one for
+/// each.
+fn cheapest(wanted: &PlanTarget, cases: &[Vec<&Finding>]) -> String {
+    let is_same_stack =
+        |a: &SeriesKey, b: &SeriesKey| a.environment == b.environment && a.stack == b.stack;
+    let passing = |of_case: &[&Finding], key: &SeriesKey| {
+        of_case.iter().any(|finding| {
+            is_same_stack(&finding.key, key) && finding.evidence.outcome == Outcome::Pass
+        })
     };
     let mut candidates: Vec<&SeriesKey> = cases
         .iter()
-        .flat_map(|(_, of_case)| of_case)
+        .flatten()
         .filter(|finding| finding.evidence.outcome == Outcome::Pass)
         .map(|finding| &finding.key)
         .collect();
     candidates.sort_by_key(|key| cost(&key.stack));
-    let for_all = candidates
-        .iter()
-        .find(|key| cases.iter().all(|(_, of_case)| passing(of_case, &key.path())));
+    let for_all = candidates.iter().find(|key| cases.iter().all(|of_case| passing(of_case, key)));
     let Some(winner) = for_all else {
         let each: Vec<String> = cases
             .iter()
-            .filter_map(|(_, of_case)| {
+            .filter_map(|of_case| {
                 let key = candidates
                     .iter()
-                    .find(|key| key.case == of_case[0].key.case && passing(of_case, &key.path()))?;
+                    .find(|key| key.case == of_case[0].key.case && passing(of_case, key))?;
                 Some(format!("{} {}", key.path(), at_case(key)))
             })
             .collect();
         return format!("each case has a stack that meets it: {}", list(&each, NAMED_MAX));
     };
-    let place = winner.path();
-    let of_winner = cases
-        .iter()
-        .flat_map(|(_, of_case)| of_case.iter().copied())
-        .filter(|finding| finding.key.path() == place);
+    let of_winner =
+        cases.iter().flatten().copied().filter(|finding| is_same_stack(&finding.key, winner));
     let nearest = tightest(of_winner).map_or_else(String::new, |finding| {
-        format!(": {} is {}", what(wanted, &finding.key), finding.evidence.reason)
+        format!(": {} is {}", subject_of(wanted, &finding.key), finding.evidence.reason)
     });
-    format!("{place} is the cheapest stack that meets it{nearest}")
+    format!("{} is the cheapest stack that meets it{nearest}", winner.path())
 }

@@ -1,19 +1,19 @@
 //! Targets, comparability and comparison: results become verdicts with reasons.
 //!
-//! [`judge`] holds a result against the targets of its plan and makes the comparisons that the plan
-//! asks for; [`compare`] sets two results side by side. Both give three-valued outcomes, each with
-//! sentences that a person can paste, and never take missing evidence for a pass.
+//! [`judge`] checks a result against the targets of its plan and makes the comparisons of the plan;
+//! [`compare`] compares two results. Both give three-valued outcomes with reasons in sentences, and
+//! never take missing evidence for a pass.
 
 #![forbid(unsafe_code)]
 
 mod compare;
+mod doubts;
 mod envdiff;
 mod judge;
 mod options;
 mod pairing;
 mod rows;
 mod select;
-mod strength;
 mod wording;
 
 pub use compare::compare;

@@ -4,10 +4,10 @@ use nm_model::metric::Metric;
 
 use crate::select::Selector;
 
-/// Two single runs whose middle ratio is within this are called close, %.
+/// Two single runs are called close if their median ratio is within this, %.
 pub const CLOSE_PERCENT: f64 = 10.0;
 
-/// What is compared, and how.
+/// Parts to compare, and how.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompareOptions {
     /// Ratio that still counts as equal, %.

@@ -1,4 +1,4 @@
-//! Which series of one result stands against which of another.
+//! Pairs of series of two results that are compared.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,21 @@ use nm_model::result::Series;
 const UNMATCHED_MAX: usize = 20;
 
 /// Two series of one probe, case and statistic.
-pub(crate) struct Pair<'a> {
+pub(crate) struct SeriesPair<'a> {
     pub a: &'a Series,
     pub b: &'a Series,
-    /// The place in words, where the comparison spans several.
-    pub place: String,
+    /// Environment and stack as text, as far as the comparison has several.
+    pub path: String,
 }
 
 /// Series by series, and sentences about those that have no counterpart.
 pub(crate) struct Pairing<'a> {
-    pub pairs: Vec<Pair<'a>>,
+    pub pairs: Vec<SeriesPair<'a>>,
     pub unmatched: Vec<String>,
 }
 
 /// Pairs the series of two sides. Probe, statistic and case must agree, flows by their pattern (the
-/// write size is a matter of comparability). Environments must agree by name unless each side has
+/// write size is part of comparability). Environments must agree by name unless each side has
 /// only one; the same holds for stacks.
 pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series]) -> Pairing<'a> {
     let environments = |side: &[&'a Series]| {
@@ -48,13 +48,13 @@ pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series]) -> Pairing<'a> {
             free.iter().position(|other| fits(one, other) && one.key.case == other.key.case);
         match exact.or_else(|| free.iter().position(|other| fits(one, other))) {
             Some(at) => {
-                let place = match (any_environment, any_stack) {
+                let path = match (any_environment, any_stack) {
                     (true, true) => String::new(),
                     (true, false) => one.key.stack.clone(),
                     (false, true) => one.key.environment.clone(),
                     (false, false) => one.key.path(),
                 };
-                pairs.push(Pair { a: one, b: free.remove(at), place });
+                pairs.push(SeriesPair { a: one, b: free.remove(at), path });
             }
             None => only_a.push(one),
         }

@@ -3,9 +3,8 @@
 //! With five rounds a side or more, a row is found by `nm_stats::compare` over the rounds' values;
 //! over several cases the value of a round is the geometric mean of its cases. With fewer rounds,
 //! as in published and imported runs, single cases claim nothing; over several cases the ratio is
-//! the
-//! middle of the cases' ratios, and the cases are the blocks of a sign test. That shows whether the
-//! two *runs* differ, not whether two *machines* do, and each such row says so.
+//! the median of the cases' ratios, and the cases are the blocks of a sign test. That shows whether
+//! the two *runs* differ, not whether two *machines* do, and each such row says so.
 //!
 //! Probabilities are corrected by Holm within three families: the figures that count over all
 //! cases, the other figures over all cases, and the single cases.
@@ -13,19 +12,19 @@
 use nm_model::metric::Metric;
 use nm_model::plan::Plan;
 use nm_model::probe::Case;
-use nm_model::result::{Series, Statistic};
+use nm_model::result::{Series, SeriesKey, Statistic};
 use nm_model::verdict::{ComparisonRow, Interval, Relation};
 use nm_stats::compare::{Claim, compare as compare_rounds};
 use nm_stats::holm;
 
 use crate::options::{CLOSE_PERCENT, CompareOptions};
-use crate::pairing::Pair;
+use crate::pairing::SeriesPair;
 use crate::wording::count;
 
 /// Largest chance that a claim of difference is wrong.
 const ALPHA: f64 = 0.05;
 
-/// Largest message that takes part in the rows over all sizes: beyond it the link's speed rules.
+/// Largest message that takes part in the rows over all sizes: above it the link dominates.
 pub(crate) const SIZE_BYTES_MAX: u32 = 1024;
 
 const LATENCY_METRICS: [Metric; 7] = [
@@ -41,12 +40,14 @@ const LATENCY_METRICS: [Metric; 7] = [
 /// A row before its probability is corrected.
 pub(crate) struct Draft {
     pub row: ComparisonRow,
-    /// What the rounds showed, and the interval that it rests on; nothing where they are too few.
+    /// The series of A, for a row of a single case.
+    pub key: Option<SeriesKey>,
+    /// The claim of the rounds and its interval; absent if there are too few rounds.
     found: Option<(Claim, Option<Interval>)>,
 }
 
 impl Draft {
-    /// Whether the row rests on rounds.
+    /// Whether there are enough rounds for a claim.
     pub fn has_rounds(&self) -> bool {
         self.found.is_some()
     }
@@ -72,8 +73,8 @@ fn values(series: &Series, metric: Metric) -> Vec<f64> {
     values.filter(|value| value.is_finite() && *value >= 0.0).collect()
 }
 
-/// The median; nothing of nothing.
-fn middle(values: &[f64]) -> Option<f64> {
+/// The median; absent if there are no values.
+fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
@@ -85,13 +86,14 @@ fn middle(values: &[f64]) -> Option<f64> {
 }
 
 /// One figure of one pair; nothing if a side has no such figure.
-pub(crate) fn single(pair: &Pair, metric: Metric, options: &CompareOptions) -> Option<Draft> {
+pub(crate) fn single(pair: &SeriesPair, metric: Metric, options: &CompareOptions) -> Option<Draft> {
     let (a, b) = (values(pair.a, metric), values(pair.b, metric));
-    let case = match pair.place.as_str() {
+    let case = match pair.path.as_str() {
         "" => pair.a.key.case.to_string(),
-        place => format!("{place} {}", pair.a.key.case),
+        path => format!("{path} {}", pair.a.key.case),
     };
-    draft(case, metric, &a, &b, options)
+    let draft = draft(case, metric, &a, &b, options)?;
+    Some(Draft { key: Some(pair.a.key.clone()), ..draft })
 }
 
 fn draft(
@@ -101,13 +103,13 @@ fn draft(
     b: &[f64],
     options: &CompareOptions,
 ) -> Option<Draft> {
-    let (middle_a, middle_b) = (middle(a)?, middle(b)?);
+    let (median_a, median_b) = (median(a)?, median(b)?);
     let mut row = ComparisonRow {
         case,
         metric,
-        a: Some(middle_a),
-        b: Some(middle_b),
-        ratio: (middle_a > 0.0).then(|| middle_b / middle_a),
+        a: Some(median_a),
+        b: Some(median_b),
+        ratio: (median_a > 0.0).then(|| median_b / median_a),
         interval: None,
         p_value: None,
         relation: Relation::Unclear,
@@ -116,14 +118,14 @@ fn draft(
     let rounds_min = Plan::ROUNDS_MIN as usize;
     if a.len().min(b.len()) < rounds_min {
         row.basis = few(a.len(), b.len());
-        return Some(Draft { row, found: None });
+        return Some(Draft { row, key: None, found: None });
     }
     let ratio = compare_rounds(a, b, options.margin_percent / 100.0, options.seed);
     row.interval = ratio.interval;
     row.p_value = ratio.p_value;
     row.basis = ratio.note(metric);
     let (_, interval) = ratio.decisive();
-    Some(Draft { row, found: Some((ratio.claim, interval)) })
+    Some(Draft { row, key: None, found: Some((ratio.claim, interval)) })
 }
 
 fn few(a: usize, b: usize) -> String {
@@ -138,9 +140,13 @@ fn few(a: usize, b: usize) -> String {
     }
 }
 
-/// One figure over all cases of a group of pairs that share place, probe and statistic.
-pub(crate) fn together(pairs: &[&Pair], metric: Metric, options: &CompareOptions) -> Option<Draft> {
-    let cases: Vec<(&&Pair, Vec<f64>, Vec<f64>)> = pairs
+/// One figure over all cases of a group of pairs that share path, probe and statistic.
+pub(crate) fn together(
+    pairs: &[&SeriesPair],
+    metric: Metric,
+    options: &CompareOptions,
+) -> Option<Draft> {
+    let cases: Vec<(&&SeriesPair, Vec<f64>, Vec<f64>)> = pairs
         .iter()
         .filter(|pair| pair.a.key.case.size_bytes().is_none_or(|size| size <= SIZE_BYTES_MAX))
         .map(|pair| (pair, values(pair.a, metric), values(pair.b, metric)))
@@ -150,7 +156,7 @@ pub(crate) fn together(pairs: &[&Pair], metric: Metric, options: &CompareOptions
     if let [(pair, ..)] = cases[..] {
         return single(pair, metric, options);
     }
-    let sides = |side: for<'p> fn(&'p Pair<'_>) -> &'p Series| {
+    let sides = |side: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| {
         let series: Vec<&Series> = cases.iter().map(|(pair, ..)| side(pair)).collect();
         round_means(&series, metric)
     };
@@ -181,15 +187,15 @@ fn round_means(series: &[&Series], metric: Metric) -> Vec<f64> {
         .collect()
 }
 
-/// The middle ratio over cases with a sign test, for runs that have too few rounds.
+/// The median ratio over cases with a sign test, for runs that have too few rounds.
 fn blocks(label: String, metric: Metric, cases: &[(&Vec<f64>, &Vec<f64>)]) -> Option<Draft> {
-    let middles: Vec<(f64, f64)> = cases
+    let medians: Vec<(f64, f64)> = cases
         .iter()
-        .filter_map(|(a, b)| Some((middle(a)?, middle(b)?)))
+        .filter_map(|(a, b)| Some((median(a)?, median(b)?)))
         .filter(|(a, b)| *a > 0.0 && *b > 0.0)
         .collect();
-    let ratios: Vec<f64> = middles.iter().map(|(a, b)| b / a).collect();
-    let ratio = middle(&ratios)?;
+    let ratios: Vec<f64> = medians.iter().map(|(a, b)| b / a).collect();
+    let ratio = median(&ratios)?;
     let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
     let single_runs = cases.iter().all(|(a, b)| a.len() == 1 && b.len() == 1);
@@ -197,8 +203,8 @@ fn blocks(label: String, metric: Metric, cases: &[(&Vec<f64>, &Vec<f64>)]) -> Op
     let row = ComparisonRow {
         case: label,
         metric,
-        a: middle(&middles.iter().map(|(a, _)| *a).collect::<Vec<_>>()),
-        b: middle(&middles.iter().map(|(_, b)| *b).collect::<Vec<_>>()),
+        a: median(&medians.iter().map(|(a, _)| *a).collect::<Vec<_>>()),
+        b: median(&medians.iter().map(|(_, b)| *b).collect::<Vec<_>>()),
         ratio: Some(ratio),
         interval: None,
         p_value: Some(sign_test(above, below)),
@@ -208,12 +214,13 @@ fn blocks(label: String, metric: Metric, cases: &[(&Vec<f64>, &Vec<f64>)]) -> Op
             count(ratios.len(), "case", "cases")
         ),
     };
-    Some(Draft { row, found: None })
+    Some(Draft { row, key: None, found: None })
 }
 
-/// Two-sided probability of so uneven a split of `above + below` even chances. Ties do not count.
+/// Two-sided probability of at least so uneven a split of `above + below` even chances. Ties do not
+/// count.
 pub(crate) fn sign_test(above: usize, below: usize) -> f64 {
-    // Beyond a thousand the powers of two leave f64; nobody has so many cases.
+    // Beyond a thousand the powers of two leave f64; no result has so many cases.
     let n = (above + below).min(1000);
     let fewer = above.min(below).min(n / 2);
     let mut term = 0.5f64.powi(i32::try_from(n).unwrap_or(1000));
@@ -225,9 +232,9 @@ pub(crate) fn sign_test(above: usize, below: usize) -> f64 {
     (2.0 * sum).min(1.0)
 }
 
-/// The cases that a row puts together: `1..1024 B`, `all 4 cases`.
-fn range<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> String {
-    let pairs: Vec<&Pair> = pairs.collect();
+/// The cases of a row over several cases: `1..1024 B`, `all 4 cases`.
+fn range<'a>(pairs: impl Iterator<Item = &'a SeriesPair<'a>>) -> String {
+    let pairs: Vec<&SeriesPair> = pairs.collect();
     let sizes: Option<Vec<u32>> = pairs
         .iter()
         .map(|pair| match pair.a.key.case {
@@ -243,9 +250,9 @@ fn range<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> String {
         }
         _ => format!("all {} cases", pairs.len()),
     };
-    match pairs.first().map(|pair| pair.place.as_str()) {
+    match pairs.first().map(|pair| pair.path.as_str()) {
         None | Some("") => cases,
-        Some(place) => format!("{place} {cases}"),
+        Some(path) => format!("{path} {cases}"),
     }
 }
 
@@ -293,9 +300,9 @@ fn by_rounds(
     match (found, row.p_value) {
         (Claim::Equivalent, _) => Relation::Equivalent,
         (Claim::Difference, Some(p)) if p <= ALPHA => {
-            // Zeros have an order but no ratio and so no interval; their middles must do.
-            let middles = row.b.unwrap_or_default() / row.a.unwrap_or_default();
-            let (low, high) = interval.map_or((middles, middles), |ends| (ends.low, ends.high));
+            // Zeros have an order but no ratio and so no interval; their medians must do.
+            let medians = row.b.unwrap_or_default() / row.a.unwrap_or_default();
+            let (low, high) = interval.map_or((medians, medians), |ends| (ends.low, ends.high));
             beyond(row.metric, low, high, options).unwrap_or(Relation::Differs)
         }
         _ => Relation::Unclear,

@@ -1,10 +1,10 @@
-//! Choosing series by place: `ENVIRONMENT/STACK` or a part of it, with `*` for any.
+//! Choosing series by path: `ENVIRONMENT/STACK` or a part of it, with `*` for any.
 
 use std::collections::BTreeSet;
 
 use nm_model::result::{Series, SeriesKey};
 
-/// A pattern over places. `netns/*` and `*/tcp-spin` name one part, `tcp-*` without a slash matches
+/// A pattern over paths. `netns/*` and `*/tcp-spin` name one part, `tcp-*` without a slash matches
 /// an environment or a stack, `*` matches everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
@@ -17,12 +17,12 @@ impl Selector {
         Selector { text: text.trim().to_string() }
     }
 
-    /// The selector that takes everything.
+    /// The selector that matches everything.
     pub fn any() -> Selector {
         Selector::new("*")
     }
 
-    /// Whether this selector takes everything.
+    /// Whether this selector matches everything.
     pub fn is_any(&self) -> bool {
         matches!(self.text.as_str(), "*" | "*/*")
     }
@@ -32,7 +32,7 @@ impl Selector {
         &self.text
     }
 
-    /// Whether a place is meant.
+    /// Whether a path matches.
     pub fn matches(&self, environment: &str, stack: &str) -> bool {
         match self.text.rsplit_once('/') {
             Some((left, right)) => glob(left, environment) && glob(right, stack),
@@ -40,16 +40,16 @@ impl Selector {
         }
     }
 
-    /// Whether the place of a series is meant.
+    /// Whether the path of a series matches.
     pub fn matches_key(&self, key: &SeriesKey) -> bool {
         self.matches(&key.environment, &key.stack)
     }
 }
 
-/// The different places of some series, in order of their text.
-pub(crate) fn places<'a>(series: impl IntoIterator<Item = &'a Series>) -> Vec<String> {
-    let places: BTreeSet<String> = series.into_iter().map(|series| series.key.path()).collect();
-    places.into_iter().collect()
+/// The paths of some series without duplicates, in order of their text.
+pub(crate) fn paths<'a>(series: impl IntoIterator<Item = &'a Series>) -> Vec<String> {
+    let paths: BTreeSet<String> = series.into_iter().map(|series| series.key.path()).collect();
+    paths.into_iter().collect()
 }
 
 /// Whether `text` fits `pattern`, in which `*` stands for any number of characters. Runs in time
@@ -75,20 +75,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_takes_what_it_names() {
-        let takes =
+    fn a_pattern_matches_environment_and_stack() {
+        let matches =
             |pattern: &str| Selector::new(pattern).matches("netns", "tcp-spin:tcp-blocking");
         for pattern in ["*", "netns/*", "*/tcp-spin:tcp-blocking", "*/tcp-*", "netns", "n*s/t*g"] {
-            assert!(takes(pattern), "{pattern}");
+            assert!(matches(pattern), "{pattern}");
         }
         for pattern in ["bridge/*", "*/tcp-spin", "netns/udp*", "", "netns/", "*x*"] {
-            assert!(!takes(pattern), "{pattern}");
+            assert!(!matches(pattern), "{pattern}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_pattern_is_matched_without_a_panic(
+        fn arbitrary_patterns_never_panic(
             pattern in "[a*é/]{0,8}", text in "[aé/]{0,8}",
         ) {
             let selector = Selector::new(&pattern);

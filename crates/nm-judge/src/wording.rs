@@ -1,4 +1,4 @@
-//! Figures and lists in words, as they stand in reasons.
+//! Figures and lists as text in reasons.
 
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{SeriesKey, Statistic};
@@ -59,7 +59,7 @@ pub(crate) fn ratio(ratio: f64) -> String {
     format!("x{}", short(ratio))
 }
 
-/// What the metric of a series is called: `median half round trip`, `throughput`.
+/// Name of the metric of a series: `median half round trip`, `throughput`.
 pub(crate) fn subject(metric: Metric, statistic: Statistic) -> String {
     match metric {
         Metric::Throughput => "throughput".to_string(),
@@ -75,7 +75,7 @@ pub(crate) fn subject(metric: Metric, statistic: Statistic) -> String {
     }
 }
 
-/// `over netns/tcp-spin at 64 B`-like halves of a sentence: the place and the case of a series.
+/// The case of a series as part of a sentence: `at 64 B`.
 pub(crate) fn at_case(key: &SeriesKey) -> String {
     match key.statistic {
         Statistic::Throughput => format!("for {}", key.case),
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_number_has_words(value in proptest::num::f64::ANY) {
+        fn any_number_has_a_text(value in proptest::num::f64::ANY) {
             for metric in [Metric::Median, Metric::Loss, Metric::Rate, Metric::Throughput] {
                 prop_assert!(!figure(metric, value).is_empty());
             }

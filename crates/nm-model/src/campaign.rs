@@ -45,12 +45,12 @@ pub struct NotAvailable {
 }
 
 impl Campaign {
-    /// Orders the rows of `plan` for which `unavailable_reason` returns none. A row is one
+    /// Orders the rows of `plan` for which `unavailable` returns none. A row is one
     /// environment, stack and probe block; rows are interleaved by rounds, odd rounds in reverse
     /// order, so that slow changes of the machine affect all rows alike.
     pub fn resolve(
         plan: Plan,
-        mut unavailable_reason: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
+        mut unavailable: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
     ) -> Campaign {
         let mut rows = vec![];
         let mut not_available = vec![];
@@ -58,7 +58,7 @@ impl Campaign {
             for &environment in &block.environments {
                 for &stack in &block.stacks {
                     let probe = block.probe.kind();
-                    match unavailable_reason(environment, &stack, probe) {
+                    match unavailable(environment, &stack, probe) {
                         Some(reason) => {
                             not_available.push(NotAvailable { environment, stack, probe, reason });
                         }

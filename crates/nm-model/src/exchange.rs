@@ -127,8 +127,8 @@ impl Default for ExchangeSpec {
 }
 
 impl ExchangeSpec {
-    /// The layout, followed by each option that is not the default (TCP, no durability, default mix):
-    /// `2-2-2-2`, `2-2-2-2 unix disk-quorum`, `2-2-2-2 accel`.
+    /// The layout, followed by each option that is not the default (TCP, no durability, default
+    /// mix): `2-2-2-2`, `2-2-2-2 unix disk-quorum`, `2-2-2-2 accel`.
     pub fn name(&self, stack: Stack) -> String {
         let mut words = vec![self.nodes.to_string()];
         words.extend(stack.launcher.map(|launcher| launcher.to_string()));

@@ -1,4 +1,5 @@
-//! Facts of a machine that explain a latency. A fact that could not be read is absent, never guessed.
+//! Facts of a machine that explain a latency. A fact that could not be read is absent, never
+//! guessed.
 
 use std::collections::BTreeMap;
 

@@ -36,8 +36,8 @@ impl Outcome {
         if seen_any { result } else { Outcome::Inconclusive }
     }
 
-    /// Outcome if one pass is enough: pass if one passes, else inconclusive if one is, else fail. None is
-    /// inconclusive.
+    /// Outcome if one pass is enough: pass if one passes, else inconclusive if one is, else fail.
+    /// None is inconclusive.
     pub fn any(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         let mut seen_any = false;
         let mut result = Outcome::Fail;

@@ -1,9 +1,9 @@
-//! Comparisons: nothing is claimed of like and like, and what differs is said.
+//! Comparisons: equal results get no claim, and differences are listed.
 
 use nm_judge::{CompareOptions, Selector, compare, judge};
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
-use nm_model::result::{RunResult, RunState};
+use nm_model::result::{RunResult, RunState, Statistic};
 use nm_model::verdict::{Comparison, Outcome, Relation};
 use nm_model::{EndpointId, Side};
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn a_result_is_as_good_as_itself() {
 }
 
 #[test]
-fn what_is_worse_beyond_the_margin_fails() {
+fn worse_beyond_the_margin_fails() {
     let worse = compare(&run(1.0, 6), &run(1.2, 6), &CompareOptions::default());
     assert_eq!(worse.outcome, Outcome::Fail, "{:?}", worse.reasons);
     assert_eq!(row(&worse, Metric::Median), Relation::Worse);
@@ -79,7 +79,7 @@ fn too_few_rounds_claim_nothing() {
 }
 
 #[test]
-fn what_is_not_like_for_like_never_passes() {
+fn results_that_are_not_like_for_like_never_pass() {
     let one = run(1.0, 6);
     let mut other = run(1.0, 6);
     for series in &mut other.series {
@@ -100,7 +100,7 @@ fn an_interrupted_run_is_not_as_good() {
 }
 
 #[test]
-fn a_figure_that_counts_and_is_not_known_is_not_as_good() {
+fn an_unknown_figure_that_counts_is_inconclusive() {
     let options = CompareOptions { fail_on: vec![Metric::Percentile(99.99)], ..Default::default() };
     let found = compare(&run(1.0, 6), &run(1.0, 6), &options);
     assert_eq!(found.outcome, Outcome::Inconclusive);
@@ -108,7 +108,7 @@ fn a_figure_that_counts_and_is_not_known_is_not_as_good() {
 }
 
 #[test]
-fn single_places_match_whatever_they_are_called_and_others_by_name() {
+fn single_paths_match_under_any_name_and_others_by_name() {
     let mut bridge = run(1.0, 6);
     for series in &mut bridge.series {
         series.key.environment = "bridge".to_string();
@@ -131,7 +131,7 @@ fn single_places_match_whatever_they_are_called_and_others_by_name() {
 }
 
 #[test]
-fn facts_that_differ_are_listed_and_passing_ones_are_not() {
+fn facts_that_differ_are_listed_except_volatile_ones() {
     let of = |model: &str, load| {
         let mut run = run(1.0, 6);
         for side in [Side::Client, Side::Server] {
@@ -171,6 +171,28 @@ fn a_plan_compares_parts_and_published_runs() {
 }
 
 #[test]
+fn a_worse_case_is_listed_beside_another_statistic_of_that_case() {
+    let run = |factor: f64| {
+        let mut run = result(None);
+        let at = |statistic, size| {
+            let mut series = pingpong("netns", "tcp-spin", size, &steady(4000.0 * factor, 12));
+            series.key.statistic = statistic;
+            series
+        };
+        run.series.push(at(Statistic::RoundTrip, 64));
+        run.series.push(at(Statistic::RoundTripFromIntended, 64));
+        run.series.push(at(Statistic::RoundTripFromIntended, 128));
+        run
+    };
+    let found = compare(&run(1.0), &run(1.2), &CompareOptions::default());
+    let listed = |case: &str| {
+        let start = format!("median is worse: x1.2 for {case} (");
+        found.reasons.iter().filter(|reason| reason.starts_with(&start)).count()
+    };
+    assert_eq!((listed("64 B"), listed("128 B"), listed("64..128 B")), (2, 1, 1));
+}
+
+#[test]
 fn doubts_of_either_side_are_listed() {
     let mut noisy = run(1.0, 6);
     noisy.series[0].doubts.push(Doubt::new(DoubtKind::Steal, "3 % stolen"));
@@ -179,7 +201,7 @@ fn doubts_of_either_side_are_listed() {
 }
 
 #[test]
-fn like_with_like_is_seldom_called_different() {
+fn equal_distributions_are_seldom_called_different() {
     // Rounds that fall into two modes at random, as real ones do; halves of one run compared.
     let mut state = 7u64;
     let mut random = move || {
@@ -227,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn any_rounds_are_compared_without_a_panic(
+    fn arbitrary_rounds_never_panic(
         a in prop::collection::vec(prop::num::f64::ANY, 0..8),
         b in prop::collection::vec(prop::num::f64::ANY, 0..8),
         margin in prop::num::f64::ANY,

@@ -41,7 +41,7 @@ fn verdict(require: &str, medians: &[f64], change: impl FnOnce(&mut Series)) -> 
 fn keep(_: &mut Series) {}
 
 #[test]
-fn the_whole_interval_must_lie_on_one_side() {
+fn the_interval_must_lie_completely_on_one_side() {
     let pass = verdict("median < 2us", &steady(1500.0, 5), keep);
     assert_eq!(pass.outcome, Outcome::Pass, "{}", pass.reason);
     let fail = verdict("median < 2us", &steady(4050.0, 5), keep);
@@ -70,7 +70,7 @@ fn missing_evidence_is_never_a_pass() {
 }
 
 #[test]
-fn a_pattern_that_fits_nothing_names_what_exists() {
+fn a_pattern_without_a_match_lists_the_measured_paths() {
     let mut run = result(Some(&plan(&target("median < 2us", "on = 'netnss/*'"))));
     run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
     let verdict = judged(run).verdicts.remove(0);
@@ -79,7 +79,7 @@ fn a_pattern_that_fits_nothing_names_what_exists() {
 }
 
 #[test]
-fn other_peoples_figures_pass_nothing() {
+fn figures_of_other_tools_and_studies_never_pass() {
     let sources = [
         (Source::Imported { tool: "sockperf".into() }, "by sockperf"),
         (Source::Reference { study: "s".into(), tool: "t".into() }, "single published run"),
@@ -95,13 +95,13 @@ fn other_peoples_figures_pass_nothing() {
 }
 
 #[test]
-fn doubts_turn_a_pass_only_where_they_could_change_it() {
+fn doubts_invalidate_a_pass_only_if_they_could_change_it() {
     let doubt = |kind| move |series: &mut Series| series.doubts.push(Doubt::new(kind, "x"));
     let fast = steady(1500.0, 5);
     let outcome = |kind| verdict("median < 2us", &fast, doubt(kind)).outcome;
     assert_eq!(outcome(DoubtKind::SharedCpu), Outcome::Inconclusive);
     assert_eq!(outcome(DoubtKind::Steal), Outcome::Pass);
-    // Scatter counts only if a round lies beyond the limit.
+    // Variance counts only if a round lies beyond the limit.
     assert_eq!(outcome(DoubtKind::Bimodal), Outcome::Pass);
     let one_out = [1500.0, 1501.0, 1502.0, 1503.0, 1499.0, 1500.0, 1498.0, 1501.0, 2600.0];
     let scattered = verdict("median < 2us", &one_out, doubt(DoubtKind::Outliers));
@@ -113,7 +113,7 @@ fn doubts_turn_a_pass_only_where_they_could_change_it() {
 }
 
 #[test]
-fn loss_flatters_the_tail_before_the_median() {
+fn loss_invalidates_the_tail_before_the_median() {
     let lose = |lost: u64| {
         move |series: &mut Series| {
             for round in &mut series.rounds {
@@ -130,7 +130,7 @@ fn loss_flatters_the_tail_before_the_median() {
 }
 
 #[test]
-fn a_missing_row_leaves_every_open_and_does_not_matter_to_any() {
+fn an_unavailable_row_affects_scope_every_but_not_any() {
     let run = |scope: &str| {
         let rest = format!("on = 'netns/*'\nscope = '{scope}'");
         let mut run = result(Some(&plan(&target("median < 2us", &rest))));
@@ -165,6 +165,23 @@ fn a_failed_exchange_is_missing_evidence_with_its_reason() {
         evidence.reason,
         "not measured: round 1 of loopback/1-1-1-1 exchange: router 0 has gone"
     );
+}
+
+/// Its row has the stack of the links, while the target names the layout.
+#[test]
+fn an_unavailable_exchange_is_found_by_its_layout() {
+    let plan = "name = 'p'\n[[trials]]\nenvironments = ['loopback']\nstacks = ['tcp-epoll']\n\
+         probe = 'exchange'\nnodes = '1-1-1-1'\n[[targets]]\nrequire = 'p99 < 10ms'\n\
+         on = 'loopback/1-1-1-1'\nscope = 'any'\n";
+    let mut run = result(Some(plan));
+    run.not_available.push(NotAvailable {
+        environment: EnvironmentKind::Loopback,
+        stack: "tcp-epoll".parse().unwrap(),
+        probe: ProbeKind::Exchange,
+        reason: "too few CPUs".to_string(),
+    });
+    let verdict = judged(run).verdicts.remove(0);
+    assert_eq!(verdict.reason, "loopback/1-1-1-1 is not available: too few CPUs");
 }
 
 #[test]
@@ -275,7 +292,7 @@ fn throughput_targets_look_at_streams_only() {
 }
 
 #[test]
-fn judging_twice_is_judging_once() {
+fn judging_is_idempotent() {
     let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/*'"))));
     run.series.push(pingpong("netns", "tcp-spin", 64, &steady(1500.0, 5)));
     let once = judged(run);
@@ -301,7 +318,7 @@ proptest! {
 }
 
 #[test]
-fn an_open_loop_is_judged_by_what_its_users_wait_for() {
+fn an_open_loop_is_judged_from_the_intended_send() {
     let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/tcp-spin'"))));
     let at = |statistic, medians: &[f64]| {
         let mut series = pingpong("netns", "tcp-spin", 64, medians);

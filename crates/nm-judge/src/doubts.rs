@@ -1,16 +1,16 @@
-//! Whether a figure that meets its limit may be believed: the doubts that could turn a pass.
+//! Whether doubts invalidate a pass.
 //!
-//! A doubt counts only where it could change the answer:
+//! A doubt counts only where it could change the outcome:
 //!
-//! - Both ends on one CPU or one core: a transfer that no two machines make. Turns a latency.
-//! - Lost messages: the missing samples are the slowest. Turns mean, maximum, deviation and ES, and
-//!   a percentile if the loss reaches a tenth of what lies beyond it.
-//! - Schedule missed: the delay is not in the service time. Turns the service time of `rr`.
-//! - Groups, high variance, drift, outliers: another round could have another outcome. Turns any
+//! - Both ends on one CPU or one core: a transfer that no two machines make. Affects a latency.
+//! - Lost messages: the missing samples are the slowest. Affects mean, maximum, deviation and ES,
+//!   and a percentile if the loss reaches a tenth of what lies beyond it.
+//! - Schedule missed: the delay is not in the service time. Affects the service time of `rr`.
+//! - Groups, high variance, drift, outliers: another round could have another outcome. Affects any
 //!   figure of which a round lies on the wrong side.
 //!
 //! Stolen time, preemption, a busy machine, a slow clock and the like make a latency worse and a
-//! throughput smaller, never better. They cannot make a pass wrong; a failure names them.
+//! throughput smaller, never better. They cannot invalidate a pass; a failure lists them.
 
 use nm_model::doubt::DoubtKind;
 use nm_model::metric::{Metric, Quantity};
@@ -39,7 +39,7 @@ fn has(series: &Series, kind: DoubtKind) -> bool {
 }
 
 /// Why a series that meets `target` supports no pass, as a clause; nothing if it does.
-pub(crate) fn weakness(target: &Target, series: &Series) -> Option<String> {
+pub(crate) fn reason_against_pass(target: &Target, series: &Series) -> Option<String> {
     let latency = target.metric.quantity() == Quantity::Latency;
     if latency {
         for kind in [DoubtKind::SharedCpu, DoubtKind::SmtSiblings] {
@@ -47,7 +47,7 @@ pub(crate) fn weakness(target: &Target, series: &Series) -> Option<String> {
                 return Some(format!("{}: {}", kind.title(), kind.cause()));
             }
         }
-        if let Some(loss) = loss_that_counts(target.metric, series) {
+        if let Some(loss) = significant_loss(target.metric, series) {
             return Some(format!(
                 "{} of the messages never came back and are not in the figure",
                 figure(Metric::Loss, loss)
@@ -59,7 +59,7 @@ pub(crate) fn weakness(target: &Target, series: &Series) -> Option<String> {
             return Some("requests left late, which the service time does not show".to_string());
         }
     }
-    let scatter = [DoubtKind::Bimodal, DoubtKind::Unstable, DoubtKind::Drift, DoubtKind::Outliers]
+    let unsteady = [DoubtKind::Bimodal, DoubtKind::Unstable, DoubtKind::Drift, DoubtKind::Outliers]
         .into_iter()
         .find(|kind| has(series, *kind))?;
     let values: Vec<f64> =
@@ -69,7 +69,7 @@ pub(crate) fn weakness(target: &Target, series: &Series) -> Option<String> {
         let lie = if wrong == 1 { "lies" } else { "lie" };
         format!(
             "{}, and {} of {} {lie} on the wrong side of the limit",
-            scatter.title(),
+            unsteady.title(),
             wrong,
             count(values.len(), "round", "rounds")
         )
@@ -77,7 +77,7 @@ pub(crate) fn weakness(target: &Target, series: &Series) -> Option<String> {
 }
 
 /// The worst loss of a round, 0 to 1, if it is large enough to have changed the figure.
-fn loss_that_counts(metric: Metric, series: &Series) -> Option<f64> {
+fn significant_loss(metric: Metric, series: &Series) -> Option<f64> {
     let worst =
         series.rounds.iter().filter_map(|round| round.value(Metric::Loss)).fold(0.0, f64::max);
     let beyond = match metric {
@@ -89,8 +89,8 @@ fn loss_that_counts(metric: Metric, series: &Series) -> Option<f64> {
     (worst > 0.0 && worst * 10.0 >= beyond).then_some(worst)
 }
 
-/// Doubts that may have made a failing figure worse than it need be, as a clause.
-pub(crate) fn excuse(series: &Series) -> Option<String> {
+/// Doubts that may have made a failing figure worse, as a clause.
+pub(crate) fn worsening_doubts(series: &Series) -> Option<String> {
     let titles: Vec<&str> =
         WORSENING.iter().filter(|kind| has(series, **kind)).map(|kind| kind.title()).collect();
     (!titles.is_empty()).then(|| format!("doubts: {}", titles.join(", ")))
