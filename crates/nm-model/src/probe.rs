@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, ExchangeSpec};
+pub use crate::spec_error::SIZE_BYTES_MAX;
 use crate::spec_error::SpecError;
 use crate::stack::{Protocol, StackPair, named_enum, text_serde};
 use crate::words::UnknownWord;
@@ -155,9 +156,6 @@ pub const UDP_SIZE_BYTES_MAX: u32 = 32768;
 
 /// Largest message over AF_XDP: what fits into one frame of an MTU of 1500 over IPv4.
 pub const XDP_SIZE_BYTES_MAX: u32 = 1472;
-
-/// Largest message of any probe.
-pub const SIZE_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
 impl Default for PingpongSpec {
     fn default() -> PingpongSpec {

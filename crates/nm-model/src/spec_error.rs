@@ -1,6 +1,7 @@
 //! Why the parameters of a probe are refused.
 
-use crate::probe::SIZE_BYTES_MAX;
+/// Largest message of any probe.
+pub const SIZE_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
 /// A parameter that is out of range. [`SpecError::field`] names it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! Other tools' output imported as a result, so that it can be compared and reported like our own.
 //!
 //! The tool is recognised by its text. Output of several runs in one text, one after the other,
-//! becomes rounds of one series. Every import is marked with [`nm_model::doubt::DoubtKind::Imported`]: its samples
-//! and what disturbed them are not known. Numbers that no measurement can have are refused, not
-//! repaired.
+//! becomes rounds of one series. Every import is marked with
+//! [`nm_model::doubt::DoubtKind::Imported`]: its samples and what disturbed them are not known.
+//! Numbers that no measurement can have are refused, not repaired.
 
 mod builder;
 mod iperf3;
