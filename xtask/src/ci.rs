@@ -44,7 +44,7 @@ pub fn run() -> Result<()> {
 }
 
 fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) -> Result<Counts> {
-    parts.run("tidy", check_tidy)?;
+    parts.run("tidy", || tidy::run(&[]))?;
     parts.run("fmt", || shell::run("cargo fmt --all --check"))?;
     parts.run("clippy", || {
         shell::run("cargo clippy --workspace --all-targets --locked -- -D warnings")
@@ -66,14 +66,6 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
     parts.run("release build", || shell::run("cargo build --release --locked"))?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
-}
-
-fn check_tidy() -> Result<()> {
-    // Until the whole workspace keeps these rules.
-    let warned = ["functions", "imports", "words", "unused"];
-    let args: Vec<String> =
-        warned.iter().flat_map(|check| ["--warn".to_string(), (*check).to_string()]).collect();
-    tidy::run(&args)
 }
 
 /// The rings' protocol in every order of accesses that the memory model allows. The `cfg` changes

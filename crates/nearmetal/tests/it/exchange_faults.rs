@@ -189,7 +189,7 @@ fn run_keeps_logs_of_its_nodes() {
     let run = crate::support::run(&words);
     assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
     let output = fs::read_to_string(out.join("round-1/nodes/gateway-0.log")).unwrap();
-    assert!(output.starts_with("the link with router 0 is gone: "), "{output}");
+    assert!(output.starts_with("the link with router 0 is closed: "), "{output}");
     assert_eq!(output.lines().count(), 1, "{output}");
 }
 
