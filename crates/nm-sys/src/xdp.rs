@@ -144,6 +144,8 @@ pub struct XdpSocket {
     busy_poll: Option<BusyPoll>,
     /// The received part of a packet of several frames.
     multi_frame: Vec<u8>,
+    /// Frames that did not fit into the fill ring yet.
+    unfilled: Vec<u64>,
 }
 
 /// Polls without a frame after which a spinning receiver checks whether the kernel needs a wake-up.
@@ -197,6 +199,7 @@ impl XdpSocket {
             idle_polls: 0,
             busy_poll,
             multi_frame: vec![],
+            unfilled: Vec::with_capacity(RING_ENTRIES as usize),
         })
     }
 
@@ -232,8 +235,24 @@ impl XdpSocket {
     /// Gives the frame that contains `addr` back to the kernel, to receive into.
     #[inline(always)]
     fn give_back(&mut self, addr: u64) {
-        let is_filled = self.fill.push(addr & !(FRAME_BYTES as u64 - 1));
-        debug_assert!(is_filled, "there are as many receive frames as the ring has entries");
+        let frame = addr & !(FRAME_BYTES as u64 - 1);
+        if !self.unfilled.is_empty() || !self.fill.push(frame) {
+            self.give_back_later(frame);
+        }
+    }
+
+    /// The kernel publishes a received frame before it publishes that it took an entry off the fill
+    /// ring, so the ring can look full for a moment. A frame that does not fit waits for the next.
+    #[cold]
+    fn give_back_later(&mut self, frame: u64) {
+        self.unfilled.push(frame);
+        debug_assert!(self.unfilled.len() <= RING_ENTRIES as usize, "a frame was given back twice");
+        while let Some(frame) = self.unfilled.last() {
+            if !self.fill.push(*frame) {
+                break;
+            }
+            self.unfilled.pop();
+        }
     }
 
     /// Collects `frame` and the following ones of the same packet; passes the packet to `read` when
@@ -300,7 +319,11 @@ impl XdpSocket {
         let Some(addr) = self.free.pop() else { return Ok(false) };
         write(self.memory.bytes_mut(addr as usize, length));
         let is_queued = self.send.push(libc::xdp_desc { addr, len: length as u32, options: 0 });
-        debug_assert!(is_queued, "there are as many send frames as the ring has entries");
+        if !is_queued {
+            // A driver on another CPU may return a frame before it publishes that it took its entry.
+            self.free.push(addr);
+            return Ok(false);
+        }
         self.unflushed = true;
         Ok(true)
     }
