@@ -320,7 +320,7 @@ impl XdpSocket {
         write(self.memory.bytes_mut(addr as usize, length));
         let is_queued = self.send.push(libc::xdp_desc { addr, len: length as u32, options: 0 });
         if !is_queued {
-            // A driver on another CPU may return a frame before it publishes that it took its entry.
+            // A driver on another CPU may return a frame before it publishes that it took it.
             self.free.push(addr);
             return Ok(false);
         }
