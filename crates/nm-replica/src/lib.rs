@@ -12,11 +12,11 @@
 //!   the candidate's; it brings the others up to date and hands over. Every change of leader has a
 //!   higher term.
 //! - A replica that **lost its state** recovers it from the others before it votes: see
-//!   [`bootstrap`].
+//!   `bootstrap`.
 //! - **Snapshots** are taken by the data loop: see [`LogEvent::TakeSnapshot`].
 //! - A **disk that fails** or is full stops its replica ([`LogEvent::Stopped`]); the others go on.
 //! - A **slow disk** delays nothing as long as it is the only one, even if it is the leader's: a
-//!   quorum of disks is enough (see [`acks`]). It is reported ([`LogEvent::Degraded`]); if hundreds
+//!   quorum of disks is enough (see `acks`). It is reported ([`LogEvent::Degraded`]); if hundreds
 //!   of megabytes wait for it, its replica stops.
 //!
 //! Batches are kept in a [`journal`], which also records them for an audit where there is no

@@ -1,8 +1,8 @@
 //! One trait, many ways to move bytes.
 //!
-//! [`Transport`] is what a probe's hot loop sees. A [`Listener`] and [`connect`] make the two ends
-//! of a [`Connection`] for a stack; [`Connection::with`] then gives the probe a transport whose
-//! protocol and way of waiting are fixed types, so the loop is compiled for them and decides
+//! [`Transport`] is what a probe's hot loop sees. A [`Listener`] and [`connect()`] make the two
+//! ends of a [`Connection`] for a stack; [`Connection::with`] then gives the probe a transport
+//! whose protocol and way of waiting are fixed types, so the loop is compiled for them and decides
 //! nothing at run time.
 //!
 //! The two ends exchange addresses as text over their control channel:

@@ -3,9 +3,9 @@
 //!
 //! Records are appended to a buffer; [`Journal::sync`] writes all of them at once and waits for the
 //! disk once. What a crash left half written at the end is cut off when the journal is opened;
-//! damage before the end is refused, because acknowledged records would be missing (see [`format`]
-//! for how the two are distinguished). After a failed write or sync, the journal accepts nothing
-//! any more: the content of the disk is then unknown.
+//! damage before the end is refused, because acknowledged records would be missing (see
+//! [`mod@format`] for how the two are distinguished). After a failed write or sync, the journal
+//! accepts nothing any more: the content of the disk is then unknown.
 
 mod error;
 pub mod format;
