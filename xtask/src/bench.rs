@@ -2,7 +2,7 @@
 //! and the lines of a report that name the machine.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -143,25 +143,41 @@ pub fn client(network: Network, line: &str) -> Result<ClientOutput> {
     bail!("{}: {}", ended.status, cause.unwrap_or("it wrote no error"))
 }
 
-/// The folder that `cargo build --release` fills.
-pub fn release() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    shell::root().join(target.unwrap_or_else(|| "target".into())).join("release")
+/// A build of nearmetal: the path of its binary, with the accelerator's library beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Build {
+    pub binary: &'static str,
 }
 
-/// The binary under test.
-pub fn binary() -> String {
-    release().join("nearmetal").display().to_string()
+impl Build {
+    /// That of `cargo build --release` of this workspace.
+    pub fn current() -> Build {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let target = shell::root().join(target.unwrap_or_else(|| "target".into()));
+        Build::of(&target.join("release/nearmetal"))
+    }
+
+    /// The build in another folder, for example that of an earlier version.
+    pub fn in_folder(folder: &Path) -> Result<Build> {
+        let binary = folder.join("nearmetal");
+        let binary = binary.canonicalize().with_context(|| format!("no {}", binary.display()))?;
+        Ok(Build::of(&binary))
+    }
+
+    /// The path is kept for the life of the program, so that measurements can copy it.
+    fn of(binary: &Path) -> Build {
+        Build { binary: Box::leak(binary.display().to_string().into_boxed_str()) }
+    }
 }
 
-/// Builds the binary under test.
+/// Builds [`Build::current`].
 pub fn build() -> Result<()> {
     shell::run("cargo build --release --locked")
 }
 
 /// nearmetal's own client and server; it sets both ends' CPUs itself, as its users do.
-pub fn nearmetal(network: Network, words: &str) -> Result<Value> {
-    let binary = binary();
+pub fn nearmetal(build: Build, network: Network, words: &str) -> Result<Value> {
+    let binary = build.binary;
     let line = format!("{}{binary} pingpong server --once", network.exec_prefix(1));
     let _server = Server::spawn(&line)?;
     sleep(Duration::from_millis(200));
@@ -194,6 +210,13 @@ pub fn median(values: &[f64]) -> f64 {
         len if len % 2 == 1 => sorted[middle],
         _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
     }
+}
+
+/// Least and greatest value.
+pub fn range(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(*value), high.max(*value))
+    })
 }
 
 /// Lines that name the date, the machine, the versions of the tools and the load.

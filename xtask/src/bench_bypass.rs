@@ -5,14 +5,14 @@
 //! pinned, and a goal is a ratio of two figures of the same round. Writes Markdown to stdout
 //! and, with `--out FILE`, to a file. What cannot be measured here is a row that says why.
 
-mod cases;
-mod figures;
+pub mod cases;
+pub mod figures;
 mod goals;
 mod table;
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{self, VethPair};
+use crate::bench::{self, Build, VethPair};
 use crate::shell;
 use figures::Figures;
 
@@ -37,7 +37,7 @@ pub fn run(args: &[String]) -> Result<()> {
         eprintln!("no pair of namespaces: {error:#}");
     }
     let folder = cases::Folder::make()?;
-    let mut measurements = cases::all(&folder);
+    let mut measurements = cases::all(&folder, Build::current());
     measurements.retain(|one| one.cases.iter().any(|case| case.name.contains(&options.only)));
     let mut figures = Figures::default();
     figures.set_order(measurements.iter().flat_map(|one| &one.cases));

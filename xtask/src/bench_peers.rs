@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::bench::{self, CLIENT_CPU, Network, SERVER_CPU, Server, VethPair, median, require_tool};
+use crate::bench::{
+    self, Build, CLIENT_CPU, Network, SERVER_CPU, Server, VethPair, median, require_tool,
+};
 use crate::shell;
 
 const USAGE: &str = "\
@@ -132,6 +134,7 @@ fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Re
     let address = NETWORK.address();
     let milliseconds = (seconds * 1e3) as u64;
     let result = bench::nearmetal(
+        Build::current(),
         NETWORK,
         &format!(
             "pingpong {protocol}-{mode} {address} --sizes {size} --maxms {milliseconds} \
@@ -181,6 +184,7 @@ fn throughput(options: &Options, round: usize, figures: &mut Figures) -> Result<
 fn stream_nearmetal(write_bytes: u32, seconds: f64) -> Result<f64> {
     let address = NETWORK.address();
     let result = bench::nearmetal(
+        Build::current(),
         NETWORK,
         &format!("stream {address} --write {write_bytes} --seconds {seconds} --omit 0"),
     )?;

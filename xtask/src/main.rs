@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_book;
+mod bench_builds;
 mod bench_bypass;
 mod bench_exchange;
 mod bench_peers;
@@ -29,7 +30,8 @@ usage: cargo xtask TASK
   bench-exchange  the exchange's networks and rates, each with the published figure beside
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
   bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
-                kernel and the limit of the hardware (root; --help)";
+                kernel and the limit of the hardware (root; --help)
+  bench-builds  the figures of this build against those of another one, in turn (root; --help)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
         Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
+        Some("bench-builds") => bench_builds::run(&args.collect::<Vec<_>>()),
         // A program that bench-bypass measures.
         Some("connect") => connect::run(&args.collect::<Vec<_>>()),
         _ => {

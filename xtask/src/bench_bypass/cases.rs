@@ -8,7 +8,7 @@ use nm_model::{SettingKind, SettingValue};
 use nm_ring::cache_line;
 use serde_json::Value;
 
-use crate::bench::{self, CLIENT_CPU, Network, SERVER_CPU, Server, client, require_tool};
+use crate::bench::{self, Build, CLIENT_CPU, Network, SERVER_CPU, Server, client, require_tool};
 use crate::bench_bypass::figures::{Case, Figure};
 
 /// Message sizes of nearmetal's own probe, bytes.
@@ -32,7 +32,8 @@ pub struct Measurement {
     pub run: Box<dyn Fn() -> Result<Vec<Figure>>>,
 }
 
-fn measurement(
+/// A measurement of one case.
+pub fn measurement(
     name: impl Into<String>,
     size_bytes: u32,
     run: impl Fn() -> Result<Figure> + 'static,
@@ -41,32 +42,33 @@ fn measurement(
     Measurement { cases, run: Box::new(move || Ok(vec![run()?])) }
 }
 
-/// How the programs are started.
+/// How the programs are started: with which build's accelerator, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchMode {
     Plain,
-    Accel,
+    Accel(Build),
     /// Accelerated, but never spinning.
-    Sleeping,
+    Sleeping(Build),
 }
 
 impl LaunchMode {
     fn suffix(self) -> &'static str {
         match self {
             LaunchMode::Plain => "",
-            LaunchMode::Accel => " under accel",
-            LaunchMode::Sleeping => " under accel --spin-us 0",
+            LaunchMode::Accel(_) => " under accel",
+            LaunchMode::Sleeping(_) => " under accel --spin-us 0",
         }
     }
 
     /// The start of a command line; a client's prints an exit report on its sockets.
     fn prefix(self, is_client: bool) -> String {
+        let (build, spin) = match self {
+            LaunchMode::Plain => return String::new(),
+            LaunchMode::Accel(build) => (build, ""),
+            LaunchMode::Sleeping(build) => (build, " --spin-us 0"),
+        };
         let stats = if is_client { " --stats --format json" } else { "" };
-        let spin = if self == LaunchMode::Sleeping { " --spin-us 0" } else { "" };
-        match self {
-            LaunchMode::Plain => String::new(),
-            _ => format!("{} accel{stats}{spin} -- ", bench::binary()),
-        }
+        format!("{} accel{stats}{spin} -- ", build.binary)
     }
 
     /// Runs a client; fails if it should have been accelerated and was not.
@@ -122,11 +124,12 @@ impl Drop for Folder {
     }
 }
 
-/// All measurements; those that are compared are next to each other.
-pub fn all(folder: &Folder) -> Vec<Measurement> {
+/// All measurements with a build; those that are compared are next to each other.
+pub fn all(folder: &Folder, build: Build) -> Vec<Measurement> {
+    let accel = LaunchMode::Accel(build);
     let mut list = vec![measurement("cache-line limit", 0, || Ok(Figure::of(limit_ns()?)))];
     for stack in ["shm-spin", "shm", "tcp-spin", "tcp-blocking", "udp-spin", "udp-blocking"] {
-        list.push(pingpong(Network::Loopback, stack));
+        list.push(pingpong(build, Network::Loopback, stack));
     }
     for stack in [
         "udp-spin",
@@ -137,29 +140,29 @@ pub fn all(folder: &Folder) -> Vec<Measurement> {
         "udp-blocking",
         "tcp-blocking",
     ] {
-        list.push(pingpong(Network::Veth, stack));
+        list.push(pingpong(build, Network::Veth, stack));
     }
     for size in SOCKPERF_SIZES {
         for (mode, waiting) in [
             (LaunchMode::Plain, "blocking"),
-            (LaunchMode::Accel, "blocking"),
+            (accel, "blocking"),
             (LaunchMode::Plain, "spinning"),
-            (LaunchMode::Accel, "spinning"),
+            (accel, "spinning"),
         ] {
             let name = format!("sockperf {waiting}{}", mode.suffix());
             list.push(measurement(name, size, move || sockperf_one(mode, waiting, size)));
         }
     }
-    list.push(measurement("sockperf blocking under accel --spin-us 0", 64, || {
-        sockperf_one(LaunchMode::Sleeping, "blocking", 64)
+    list.push(measurement("sockperf blocking under accel --spin-us 0", 64, move || {
+        sockperf_one(LaunchMode::Sleeping(build), "blocking", 64)
     }));
-    list.extend(muxers(folder));
-    for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+    list.extend(muxers(folder, accel));
+    for mode in [LaunchMode::Plain, accel] {
         let name = format!("sockperf blocking, both ends on one CPU{}", mode.suffix());
         list.push(measurement(name, 64, move || one_cpu(mode)));
     }
-    list.extend(not_accelerated());
-    list.extend(rates());
+    list.extend(not_accelerated(accel));
+    list.extend(rates(accel));
     list
 }
 
@@ -168,7 +171,7 @@ fn limit_ns() -> Result<f64> {
 }
 
 /// nearmetal's own probe over a stack, at each size.
-fn pingpong(network: Network, stack: &'static str) -> Measurement {
+fn pingpong(build: Build, network: Network, stack: &'static str) -> Measurement {
     let network_name = if network == Network::Veth { "veth" } else { "loopback" };
     let name = if stack.starts_with("shm") {
         format!("nearmetal {stack}")
@@ -176,12 +179,13 @@ fn pingpong(network: Network, stack: &'static str) -> Measurement {
         format!("nearmetal {stack}, {network_name}")
     };
     let cases = SIZES.map(|size| Case::new(name.clone(), size)).to_vec();
-    Measurement { cases, run: Box::new(move || pingpong_run(network, stack)) }
+    Measurement { cases, run: Box::new(move || pingpong_run(build, network, stack)) }
 }
 
-fn pingpong_run(network: Network, stack: &str) -> Result<Vec<Figure>> {
+fn pingpong_run(build: Build, network: Network, stack: &str) -> Result<Vec<Figure>> {
     let sizes = SIZES.map(|size| size.to_string()).join(",");
     let result = bench::nearmetal(
+        build,
         network,
         &format!(
             "pingpong {stack} {} --sizes {sizes} --maxms 300 --maxiter 1000000 \
@@ -189,7 +193,7 @@ fn pingpong_run(network: Network, stack: &str) -> Result<Vec<Figure>> {
             network.address()
         ),
     )?;
-    let result: RunResult = serde_json::from_value(result)?;
+    let result = nm_report::folder::parse(&result.to_string(), "nearmetal")?;
     (0..SIZES.len()).map(|at| latency(&result, at)).collect()
 }
 
@@ -236,10 +240,10 @@ fn sockperf_one(mode: LaunchMode, waiting: &str, size_bytes: u32) -> Result<Figu
 }
 
 /// Programs that wait for several sockets at once.
-fn muxers(folder: &Folder) -> Vec<Measurement> {
+fn muxers(folder: &Folder, accel: LaunchMode) -> Vec<Measurement> {
     let mut list = vec![];
     for muxer in ["epoll", "poll", "select"] {
-        for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+        for mode in [LaunchMode::Plain, accel] {
             let name = format!("sockperf {muxer} of {SOCKETS} sockets{}", mode.suffix());
             let feed = folder.feed();
             list.push(measurement(name, 64, move || {
@@ -261,11 +265,11 @@ fn one_cpu(mode: LaunchMode) -> Result<Figure> {
 }
 
 /// Connections that the accelerator leaves to the kernel: a peer without it, and UDP.
-fn not_accelerated() -> Vec<Measurement> {
+fn not_accelerated(accel: LaunchMode) -> Vec<Measurement> {
     let mut list = vec![];
     for (protocol, option) in [("TCP", " --tcp"), ("UDP", "")] {
-        for mode in [LaunchMode::Plain, LaunchMode::Accel] {
-            let preload = if mode == LaunchMode::Accel { ", client preloaded" } else { "" };
+        for mode in [LaunchMode::Plain, accel] {
+            let preload = if mode == accel { ", client preloaded" } else { "" };
             let name = format!("sockperf spinning {protocol}, plain server{preload}");
             list.push(measurement(name, 64, move || {
                 let words = format!("{option} -i 127.0.0.1 -p 11111 -m 64 --nonblocked");
@@ -280,9 +284,9 @@ fn not_accelerated() -> Vec<Measurement> {
 }
 
 /// Messages, bits and connections a second.
-fn rates() -> Vec<Measurement> {
+fn rates(accel: LaunchMode) -> Vec<Measurement> {
     let mut list = vec![];
-    for mode in [LaunchMode::Plain, LaunchMode::Accel] {
+    for mode in [LaunchMode::Plain, accel] {
         let name = |what: &str| format!("{what}{}", mode.suffix());
         list.push(measurement(name("sockperf throughput, messages/s"), 64, move || {
             small_messages(mode)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::bench::{self, CLIENT_CPU, SERVER_CPU, median};
+use crate::bench::{self, CLIENT_CPU, SERVER_CPU, median, range};
 use crate::bench_bypass::figures::{Case, Figure, Figures};
 use crate::bench_bypass::goals::{Bound, GOALS};
 
@@ -128,12 +128,6 @@ fn failures_text(figures: &Figures, text: &mut String) {
     }
 }
 
-fn range(values: &[f64]) -> (f64, f64) {
-    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-        (low.min(*value), high.max(*value))
-    })
-}
-
 /// Small ratios as fractions, as the goals are written.
 fn ratio_text(ratio: f64) -> String {
     if ratio < 0.25 { format!("1/{:.1}", 1.0 / ratio) } else { format!("{ratio:.2}") }
@@ -142,6 +136,7 @@ fn ratio_text(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Build;
     use crate::bench_bypass::cases;
     use crate::bench_bypass::goals::{ACCEL, BLOCKING};
 
@@ -169,7 +164,7 @@ mod tests {
     fn every_goal_names_measured_cases() {
         let folder = cases::Folder::make().unwrap();
         let measured: Vec<Case> =
-            cases::all(&folder).into_iter().flat_map(|one| one.cases).collect();
+            cases::all(&folder, Build::current()).into_iter().flat_map(|one| one.cases).collect();
         for goal in GOALS {
             for case in [Some(goal.own_case()), goal.base_case()].into_iter().flatten() {
                 assert!(measured.contains(&case), "{}: {case:?}", goal.what);
