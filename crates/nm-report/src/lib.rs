@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod comparison;
 pub mod csv;
 mod distribution;
 pub mod exchange;

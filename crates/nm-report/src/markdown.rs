@@ -1,8 +1,9 @@
 //! The report as Markdown, for a merge request or a job summary: the same tables, no charts.
 
 use nm_model::RunResult;
-use nm_model::verdict::{Comparison, Verdict};
+use nm_model::verdict::Verdict;
 
+use crate::comparison;
 use crate::exchange;
 use crate::facts;
 use crate::style::Tone;
@@ -21,7 +22,7 @@ pub fn report(result: &RunResult) -> String {
     }
     if !result.comparisons.is_empty() {
         text += "\n## What was compared\n";
-        result.comparisons.iter().for_each(|comparison| text += &compared(comparison));
+        result.comparisons.iter().for_each(|comparison| text += &comparison::section(comparison));
     }
     if !result.series.is_empty() {
         text += "\n## Figures\n";
@@ -66,35 +67,6 @@ fn target(verdict: &Verdict) -> String {
     if !evidence.rows.is_empty() {
         text += &format!("\n{}", evidence.to_markdown());
     }
-    text
-}
-
-fn compared(comparison: &Comparison) -> String {
-    let mut text = format!(
-        "\n### {}: {} against {}\n\n",
-        comparison.outcome,
-        markdown_text(&comparison.b),
-        markdown_text(&comparison.a)
-    );
-    for reason in &comparison.reasons {
-        text += &format!("- {}\n", markdown_text(reason));
-    }
-    if !comparison.differences.is_empty() {
-        let mut table = Table::new("Not like for like", &["field", "A", "B"]);
-        for row in &comparison.differences {
-            table.push(Tone::Differs, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
-        }
-        text += &format!("\n{}", table.to_markdown());
-    }
-    let rows = view::comparison_table(comparison);
-    if !rows.rows.is_empty() {
-        text += &format!("\n{}", rows.to_markdown());
-    }
-    text += &comparison
-        .unmatched
-        .iter()
-        .map(|line| format!("\n{}\n", markdown_text(line)))
-        .collect::<String>();
     text
 }
 

@@ -3,7 +3,6 @@
 //! Colour repeats what the words state; without it nothing is lost.
 
 use nm_model::result::Statistic;
-use nm_model::verdict::Comparison;
 use nm_model::{Outcome, RunResult};
 
 use crate::exchange;
@@ -46,41 +45,9 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
     text
 }
 
-/// One comparison in full: outcome and reasons, what differs, and every row.
-pub fn comparison(comparison: &Comparison, style: &Style) -> String {
-    let mut text = String::new();
-    let word = comparison.outcome.name().to_uppercase();
-    text += &style.bold(&style.tone(comparison.outcome.into(), &word));
-    let line = format!(": {} against {}", comparison.b, comparison.a);
-    text += &paragraph(&line, style, word.len(), 2);
-    for reason in &comparison.reasons {
-        text += &format!("  {}", paragraph(reason, style, 2, 4));
-    }
-    if !comparison.differences.is_empty() {
-        text += &format!("\n{}\n", style.bold("not like for like"));
-        for difference in &comparison.differences {
-            let line = format!("{}: {} (A), {} (B)", difference.field, difference.a, difference.b);
-            text += &format!("  {}", paragraph(&line, style, 2, 4));
-        }
-    }
-    let table = view::comparison_table(comparison);
-    text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
-    if !comparison.facts.is_empty() {
-        text += &format!("\n{}\n", style.bold("facts that differ"));
-        for fact in &comparison.facts {
-            let line = format!("{}: {} (A), {} (B)", fact.field, fact.a, fact.b);
-            text += &format!("  {}", paragraph(&line, style, 2, 4));
-        }
-    }
-    for unmatched in &comparison.unmatched {
-        text += &format!("  {}", paragraph(unmatched, style, 2, 4));
-    }
-    text
-}
-
 /// `text` cleaned and wrapped. `taken` columns of its first line are already written; the lines
 /// after it start at column `hang`.
-fn paragraph(text: &str, style: &Style, taken: usize, hang: usize) -> String {
+pub(crate) fn paragraph(text: &str, style: &Style, taken: usize, hang: usize) -> String {
     // The part already written counts as letters of the first word.
     let padded = format!("{}{}", "x".repeat(taken - hang.min(taken)), clean(text));
     let lines = wrap(&padded, style.width.saturating_sub(hang).max(20));

@@ -5,7 +5,7 @@ use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{RoundData, RunState, Series, Source, Statistic, ThroughputRound};
-use nm_model::verdict::{Comparison, ComparisonRow, Interval, Relation, Verdict};
+use nm_model::verdict::{Interval, Verdict};
 use nm_model::{Outcome, RunResult};
 use nm_model::{SettingKind, Side};
 
@@ -395,7 +395,8 @@ fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     table
 }
 
-fn interval_text(interval: Option<Interval>, format: impl Fn(f64) -> String) -> String {
+/// An interval with its level, each end written by `format`.
+pub(crate) fn interval_text(interval: Option<Interval>, format: impl Fn(f64) -> String) -> String {
     interval.map_or_else(
         || NOT_AVAILABLE.to_string(),
         |i| {
@@ -428,47 +429,6 @@ pub fn evidence_table(verdict: &Verdict) -> Table {
         );
     }
     table
-}
-
-/// The rows of a comparison, those over all cases first.
-pub fn comparison_table(comparison: &Comparison) -> Table {
-    let caption = format!(
-        "{} (B) against {} (A), margin {} %",
-        comparison.b,
-        comparison.a,
-        units::plain(comparison.margin_percent)
-    );
-    let titles =
-        ["case", "figure", "#A", "#B", "#B ÷ A", "interval", "#p", "B is", "how it was found"];
-    let mut table = Table::new(caption, &titles);
-    for row in comparison.overall.iter().chain(&comparison.rows) {
-        table.push(relation_tone(row.relation), comparison_cells(row));
-    }
-    table.drop_empty(&["p"]);
-    table
-}
-
-fn comparison_cells(row: &ComparisonRow) -> Vec<String> {
-    vec![
-        row.case.clone(),
-        row.metric.to_string(),
-        units::figure(row.metric, row.a),
-        units::figure(row.metric, row.b),
-        or_not_available(row.ratio, |v| format!("{v:.3}")),
-        interval_text(row.interval, |v| format!("{v:.3}")),
-        or_not_available(row.p_value, |v| significant(v, 2)),
-        row.relation.to_string(),
-        row.basis.clone(),
-    ]
-}
-
-/// Colour of a relation.
-pub fn relation_tone(relation: Relation) -> Tone {
-    match relation {
-        Relation::Better | Relation::Equivalent => Tone::Good,
-        Relation::Worse => Tone::Bad,
-        Relation::Differs | Relation::Unclear => Tone::Unsure,
-    }
 }
 
 /// Rows of the plan that could not run.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use nm_judge::{CompareOptions, Selector};
 use nm_model::RunResult;
-use nm_report::{folder, reference, terminal};
+use nm_report::{comparison, folder, reference};
 
 use crate::cli::CompareArgs;
 use crate::cli::format::Format;
@@ -22,12 +22,12 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
         b: selector(&args.b_on),
         ..CompareOptions::default()
     };
-    let comparison = nm_judge::compare(&a, &b, &options);
+    let compared = nm_judge::compare(&a, &b, &options);
     match args.format.format {
-        Format::Json => output::json(&comparison)?,
-        Format::Text => output::data(&terminal::comparison(&comparison, &output::style()))?,
+        Format::Json => output::json(&compared)?,
+        Format::Text => output::data(&comparison::text(&compared, &output::style()))?,
     }
-    Ok(comparison.outcome.into())
+    Ok(compared.outcome.into())
 }
 
 /// A result folder, a result file, or `reference:NAME`.

@@ -11,6 +11,7 @@ use nm_model::result::RoundData;
 use nm_model::verdict::{Comparison, Verdict};
 use nm_model::{Outcome, RunResult};
 
+use crate::comparison;
 use crate::exchange;
 use crate::facts;
 use crate::style::Tone;
@@ -220,22 +221,22 @@ fn comparisons(result: &RunResult) -> Markup {
 }
 
 /// One comparison: outcome, reasons, where it is not like for like, the figures.
-fn compared(comparison: &Comparison) -> Markup {
-    let table = view::comparison_table(comparison);
+fn compared(compared: &Comparison) -> Markup {
+    let table = comparison::table(compared);
     let mut facts = Table::new("Facts in which the machines differ", &["fact", "A", "B"]);
-    for row in &comparison.facts {
+    for row in &compared.facts {
         facts.push(Tone::Plain, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
     }
     let mut differences = Table::new("Not like for like", &["field", "A", "B"]);
-    for row in &comparison.differences {
+    for row in &compared.differences {
         differences.push(Tone::Differs, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
     }
     html! {
-        li class=(format!("card {}", class(comparison.outcome.into()).unwrap_or_default())) {
-            p.head { (badge(comparison.outcome)) " "
-                b { (comparison.b) } " (B) against " b { (comparison.a) } " (A)" }
-            ul { @for reason in &comparison.reasons { li { (reason) } } }
-            @if comparison.differences.is_empty() {
+        li class=(format!("card {}", class(compared.outcome.into()).unwrap_or_default())) {
+            p.head { (badge(compared.outcome)) " "
+                b { (compared.b) } " (B) against " b { (compared.a) } " (A)" }
+            ul { @for reason in &compared.reasons { li { (reason) } } }
+            @if compared.differences.is_empty() {
                 p { "Like for like: statistic, protocol, way of waiting, bypass, link and firmware \
                      agree as far as both sides tell them." }
             } @else {
@@ -251,10 +252,10 @@ fn compared(comparison: &Comparison) -> Markup {
             @if !facts.rows.is_empty() {
                 details { summary { "Facts in which the machines differ" } (region(&facts)) }
             }
-            @if !comparison.unmatched.is_empty() {
+            @if !compared.unmatched.is_empty() {
                 details {
                     summary { "Cases that only one side has" }
-                    ul { @for line in &comparison.unmatched { li { (line) } } }
+                    ul { @for line in &compared.unmatched { li { (line) } } }
                 }
             }
         }
