@@ -89,7 +89,7 @@ pub fn of_error(error: &anyhow::Error) -> Exit {
     }
     match error.downcast_ref::<Failure>().map(|failure| failure.kind) {
         Some(FailureKind::BadRequest) => Exit::Usage,
-        Some(FailureKind::AddressInUse) => Exit::Conflict,
+        Some(FailureKind::AddressInUse | FailureKind::Conflict) => Exit::Conflict,
         Some(FailureKind::Cancelled) => Exit::Interrupted,
         Some(
             FailureKind::Peer

@@ -1,14 +1,15 @@
 //! The hosts file, and the ssh command that starts a node on a host.
 //!
 //! One host per line: its ssh destination, the IP address at which the other hosts reach it, the
-//! classes of node that may run there (all if none is named), and the path of nearmetal if it is
-//! not on `PATH`:
+//! classes of node that may run there (`all`, also if none is named), and the path of nearmetal if
+//! it is not on `PATH`:
 //!
 //! ```text
 //! # ssh       address     classes             program
 //! alice       192.0.2.1   gateway,router
 //! root@bob    192.0.2.2   mediator            /opt/nearmetal
 //! carol       192.0.2.3   mediator,processor
+//! dave        192.0.2.4   all                 /opt/nearmetal
 //! ```
 //!
 //! The load runs on the machine where the command was started.
@@ -75,10 +76,12 @@ pub enum HostsError {
         source: Box<HostsError>,
     },
     /// A line is wrong.
-    #[error("line {number}: {fault}")]
+    #[error("line {number}, host {host}: {fault}")]
     Line {
         /// Number of the line, from 1 on.
         number: usize,
+        /// The host of the line.
+        host: String,
         /// What is wrong with it.
         fault: LineFault,
     },
@@ -86,24 +89,29 @@ pub enum HostsError {
     #[error("it names no host")]
     Empty,
     /// Nodes of a class may not run on any host.
-    #[error("no host accepts nodes of class {0}")]
-    Uncovered(Role),
+    #[error("no host accepts nodes of class {role}: {hosts}; add it to one of them, or write all")]
+    Uncovered {
+        /// The class.
+        role: Role,
+        /// Each host with its classes.
+        hosts: String,
+    },
 }
 
 /// What is wrong with a line of a hosts file.
 #[derive(Debug, Error)]
 pub enum LineFault {
     /// There is no address.
-    #[error("a host is `DESTINATION ADDRESS [CLASS,…] [PROGRAM]`")]
+    #[error("its address is missing; a line is `DESTINATION ADDRESS [CLASS,…|all] [PROGRAM]`")]
     Incomplete,
     /// ssh would read the destination as an option.
     #[error("`{0}` is no destination for ssh")]
     Destination(String),
     /// The address cannot be parsed.
-    #[error("`{0}` is no IP address")]
+    #[error("`{0}` is no IP address; write the one at which the other hosts reach it")]
     Address(String),
     /// A class cannot be parsed.
-    #[error(transparent)]
+    #[error("{0}, or all")]
     Class(UnknownRole),
     /// There are more words than a line has.
     #[error("`{0}` is one word too many")]
@@ -133,7 +141,11 @@ pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
         if words.is_empty() {
             continue;
         }
-        let host = host(&words).map_err(|fault| HostsError::Line { number: number + 1, fault })?;
+        let host = host(&words).map_err(|fault| HostsError::Line {
+            number: number + 1,
+            host: words[0].to_string(),
+            fault,
+        })?;
         hosts.push(host);
     }
     if hosts.is_empty() {
@@ -141,10 +153,27 @@ pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     }
     for role in Role::ALL {
         if !hosts.iter().any(|host| host.roles.contains(role)) {
-            return Err(HostsError::Uncovered(*role));
+            return Err(HostsError::Uncovered { role: *role, hosts: listed(&hosts) });
         }
     }
     Ok(hosts)
+}
+
+/// The hosts with their classes: `alice accepts gateway, router`.
+fn listed(hosts: &[Host]) -> String {
+    let text = |host: &Host| {
+        let names: Vec<&str> = host.roles.iter().map(|role| role.name()).collect();
+        format!("{} accepts {}", host.destination, names.join(", "))
+    };
+    hosts.iter().map(text).collect::<Vec<_>>().join("; ")
+}
+
+/// The classes of a list, or all.
+fn roles(classes: &str) -> Result<Vec<Role>, LineFault> {
+    if classes == "all" {
+        return Ok(Role::ALL.to_vec());
+    }
+    classes.split(',').map(|class| class.parse().map_err(LineFault::Class)).collect()
 }
 
 fn host(words: &[&str]) -> Result<Host, LineFault> {
@@ -164,10 +193,7 @@ fn host(words: &[&str]) -> Result<Host, LineFault> {
     };
     let roles = match classes {
         None => Role::ALL.to_vec(),
-        Some(classes) => classes
-            .split(',')
-            .map(|class| class.parse().map_err(LineFault::Class))
-            .collect::<Result<_, _>>()?,
+        Some(classes) => roles(classes)?,
     };
     Ok(Host {
         destination: destination.to_string(),
@@ -195,6 +221,8 @@ mod tests {
         let at = |role, index| place(&hosts, role, index).unwrap().destination.as_str();
         assert_eq!([at(Role::Gateway, 0), at(Role::Gateway, 1)], ["alice", "bob"]);
         assert_eq!([at(Role::Mediator, 0), at(Role::Mediator, 1)], ["bob", "bob"]);
+        let all = parse("bob 192.0.2.2 all /opt/nearmetal").unwrap();
+        assert_eq!((all[0].roles.len(), all[0].program.as_str()), (4, "/opt/nearmetal"));
         let with_program = parse("bob 192.0.2.2 /opt/it's").unwrap();
         assert_eq!(with_program[0].program, "/opt/it's");
         let command = format!("{:?}", with_program[0].command(Role::Router, 3, 77));
@@ -210,10 +238,12 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         };
         refused("", "names no host");
-        refused("alice", "line 1: a host is");
-        refused("\nalice discarded", "line 2: `discarded` is no IP address");
-        refused("alice 192.0.2.1 gateways", "`gateways` is not a class");
-        refused("alice 192.0.2.1 gateway", "no host accepts nodes of class router");
+        refused("alice", "line 1, host alice: its address is missing");
+        refused("\nalice discarded", "line 2, host alice: `discarded` is no IP address");
+        refused("alice 192.0.2.1 gateways", "host alice: `gateways` is not a class");
+        refused("alice 192.0.2.1 gateways", "mediator or processor, or all");
+        let uncovered = "no host accepts nodes of class router: alice accepts gateway";
+        refused("alice 192.0.2.1 gateway", uncovered);
         refused("-oX 192.0.2.1", "no destination");
         refused("a 192.0.2.1 gateway /x y", "one word too many");
         let error = read(Path::new("/no/hosts")).unwrap_err();

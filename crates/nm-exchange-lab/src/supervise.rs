@@ -95,6 +95,17 @@ struct Running {
     end: Option<NodeEnd>,
 }
 
+impl Running {
+    /// Class, number, and the host if it is another one.
+    fn name(&self) -> String {
+        let Running { role, index, .. } = self;
+        match &self.host {
+            Some(host) => format!("{role} {index} on {}", host.destination),
+            None => format!("{role} {index}"),
+        }
+    }
+}
+
 /// The nodes of a network, running.
 pub struct Supervisor {
     program: PathBuf,
@@ -262,12 +273,8 @@ impl Supervisor {
                 return Err(self.died(dead));
             }
             if deadline.passed() {
-                let late: Vec<String> = self
-                    .nodes
-                    .iter()
-                    .filter(|node| !node.is_ready)
-                    .map(|node| format!("{} {}", node.role, node.index))
-                    .collect();
+                let late: Vec<String> =
+                    self.nodes.iter().filter(|node| !node.is_ready).map(Running::name).collect();
                 return Err(Failure::new(
                     FailureKind::Peer,
                     format!(
@@ -283,10 +290,10 @@ impl Supervisor {
     }
 
     fn died(&self, node: &Running) -> Failure {
-        let Running { role, index, .. } = node;
-        let message = match self.last_message(*role, *index) {
-            Some(message) => format!("{role} {index} exited immediately; it printed: {message}"),
-            None => format!("{role} {index} exited immediately; it printed no message"),
+        let name = node.name();
+        let message = match self.last_message(node.role, node.index) {
+            Some(message) => format!("{name} exited immediately; it printed: {message}"),
+            None => format!("{name} exited immediately; it printed no message"),
         };
         Failure::new(FailureKind::Peer, message)
     }

@@ -46,9 +46,11 @@ impl From<AffinityError> for Failure {
             AffinityError::Malformed(_) => {
                 failure.hint("write for example --affinity '1;2', or '1-2;any'; mind the quotes")
             }
-            AffinityError::NotAllowed { allowed, .. } => {
-                failure.hint(format!("it may use {allowed:?}"))
-            }
+            AffinityError::NotAllowed { allowed, .. } => match &allowed[..] {
+                [] => failure.hint("its CPUs cannot be read; leave --affinity out"),
+                [one] => failure.hint(format!("it may use CPU {one} only")),
+                more => failure.hint(format!("it may use CPUs {}", ranges(more))),
+            },
         }
     }
 }
@@ -109,16 +111,47 @@ impl Affinity {
     /// # Errors
     /// If an end may not use one of its CPUs.
     pub fn check(&self, client: &Facts, server: &Facts) -> Result<(), AffinityError> {
-        for (end, cpus, facts) in
-            [("client", &self.client, client), ("server", &self.server, server)]
+        self.check_allowed(&client.cpu.allowed, Some(&server.cpu.allowed))
+    }
+
+    /// Checks the CPUs of both ends against those that each may use; those of a server that is not
+    /// known yet are not checked.
+    ///
+    /// # Errors
+    /// If an end may not use one of its CPUs.
+    pub fn check_allowed(
+        &self,
+        client: &[u32],
+        server: Option<&[u32]>,
+    ) -> Result<(), AffinityError> {
+        let server = server.map(|allowed| ("server", &self.server, allowed));
+        for (end, cpus, allowed) in
+            [Some(("client", &self.client, client)), server].into_iter().flatten()
         {
-            if let Some(cpu) = cpus.iter().find(|cpu| !facts.cpu.allowed.contains(cpu)) {
-                let allowed = facts.cpu.allowed.clone();
+            if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+                let allowed = allowed.to_vec();
                 return Err(AffinityError::NotAllowed { end, cpu: *cpu, allowed });
             }
         }
         Ok(())
     }
+}
+
+/// Rising numbers as ranges: `0-3, 8`.
+fn ranges(cpus: &[u32]) -> String {
+    let mut all: Vec<(u32, u32)> = vec![];
+    for &cpu in cpus {
+        match all.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => all.push((cpu, cpu)),
+        }
+    }
+    let text = |&(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}-{last}"),
+    };
+    all.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether both ends run under the same kernel.
@@ -203,7 +236,17 @@ mod tests {
         let machine = facts("a", &[0, 1], &[]);
         let affinity: Affinity = "0;9".parse().unwrap();
         let failure = Failure::from(affinity.check(&machine, &machine).unwrap_err());
-        assert_eq!(failure.to_string(), "the server may not use CPU 9; it may use [0, 1]");
+        assert_eq!(failure.to_string(), "the server may not use CPU 9; it may use CPUs 0, 1");
+        let both: Affinity = "7".parse().unwrap();
+        let refused = |server| Failure::from(both.check_allowed(&[3], server).unwrap_err());
+        assert_eq!(
+            refused(None).to_string(),
+            "the client may not use CPU 7; it may use CPU 3 only"
+        );
+        let server_only = Affinity { client: vec![], server: vec![9] };
+        assert!(server_only.check_allowed(&[0], None).is_ok());
+        assert!(server_only.check_allowed(&[0], Some(&[0])).is_err());
+        assert_eq!(ranges(&[0, 1, 2, 3, 6, 8, 9]), "0-3, 6, 8, 9");
     }
 
     proptest! {

@@ -42,11 +42,7 @@ pub fn run(
     }
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
-        if let Some(reason) = stacks
-            .protocols()
-            .into_iter()
-            .find_map(|protocol| case_unavailable_reason(protocol, &case))
-        {
+        if let Some(reason) = unavailable_case(stacks, &case) {
             outcome.skipped.push((case, reason));
             continue;
         }
@@ -63,6 +59,12 @@ pub fn run(
         }
     }
     Ok(outcome)
+}
+
+/// Why a case cannot be measured over these stacks, as a clause; none if it can.
+pub fn unavailable_case(stacks: &StackPair, case: &Case) -> Option<String> {
+    let protocols = stacks.protocols();
+    protocols.into_iter().find_map(|protocol| case_unavailable_reason(protocol, case))
 }
 
 /// Why a case cannot be measured over a protocol; none if it can.

@@ -184,6 +184,8 @@ named_enum!(
         Peer = "peer",
         /// An address or port is taken.
         AddressInUse = "address-in-use",
+        /// Another run uses what this one needs, such as its folder.
+        Conflict = "conflict",
         /// Permission is missing.
         Permission = "permission",
         /// Not supported by this machine or version.

@@ -136,6 +136,11 @@ doubts! {
     ClosedLoop, "closed-loop", "closed loop",
         "the next request waits for the last answer, so a stall counts once, not for each request",
         "use an open loop: rr --rate";
+    /// Another nearmetal measured on the machine.
+    ConcurrentRun, "concurrent-run", "another measurement at the same time",
+        "a second nearmetal measured on this machine during this run, and each took CPU time and \
+         caches from the other",
+        "repeat when no other measurement runs";
     /// CPU bandwidth limit.
     Throttled, "throttled", "CPU quota",
         "a control group limits the CPU time, so a busy thread is stopped in each period",

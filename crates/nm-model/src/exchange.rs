@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec_error::SpecError;
 use crate::stack::{Protocol, Stack, named_enum, text_serde};
-use crate::words::UnknownWord;
 
 /// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
 pub const MESSAGE_BYTES: u32 = 800;
@@ -76,19 +75,26 @@ impl fmt::Display for NodeCounts {
     }
 }
 
-impl FromStr for NodeCounts {
-    type Err = UnknownWord;
+/// A text that is no [`NodeCounts`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a size of a network; write gateways-routers-mediators-processors, each from 1 \
+     to {max}, such as 2-2-2-2",
+    max = NodeCounts::MAX
+)]
+pub struct NodeCountsError(String);
 
-    fn from_str(text: &str) -> Result<NodeCounts, UnknownWord> {
-        let known = ["1-1-1-1", "2-2-2-2", "4-4-4-4", "16-16-16-16"];
-        let unknown =
-            || UnknownWord { nearest: None, ..UnknownWord::new("size of a network", text, &known) };
+impl FromStr for NodeCounts {
+    type Err = NodeCountsError;
+
+    fn from_str(text: &str) -> Result<NodeCounts, NodeCountsError> {
+        let refused = || NodeCountsError(text.to_string());
         let counts: Vec<u16> = text
             .split('-')
             .map(|part| part.parse().ok().filter(|n| (1..=NodeCounts::MAX).contains(n)))
             .collect::<Option<_>>()
-            .ok_or_else(unknown)?;
-        Ok(NodeCounts { of_class: counts.try_into().map_err(|_| unknown())? })
+            .ok_or_else(refused)?;
+        Ok(NodeCounts { of_class: counts.try_into().map_err(|_| refused())? })
     }
 }
 
@@ -233,7 +239,8 @@ mod tests {
         }
         for text in ["", "2", "2-2-2", "0-1-1-1", "65-1-1-1", "2-2-2-2-2", "a-b-c-d", "-1-1-1-1"] {
             let error = text.parse::<NodeCounts>().unwrap_err().to_string();
-            assert!(error.contains("known are 1-1-1-1"), "{text}: {error}");
+            assert!(error.starts_with(&format!("`{text}` is not a size")), "{error}");
+            assert!(error.contains("each from 1 to 64, such as 2-2-2-2"), "{error}");
         }
         assert_eq!(NodeCounts::each(16).total(), 64);
     }

@@ -22,6 +22,7 @@ pub mod spec_error;
 pub mod stack;
 pub mod target;
 pub mod v1;
+mod value_type;
 pub mod verdict;
 pub mod words;
 

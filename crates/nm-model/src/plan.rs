@@ -10,6 +10,7 @@ use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
 use crate::spec_error::SpecError;
 use crate::stack::{StackPair, named_enum};
 use crate::target::Target;
+use crate::value_type;
 use crate::words::nearest;
 
 named_enum!(
@@ -214,25 +215,25 @@ impl<'de> Deserialize<'de> for TrialBlock {
             )));
         }
         let has_write_bytes = fields.contains_key("write_bytes");
-        let rest = serde_json::Value::Object(fields);
         let probe = match kind {
-            ProbeKind::Pingpong => serde_json::from_value(rest).map(ProbeSpec::Pingpong),
-            ProbeKind::Stream => serde_json::from_value(rest).map(|mut spec: StreamSpec| {
+            ProbeKind::Pingpong => value_type::decode(fields).map(ProbeSpec::Pingpong),
+            ProbeKind::Stream => value_type::decode(fields).map(|mut spec: StreamSpec| {
                 // A preset is another tool's write size, unless the block names its own.
                 if let (Some(preset), false) = (spec.preset, has_write_bytes) {
                     spec.write_bytes = preset.write_bytes();
                 }
                 ProbeSpec::Stream(spec)
             }),
-            ProbeKind::Rr => serde_json::from_value(rest).map(ProbeSpec::Rr),
+            ProbeKind::Rr => value_type::decode(fields).map(ProbeSpec::Rr),
             ProbeKind::Compute => Ok(ProbeSpec::Compute),
             ProbeKind::Jitter => Ok(ProbeSpec::Jitter),
-            ProbeKind::Exchange => serde_json::from_value(rest).map(ProbeSpec::Exchange),
+            ProbeKind::Exchange => value_type::decode(fields).map(ProbeSpec::Exchange),
         }
         .map_err(D::Error::custom)?;
         Ok(TrialBlock {
-            environments: serde_json::from_value(environments).map_err(D::Error::custom)?,
-            stacks: serde_json::from_value(stacks).map_err(D::Error::custom)?,
+            environments: value_type::decode_one("environments", environments)
+                .map_err(D::Error::custom)?,
+            stacks: value_type::decode_one("stacks", stacks).map_err(D::Error::custom)?,
             probe,
         })
     }
@@ -326,6 +327,9 @@ fn toml_error(text: &str, error: &toml::de::Error) -> PlanError {
             None => format!("unknown field `{bad}`; known are {}", known.join(", ")),
         };
     }
+    if let Some(key) = text.lines().nth(line - 1).and_then(value_type::key_of_line) {
+        message = value_type::sentence(key, &message);
+    }
     PlanError { line: Some(line), message }
 }
 
@@ -410,6 +414,19 @@ on = "netns/*"
         );
         assert_eq!(error("rounds = 5", "rounds = 0"), "line 3: rounds is 0, must be 1 to 1000");
         assert!(error("rounds = 5", "rounds = ").starts_with("line 3: "));
+        assert_eq!(
+            error("max_ms = 200", "max_ms = \"200\""),
+            "line 10: `max_ms` is \"200\", which is text because of its quotes; write 200 without \
+             quotes"
+        );
+        assert_eq!(
+            error("rounds = 5", "rounds = '5'"),
+            "line 3: `rounds` is \"5\", which is text because of its quotes; write 5 without quotes"
+        );
+        assert_eq!(
+            error("sizes = [1, 64]", "sizes = 64"),
+            "line 9: `sizes` is 64, but must be a list in square brackets"
+        );
     }
 
     proptest! {

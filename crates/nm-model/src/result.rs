@@ -154,7 +154,7 @@ named_enum!(
     RunState, "state", {
         /// Every trial was started.
         Complete = "complete",
-        /// Ended by the user; completed trials are kept.
+        /// Ended by the user, or by a failure that ends the run; completed trials are kept.
         Interrupted = "interrupted",
         /// Still running, or killed: the file was written after the last completed trial.
         Running = "running",

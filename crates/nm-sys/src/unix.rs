@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -16,6 +16,31 @@ use rustix::net::{
 /// Those of the system call.
 pub fn peer_is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(socket_peercred(socket)?.uid == rustix::process::geteuid())
+}
+
+/// `SO_PEERCRED`: the process at the other end of a connected socket, as it was when it listened or
+/// connected; absent if it is in a process namespace that this process cannot see.
+///
+/// # Errors
+/// Those of the system call.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `peer`, which has that size and whose
+    // fields may have any value.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u32::try_from(peer.pid).ok().filter(|pid| *pid != 0))
 }
 
 /// Most descriptors in one message.
@@ -89,12 +114,13 @@ pub fn receive_descriptors(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::AsFd;
 
     #[test]
     fn descriptor_is_passed() {
         let (a, b) = crate::socket::unix_pair().unwrap();
         assert!(peer_is_same_user(a.as_fd()).unwrap());
+        assert_eq!(peer_process(a.as_fd()).unwrap(), Some(std::process::id()));
         let (inner, other) = crate::socket::unix_pair().unwrap();
         assert_eq!(send_descriptor(a.as_fd(), b"take", inner.as_fd()).unwrap(), 4);
         let mut buffer = [0; 8];

@@ -44,7 +44,7 @@ pub fn listen(
     thread::scope(|scope| {
         loop {
             let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
+                Ok((stream, peer)) => (stream, canonical(peer)),
                 Err(_) if ended.load(Ordering::Acquire) => return Ok(()),
                 // A temporary condition, such as too many open files.
                 Err(_) => {
@@ -71,6 +71,12 @@ pub fn listen(
             });
         }
     })
+}
+
+/// The address as people write it: an IPv4 peer of a socket that listens on IPv6 has an IPv6 address
+/// that contains its own.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn session(stream: &TcpStream) -> Result<(), Failure> {
