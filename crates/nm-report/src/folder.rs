@@ -4,7 +4,7 @@
 //! loses only what was not saved yet.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -23,37 +23,55 @@ pub const REFERENCES: &str = "references.json";
 /// Name of the report in a folder.
 pub const REPORT: &str = "report.html";
 
+/// Most runs of one name in one folder.
+const SAME_NAME_MAX: u32 = 1000;
+
 /// A folder that holds, or will hold, one run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ResultFolder {
     path: PathBuf,
+    /// Holds the lock of a folder that is being written, see [`lock`].
+    _lock: Option<File>,
 }
 
 impl ResultFolder {
     /// Creates the folder `name` in `out` and checks that it is writable, so that a wrong path is
-    /// reported before anything is measured.
+    /// reported before anything is measured. A name that another run has is continued by a number.
     ///
     /// # Errors
-    /// If it cannot be made or written to, or if it already holds a result.
+    /// If it cannot be made or written to.
     pub fn create(out: &Path, name: &str) -> Result<ResultFolder, Failure> {
-        ResultFolder::at(&out.join(file_name(name)))
+        let name = file_name(name);
+        let mut created = ResultFolder::at(&out.join(&name));
+        for number in 2..=SAME_NAME_MAX {
+            match &created {
+                Err(failure) if failure.kind == FailureKind::Conflict => {
+                    created = ResultFolder::at(&out.join(format!("{name}-{number}")));
+                }
+                _ => break,
+            }
+        }
+        created
     }
 
-    /// Uses `path` as the folder, creates it if it is missing, and checks that it is writable.
+    /// Uses `path` as the folder, creates it if it is missing, and checks that it is writable. No
+    /// other run can use it as long as this value exists.
     ///
     /// # Errors
-    /// If it cannot be made or written to, or if it already holds a result.
+    /// If it cannot be made or written to; [`FailureKind::Conflict`] if another run writes into it,
+    /// or if it already holds a result.
     pub fn at(path: &Path) -> Result<ResultFolder, Failure> {
         fs::create_dir_all(path).map_err(|error| failure("make the folder", path, &error))?;
+        let lock = lock(path)?;
         if path.join(RESULT).exists() {
             let holder = load(path).map(|run| format!(" of `{}`", run.name)).unwrap_or_default();
             return Err(Failure::new(
-                FailureKind::BadRequest,
+                FailureKind::Conflict,
                 format!("{} already holds the result{holder}", path.display()),
             )
             .hint("name another folder with --out, or move that one away"));
         }
-        let folder = ResultFolder { path: path.to_path_buf() };
+        let folder = ResultFolder { path: path.to_path_buf(), _lock: lock };
         let probe = path.join(".try");
         fs::write(&probe, b"").map_err(|error| failure("write into", path, &error))?;
         fs::remove_file(&probe).map_err(|error| failure("write into", path, &error))?;
@@ -111,6 +129,21 @@ impl ResultFolder {
             write_atomically(&path, &text)?;
         }
         Ok(())
+    }
+}
+
+/// Locks a folder (`flock`), so that of two runs that name it, also at the same time, one is refused.
+/// The kernel removes the lock when the process ends, in whichever way, and no file is left behind.
+/// Without a lock where the file system has none.
+fn lock(path: &Path) -> Result<Option<File>, Failure> {
+    let Ok(folder) = File::open(path) else { return Ok(None) };
+    match folder.try_lock() {
+        Ok(()) => Ok(Some(folder)),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!("another run is writing its result into {}", path.display());
+            Err(Failure::new(FailureKind::Conflict, message).hint("name another folder with --out"))
+        }
+        Err(TryLockError::Error(_)) => Ok(None),
     }
 }
 
@@ -235,7 +268,7 @@ pub fn rebuild(path: &Path) -> Result<RunResult, Failure> {
     };
     let result = load(path)?;
     let references = load_references(path)?;
-    ResultFolder { path: path.to_path_buf() }.finish(&result, &references)?;
+    ResultFolder { path: path.to_path_buf(), _lock: None }.finish(&result, &references)?;
     Ok(result)
 }
 

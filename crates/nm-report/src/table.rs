@@ -30,6 +30,9 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// Rows.
     pub rows: Vec<Row>,
+    /// Titles of columns that a terminal too narrow for all of them leaves out, the least important
+    /// first.
+    pub expendable: Vec<String>,
 }
 
 impl Table {
@@ -43,6 +46,7 @@ impl Table {
             caption: caption.into(),
             columns: titles.iter().map(column).collect(),
             rows: vec![],
+            expendable: vec![],
         }
     }
 
@@ -58,17 +62,52 @@ impl Table {
             let Some(index) = self.columns.iter().position(|c| c.title == *title) else { continue };
             let is_empty = |row: &Row| matches!(row.cells[index].as_str(), "" | "n/a" | "0");
             if self.rows.iter().all(is_empty) {
-                self.columns.remove(index);
-                for row in &mut self.rows {
-                    row.cells.remove(index);
-                }
+                self.remove(index);
             }
         }
     }
 
+    fn remove(&mut self, index: usize) {
+        self.columns.remove(index);
+        for row in &mut self.rows {
+            row.cells.remove(index);
+        }
+    }
+
+    /// Names the columns that a terminal too narrow for all of them leaves out, the least important
+    /// first.
+    #[must_use]
+    pub fn expendable(mut self, titles: &[&str]) -> Table {
+        self.expendable = titles.iter().map(|title| title.to_string()).collect();
+        self
+    }
+
     /// Aligned columns, two spaces apart, in at most `style.width` characters where words allow it.
-    /// Words wrap in columns of text, figures never do.
+    /// Words wrap in columns of text, figures never do; columns that may be left out are left out
+    /// where the others do not fit, and named below the table.
     pub fn to_text(&self, style: &Style) -> String {
+        let mut shown = self.clone();
+        let mut left_out = vec![];
+        for title in &self.expendable {
+            if line_width(&shown.fit(style.width)) <= style.width {
+                break;
+            }
+            if let Some(index) = shown.columns.iter().position(|c| c.title == *title) {
+                shown.remove(index);
+                left_out.push(clean(title));
+            }
+        }
+        let mut text = shown.lines_of_all(style);
+        if !left_out.is_empty() {
+            let line = format!("left out for want of width: {}", left_out.join(", "));
+            for part in wrap(&line, style.width.saturating_sub(2).max(20)) {
+                text += &format!("  {}\n", style.faint(&part));
+            }
+        }
+        text
+    }
+
+    fn lines_of_all(&self, style: &Style) -> String {
         let widths = self.fit(style.width);
         let titles: Vec<String> = self.columns.iter().map(|c| c.title.clone()).collect();
         let mut text = String::new();
@@ -105,7 +144,7 @@ impl Table {
             })
             .collect();
         loop {
-            let total: usize = widths.iter().map(|w| w + 2).sum();
+            let total = line_width(&widths);
             if total <= width {
                 return widths;
             }
@@ -157,6 +196,11 @@ impl Table {
     }
 }
 
+/// Length of a line of columns of these widths, each with two spaces in front.
+fn line_width(widths: &[usize]) -> usize {
+    widths.iter().map(|width| width + 2).sum()
+}
+
 /// Text in which nothing is taken for Markdown or HTML, on one line.
 pub fn markdown_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -197,6 +241,22 @@ mod tests {
              \x20 udp         12.3  a longer note\n\
              \x20                   in words\n"
         );
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_are_left_out_by_name() {
+        let mut table =
+            Table::new("", &["stack", "#median", "#max", "#n"]).expendable(&["n", "max"]);
+        table.push(Tone::Plain, ["tcp-spin", "1.421", "20.5", "1000"].map(String::from).to_vec());
+        let at = |width| table.to_text(&Style { colour: false, width });
+        assert_eq!(at(33), "  stack     median   max     n\n  tcp-spin   1.421  20.5  1000\n");
+        assert_eq!(
+            at(25),
+            "  stack     median   max\n  tcp-spin   1.421  20.5\n  left out for want of\n  width: \
+             n\n"
+        );
+        assert!(at(19).starts_with("  stack     median\n"), "{}", at(19));
+        assert!(table.to_markdown().contains("1000"), "only a terminal is narrow");
     }
 
     #[test]

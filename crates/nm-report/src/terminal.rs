@@ -1,4 +1,5 @@
-//! The summary at the end of a run, for a terminal: verdict first and in words, then the figures.
+//! The summary at the end of a run, for a terminal: the figures first, the verdict and its reasons
+//! last, beside the report's path, where a reader looks when the run has ended.
 //!
 //! Colour repeats what the words state; without it nothing is lost.
 
@@ -9,15 +10,51 @@ use crate::exchange;
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
 
-/// The summary of `result`; `report` is the path of the full report.
+/// How much of a result is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Figures, doubts, comparisons, targets, verdict, path of the report.
+    Everything,
+    /// Comparisons, targets, verdict, path of the report.
+    Targets,
+    /// Verdict, path of the report.
+    Verdict,
+}
+
+/// Everything about `result`; `report` is the path of the full report.
 pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> String {
+    extract(result, Extent::Everything, style, report)
+}
+
+/// What `extent` selects of `result`; `report` is the path of the full report.
+pub fn extract(result: &RunResult, extent: Extent, style: &Style, report: Option<&str>) -> String {
+    let mut text = String::new();
+    if extent == Extent::Everything {
+        text += &figures(result, style);
+    }
+    if extent != Extent::Verdict {
+        text += &comparisons(result, style);
+        text += &targets(result, style);
+        text.push('\n');
+    }
+    text += &verdict_line(result, style);
+    if let Some(report) = report {
+        text += &format!("report: {}\n", clean(report));
+    }
+    text.trim_start_matches('\n').to_string()
+}
+
+/// The outcome in one word and what it means here.
+pub fn verdict_line(result: &RunResult, style: &Style) -> String {
+    let headline = view::headline(result);
+    let word = style.bold(&style.tone(headline.tone, headline.word));
+    word + &paragraph(&format!(": {}", headline.sentence), style, headline.word.len(), 2)
+}
+
+/// The tables, what is missing from them, and the doubts about them.
+fn figures(result: &RunResult, style: &Style) -> String {
     let notes = Notes::collect(result);
     let mut text = String::new();
-    let headline = view::headline(result);
-    text += &style.bold(&style.tone(headline.tone, headline.word));
-    text += &paragraph(&format!(": {}", headline.sentence), style, headline.word.len(), 2);
-    text += &targets(result, style);
-    text += &comparisons(result, style);
     for group in view::groups(result) {
         let table = view::group_table(&group, &notes, Detail::Brief);
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
@@ -28,7 +65,6 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
     for table in exchange::tables(result) {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
-    text += &doubts(&notes, style);
     if !result.not_available.is_empty() {
         text += &format!("\n{}\n", style.bold("not available"));
         text += &view::not_available_table(result).to_text(style);
@@ -39,10 +75,7 @@ pub fn summary(result: &RunResult, style: &Style, report: Option<&str>) -> Strin
             text += &format!("  {}", paragraph(&failure.to_string(), style, 2, 4));
         }
     }
-    if let Some(report) = report {
-        text += &format!("\nreport: {report}\n");
-    }
-    text
+    text + &doubts(&notes, style)
 }
 
 /// `text` cleaned and wrapped. `taken` columns of its first line are already written; the lines
@@ -80,9 +113,12 @@ fn outcome_cell(outcome: Outcome, style: &Style) -> String {
     format!("  {}{gap}", style.tone(outcome.into(), outcome.name()))
 }
 
+/// The targets; those that decide the outcome stand last, beside it.
 fn targets(result: &RunResult, style: &Style) -> String {
     let mut text = String::new();
-    for verdict in &result.verdicts {
+    let of = |outcome| result.verdicts.iter().filter(move |verdict| verdict.outcome == outcome);
+    let ordered = [Outcome::Pass, Outcome::Inconclusive, Outcome::Fail].into_iter().flat_map(of);
+    for verdict in ordered {
         let line = format!("{}: {}", verdict.target, verdict.reason);
         text += &outcome_cell(verdict.outcome, style);
         text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);

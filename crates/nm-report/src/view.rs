@@ -326,8 +326,9 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         }
         table.push(Tone::Plain, cells);
     }
-    table.drop_empty(&["lost", "rate /s", "doubts", SettingKind::CacheLineLimit.name()]);
-    table
+    let limit = SettingKind::CacheLineLimit.name();
+    table.drop_empty(&["lost", "rate /s", "doubts", limit]);
+    table.expendable(&[limit, "n", "rate /s", "min", "rounds", "max"])
 }
 
 /// The values of `metric` in each round.
@@ -392,7 +393,7 @@ fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         table.push(Tone::Plain, cells);
     }
     table.drop_empty(&["retransmits", "CPU client", "CPU server", "doubts"]);
-    table
+    table.expendable(&["± SD", "CPU client", "CPU server", "mean", "retransmits", "min", "max"])
 }
 
 /// An interval with its level, each end written by `format`.

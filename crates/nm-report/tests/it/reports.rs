@@ -3,6 +3,7 @@
 use nm_model::result::{RoundData, RunState, Source, Statistic};
 use nm_model::{Outcome, RunResult};
 use nm_report::style::Style;
+use nm_report::terminal::Extent;
 use nm_report::{csv, hlog, html, junit, markdown, openmetrics, sfnt, terminal, view};
 use proptest::prelude::*;
 
@@ -59,24 +60,66 @@ fn colour_adds_nothing_but_colour() {
 }
 
 #[test]
-fn the_verdict_comes_first_and_in_words() {
+fn the_verdict_stands_last_beside_the_report_and_in_words() {
     let mut run = fixture::result(SMALL);
-    let first = |run: &RunResult| {
+    let last = |run: &RunResult| {
         let text = terminal::summary(run, &PLAIN, None);
-        text.split("\n\n").next().unwrap().replace("\n  ", " ").trim().to_string()
+        text.rsplit("\n\n").next().unwrap().replace("\n  ", " ").trim().to_string()
     };
-    assert_eq!(first(&run), "FAIL: 1 of 3 targets is not met. 1 more could not be decided.");
+    assert_eq!(last(&run), "FAIL: 1 of 3 targets is not met. 1 more could not be decided.");
+    let text = terminal::summary(&run, &PLAIN, Some("out/report.html"));
+    assert!(text.ends_with("could not be decided.\nreport: out/report.html\n"), "{text}");
+    let outcomes: Vec<&str> = text
+        .split("\ntargets\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("  ")?.split(' ').next().filter(|word| !word.is_empty())
+        })
+        .collect();
+    assert_eq!(outcomes, ["pass", "inconclusive", "fail"], "what decides stands last");
     run.verdicts.truncate(1);
     run.outcome = Outcome::Pass;
-    assert_eq!(first(&run), "PASS: The target is met.");
+    assert_eq!(last(&run), "PASS: The target is met.");
     run.state = RunState::Interrupted;
-    assert!(first(&run).ends_with("The run was interrupted; completed trials are kept."));
+    assert!(last(&run).ends_with("The run was interrupted; completed trials are kept."));
     run.verdicts.clear();
     run.comparisons.clear();
     run.outcome = Outcome::Inconclusive;
-    assert!(first(&run).starts_with("NOT JUDGED: The plan has no targets and no comparisons."));
+    assert!(last(&run).starts_with("NOT JUDGED: The plan has no targets and no comparisons."));
     run.source = Source::Imported { tool: "sockperf".into() };
-    assert!(first(&run).starts_with("NOT JUDGED: Figures read from the output of sockperf."));
+    assert!(last(&run).starts_with("NOT JUDGED: Figures read from the output of sockperf."));
+}
+
+#[test]
+fn shorter_extents_hold_the_targets_or_the_verdict_alone() {
+    let run = fixture::result(SMALL);
+    let at = |extent| terminal::extract(&run, extent, &PLAIN, Some("out/report.html"));
+    let verdict = at(Extent::Verdict);
+    assert_eq!(
+        verdict,
+        "FAIL: 1 of 3 targets is not met. 1 more could not be decided.\nreport: out/report.html\n"
+    );
+    let targets = at(Extent::Targets);
+    assert!(targets.ends_with(&verdict), "{targets}");
+    for verdict in &run.verdicts {
+        assert!(targets.contains(&verdict.target), "{targets}");
+    }
+    assert!(!targets.contains("doubts") && !targets.contains("rounds  "), "{targets}");
+    assert!(at(Extent::Everything).ends_with(&targets));
+}
+
+#[test]
+fn lines_fit_the_terminal() {
+    for width in [60, 72, 80, 100, 140] {
+        for name in [SMALL, LARGE] {
+            let run = fixture::result(name);
+            let text = terminal::summary(&run, &Style { colour: false, width }, Some("out"));
+            let long = text.lines().find(|line| line.chars().count() > width);
+            assert_eq!(long, None, "at {width} columns");
+        }
+    }
 }
 
 #[test]
@@ -261,6 +304,6 @@ fn every_published_run_has_all_reports() {
         });
         assert!(!has_latency || page.contains("<svg"), "{name}");
         assert!(nm_report::folder::report_files(&run, &[]).len() >= 5);
-        assert!(terminal::summary(&run, &PLAIN, None).starts_with("NOT JUDGED"), "{name}");
+        assert!(terminal::summary(&run, &PLAIN, None).contains("\nNOT JUDGED: "), "{name}");
     }
 }
