@@ -1,4 +1,4 @@
-//! A static binary with completions and man page, and the accelerator's library for the programs of
+//! A static binary with completions and man pages, and the accelerator's library for the programs of
 //! machines with glibc, ready to copy to a machine.
 
 use std::fs;
@@ -30,7 +30,6 @@ pub fn run() -> Result<()> {
     library(&dist)?;
     let program = dist.join("nearmetal");
     let generated = [
-        ("man", "nearmetal.1"),
         ("completions bash", "nearmetal.bash"),
         ("completions zsh", "_nearmetal"),
         ("completions fish", "nearmetal.fish"),
@@ -42,6 +41,7 @@ pub fn run() -> Result<()> {
         }
         fs::write(dist.join(file), text)?;
     }
+    shell::run(&format!("{} man --out {}", program.display(), dist.join("man1").display()))?;
     println!("{}", dist.display());
     Ok(())
 }

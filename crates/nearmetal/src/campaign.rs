@@ -1,12 +1,15 @@
 //! One run that measures: its result folder, recorder, progress and Ctrl-C. `qualify`, `exchange
 //! run`, `exchange search` and the stand-alone clients all run their trials here.
 
+pub mod concurrent;
 pub mod environments;
 pub mod exchange_round;
 pub mod finished;
 pub mod interrupt;
 mod progress;
+mod progress_lines;
 pub mod recorder;
+pub mod show;
 pub mod trial;
 
 use std::path::Path;
@@ -15,15 +18,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use jiff::Timestamp;
+use nm_lab::affinity::Affinity;
 use nm_lab::trial::Options;
 use nm_model::result::RunState;
-use nm_model::{FailureKind, RowId};
+use nm_model::{Doubt, DoubtKind, Failure, FailureKind, RowId};
 use nm_report::folder::{ResultFolder, file_name};
+use nm_report::units;
 
+use crate::campaign::concurrent::ConcurrentRuns;
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::progress::Progress;
 use crate::campaign::recorder::Recorder;
+use crate::campaign::show::Show;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
+use crate::output;
 
 /// Where results go without `--out`.
 const RESULTS: &str = "nearmetal-out";
@@ -58,7 +66,7 @@ impl<'a> Destination<'a> {
 pub enum OnFailure {
     /// It is recorded, and the others follow.
     Continue,
-    /// The run ends with it.
+    /// The run ends with it; what was measured before is kept.
     Abort,
 }
 
@@ -67,15 +75,19 @@ pub struct Runner {
     /// The result so far.
     pub recorder: Recorder,
     options: Options,
+    show: Show,
     progress: Progress,
+    concurrent: ConcurrentRuns,
     interrupted: Arc<AtomicBool>,
     state: RunState,
     on_failure: OnFailure,
+    /// The failure that ended the run.
+    aborted_by: Option<Failure>,
 }
 
 impl Runner {
-    /// Creates the result folder, so that a bad path fails before anything runs. From here on
-    /// Ctrl-C ends the run in order.
+    /// Creates the result folder, so that a bad path fails before anything runs, and warns of other
+    /// runs on this machine. From here on Ctrl-C ends the run in order.
     ///
     /// # Errors
     /// If the folder cannot be created or signals cannot be handled.
@@ -83,6 +95,7 @@ impl Runner {
         name: Name,
         destination: Destination<'_>,
         options: Options,
+        show: Show,
         on_failure: OnFailure,
     ) -> Result<Runner> {
         let interrupted = interrupt::flag()?;
@@ -99,19 +112,45 @@ impl Runner {
             Destination::Memory => None,
         };
         let started = started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Ok(Runner {
+        let mut runner = Runner {
             recorder: Recorder::new(&name, &started, folder),
             options,
+            show,
             progress: Progress::hidden(),
+            concurrent: ConcurrentRuns::announce(),
             interrupted,
             state: RunState::Complete,
             on_failure,
-        })
+            aborted_by: None,
+        };
+        runner.note_concurrent_runs();
+        Ok(runner)
     }
 
-    /// Shows a progress bar for trials of `duration_s` in all.
-    pub fn show_progress(&mut self, duration_s: f64) {
+    /// CPUs that the user chose.
+    pub fn affinity(&self) -> Option<&Affinity> {
+        self.options.affinity.as_ref()
+    }
+
+    /// Announces `what` runs, its trials of at most `duration_s` in all, and shows their progress.
+    pub fn show_progress(&mut self, what: &str, duration_s: f64) {
+        if self.show.is_quiet {
+            return;
+        }
+        let longest = units::duration(duration_s);
+        output::message(&format!("{what}: at most {longest}; Ctrl-C keeps what is done"));
         self.progress = Progress::new(duration_s);
+    }
+
+    /// Warns of runs on this machine that were not known before, and records them.
+    fn note_concurrent_runs(&mut self) {
+        for other in self.concurrent.new_runs() {
+            self.progress.message(&output::warning(&format!(
+                "another nearmetal measures on this machine: {other}; the figures of both suffer, \
+                 so repeat this run when the other has ended"
+            )));
+            self.recorder.doubt(Doubt::new(DoubtKind::ConcurrentRun, other.to_string()));
+        }
     }
 
     /// Runs one trial of at most `duration_s` and records its result. The answer is whether the run
@@ -130,10 +169,12 @@ impl Runner {
             self.state = RunState::Interrupted;
             return Ok(false);
         }
-        self.progress.begin(label);
+        self.note_concurrent_runs();
+        self.progress.begin(label, duration_s);
         let result = execute(&TrialContext {
             options: &self.options,
             progress: &self.progress,
+            is_quiet: self.show.is_quiet,
             interrupted: &self.interrupted,
             folder: self.recorder.path(),
         });
@@ -162,15 +203,27 @@ impl Runner {
                     self.state = RunState::Interrupted;
                     return Ok(false);
                 }
+                let row = row.clone().with_case(case);
                 if self.on_failure == OnFailure::Abort {
-                    self.progress.finish();
-                    return Err(failure.into());
+                    return self.abort(row, failure);
                 }
-                self.failed(row.clone().with_case(case), failure.to_string())?;
+                self.failed(row, failure.to_string())?;
             }
             TrialResult::NotAvailable(row) => self.recorder.not_available(row)?,
         }
         Ok(true)
+    }
+
+    /// Ends the run with a failure; without any figure there is nothing to keep.
+    fn abort(&mut self, row: RowId, failure: Failure) -> Result<bool> {
+        self.progress.finish();
+        if self.recorder.is_empty() {
+            return Err(failure.into());
+        }
+        self.recorder.failed(row, failure.to_string())?;
+        self.state = RunState::Interrupted;
+        self.aborted_by = Some(failure);
+        Ok(false)
     }
 
     fn failed(&mut self, row: RowId, reason: String) -> Result<()> {
@@ -182,11 +235,13 @@ impl Runner {
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn finish(self) -> Result<FinishedRun> {
+    pub fn finish(mut self) -> Result<FinishedRun> {
+        self.note_concurrent_runs();
         self.progress.finish();
         let report = self.recorder.report();
         let duration_s = self.options.started.elapsed().as_secs_f64();
         let result = self.recorder.finish(self.state, duration_s)?;
-        Ok(FinishedRun { result, report })
+        let (show, aborted_by) = (self.show, self.aborted_by);
+        Ok(FinishedRun { result, report, show, aborted_by })
     }
 }

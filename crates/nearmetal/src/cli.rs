@@ -4,6 +4,7 @@
 pub mod accel;
 pub mod exchange;
 pub mod format;
+pub mod server_address;
 pub mod standalone;
 
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use nm_model::Metric;
 
 use self::accel::AccelArgs;
 use self::exchange::ExchangeCommand;
-use self::format::FormatArgs;
+use self::format::{FormatArgs, ShowArgs};
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 
 #[derive(Debug, Parser)]
@@ -29,8 +30,7 @@ use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
                   Exit codes: 0 pass · 1 a target failed or a regression · 2 usage or bad input · \
                   3 inconclusive · 4 an environment could not be made · 5 conflict · \
                   130 interrupted",
-    propagate_version = true,
-    disable_help_subcommand = true
+    propagate_version = true
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -42,7 +42,8 @@ pub enum Command {
     /// Measure, judge and report by a plan.
     #[command(after_help = "Examples:\n  nearmetal qualify\n  nearmetal qualify --plan full \
         --out results/today\n  nearmetal qualify --only netns,tcp-spin\n  \
-        nearmetal qualify --plan my-plan.toml --dry-run")]
+        nearmetal qualify --plan my-plan.toml --dry-run\n  \
+        nearmetal qualify --quiet && deploy              by the exit code")]
     Qualify(QualifyArgs),
     /// Ping-pong latency between two machines: half round trip.
     #[command(
@@ -50,6 +51,7 @@ pub enum Command {
         after_help = "Examples:\n  \
         nearmetal pingpong server                      on one machine\n  \
         nearmetal pingpong tcp 192.0.2.1 --spin        on the other\n  \
+        nearmetal pingpong tcp server-2 --spin --target 'p99 < 20us at size<=1024'\n  \
         nearmetal pingpong udp 192.0.2.1 --affinity '2;3' --sizes 64,256 --sfnt\n  \
         onload --profile=latency nearmetal pingpong tcp 192.0.2.1 --spin"
     )]
@@ -59,7 +61,8 @@ pub enum Command {
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  \
         nearmetal stream server\n  nearmetal stream 192.0.2.1 --pattern 2-bi-2\n  \
-        nearmetal stream 192.0.2.1 --as netperf --seconds 10 --repeat 10"
+        nearmetal stream 192.0.2.1 --as netperf --seconds 10 --repeat 10\n  \
+        nearmetal stream 192.0.2.1 --target 'throughput >= 9.3 Gb/s'"
     )]
     Stream(StreamArgs),
     /// Request-response between two machines, open loop at a rate or closed loop.
@@ -67,13 +70,15 @@ pub enum Command {
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  \
         nearmetal rr server\n  nearmetal rr 192.0.2.1 --rate 10000\n  \
-        nearmetal rr 192.0.2.1 --closed --sizes 1,1"
+        nearmetal rr 192.0.2.1 --closed --sizes 1,1\n  \
+        nearmetal rr 192.0.2.1:4811 --rate 1000 --target 'p99 < 200us' --target 'loss <= 0'"
     )]
     Rr(RrArgs),
     /// Run a program with its same-host TCP connections in shared memory.
     #[command(
         args_conflicts_with_subcommands = true,
         subcommand_negates_reqs = true,
+        disable_help_subcommand = true,
         long_about = "Runs an unmodified, dynamically linked program with its TCP connections to \
             other accelerated programs of this host in shared memory instead of the kernel. What \
             cannot be accelerated stays on the kernel. The program keeps its process id; its exit \
@@ -113,6 +118,8 @@ pub enum Command {
     Plans {
         /// Plan to print.
         name: Option<String>,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// JSON Schema of a file format.
     Schema {
@@ -126,9 +133,14 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
     /// The man page, or that of a command.
+    #[command(after_help = "Examples:\n  nearmetal man exchange-run | man -l -\n  \
+        nearmetal man --out /usr/local/share/man/man1")]
     Man {
-        /// Command whose page is wanted.
-        command: Option<String>,
+        /// Command whose page is wanted: `qualify`, `exchange run` or `exchange-run`.
+        command: Vec<String>,
+        /// Write the pages of all commands into this folder, which is created.
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        out: Option<PathBuf>,
     },
     /// A distributed stock exchange on this machine or several.
     #[command(subcommand)]
@@ -186,7 +198,7 @@ pub struct QualifyArgs {
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub show: ShowArgs,
 }
 
 #[derive(Debug, Args)]
@@ -215,6 +227,8 @@ pub struct CompareArgs {
 pub struct ReportArgs {
     /// Result folder.
     pub folder: PathBuf,
+    #[command(flatten)]
+    pub show: ShowArgs,
 }
 
 #[derive(Debug, Args)]

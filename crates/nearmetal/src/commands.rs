@@ -3,24 +3,31 @@
 mod accel;
 mod compare;
 mod doctor;
+mod dry_run;
 mod exchange;
+mod fail_on;
 mod import;
+mod man;
 mod pingpong;
 mod qualify;
 mod reference;
 mod rr;
 mod standalone;
 mod stream;
+mod targets;
 
 use std::io::{stdin, stdout};
 
 use anyhow::Result;
 use clap::CommandFactory;
-use nm_model::words::UnknownWord;
+use serde_json::json;
 
+use crate::campaign::finished::FinishedRun;
+use crate::campaign::show::Show;
+use crate::cli::format::Format;
 use crate::cli::standalone::ServerCommand;
 use crate::cli::{Cli, Command, ReportArgs, SchemaOf};
-use crate::exit::{Exit, Stop};
+use crate::exit::Exit;
 use crate::{output, plans};
 
 /// Runs one command.
@@ -45,10 +52,10 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),
         Command::Doctor(args) => doctor::run(args.format),
-        Command::Plans { name } => list_plans(name.as_deref()),
+        Command::Plans { name, format } => list_plans(name.as_deref(), format.format),
         Command::Schema { of } => schema(of),
         Command::Completions { shell } => completions(shell),
-        Command::Man { command } => man(command.as_deref()),
+        Command::Man { command, out } => man::run(&command, out.as_deref()),
         Command::Exchange(command) => exchange::run(&command),
         Command::Agent => {
             nm_lab::agent::serve(stdin(), stdout())?;
@@ -66,21 +73,38 @@ pub fn run(command: Command) -> Result<Exit> {
 }
 
 fn report(args: &ReportArgs) -> Result<Exit> {
+    let show = Show::of(&args.show)?;
     let result = nm_report::folder::rebuild(&args.folder)?;
-    let report = args.folder.join(nm_report::folder::REPORT);
-    let shown = report.display().to_string();
-    output::data(&nm_report::terminal::summary(&result, &output::style(), Some(&shown)))?;
+    let report = Some(args.folder.join(nm_report::folder::REPORT));
+    FinishedRun { result, report, show, aborted_by: None }.show()?;
     Ok(Exit::Pass)
 }
 
-fn list_plans(name: Option<&str>) -> Result<Exit> {
-    match name {
-        Some(name) => output::data(plans::text(name)?)?,
-        None => {
+fn list_plans(name: Option<&str>, format: Format) -> Result<Exit> {
+    match (name, format) {
+        (Some(name), Format::Text) => output::data(plans::text(name)?)?,
+        (Some(name), Format::Json) => {
+            // Its text, so that a file is not taken for a built-in plan.
+            plans::text(name)?;
+            output::json(&plans::load(name)?)?;
+        }
+        (None, Format::Text) => {
             for (name, _) in plans::built_in() {
                 let plan = plans::load(name)?;
                 output::data(&format!("{name:<18} {}\n", plan.summary))?;
             }
+        }
+        (None, Format::Json) => {
+            let listed = |(name, _): &(&str, &str)| -> Result<serde_json::Value> {
+                let plan = plans::load(name)?;
+                let (rounds, longest_s) = (plan.rounds, plan.duration_s());
+                let summary = plan.summary;
+                Ok(json!({
+                    "name": name, "summary": summary, "rounds": rounds, "longest_s": longest_s,
+                }))
+            };
+            let all: Vec<_> = plans::built_in().iter().map(listed).collect::<Result<_>>()?;
+            output::json(&all)?;
         }
     }
     Ok(Exit::Pass)
@@ -98,24 +122,6 @@ fn schema(of: SchemaOf) -> Result<Exit> {
 fn completions(shell: clap_complete::Shell) -> Result<Exit> {
     let mut text = vec![];
     clap_complete::generate(shell, &mut Cli::command(), "nearmetal", &mut text);
-    output::data(&String::from_utf8_lossy(&text))?;
-    Ok(Exit::Pass)
-}
-
-fn man(command: Option<&str>) -> Result<Exit> {
-    let mut cli = Cli::command();
-    cli.build();
-    let wanted = match command {
-        None => cli,
-        Some(name) => {
-            let names: Vec<&str> =
-                cli.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name()).collect();
-            let unknown = UnknownWord::new("command", name, &names).to_string();
-            cli.find_subcommand(name).cloned().ok_or_else(|| Stop::usage(unknown))?
-        }
-    };
-    let mut text = vec![];
-    clap_mangen::Man::new(wanted).render(&mut text)?;
     output::data(&String::from_utf8_lossy(&text))?;
     Ok(Exit::Pass)
 }

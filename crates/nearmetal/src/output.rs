@@ -25,16 +25,27 @@ pub fn message(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// `text` as a warning, for [`message`].
+pub fn warning(text: &str) -> String {
+    format!("nearmetal: warning: {text}")
+}
+
 /// Colour only on a terminal, and not if `NO_COLOR` is set.
 pub fn style() -> Style {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     Style { colour, width: width() }
 }
 
+/// Columns where there is no terminal and `COLUMNS` is not set.
+const COLUMNS_DEFAULT: usize = 100;
+
+/// Columns of the terminal, else those of `COLUMNS`.
 fn width() -> usize {
-    std::env::var("COLUMNS")
+    let of_terminal = rustix::termios::tcgetwinsize(io::stdout())
         .ok()
-        .and_then(|columns| columns.parse().ok())
-        .filter(|columns| (40..=400).contains(columns))
-        .unwrap_or(100)
+        .map(|size| usize::from(size.ws_col))
+        .filter(|columns| *columns > 0);
+    let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+    let columns = of_terminal.or_else(of_variable).unwrap_or(COLUMNS_DEFAULT);
+    columns.clamp(40, 400)
 }

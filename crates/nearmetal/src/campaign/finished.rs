@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use nm_model::RunResult;
 use nm_model::result::RunState;
+use nm_model::{Failure, RunResult};
 use nm_report::terminal;
 
+use crate::campaign::show::Show;
 use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
@@ -17,44 +18,56 @@ pub struct FinishedRun {
     pub result: RunResult,
     /// The report, if there is a result folder.
     pub report: Option<PathBuf>,
+    /// How it is shown.
+    pub show: Show,
+    /// The failure that ended it.
+    pub aborted_by: Option<Failure>,
 }
 
 impl FinishedRun {
-    /// The result as text: verdicts, tables, and the path of the report.
+    /// The result as text: figures, verdict, and the path of the report.
     pub fn summary(&self) -> String {
         let report = self.report.as_ref().map(|path| path.display().to_string());
-        terminal::summary(&self.result, &output::style(), report.as_deref())
+        terminal::extract(&self.result, self.show.extent, &output::style(), report.as_deref())
     }
 
     /// Writes the result to stdout.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub fn show(&self, format: Format) -> Result<()> {
-        match format {
-            Format::Json => output::json(&self.result),
-            Format::Text => output::data(&self.summary()),
+    /// If it cannot be written; the failure that ended the run, if there was one.
+    pub fn show(&self) -> Result<()> {
+        match self.show.format {
+            Format::Json => output::json(&self.result)?,
+            Format::Text => output::data(&self.summary())?,
         }
+        self.check_aborted()
     }
 
-    /// Whether every trial was run; otherwise the user ended the run.
+    /// Whether the run came to its end.
+    ///
+    /// # Errors
+    /// The failure that ended it, with where the rounds before it are.
+    pub fn check_aborted(&self) -> Result<()> {
+        let Some(failure) = &self.aborted_by else { return Ok(()) };
+        let place = match &self.report {
+            Some(report) => format!("in {}", report.display()),
+            None => "above; --out keeps it".to_string(),
+        };
+        let hint = format!("what was measured before is {place}");
+        Err(Failure::new(failure.kind, failure.to_string()).hint(hint).into())
+    }
+
+    /// Whether every trial was run; otherwise the user or a failure ended the run.
     pub fn is_complete(&self) -> bool {
         self.result.state == RunState::Complete
     }
 
-    /// The exit code of a run with targets: the verdict.
-    pub fn verdict_exit(&self) -> Exit {
-        match self.is_complete() {
-            true => self.result.outcome.into(),
-            false => Exit::Interrupted,
-        }
-    }
-
-    /// The exit code of a run without targets, which has no verdict.
-    pub fn completion_exit(&self) -> Exit {
-        match self.is_complete() {
-            true => Exit::Pass,
-            false => Exit::Interrupted,
+    /// The exit code: the verdict if there are targets, else whether the run came to its end.
+    pub fn exit(&self) -> Exit {
+        match (self.is_complete(), &self.result.plan) {
+            (false, _) => Exit::Interrupted,
+            (true, Some(_)) => self.result.outcome.into(),
+            (true, None) => Exit::Pass,
         }
     }
 }

@@ -8,8 +8,8 @@ use nm_lab::trial::Measured;
 use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
-    Campaign, Case, EndpointId, Facts, NotAvailable, Plan, RowId, RunResult, Series, SettingKind,
-    SettingValue, Settings, Side, TrialFailure,
+    Campaign, Case, Doubt, EndpointId, Facts, NotAvailable, Plan, RowId, RunResult, Series,
+    SettingKind, SettingValue, Settings, Side, TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -88,6 +88,16 @@ impl Recorder {
             let name = format!("not available: {environment}/{stack} {probe} {case}");
             self.result.notes.insert(name, reason);
         }
+    }
+
+    /// Records a doubt about the run.
+    pub fn doubt(&mut self, doubt: Doubt) {
+        self.result.doubts.push(doubt);
+    }
+
+    /// Whether nothing was measured yet.
+    pub fn is_empty(&self) -> bool {
+        self.result.series.is_empty()
     }
 
     /// Records a sentence about the run.

@@ -17,6 +17,7 @@ pub struct TrialContext<'a> {
     /// The result folder, if there is one.
     pub folder: Option<&'a Path>,
     pub(super) progress: &'a Progress,
+    pub(super) is_quiet: bool,
 }
 
 impl TrialContext<'_> {
@@ -25,9 +26,11 @@ impl TrialContext<'_> {
         self.progress.estimate(now.statistic, now.value);
     }
 
-    /// Writes a message above the progress bar.
+    /// Writes a message that is not an error above the progress bar, unless the user wants none.
     pub fn message(&self, text: &str) {
-        self.progress.message(text);
+        if !self.is_quiet {
+            self.progress.message(text);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use nm_exchange_lab::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
 use nm_model::link_transport::LinkTransport;
 
-use crate::cli::format::FormatArgs;
+use crate::cli::format::{FormatArgs, ShowArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum ExchangeCommand {
@@ -77,6 +77,8 @@ pub struct AssignArgs {
     pub cell: u16,
     #[command(flatten)]
     pub running: RunningArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -135,7 +137,7 @@ pub struct NetworkArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub show: ShowArgs,
 }
 
 #[derive(Debug, Args)]

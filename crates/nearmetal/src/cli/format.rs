@@ -1,4 +1,4 @@
-//! The option `--format`, which many commands have.
+//! The options `--format`, `--summary` and `--quiet`, which many commands have.
 
 use clap::{Args, ValueEnum};
 
@@ -15,4 +15,17 @@ pub struct FormatArgs {
     /// Form of what is written to stdout.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
+}
+
+/// How a result is shown.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub format: FormatArgs,
+    /// Only the verdict, the targets and the report's path.
+    #[arg(long, conflicts_with = "quiet")]
+    pub summary: bool,
+    /// Only the verdict and the report's path, and no progress; errors still go to stderr.
+    #[arg(long)]
+    pub quiet: bool,
 }

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nm_model::Pattern;
 use nm_model::probe::{Preset, RrSize};
+use nm_model::{Pattern, Target};
 
-use crate::cli::format::FormatArgs;
+use crate::cli::format::ShowArgs;
+use crate::cli::server_address::ServerAddress;
 
 /// Default port of the stand-alone servers.
 pub const DEFAULT_PORT: u16 = 4810;
@@ -34,9 +35,12 @@ pub enum ServerCommand {
 /// What the three stand-alone clients have in common.
 #[derive(Debug, Args)]
 pub struct ClientArgs {
-    /// Port of the server's control connection.
-    #[arg(long, default_value_t = DEFAULT_PORT)]
-    pub port: u16,
+    /// Port of the server's control connection, if it is not part of the address [default: 4810]
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Limit to judge by, such as "p99 < 20us" or "median < 5us at size<=1024"; may be repeated.
+    #[arg(long, value_name = "TARGET")]
+    pub target: Vec<Target>,
     /// CPUs of the client and of the server, such as `1;2` or `1,2;0`.
     #[arg(long, value_name = "C;S")]
     pub affinity: Option<String>,
@@ -59,7 +63,7 @@ pub struct ClientArgs {
     #[arg(long, requires = "out")]
     pub raw: bool,
     #[command(flatten)]
-    pub format: FormatArgs,
+    pub show: ShowArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,9 +91,9 @@ pub struct PingpongClientArgs {
     /// tcp, udp, mcast, shm (both ends on one host), or a whole stack such as `tcp-epoll-spin`.
     #[arg(required = true)]
     pub stack: Option<String>,
-    /// The server's IP address.
+    /// The server: HOST or IP address, also with :PORT.
     #[arg(required = true)]
-    pub address: Option<IpAddr>,
+    pub address: Option<ServerAddress>,
     /// Message sizes in bytes; powers of two from 1 by default.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub sizes: Vec<u32>,
@@ -117,11 +121,12 @@ pub struct PingpongClientArgs {
     /// A message that is not back after this time is lost, ms.
     #[arg(long, default_value_t = 1000, value_name = "MS")]
     pub timeout: u64,
-    /// Repeat the whole sweep; five rounds or more give intervals.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
+    /// Repeat the whole sweep; five rounds or more give intervals and verdicts [default: 1, or 5
+    /// with --target]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
     /// Write sfnt-pingpong's columns.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["summary", "quiet"])]
     pub sfnt: bool,
     #[command(flatten)]
     pub common: ClientArgs,
@@ -137,9 +142,9 @@ pub struct StreamArgs {
 
 #[derive(Debug, Args)]
 pub struct StreamClientArgs {
-    /// The server's IP address.
+    /// The server: HOST or IP address, also with :PORT.
     #[arg(required = true)]
-    pub address: Option<IpAddr>,
+    pub address: Option<ServerAddress>,
     /// Flows: N-uni-N from client to server, N-bi-N half in each direction.
     #[arg(long, value_delimiter = ',', default_value = "1-uni-1")]
     pub pattern: Vec<Pattern>,
@@ -152,9 +157,9 @@ pub struct StreamClientArgs {
     /// Time from the start that is not counted, ms.
     #[arg(long, default_value_t = 200, value_name = "MS")]
     pub omit: u64,
-    /// Rounds.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
+    /// Rounds; five or more give intervals and verdicts [default: 1, or 5 with --target]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
     /// Bytes of one write.
     #[arg(long, value_name = "BYTES")]
     pub write: Option<u32>,
@@ -184,9 +189,9 @@ pub struct RrArgs {
 
 #[derive(Debug, Args)]
 pub struct RrClientArgs {
-    /// The server's IP address.
+    /// The server: HOST or IP address, also with :PORT.
     #[arg(required = true)]
-    pub address: Option<IpAddr>,
+    pub address: Option<ServerAddress>,
     /// Requests a second, on an absolute schedule.
     #[arg(long, default_value_t = 1000.0, conflicts_with = "closed")]
     pub rate: f64,
@@ -205,9 +210,9 @@ pub struct RrClientArgs {
     /// An answer later than this is lost, ms.
     #[arg(long, default_value_t = 1000, value_name = "MS")]
     pub deadline: u64,
-    /// Rounds.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: u32,
+    /// Rounds; five or more give intervals and verdicts [default: 1, or 5 with --target]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
     #[command(flatten)]
     pub common: ClientArgs,
 }

@@ -9,11 +9,13 @@ use nm_report::{comparison, folder, reference};
 
 use crate::cli::CompareArgs;
 use crate::cli::format::Format;
+use crate::commands::fail_on;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
 pub fn run(args: &CompareArgs) -> Result<Exit> {
     let (a, b) = (load(&args.a)?, load(&args.b)?);
+    fail_on::check(&args.fail_on, &[&a, &b]).map_err(|error| Stop::usage(error.to_string()))?;
     let selector = |on: &Option<String>| on.as_deref().map_or(Selector::any(), Selector::new);
     let options = CompareOptions {
         margin_percent: args.margin,

@@ -4,9 +4,9 @@ use anyhow::Result;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
 use nm_model::{ProbeSpec, Protocol, StackPair};
-use nm_report::sfnt;
+use nm_report::{sfnt, terminal};
 
-use super::standalone;
+use super::{standalone, targets};
 use crate::cli::standalone::PingpongClientArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -15,8 +15,10 @@ use crate::output;
 const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
 
 pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
-    let (stack, address) =
-        (standalone::required(args.stack.as_deref())?, standalone::required(args.address)?);
+    let (stack, address) = (
+        standalone::required(args.stack.as_deref())?,
+        standalone::required(args.address.as_ref())?,
+    );
     let stacks = stacks(stack, args)?;
     let is_datagram = matches!(stacks.wire_protocol(), Protocol::Udp | Protocol::Multicast);
     let sizes = match (args.sizes.is_empty(), is_datagram) {
@@ -24,6 +26,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         (true, true) => PINGPONG_SIZES[DATAGRAM_SIZES].to_vec(),
         (true, false) => PINGPONG_SIZES.to_vec(),
     };
+    let targets = &args.common.target;
     let probe = ProbeSpec::Pingpong(PingpongSpec {
         sizes,
         max_iterations: args.maxiter,
@@ -31,17 +34,21 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         max_ms: args.maxms,
         warmup_ms: args.warmupms,
         timeout_ms: args.timeout,
-        percentiles: args.percentile.clone(),
+        percentiles: args.percentile.iter().copied().chain(targets::percentiles(targets)).collect(),
     });
     probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;
     let run = standalone::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);
         output::data(&sfnt::text(&run.result, percentile))?;
+        if !targets.is_empty() {
+            output::message(terminal::verdict_line(&run.result, &output::style()).trim_end());
+        }
+        run.check_aborted()?;
     } else {
-        run.show(args.common.format.format)?;
+        run.show()?;
     }
-    Ok(run.completion_exit())
+    Ok(run.exit())
 }
 
 /// `tcp` with the mode that the flags select, a complete stack such as `tcp-epoll-spin`, or the

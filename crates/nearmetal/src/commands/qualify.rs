@@ -5,52 +5,63 @@ use nm_lab::affinity::Affinity;
 use nm_lab::resolve;
 use nm_lab::trial::Options;
 use nm_model::plan::EnvironmentKind;
-use nm_model::words::UnknownWord;
+use nm_model::words::{UnknownWord, nearest};
 use nm_model::{
-    Campaign, Failure, Launcher, Mode, Plan, ProbeKind, Protocol, RowId, StackPair, Trial,
+    Campaign, Failure, Launcher, Mode, Plan, ProbeKind, Protocol, RowId, Stack, StackPair, Trial,
 };
+use nm_report::units;
 
 use crate::campaign::environments::EnvironmentPool;
+use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::QualifyArgs;
+use crate::commands::dry_run;
 use crate::exit::{Exit, Stop};
-use crate::{output, plans};
+use crate::plans;
 
 pub fn run(args: &QualifyArgs) -> Result<Exit> {
+    let show = Show::of(&args.show)?;
     let mut plan = plans::load(&args.plan)?;
     if let Some(rounds) = args.rounds {
         plan.rounds = rounds;
     }
     let affinity: Option<Affinity> =
         args.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
+    if let Some(affinity) = &affinity {
+        // Both ends run on this machine.
+        let allowed = nm_sys::cpu::allowed();
+        affinity.check_allowed(&allowed, Some(&allowed)).map_err(Failure::from)?;
+    }
     let only = Only::parse(&args.only)?;
     only.apply(&mut plan)?;
     let campaign = Campaign::resolve(plan, |environment, stacks, probe| {
         resolve::unavailable_reason(environment, stacks, probe).map(|reason| reason.to_string())
     });
     if args.dry_run {
-        output::data(&listing(&campaign))?;
+        dry_run::show(&campaign, show.format)?;
         return Ok(Exit::Pass);
     }
     let name = Name::WithTime(nm_host::facts().host.name);
     let destination = Destination::folder_or_new(args.out.as_deref());
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
-    let mut runner = Runner::begin(name, destination, options, OnFailure::Continue)?;
+    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
     run_trials(&mut runner, &campaign, args.ipv6)?;
     let run = runner.finish()?;
-    run.show(args.format.format)?;
+    run.show()?;
     if run.is_complete() && run.result.series.is_empty() {
         let report = run.report.unwrap_or_default();
         let message = format!("nothing could be measured; the reasons are in {}", report.display());
         return Err(Stop::with(Exit::Environment, message));
     }
-    Ok(run.verdict_exit())
+    Ok(run.exit())
 }
 
 /// Runs every trial, unless the user ends the run.
 fn run_trials(runner: &mut Runner, campaign: &Campaign, use_ipv6: bool) -> Result<()> {
-    runner.show_progress(campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum());
+    let trials = units::plural(campaign.trials.len(), "trial", "trials");
+    let what = format!("plan {}, {trials}", campaign.plan.name);
+    runner.show_progress(&what, dry_run::longest_s(campaign));
     let mut environments = EnvironmentPool::new(use_ipv6);
     for trial in &campaign.trials {
         let Trial { environment, stack, probe, round } = trial;
@@ -67,27 +78,6 @@ fn run_trials(runner: &mut Runner, campaign: &Campaign, use_ipv6: bool) -> Resul
         }
     }
     Ok(())
-}
-
-/// The rows of a campaign, and those that are not available.
-fn listing(campaign: &Campaign) -> String {
-    let plan = &campaign.plan;
-    let mut text = format!(
-        "{}: {} rounds, at most {} of measuring\n",
-        plan.name,
-        plan.rounds,
-        nm_report::units::duration(campaign.trials.iter().map(|t| t.probe.duration_s()).sum())
-    );
-    for trial in campaign.trials.iter().filter(|trial| trial.round == 0) {
-        let cases: Vec<String> = trial.probe.cases().iter().map(|c| c.to_string()).collect();
-        let (environment, probe) = (trial.environment, trial.probe.kind());
-        text += &format!("  {environment}/{} {probe}  {}\n", trial.stack, cases.join(", "));
-    }
-    for row in &campaign.not_available {
-        let (environment, stack, probe) = (row.environment, row.stack, row.probe);
-        text += &format!("  {environment}/{stack} {probe}  not available: {}\n", row.reason);
-    }
-    text
 }
 
 /// The filters of `--only`. A row must match one filter of each kind that is given.
@@ -113,14 +103,7 @@ impl Only {
             {
                 only.stacks.push(word.clone());
             } else {
-                let environments = EnvironmentKind::ALL.iter().map(|kind| kind.name());
-                let probes = ProbeKind::ALL.iter().map(|kind| kind.name());
-                let protocols = Protocol::ALL.iter().map(|kind| kind.name());
-                let launchers = Launcher::ALL.iter().map(|kind| kind.name());
-                let known: Vec<&str> =
-                    environments.chain(probes).chain(protocols).chain(launchers).collect();
-                let unknown = UnknownWord::new("word in --only", word, &known);
-                return Err(Stop::usage(unknown.to_string()));
+                return Err(Stop::usage(unknown_word(word).to_string()));
             }
         }
         Ok(only)
@@ -185,6 +168,23 @@ impl Only {
     }
 }
 
+/// A word of `--only` that names nothing; the nearest word may also be a mode or a whole stack.
+fn unknown_word(word: &str) -> UnknownWord {
+    let environments = EnvironmentKind::ALL.iter().map(|kind| kind.name());
+    let probes = ProbeKind::ALL.iter().map(|kind| kind.name());
+    let protocols = Protocol::ALL.iter().map(|kind| kind.name());
+    let launchers = Launcher::ALL.iter().map(|kind| kind.name());
+    let known: Vec<&str> = environments.chain(probes).chain(protocols).chain(launchers).collect();
+    let unknown = UnknownWord::new("word in --only", word, &known);
+    let modes = Mode::ALL.iter().map(|mode| mode.name().to_string());
+    let stacks = Protocol::ALL.iter().flat_map(|&protocol| {
+        Mode::ALL.iter().map(move |&mode| Stack::new(protocol, mode).to_string())
+    });
+    let all: Vec<String> =
+        known.iter().map(ToString::to_string).chain(modes).chain(stacks).collect();
+    UnknownWord { nearest: nearest(word, &all), ..unknown }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +213,10 @@ mod tests {
         let mut plan = plans::load("quick").unwrap();
         let only = Only::parse(&["vm".to_string()]).unwrap();
         assert!(only.apply(&mut plan).unwrap_err().to_string().contains("leaves no row"));
-        assert!(Only::parse(&["tcp-spn".to_string()]).is_err());
+        let wrong = |word: &str| Only::parse(&[word.to_string()]).unwrap_err().to_string();
+        assert!(wrong("tcp-spn").contains("`tcp-spn`, did you mean `tcp-spin`?"));
+        assert!(wrong("nets").contains("did you mean `netns`?"));
+        assert!(wrong("epol").contains("did you mean `epoll`?"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::cli::standalone::RrClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &RrClientArgs) -> Result<Exit> {
-    let address = standalone::required(args.address)?;
+    let address = standalone::required(args.address.as_ref())?;
     let probe = ProbeSpec::Rr(RrSpec {
         rate_per_s: (!args.closed).then_some(args.rate),
         seconds: args.seconds,
@@ -20,6 +20,6 @@ pub fn run(args: &RrClientArgs) -> Result<Exit> {
     let stacks = standalone::stacks(args.protocol, &args.common);
     probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;
     let run = standalone::measure(&args.common, address, stacks, &probe, args.repeat)?;
-    run.show(args.common.format.format)?;
-    Ok(run.completion_exit())
+    run.show()?;
+    Ok(run.exit())
 }

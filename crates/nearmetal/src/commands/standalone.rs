@@ -8,12 +8,18 @@ use nm_lab::affinity::Affinity;
 use nm_lab::agent::{self, Handle, Notice};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options};
-use nm_model::{Failure, Mode, ProbeSpec, Protocol, RowId, Side, Stack, StackPair};
+use nm_model::{
+    Campaign, Failure, FailureKind, Mode, ProbeSpec, Protocol, RowId, Side, Stack, StackPair,
+};
+use nm_report::units;
 
 use crate::campaign::finished::FinishedRun;
+use crate::campaign::show::Show;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
 use crate::campaign::{Destination, Name, OnFailure, Runner};
-use crate::cli::standalone::{ClientArgs, Muxer, ServerArgs};
+use crate::cli::server_address::ServerAddress;
+use crate::cli::standalone::{ClientArgs, DEFAULT_PORT, Muxer, ServerArgs};
+use crate::commands::targets;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -73,28 +79,41 @@ pub fn with_server_mode(client: Stack, args: &ClientArgs) -> StackPair {
     StackPair { client, server }
 }
 
-/// Measures `probe` in `rounds` rounds against the server at `address`.
+/// Measures `probe` against the server at `address`, in `rounds` rounds if the user gave them, and
+/// judges the targets.
 pub fn measure(
     args: &ClientArgs,
-    address: IpAddr,
+    address: &ServerAddress,
     stacks: StackPair,
     probe: &ProbeSpec,
-    rounds: u32,
+    rounds: Option<u32>,
 ) -> Result<FinishedRun> {
+    let show = Show::of(&args.show)?;
     if let Some(reason) = nm_lab::resolve::stack_unavailable_reason(&stacks.client) {
         return Err(Stop::usage(format!("{}: {reason}", stacks.client)));
     }
-    let affinity = args.affinity.as_deref().map(str::parse::<Affinity>).transpose();
-    let affinity = affinity.map_err(Failure::from)?;
+    let rounds = rounds.unwrap_or(if args.target.is_empty() { 1 } else { targets::ROUNDS });
+    let plan = targets::plan(&args.target, probe, &stacks, rounds)
+        .map_err(|fault| Stop::usage(fault.to_string()))?;
+    let affinity = affinity(args)?;
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(1) };
     let name = Name::Fixed(format!("{} to {address}", probe.kind()));
     let destination = args.out.as_deref().map_or(Destination::Memory, Destination::Folder);
-    let mut runner = Runner::begin(name, destination, options, OnFailure::Abort)?;
+    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Abort)?;
+    if let Some(plan) = plan {
+        runner.recorder.plan(&Campaign { plan, trials: vec![], not_available: vec![] });
+    }
     let mut pair = connect(address, args.port)?;
+    if let Some(affinity) = runner.affinity() {
+        affinity
+            .check(pair.facts(Side::Client), pair.facts(Side::Server))
+            .map_err(Failure::from)?;
+    }
     for side in [Side::Client, Side::Server] {
         runner.recorder.facts(pair.environment.as_str(), side, pair.facts(side).clone());
     }
-    runner.show_progress(probe.duration_s() * f64::from(rounds));
+    let what = format!("{}, {}", probe.kind(), units::plural(rounds as usize, "round", "rounds"));
+    runner.show_progress(&what, probe.duration_s() * f64::from(rounds));
     for round in 0..rounds {
         let label = format!("round {}/{rounds}  {stacks}", round + 1);
         let row = RowId {
@@ -115,12 +134,41 @@ pub fn measure(
     runner.finish()
 }
 
+/// The CPUs that the user gave, if this process may use the client's.
+fn affinity(args: &ClientArgs) -> Result<Option<Affinity>> {
+    let affinity = args.affinity.as_deref().map(str::parse::<Affinity>).transpose();
+    let affinity = affinity.map_err(Failure::from)?;
+    if let Some(affinity) = &affinity {
+        affinity.check_allowed(&nm_sys::cpu::allowed(), None).map_err(Failure::from)?;
+    }
+    Ok(affinity)
+}
+
 /// An agent in this process and the server's agent.
-fn connect(address: IpAddr, port: u16) -> Result<Pair> {
-    let server = Handle::connect("the server", SocketAddr::new(address, port))?;
+fn connect(address: &ServerAddress, port: Option<u16>) -> Result<Pair> {
+    let port = match (address.port, port) {
+        (Some(one), Some(other)) if one != other => {
+            let message = format!("port {one} of {address} and --port {other} are not the same");
+            return Err(Stop::usage(message));
+        }
+        (one, other) => one.or(other).unwrap_or(DEFAULT_PORT),
+    };
+    let unknown = |why: &str| {
+        Failure::new(FailureKind::Peer, format!("cannot find the host {address}: {why}"))
+            .hint("check the name, or give an IP address")
+    };
+    let found = address.resolve(port).map_err(|error| unknown(&error.to_string()))?;
+    let mut connected = Err(unknown("it has no address"));
+    for one in found {
+        connected = Handle::connect("the server", one).map(|server| (server, one.ip()));
+        if connected.is_ok() {
+            break;
+        }
+    }
+    let (server, ip) = connected?;
     let client = Handle::local("the client")?;
-    let own = server.connection().map_or(address, |(own, _)| own.ip());
-    Ok(Pair::over_network(&address.to_string(), (client, server), (own, address))?)
+    let own = server.connection().map_or(ip, |(own, _)| own.ip());
+    Ok(Pair::over_network(&address.to_string(), (client, server), (own, ip))?)
 }
 
 fn run_round(
@@ -137,11 +185,14 @@ fn run_round(
             for (case, reason) in &outcome.skipped {
                 context.message(&format!("{case}: not available: {reason}"));
             }
-            let measured = outcome.measured;
-            TrialResult::Completed(Completed { measured, ..Completed::default() })
+            let trial::Outcome { measured, skipped } = outcome;
+            TrialResult::Completed(Completed { measured, skipped, ..Completed::default() })
         }
         Err(ended) => {
-            let trial::Interrupted { completed, case, failure } = *ended;
+            let trial::Interrupted { completed, case, mut failure } = *ended;
+            if failure.kind == FailureKind::Peer && failure.hint.is_none() {
+                failure = failure.hint("see why at the server, start it again, and repeat");
+            }
             TrialResult::Failed { measured: completed.measured, case, failure }
         }
     }

@@ -9,7 +9,7 @@ use crate::cli::standalone::StreamClientArgs;
 use crate::exit::{Exit, Stop};
 
 pub fn run(args: &StreamClientArgs) -> Result<Exit> {
-    let address = standalone::required(args.address)?;
+    let address = standalone::required(args.address.as_ref())?;
     let by_preset = args.preset.map(|preset| preset.write_bytes());
     let defaults = StreamSpec::default();
     let probe = ProbeSpec::Stream(StreamSpec {
@@ -25,6 +25,6 @@ pub fn run(args: &StreamClientArgs) -> Result<Exit> {
     let stacks = standalone::stacks(args.protocol, &args.common);
     probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;
     let run = standalone::measure(&args.common, address, stacks, &probe, args.repeat)?;
-    run.show(args.common.format.format)?;
-    Ok(run.completion_exit())
+    run.show()?;
+    Ok(run.exit())
 }

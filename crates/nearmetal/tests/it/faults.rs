@@ -187,7 +187,7 @@ fn full_disk_is_reported_and_keeps_the_last_complete_file() {
         .stdin(Stdio::null());
     let run = finish(&mut command);
     assert_eq!(run.code, 4, "needs root for a file system of its own: {}", run.stderr);
-    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert_eq!(run.errors().len(), 1, "{}", run.stderr);
     assert!(run.stderr.contains("No space left") || run.stderr.contains("full"), "{}", run.stderr);
     assert!(run.stdout.trim_end().ends_with('}'), "the kept file is complete: {:?}", run.stdout);
 }
@@ -207,7 +207,28 @@ fn another_runs_folder_is_not_overwritten() {
     let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
     assert_eq!(run(&words).code, 3, "one round supports no verdict");
     let again = run(&words);
-    assert_eq!((again.code, again.stderr.lines().count()), (2, 1), "{}", again.stderr);
+    assert_eq!((again.code, again.errors().len()), (5, 1), "{}", again.stderr);
+    assert!(again.stderr.contains("name another folder with --out"), "{}", again.stderr);
+}
+
+#[test]
+fn of_two_runs_with_one_folder_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 2, 100);
+    let out = folder.path().join("out");
+    let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    for _ in 0..3 {
+        let both = [Running::start(&words), Running::start(&words)].map(Running::finish);
+        let mut codes = both.each_ref().map(|run| run.code);
+        codes.sort_unstable();
+        assert_eq!(codes, [3, 5], "one measures, one is refused: {both:?}");
+        let refused = both.iter().find(|run| run.code == 5).unwrap();
+        assert_eq!(refused.errors().len(), 1, "{}", refused.stderr);
+        assert!(refused.stderr.contains("--out"), "{}", refused.stderr);
+        let result = json(&out.join("result.json"));
+        assert_eq!(result["state"], "complete", "the other run was not disturbed");
+        fs::remove_dir_all(&out).unwrap();
+    }
 }
 
 #[test]

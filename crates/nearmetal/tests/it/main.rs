@@ -1,6 +1,8 @@
 //! End-to-end tests: each runs the built binary as a user would.
 
 mod accel;
+mod command_line;
+mod concurrent;
 mod exchange;
 mod exchange_faults;
 mod exchange_net;
@@ -13,3 +15,5 @@ mod qualify;
 mod stall;
 mod standalone;
 mod support;
+mod targets;
+mod terminal;

@@ -20,7 +20,7 @@ fn every_environment_gives_a_verdict_and_a_complete_result() {
     let before = names_of_namespaces();
     let run = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
-    assert!(run.stdout.starts_with("PASS"), "{}", run.stdout);
+    assert!(run.stdout.contains("\nPASS: "), "{}", run.stdout);
     assert_eq!(names_of_namespaces(), before);
 
     let result = json(&out.join("result.json"));

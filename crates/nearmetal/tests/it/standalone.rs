@@ -148,7 +148,7 @@ fn missing_server_is_reported_in_one_sentence() {
     let port = free_port();
     let run = client("pingpong", port, &["tcp", "127.0.0.1"]);
     assert_eq!(run.code, 4, "{}", run.stderr);
-    let lines: Vec<&str> = run.stderr.lines().collect();
+    let lines = run.errors();
     assert_eq!(lines.len(), 1, "{}", run.stderr);
     assert!(lines[0].contains("127.0.0.1") && lines[0].contains("nearmetal"), "{}", lines[0]);
 }
@@ -179,7 +179,7 @@ fn a_peer_of_another_version_or_kind_is_named() {
         let run = client("pingpong", port, &["tcp", "127.0.0.1", "--sizes", "1"]);
         peer.join().unwrap();
         assert_ne!(run.code, 0);
-        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        assert_eq!(run.errors().len(), 1, "{}", run.stderr);
         assert!(run.stderr.contains(word), "{}", run.stderr);
     }
 }
@@ -206,5 +206,5 @@ fn killed_server_is_reported_in_one_sentence() {
     server.0.kill().unwrap();
     let run = client.finish();
     assert_eq!(run.code, 4, "{}{}", run.stdout, run.stderr);
-    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert_eq!(run.errors().len(), 1, "{}", run.stderr);
 }

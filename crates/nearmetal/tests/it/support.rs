@@ -21,6 +21,17 @@ pub struct Run {
     pub stderr: String,
 }
 
+impl Run {
+    /// The errors on stderr: not progress, and no warnings of the other runs on the machine, such as
+    /// those of other tests.
+    pub fn errors(&self) -> Vec<&str> {
+        let is_error = |line: &&str| {
+            line.starts_with("nearmetal: ") && !line.starts_with("nearmetal: warning: ")
+        };
+        self.stderr.lines().filter(is_error).collect()
+    }
+}
+
 /// Runs the binary with `args`, without a terminal.
 pub fn run(args: &[&str]) -> Run {
     run_in(Path::new("."), args)

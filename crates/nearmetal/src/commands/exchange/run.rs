@@ -8,6 +8,7 @@ use nm_exchange_lab::load::Stall;
 use nm_exchange_lab::load::flow::{self, Flow};
 use nm_exchange_lab::run::Setup;
 use nm_model::ProbeSpec;
+use nm_report::units;
 
 use crate::campaign::exchange_round;
 use crate::cli::exchange::RunArgs;
@@ -19,7 +20,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let plan = setup::plan(&setup, args.rounds, Some(args.network.limit))?;
     let mut runner = setup::begin(&args.network, &setup, plan, args.raw)?;
     let round_s = ProbeSpec::Exchange(setup.spec.clone()).duration_s();
-    runner.show_progress(round_s * f64::from(args.rounds));
+    let what = format!("exchange, {}", units::plural(args.rounds as usize, "round", "rounds"));
+    runner.show_progress(&what, round_s * f64::from(args.rounds));
     for round in 0..args.rounds {
         let row = exchange_round::row(&setup, round);
         let label = format!("round {}/{}  {}", round + 1, args.rounds, row.stack);
@@ -33,8 +35,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         }
     }
     let run = runner.finish()?;
-    run.show(args.network.format.format)?;
-    Ok(run.verdict_exit())
+    run.show()?;
+    Ok(run.exit())
 }
 
 /// The setup with all options of `exchange run`.

@@ -33,10 +33,13 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
         runner.recorder.note("search", sentence);
     }
     let run = runner.finish()?;
-    let Some((bracket, sentence)) = found.zip(sentence) else { return Ok(Exit::Interrupted) };
-    match args.network.format.format {
+    let Some((bracket, sentence)) = found.zip(sentence) else {
+        run.check_aborted()?;
+        return Ok(Exit::Interrupted);
+    };
+    match run.show.format {
         Format::Json => output::json(&report(&bracket, args.network.limit))?,
-        Format::Text => output::data(&format!("{sentence}\n\n{}", run.summary()))?,
+        Format::Text => output::data(&format!("{}\n{sentence}\n", run.summary()))?,
     }
     Ok(if bracket.carried.is_some() { Exit::Pass } else { Exit::Fail })
 }

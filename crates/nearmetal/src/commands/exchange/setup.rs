@@ -10,6 +10,7 @@ use nm_lab::trial::Options;
 use nm_model::plan::{PlanTarget, Scope, TrialBlock};
 use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Side, StackPair};
 
+use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::exchange::NetworkArgs;
 use crate::exit::Stop;
@@ -19,7 +20,8 @@ pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw_samples: bool) -
     let name = Name::WithTime(format!("exchange-{}", nm_lab::exchange::stack_name(setup)));
     let destination = Destination::folder_or_new(args.out.as_deref());
     let options = Options { raw_samples, ..Options::new(args.seed) };
-    let mut runner = Runner::begin(name, destination, options, OnFailure::Abort)?;
+    let show = Show::of(&args.show)?;
+    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Abort)?;
     let environment = nm_lab::exchange::environment(setup);
     runner.recorder.facts(environment.name(), Side::Client, nm_host::facts());
     runner.recorder.plan(&Campaign::resolve(plan, |_, _, _| None));

@@ -12,6 +12,7 @@ use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus
 use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
 use nm_report::style::Tone;
+use serde_json::json;
 
 use crate::cli::exchange::{AssignArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
@@ -41,9 +42,14 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
     let AssignArgs { instrument, cell, .. } = *args;
     match admin::assign(&network, instrument, cell, ASSIGN_LIMIT) {
         Ok(version) => {
-            output::data(&format!(
-                "instrument {instrument} belongs to cell {cell}, map version {version}\n"
-            ))?;
+            match args.format.format {
+                Format::Json => output::json(&json!({
+                    "instrument": instrument, "cell": cell, "map_version": version,
+                }))?,
+                Format::Text => output::data(&format!(
+                    "instrument {instrument} belongs to cell {cell}, map version {version}\n"
+                ))?,
+            }
             Ok(Exit::Pass)
         }
         Err(Failure { kind: FailureKind::NotAvailable, message, .. }) => {

@@ -1,0 +1,80 @@
+//! `nearmetal qualify --dry-run`: the rows that would run, and those that are not available.
+
+use anyhow::Result;
+use nm_model::plan::EnvironmentKind;
+use nm_model::{Campaign, Case, NotAvailable, ProbeKind, Trial};
+use nm_report::units;
+use serde::Serialize;
+
+use crate::cli::format::Format;
+use crate::output;
+
+/// What a dry run shows.
+#[derive(Debug, Serialize)]
+struct Listing<'a> {
+    /// Name of the plan.
+    plan: &'a str,
+    rounds: u32,
+    /// Longest time of measuring, s.
+    longest_s: f64,
+    /// Rows that would run.
+    rows: Vec<Row>,
+    /// Rows that cannot run here, with the reason.
+    not_available: &'a [NotAvailable],
+}
+
+/// One row of the plan.
+#[derive(Debug, Serialize)]
+struct Row {
+    environment: EnvironmentKind,
+    stack: String,
+    probe: ProbeKind,
+    cases: Vec<Case>,
+}
+
+/// Writes the rows of `campaign` to stdout.
+pub fn show(campaign: &Campaign, format: Format) -> Result<()> {
+    let listing = Listing::of(campaign);
+    match format {
+        Format::Json => output::json(&listing),
+        Format::Text => output::data(&listing.to_text()),
+    }
+}
+
+/// The longest time that the trials of a campaign take, s.
+pub fn longest_s(campaign: &Campaign) -> f64 {
+    campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum()
+}
+
+impl<'a> Listing<'a> {
+    fn of(campaign: &'a Campaign) -> Listing<'a> {
+        let row = |trial: &Trial| Row {
+            environment: trial.environment,
+            stack: trial.stack.to_string(),
+            probe: trial.probe.kind(),
+            cases: trial.probe.cases(),
+        };
+        let first_round = campaign.trials.iter().filter(|trial| trial.round == 0);
+        Listing {
+            plan: &campaign.plan.name,
+            rounds: campaign.plan.rounds,
+            longest_s: longest_s(campaign),
+            rows: first_round.map(row).collect(),
+            not_available: &campaign.not_available,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let Listing { plan, rounds, longest_s, rows, not_available } = self;
+        let longest = units::duration(*longest_s);
+        let mut text = format!("{plan}: {rounds} rounds, at most {longest} of measuring\n");
+        for Row { environment, stack, probe, cases } in rows {
+            let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
+            text += &format!("  {environment}/{stack} {probe}  {}\n", cases.join(", "));
+        }
+        for NotAvailable { environment, stack, probe, reason } in *not_available {
+            text += &format!("  {environment}/{stack} {probe}  not available: {reason}\n");
+        }
+        text
+    }
+}

@@ -1,0 +1,182 @@
+//! Targets of a stand-alone run, given by `--target`.
+
+use nm_lab::trial::unavailable_case;
+use nm_model::plan::{PlanTarget, Scope};
+use nm_model::{Case, Metric, Plan, ProbeKind, ProbeSpec, StackPair, Target};
+
+/// Rounds of a run with targets, if the user gives none: fewer support no verdict.
+pub const ROUNDS: u32 = Plan::ROUNDS_MIN;
+
+/// Why a target cannot be judged by a run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TargetFault {
+    /// The probe gives no such figure.
+    #[error("target `{target}` cannot apply: {probe} gives no {metric}, but {known}")]
+    Metric { target: String, probe: ProbeKind, metric: Metric, known: String },
+    /// The percentile is not recorded.
+    #[error(
+        "target `{target}` cannot apply: {probe} records the percentiles {known}, not {metric}"
+    )]
+    Percentile { target: String, probe: ProbeKind, metric: Metric, known: String },
+    /// No case meets the conditions.
+    #[error("target `{target}` covers none of the cases that would be measured: {cases}")]
+    Cases { target: String, cases: String },
+    /// A case that it covers cannot be measured.
+    #[error("target `{target}` covers {case}, which cannot be measured: {reason}")]
+    Unavailable { target: String, case: Case, reason: String },
+}
+
+/// The percentiles that the targets ask for.
+pub fn percentiles(targets: &[Target]) -> impl Iterator<Item = f64> {
+    targets.iter().filter_map(|target| match target.metric {
+        Metric::Percentile(percentile) => Some(percentile),
+        _ => None,
+    })
+}
+
+/// The plan of a run of `probe` that holds its targets and nothing else; none without targets. Its
+/// rows are not listed: a stand-alone run is between two addresses, not in an environment of plans.
+///
+/// # Errors
+/// The first target that the run could not judge.
+pub fn plan(
+    targets: &[Target],
+    probe: &ProbeSpec,
+    stacks: &StackPair,
+    rounds: u32,
+) -> Result<Option<Plan>, TargetFault> {
+    for target in targets {
+        check_metric(target, probe)?;
+        check_cases(target, probe, stacks)?;
+    }
+    let on_all = |target: &Target| PlanTarget {
+        require: target.clone(),
+        on: "*".to_string(),
+        probe: None,
+        scope: Scope::Every,
+        why: "given on the command line".to_string(),
+    };
+    Ok((!targets.is_empty()).then(|| Plan {
+        name: probe.kind().to_string(),
+        summary: "a stand-alone run, judged by the targets of its command line".to_string(),
+        rounds,
+        seed: 1,
+        references: vec![],
+        trials: vec![],
+        targets: targets.iter().map(on_all).collect(),
+        comparisons: vec![],
+    }))
+}
+
+/// Figures of a probe, percentiles aside.
+fn figures(probe: ProbeKind) -> &'static [&'static str] {
+    match probe {
+        ProbeKind::Stream => &["throughput"],
+        _ => &["mean", "min", "median", "max", "stddev", "es10", "loss", "rate"],
+    }
+}
+
+fn check_metric(target: &Target, probe: &ProbeSpec) -> Result<(), TargetFault> {
+    let (text, kind, metric) = (target.text.clone(), probe.kind(), target.metric);
+    let figures = figures(kind);
+    let has_percentiles = kind != ProbeKind::Stream;
+    match metric {
+        Metric::Percentile(percentile) if has_percentiles => {
+            let recorded = recorded_percentiles(probe);
+            if !recorded.contains(&percentile) {
+                let known: Vec<String> = recorded.iter().map(|p| format!("p{p}")).collect();
+                let known = known.join(", ");
+                return Err(TargetFault::Percentile { target: text, probe: kind, metric, known });
+            }
+        }
+        _ if figures.contains(&metric.to_string().as_str()) => {}
+        _ => {
+            let mut known = figures.join(", ");
+            if has_percentiles {
+                known += " and percentiles";
+            }
+            return Err(TargetFault::Metric { target: text, probe: kind, metric, known });
+        }
+    }
+    Ok(())
+}
+
+fn check_cases(target: &Target, probe: &ProbeSpec, stacks: &StackPair) -> Result<(), TargetFault> {
+    let (text, cases) = (target.text.clone(), probe.cases());
+    let covered: Vec<Case> = cases.iter().copied().filter(|case| target.covers(case)).collect();
+    if covered.is_empty() {
+        let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
+        return Err(TargetFault::Cases { target: text, cases: cases.join(", ") });
+    }
+    let unavailable = |case: Case| unavailable_case(stacks, &case).map(|reason| (case, reason));
+    match covered.into_iter().find_map(unavailable) {
+        Some((case, reason)) => Err(TargetFault::Unavailable { target: text, case, reason }),
+        None => Ok(()),
+    }
+}
+
+/// Percentiles that a run of the probe records.
+fn recorded_percentiles(probe: &ProbeSpec) -> Vec<f64> {
+    let mut all = nm_stats::summary::PERCENTILES.to_vec();
+    if let ProbeSpec::Pingpong(spec) = probe {
+        all.extend(
+            spec.percentiles.iter().filter(|more| !nm_stats::summary::PERCENTILES.contains(more)),
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nm_model::probe::{PingpongSpec, RrSpec, StreamSpec};
+
+    fn planned(targets: &[&str], probe: &ProbeSpec) -> Result<Option<Plan>, TargetFault> {
+        let targets: Vec<Target> = targets.iter().map(|target| target.parse().unwrap()).collect();
+        plan(&targets, probe, &"udp-blocking".parse().unwrap(), 5)
+    }
+
+    #[test]
+    fn a_target_is_judged_by_a_probe_that_gives_its_figure() {
+        let spec = PingpongSpec { sizes: vec![64, 40_000], ..PingpongSpec::default() };
+        let pingpong = ProbeSpec::Pingpong(spec);
+        let stream = ProbeSpec::Stream(StreamSpec::default());
+        let rr = ProbeSpec::Rr(RrSpec::default());
+        for (target, probe) in [
+            ("p99 < 20us at size<=1024", &pingpong),
+            ("median < 5us at size<=1024", &pingpong),
+            ("loss <= 0", &rr),
+            ("p99.99 < 1ms", &rr),
+            ("rate >= 900", &rr),
+            ("throughput >= 1 Gb/s at pattern=1-uni-1", &stream),
+        ] {
+            let plan = planned(&[target], probe).unwrap().unwrap();
+            assert_eq!((plan.targets.len(), plan.rounds), (1, 5), "{target}");
+        }
+        assert_eq!(planned(&[], &rr).unwrap(), None);
+        for (target, probe, why) in [
+            ("throughput >= 1", &pingpong, "pingpong gives no throughput, but mean, min"),
+            ("p99 < 1ms", &stream, "stream gives no p99, but throughput"),
+            ("median < 1ms", &stream, "stream gives no median"),
+            ("p98 < 1ms", &rr, "records the percentiles p50, p90, p99, p99.9"),
+            ("p99 < 1ms at size=3", &rr, "none of the cases that would be measured: "),
+            ("p99 < 1ms at pattern=1-uni-1", &pingpong, "none of the cases"),
+            ("p99 < 1ms", &pingpong, "messages over udp have at most 32768 bytes"),
+        ] {
+            let error = planned(&[target], probe).unwrap_err().to_string();
+            assert!(error.contains(why), "{target}: {error}");
+        }
+    }
+
+    #[test]
+    fn percentile_that_is_asked_for_is_recorded() {
+        let targets: Vec<Target> = vec!["p98 < 1ms".parse().unwrap(), "max < 1s".parse().unwrap()];
+        let spec = PingpongSpec {
+            percentiles: percentiles(&targets).collect(),
+            ..PingpongSpec::default()
+        };
+        assert_eq!(spec.percentiles, [98.0]);
+        let stacks = "tcp-spin".parse().unwrap();
+        assert!(plan(&targets, &ProbeSpec::Pingpong(spec), &stacks, 5).is_ok());
+    }
+}
