@@ -1,5 +1,5 @@
-//! A static binary with completions and man pages, and the accelerator's library for the programs of
-//! machines with glibc, ready to copy to a machine.
+//! A static binary with completions and man pages, and the accelerator's library for the programs
+//! of machines with glibc, ready to copy to a machine.
 
 use std::fs;
 use std::path::Path;

@@ -132,9 +132,9 @@ impl ResultFolder {
     }
 }
 
-/// Locks a folder (`flock`), so that of two runs that name it, also at the same time, one is refused.
-/// The kernel removes the lock when the process ends, in whichever way, and no file is left behind.
-/// Without a lock where the file system has none.
+/// Locks a folder (`flock`), so that of two runs that name it, also at the same time, one is
+/// refused. The kernel removes the lock when the process ends, in whichever way, and no file is
+/// left behind. Without a lock where the file system has none.
 fn lock(path: &Path) -> Result<Option<File>, Failure> {
     let Ok(folder) = File::open(path) else { return Ok(None) };
     match folder.try_lock() {

@@ -37,7 +37,7 @@ fn runs_of_different_users_name_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let first_folder = folder.path().join("first");
     let first = long_run(&first_folder);
-    // An ordinary user, who may not read what root's process has open, and has a copy of the binary.
+    // An ordinary user, who may not read what root's process has open, with a copy of the binary.
     let plan = small_plan(folder.path(), r#"["loopback"]"#, 2, 20);
     let (binary, out) = (folder.path().join("nearmetal"), folder.path().join("out"));
     fs::copy(BINARY, &binary).unwrap();

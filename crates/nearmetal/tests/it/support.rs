@@ -22,8 +22,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The errors on stderr: not progress, and no warnings of the other runs on the machine, such as
-    /// those of other tests.
+    /// The errors on stderr: not progress, and no warnings of the other runs on the machine, such
+    /// as those of other tests.
     pub fn errors(&self) -> Vec<&str> {
         let is_error = |line: &&str| {
             line.starts_with("nearmetal: ") && !line.starts_with("nearmetal: warning: ")

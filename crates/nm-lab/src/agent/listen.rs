@@ -73,8 +73,8 @@ pub fn listen(
     })
 }
 
-/// The address as people write it: an IPv4 peer of a socket that listens on IPv6 has an IPv6 address
-/// that contains its own.
+/// The address as people write it: an IPv4 peer of a socket that listens on IPv6 has an IPv6
+/// address that contains its own.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
