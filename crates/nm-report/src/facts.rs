@@ -75,8 +75,16 @@ fn cpu_rows(facts: &Facts) -> Vec<Fact> {
         row("idle states", list(&cpu.idle_states)),
         row("isolated CPUs", cpu.isolated.clone().unwrap_or_else(|| "none".to_string())),
         row("CPU quota", cpu.quota.clone().unwrap_or_else(|| "none".to_string())),
-        row("mitigations", list(&cpu.mitigations)),
     ]
+}
+
+/// Mitigations of processor faults, each by its name.
+fn mitigation_rows(facts: &Facts) -> Vec<Fact> {
+    let row = |text: &String| {
+        let (name, value) = text.split_once(": ").unwrap_or((text, "active"));
+        (format!("mitigation {name}"), value.to_string())
+    };
+    facts.cpu.mitigations.iter().map(row).collect()
 }
 
 fn clock_and_memory_rows(facts: &Facts) -> Vec<Fact> {
@@ -102,25 +110,75 @@ fn clock_and_memory_rows(facts: &Facts) -> Vec<Fact> {
     rows
 }
 
-fn link_text(link: &LinkFacts) -> String {
-    let mut parts = vec![if link.up { "up".to_string() } else { "down".to_string() }];
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            parts.push(format!("{name} {value}"));
+/// Names of the links of an endpoint with what matters most: `veth0 (MTU 1500), lo (down)`.
+fn links_text(facts: &Facts) -> String {
+    let text = |link: &LinkFacts| {
+        let state = (!link.up).then(|| "down".to_string());
+        let mtu = link.mtu.map(|bytes| format!("MTU {bytes}"));
+        let parts: Vec<String> = state.into_iter().chain(mtu).collect();
+        if parts.is_empty() {
+            link.name.clone()
+        } else {
+            format!("{} ({})", link.name, parts.join(", "))
         }
     };
-    add("driver", link.driver.clone());
-    add("version", link.driver_version.clone());
-    add("firmware", link.firmware.clone());
-    add("bus", link.bus.clone());
-    add("MTU", link.mtu.map(|v| v.to_string()));
-    add("speed", link.speed_mbps.map(|v| format!("{} Gb/s", units::plain(f64::from(v) / 1e3))));
-    add("NUMA node", link.numa_node.map(|v| v.to_string()));
-    add("coalescing", link.coalescing.clone());
-    add("rings", link.rings.clone());
-    add("queues", link.queues.map(|v| v.to_string()));
-    add("offloads", (!link.offloads.is_empty()).then(|| link.offloads.join(" ")));
-    parts.join(", ")
+    list(&facts.links.iter().map(text).collect::<Vec<_>>())
+}
+
+fn link_cells(link: &LinkFacts) -> Vec<String> {
+    let number = |value: Option<u32>| value.map(|v| v.to_string());
+    let speed = link.speed_mbps.map(|v| format!("{} Gb/s", units::plain(f64::from(v) / 1e3)));
+    vec![
+        link.name.clone(),
+        if link.up { "up".to_string() } else { "down".to_string() },
+        text(&link.driver),
+        text(&link.driver_version),
+        text(&link.firmware),
+        text(&link.bus),
+        text(&number(link.mtu)),
+        text(&speed),
+        text(&link.numa_node.map(|node| node.to_string())),
+        text(&number(link.queues)),
+        text(&link.coalescing),
+        text(&link.rings),
+        link.offloads.join(" "),
+    ]
+}
+
+/// The network links of all endpoints, equal ones once.
+pub fn links(result: &RunResult) -> Table {
+    let titles = [
+        "link",
+        "at",
+        "state",
+        "driver",
+        "version",
+        "firmware",
+        "bus",
+        "#MTU",
+        "speed",
+        "#NUMA node",
+        "#queues",
+        "coalescing",
+        "rings",
+        "offloads",
+    ];
+    let mut found: Vec<(Vec<EndpointId>, Vec<String>)> = vec![];
+    for (endpoint, facts) in &result.facts {
+        for cells in facts.links.iter().map(link_cells) {
+            match found.iter_mut().find(|(_, known)| *known == cells) {
+                Some((endpoints, _)) => endpoints.push(endpoint.clone()),
+                None => found.push((vec![endpoint.clone()], cells)),
+            }
+        }
+    }
+    let mut table = Table::new("Network links that the endpoints see", &titles);
+    for (endpoints, mut cells) in found {
+        cells.insert(1, names(&endpoints));
+        table.push(Tone::Plain, cells);
+    }
+    table.drop_empty(&titles.map(|title| title.trim_start_matches('#')));
+    table
 }
 
 /// All facts of an endpoint by name, in a stable order.
@@ -129,9 +187,10 @@ fn facts_of(facts: &Facts) -> Vec<Fact> {
     rows.extend(cpu_rows(facts));
     rows.extend(clock_and_memory_rows(facts));
     rows.extend(facts.settings.iter().map(|(name, value)| (name.clone(), value.clone())));
+    rows.extend(mitigation_rows(facts));
     let variable = |(name, value): (&String, &String)| (format!("variable {name}"), value.clone());
     rows.extend(facts.variables.iter().map(variable));
-    rows.extend(facts.links.iter().map(|l| (format!("link {}", l.name), link_text(l))));
+    rows.push(("network links".to_string(), links_text(facts)));
     rows
 }
 
@@ -149,11 +208,59 @@ impl FactRow {
     pub fn is_equal(&self) -> bool {
         self.values.iter().all(|value| *value == self.values[0])
     }
+
+    /// Whether all endpoints that have this fact agree.
+    pub fn is_equal_where_known(&self) -> bool {
+        let mut known = self.values.iter().filter(|value| *value != NO_FACT);
+        let first = known.next();
+        known.all(|value| Some(value) == first)
+    }
 }
 
 /// Names of the endpoints, in the order of columns.
 pub fn endpoints(result: &RunResult) -> Vec<String> {
     result.facts.keys().map(EndpointId::to_string).collect()
+}
+
+/// Endpoints whose facts are all equal: one column of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Names of the endpoints.
+    pub name: String,
+    /// Index of one of them in [`FactRow::values`].
+    pub first: usize,
+}
+
+/// The endpoints of a result in groups of equal facts, in order of first appearance.
+pub fn columns(result: &RunResult) -> Vec<Group> {
+    let rows = rows(result);
+    let mut groups: Vec<(usize, Vec<EndpointId>)> = vec![];
+    for (index, endpoint) in result.facts.keys().enumerate() {
+        let is_same = |first: usize| rows.iter().all(|row| row.values[first] == row.values[index]);
+        match groups.iter_mut().find(|(first, _)| is_same(*first)) {
+            Some((_, endpoints)) => endpoints.push(endpoint.clone()),
+            None => groups.push((index, vec![endpoint.clone()])),
+        }
+    }
+    let group =
+        |(first, endpoints): (usize, Vec<EndpointId>)| Group { name: names(&endpoints), first };
+    groups.into_iter().map(group).collect()
+}
+
+/// Endpoints as text; both sides of an environment together are named by the environment.
+fn names(endpoints: &[EndpointId]) -> String {
+    let mut names: Vec<String> = vec![];
+    for endpoint in endpoints {
+        let peer = EndpointId::new(endpoint.environment.clone(), endpoint.side.other());
+        let name = match endpoints.contains(&peer) {
+            true => endpoint.environment.clone(),
+            false => endpoint.to_string(),
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
 }
 
 /// Every fact that any endpoint has, in a stable order.
@@ -232,7 +339,48 @@ pub fn placements(series: &[Series]) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use nm_model::Side;
+    use nm_model::result::Source;
+
     use super::*;
+
+    /// Both ends of `loopback` and of `netns`; the client of `netns` has its own MTU.
+    fn result() -> RunResult {
+        let mut run = RunResult::new("r", Source::Measured { version: "0".into() });
+        for environment in ["loopback", "netns"] {
+            for side in [Side::Client, Side::Server] {
+                let mtu = if (environment, side) == ("netns", Side::Client) { 9000 } else { 1500 };
+                let link =
+                    LinkFacts { name: "veth0".into(), mtu: Some(mtu), up: true, ..<_>::default() };
+                let mut facts = Facts { links: vec![link], ..Facts::default() };
+                facts.cpu.mitigations = vec!["spectre_v2: IBRS".into()];
+                run.facts.insert(EndpointId::new(environment, side), facts);
+            }
+        }
+        run
+    }
+
+    #[test]
+    fn equal_endpoints_share_a_column_and_only_facts_that_differ_are_marked() {
+        let run = result();
+        let names: Vec<String> = columns(&run).into_iter().map(|group| group.name).collect();
+        assert_eq!(names, ["loopback, netns server", "netns client"]);
+        let differing: Vec<FactRow> =
+            rows(&run).into_iter().filter(|row| !row.is_equal()).collect();
+        assert_eq!(differing.len(), 1);
+        assert_eq!(differing[0].name, "network links");
+        assert_eq!(differing[0].values[2], "veth0 (MTU 9000)");
+    }
+
+    #[test]
+    fn lists_of_facts_become_one_row_each() {
+        let run = result();
+        assert!(rows(&run).iter().any(|row| row.name == "mitigation spectre_v2"));
+        let links = links(&run);
+        let cells: Vec<&str> = links.rows[0].cells.iter().map(String::as_str).collect();
+        assert_eq!(cells, ["veth0", "loopback, netns server", "up", "1500"]);
+        assert_eq!(links.rows.len(), 2);
+    }
 
     #[test]
     fn cpu_numbers_become_ranges() {

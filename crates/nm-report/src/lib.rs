@@ -7,6 +7,7 @@
 
 pub mod comparison;
 pub mod csv;
+pub mod decisive;
 mod distribution;
 pub mod exchange;
 mod facts;
@@ -24,5 +25,7 @@ pub mod style;
 pub mod svg;
 pub mod table;
 pub mod terminal;
+pub mod title;
 pub mod units;
 pub mod view;
+pub mod weight;

@@ -4,17 +4,22 @@ use nm_model::RunResult;
 use nm_model::verdict::Verdict;
 
 use crate::comparison;
+use crate::decisive;
 use crate::exchange;
 use crate::facts;
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
+use crate::title::title;
 use crate::view::{self, Detail, Notes};
 
 /// The report of `result`.
 pub fn report(result: &RunResult) -> String {
     let notes = Notes::collect(result);
     let headline = view::headline(result);
-    let mut text = format!("# {}: {}\n\n", headline.word, markdown_text(&result.name));
+    let mut text = format!("# {}: {}\n\n", headline.word, markdown_text(&title(result)));
+    if let Some(sentence) = decisive::sentence(result) {
+        text += &format!("**{}**\n\n", markdown_text(&sentence));
+    }
     text += &format!("{}\n", markdown_text(&headline.sentence));
     if !result.verdicts.is_empty() {
         text += "\n## Why\n";
@@ -112,5 +117,8 @@ fn endpoints(result: &RunResult) -> String {
         cells.extend(row.values);
         table.push(Tone::Plain, cells);
     }
-    format!("\n## Endpoints\n\n{}", table.to_markdown())
+    let links = facts::links(result);
+    let links =
+        if links.rows.is_empty() { String::new() } else { format!("\n{}", links.to_markdown()) };
+    format!("\n## Endpoints\n\n{}{links}", table.to_markdown())
 }

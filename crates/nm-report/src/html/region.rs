@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 
 /// A table in a region that scrolls sideways and can be reached by keyboard.
 pub fn region(table: &Table) -> Markup {
@@ -23,13 +23,40 @@ pub fn region(table: &Table) -> Markup {
                                 th scope="row" class=[column.is_figure.then_some("n")] { (cell) }
                             }
                             @for (cell, column) in row.cells.iter().zip(&table.columns).skip(1) {
-                                td class=[column.is_figure.then_some("n")] { (cell) }
+                                td class=[column.is_figure.then_some("n")] {
+                                    (content(cell, column))
+                                }
                             }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+fn content(cell: &str, column: &Column) -> Markup {
+    if column.title == "doubts" {
+        doubt_links(cell)
+    } else {
+        html! { (cell) }
+    }
+}
+
+/// Numbers of doubts such as `[1,3]`, each a link to its doubt; other text as it is.
+pub fn doubt_links(marks: &str) -> Markup {
+    let numbers: Option<Vec<usize>> = marks
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .and_then(|numbers| numbers.split(',').map(|number| number.parse().ok()).collect());
+    let Some(numbers) = numbers else { return html! { (marks) } };
+    html! {
+        "["
+        @for (index, number) in numbers.iter().enumerate() {
+            @if index > 0 { "," }
+            a href=(format!("#doubt-{number}")) { (number) }
+        }
+        "]"
     }
 }
 
@@ -42,5 +69,20 @@ pub fn class(tone: Tone) -> Option<&'static str> {
         Tone::Unsure => Some("unsure"),
         Tone::Faint => Some("faint"),
         Tone::Differs => Some("differs"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_doubts_are_links_and_other_text_stays() {
+        assert_eq!(
+            doubt_links("[1,12]").into_string(),
+            "[<a href=\"#doubt-1\">1</a>,<a href=\"#doubt-12\">12</a>]"
+        );
+        assert_eq!(doubt_links("[x]").into_string(), "[x]");
+        assert_eq!(doubt_links("").into_string(), "");
     }
 }

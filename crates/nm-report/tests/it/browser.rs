@@ -1,6 +1,7 @@
 //! The report in a real browser: headless Chromium, driven over its debugging pipe.
 //!
-//! `SCREENSHOTS=DIR` keeps pictures of the report in light, dark, narrow and print.
+//! `SCREENSHOTS=DIR` keeps pictures of the report in light, dark, narrow and print. `UPDATE=1`
+//! writes the pictures of a real report in `docs/images` again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,10 @@ use std::time::Duration;
 use base64::Engine;
 use serde_json::{Value, json};
 
+use nm_model::RunResult;
+
 use crate::fixture::{self, LARGE, SMALL};
+use crate::golden;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 
@@ -120,8 +124,18 @@ impl Browser {
     }
 
     fn width(&mut self, width: u32) {
-        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.window(width, 900);
+    }
+
+    fn window(&mut self, width: u32, height: u32) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// Opens everything that is folded.
+    fn unfold(&mut self) {
+        self.value("document.querySelectorAll('details').forEach(d => d.open = true)");
     }
 
     fn media(&mut self, media: &str, scheme: &str) {
@@ -145,13 +159,16 @@ impl Browser {
             .value("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]");
         let (width, height) = (size[0].as_u64().unwrap(), size[1].as_u64().unwrap());
         for screen in 0..height.div_ceil(HEIGHT) {
-            let clip = json!({
-                "x": 0, "y": screen * HEIGHT, "width": width, "height": HEIGHT, "scale": 1,
-            });
             let file = Path::new(&folder).join(format!("{name}-{screen:02}.png"));
-            let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
-            self.keep("Page.captureScreenshot", params, &file);
+            self.screenshot((width, screen * HEIGHT, HEIGHT), &file);
         }
+    }
+
+    /// Writes a picture of the page: width, top and height of the part, px.
+    fn screenshot(&mut self, (width, top, height): (u64, u64, u64), file: &Path) {
+        let clip = json!({"x": 0, "y": top, "width": width, "height": height, "scale": 1});
+        let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        self.keep("Page.captureScreenshot", params, file);
     }
 
     fn keep(&mut self, method: &str, params: Value, file: &Path) {
@@ -182,10 +199,13 @@ struct Page(PathBuf);
 
 impl Page {
     fn write(name: &str, size: fixture::Size) -> Page {
-        let file = std::env::temp_dir().join(format!("nm-page-{}-{name}.html", std::process::id()));
         let references = [fixture::reference(), fixture::round_trip_reference()];
-        let page = nm_report::html::report(&fixture::result(size), &references);
-        std::fs::write(&file, page).unwrap();
+        Page::of(name, &fixture::result(size), &references)
+    }
+
+    fn of(name: &str, result: &RunResult, references: &[RunResult]) -> Page {
+        let file = std::env::temp_dir().join(format!("nm-page-{}-{name}.html", std::process::id()));
+        std::fs::write(&file, nm_report::html::report(result, references)).unwrap();
         Page(file)
     }
 }
@@ -212,7 +232,8 @@ fn check_no_messages(browser: &Browser, file: &Path) {
 }
 
 /// Charts that are missing, hidden or empty.
-const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')].filter(svg => {
+const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')]
+    .filter(svg => svg.checkVisibility()).filter(svg => {
     const box = svg.getBoundingClientRect();
     const named = svg.getAttribute('aria-labelledby').split(' ')
         .every(id => document.getElementById(id)?.textContent.length > 0);
@@ -225,6 +246,12 @@ const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')].f
 /// How far the page reaches beyond the window, px.
 const SIDEWAYS: &str =
     "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+
+/// Elements that hide a part of their text.
+const CUT: &str = "JSON.stringify([...document.querySelectorAll('body *')].filter(e =>
+    e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1
+    && !['visible', 'auto', 'scroll'].includes(getComputedStyle(e).overflowX)
+).map(e => e.tagName + ' ' + e.className + ': ' + e.textContent.slice(0, 60)))";
 
 /// Pairs of labels of one chart that overlap.
 const OVERLAPS: &str = "JSON.stringify([...document.querySelectorAll('svg')].flatMap(svg => {
@@ -253,6 +280,8 @@ fn the_report_shows_every_chart_and_requests_nothing() {
     browser.width(1200);
     browser.open(&page.0);
     check_no_messages(&browser, &page.0);
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.unfold();
     let charts = browser.value("document.querySelectorAll('figure svg').length").as_u64().unwrap();
     assert!(charts >= 8, "{charts} charts");
     assert_eq!(browser.value(BAD_CHARTS), "[]");
@@ -261,8 +290,8 @@ fn the_report_shows_every_chart_and_requests_nothing() {
         browser.value("[...document.querySelectorAll('main h2')].map(h => h.textContent).join()");
     assert_eq!(
         titles,
-        "FAIL,Why,What was compared,Distribution,Size sweep,Throughput,Rounds,Drift over time,\
-         All figures,Doubts,Endpoints,Reference runs,Not measured,Method"
+        "FAIL,Targets,Comparisons,How far to trust this,All figures,Charts,Endpoints,\
+         Not measured,Published runs,Method"
     );
     // Headings go down one level at a time, and every link of the contents leads somewhere.
     assert_eq!(
@@ -291,20 +320,14 @@ fn the_report_shows_every_chart_and_requests_nothing() {
     browser.picture("light");
 }
 
-#[test]
-fn every_table_is_reached_by_keyboard() {
-    let page = Page::write("keyboard", SMALL);
-    let mut browser = Browser::start("keyboard");
-    browser.width(1200);
-    browser.open(&page.0);
-    const REACHABLE: &str = "'a[href], summary, [tabindex=\"0\"]'";
-    // What is inside a closed <details> takes no focus; opening it is tested below.
-    let wanted = browser.value(&format!(
-        "window.seen = new Set(); [...document.querySelectorAll({REACHABLE})]
-            .filter(e => e.tagName == 'SUMMARY' || e.checkVisibility()).length"
-    ));
+/// Walks over the page by the tab key, fails if it misses a link, a heading of folded content or a
+/// table, and returns the number of stops.
+fn walk_by_tabs(browser: &mut Browser) -> u64 {
+    // What is inside a closed <details> takes no focus.
+    const REACHABLE: &str = "[...document.querySelectorAll('a[href], summary, [tabindex=\"0\"]')]
+        .filter(e => e.checkVisibility())";
+    let wanted = browser.value(&format!("window.seen = new Set(); {REACHABLE}.length"));
     let wanted = wanted.as_u64().unwrap();
-    assert!(wanted > 40, "{wanted}");
     browser.tab();
     assert_eq!(browser.value("document.activeElement.className"), "skip");
     browser.value("seen.add(document.activeElement)");
@@ -313,11 +336,25 @@ fn every_table_is_reached_by_keyboard() {
         browser.value("seen.add(document.activeElement); 0");
     }
     let missed = browser.value(&format!(
-        "JSON.stringify([...document.querySelectorAll({REACHABLE})]
-            .filter(e => (e.tagName == 'SUMMARY' || e.checkVisibility()) && !seen.has(e))
+        "JSON.stringify({REACHABLE}.filter(e => !seen.has(e))
             .map(e => e.tagName + ' ' + e.textContent.slice(0, 40)))"
     ));
     assert_eq!(missed, "[]");
+    wanted
+}
+
+#[test]
+fn every_table_is_reached_by_keyboard() {
+    let page = Page::write("keyboard", SMALL);
+    let mut browser = Browser::start("keyboard");
+    browser.width(1200);
+    browser.open(&page.0);
+    assert!(walk_by_tabs(&mut browser) > 20);
+    // Everything that is folded is reached once it is open.
+    browser.unfold();
+    browser.value("document.activeElement.blur(); scrollTo(0, 0)");
+    assert!(walk_by_tabs(&mut browser) > 80);
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
     // Every table is in a region that takes the focus, and has a caption and headings.
     assert_eq!(
         browser.value(
@@ -351,7 +388,9 @@ fn the_report_works_without_scripts_in_dark_on_paper_and_when_narrow() {
     browser.width(1200);
     browser.open(&page.0);
     check_no_messages(&browser, &page.0);
+    browser.unfold();
     assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
 
     const COLOURS: &str = "(style => [style.backgroundColor, style.color].join())
         (getComputedStyle(document.body))";
@@ -361,6 +400,9 @@ fn the_report_works_without_scripts_in_dark_on_paper_and_when_narrow() {
     assert_eq!(light, "rgb(244, 246, 248),rgb(22, 32, 43)");
     assert_eq!(dark, "rgb(16, 22, 28),rgb(230, 235, 240)");
     assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.unfold();
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
     browser.picture("dark");
 
     // On paper every table is there, whether it was opened or not, and nothing scrolls.
@@ -393,11 +435,90 @@ fn a_large_report_has_the_same_quality() {
     browser.width(1200);
     browser.open(&page.0);
     check_no_messages(&browser, &page.0);
+    browser.unfold();
     assert_eq!(browser.value(BAD_CHARTS), "[]");
     assert_eq!(browser.value(OVERLAPS), "[]");
     browser.picture("large");
     browser.width(400);
     assert_eq!(browser.value(SIDEWAYS), 0);
+}
+
+/// Tallest folded page at 1 280 px, px.
+const FOLDED_HEIGHT_MAX: u64 = 6000;
+
+/// Height of the first screen, px.
+const FIRST_SCREEN: u32 = 800;
+
+/// A complete run of the plan `quick` on a virtual machine, without histograms and slices.
+fn real_run() -> (RunResult, Vec<RunResult>) {
+    let result = nm_report::folder::load(&golden::path("tests/data/quick.json")).unwrap();
+    let names = result.plan.iter().flat_map(|plan| &plan.references);
+    let references = names.map(|name| nm_report::reference::load(name).unwrap()).collect();
+    (result, references)
+}
+
+/// Fails if the page is wider than the window or hides a part of a text, folded and unfolded.
+fn check_nothing_is_cut(browser: &mut Browser) {
+    assert_eq!(browser.value(SIDEWAYS), 0);
+    assert_eq!(browser.value(CUT), "[]");
+    browser.unfold();
+    assert_eq!(browser.value(SIDEWAYS), 0);
+    assert_eq!(browser.value(CUT), "[]");
+    let overlaps = browser.value(OVERLAPS);
+    assert!(!overlaps.as_str().unwrap().contains("overview"), "{overlaps}");
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
+}
+
+/// Keeps a picture of the top of the page in the temporary folder of the tests, and in
+/// `docs/images` on demand.
+fn keep_picture(browser: &mut Browser, width: u64, height: u64) {
+    let name = format!("report-{width}.png");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    browser.screenshot((width, 0, height), &folder.join(&name));
+    if std::env::var_os("UPDATE").is_some() {
+        let images = golden::path("../../docs/images");
+        browser.screenshot((width, 0, height), &images.join(&name));
+    }
+}
+
+#[test]
+fn a_real_report_answers_on_its_first_screen_and_is_short() {
+    let (result, references) = real_run();
+    let page = Page::of("real", &result, &references);
+    let mut browser = Browser::start("real");
+    browser.window(1280, FIRST_SCREEN);
+    browser.open(&page.0);
+    check_no_messages(&browser, &page.0);
+    browser.picture("real");
+    let height = browser.value("document.documentElement.scrollHeight").as_u64().unwrap();
+    assert!(height <= FOLDED_HEIGHT_MAX, "the folded page is {height} px tall");
+    // Word, sentence, doubts and picture are inside the first screen, beside each other.
+    let bottoms = browser.value(
+        "['#verdict h2', '#verdict .sentence', '#verdict ul.doubts', 'svg#overview']
+            .map(name => document.querySelector(name).getBoundingClientRect().bottom)",
+    );
+    for bottom in bottoms.as_array().unwrap() {
+        assert!(bottom.as_f64().unwrap() <= f64::from(FIRST_SCREEN), "{bottoms}");
+    }
+    let title = browser.value("[document.title, document.querySelector('h1').textContent]");
+    assert_eq!(title[1], nm_report::title::title(&result));
+    assert!(title[0].as_str().unwrap().contains(title[1].as_str().unwrap()), "{title}");
+    check_nothing_is_cut(&mut browser);
+    keep_picture(&mut browser, 1280, 1400);
+
+    browser.window(400, FIRST_SCREEN);
+    check_nothing_is_cut(&mut browser);
+    // Word and sentence need no scrolling on a telephone either, and the picture is its own.
+    assert_eq!(
+        browser.value(
+            "document.querySelector('#verdict .sentence').getBoundingClientRect().bottom < 500
+                && document.querySelector('svg#overview-narrow').checkVisibility()
+                && !document.querySelector('svg#overview').checkVisibility()"
+        ),
+        true
+    );
+    keep_picture(&mut browser, 400, 1600);
 }
 
 #[test]

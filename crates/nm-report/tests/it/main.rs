@@ -2,6 +2,7 @@
 //! browser.
 
 mod browser;
+mod first_screen;
 mod fixture;
 mod folder;
 mod formats;

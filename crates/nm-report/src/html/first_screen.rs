@@ -1,0 +1,60 @@
+//! The first screen: the outcome, the figure that decides it, the doubts that weigh most, and one
+//! picture of all stacks.
+
+use maud::{Markup, html};
+use nm_model::RunResult;
+
+use super::overview;
+use super::region::class;
+use super::trust;
+use crate::decisive;
+use crate::title::hosts;
+use crate::units;
+use crate::view::{self, Notes};
+
+/// Anchor of the section.
+pub const ANCHOR: &str = "verdict";
+
+/// The section.
+pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes) -> Markup {
+    let headline = view::headline(result);
+    let class = format!("verdict {}", class(headline.tone).unwrap_or_default());
+    let decisive = decisive::sentence(result);
+    html! {
+        section id=(ANCHOR) class=(class) aria-labelledby="verdict-h" tabindex="-1" {
+            div.answer {
+                h2 id="verdict-h" { (headline.word) }
+                @if let Some(decisive) = &decisive { p.sentence { (decisive) } }
+                p.sentence[decisive.is_none()] { (headline.sentence) }
+                (trust::heaviest(result, notes))
+                (facts(result))
+            }
+            (overview::picture(result, references, notes))
+        }
+    }
+}
+
+/// What was run, where and when.
+fn facts(result: &RunResult) -> Markup {
+    let samples = result.series.iter().filter_map(view::samples).fold(0, u64::saturating_add);
+    let hosts = hosts(result);
+    let facts = [
+        ("plan", result.plan.as_ref().map(|plan| plan.name.clone())),
+        ("machine", (!hosts.is_empty()).then(|| hosts.join(", "))),
+        ("started (UTC)", result.started.clone()),
+        ("took", result.duration_s.map(units::duration)),
+        ("rounds", result.plan.as_ref().map(|plan| plan.rounds.to_string())),
+        ("series", Some(result.series.len().to_string())),
+        ("samples", (samples > 0).then(|| units::count(samples))),
+        ("state", Some(result.state.to_string())),
+    ];
+    let summary = result.plan.as_ref().map(|plan| plan.summary.as_str()).unwrap_or_default();
+    html! {
+        dl.strip {
+            @for (name, value) in facts {
+                @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
+            }
+        }
+        @if !summary.is_empty() { p.reading { "The plan: " (summary) "." } }
+    }
+}

@@ -1,0 +1,197 @@
+//! The first screen and the order of the page: what decides, which doubts weigh most, one picture.
+
+use nm_model::doubt::{Doubt, DoubtKind};
+use nm_model::verdict::{Evidence, Verdict};
+use nm_model::{Outcome, RunResult};
+use nm_report::view::Notes;
+use nm_report::{decisive, html, title, weight};
+
+use crate::fixture::{self, SMALL};
+
+/// The made-up result with one target only.
+fn with_verdict(
+    requirement: &str,
+    outcome: Outcome,
+    evidence: &[(&str, Outcome, f64, &str)],
+) -> RunResult {
+    let mut run = fixture::result(SMALL);
+    let evidence = evidence.iter().map(|(series, outcome, value, reason)| Evidence {
+        series: series.to_string(),
+        outcome: *outcome,
+        value: Some(*value),
+        interval: None,
+        reason: reason.to_string(),
+    });
+    run.verdicts = vec![Verdict {
+        target: requirement.into(),
+        require: requirement.parse().ok(),
+        outcome,
+        reason: "made up".into(),
+        evidence: evidence.collect(),
+    }];
+    run.outcome = outcome;
+    run
+}
+
+const REQUESTS: &str = "loopback/tcp-epoll rr 64 B at 1000/s from intended send";
+
+#[test]
+fn a_failure_is_stated_with_figure_limit_circumstance_and_advice() {
+    let evidence = [(REQUESTS, Outcome::Fail, 29.6e6, "above")];
+    let mut run = with_verdict("p99 < 10ms", Outcome::Fail, &evidence);
+    assert_eq!(
+        decisive::sentence(&run).unwrap(),
+        "Failed: p99 of 1000 requests/s of 64 B over TCP (loopback/tcp-epoll) is 29.60 ms, \
+         limit 10 ms, on a busy machine; repeat when idle."
+    );
+    run.doubts.clear();
+    let series = run.series.iter_mut().find(|s| s.key.to_string() == REQUESTS).unwrap();
+    series.doubts = vec![Doubt::new(DoubtKind::Steal, "30 ms")];
+    let sentence = decisive::sentence(&run).unwrap();
+    assert!(sentence.ends_with("took CPU time; repeat on dedicated CPUs."), "{sentence}");
+    // The doubts of another series say nothing about this one.
+    run.series.iter_mut().for_each(|s| s.doubts.clear());
+    run.series[0].doubts = vec![Doubt::new(DoubtKind::Steal, "30 ms")];
+    let sentence = decisive::sentence(&run).unwrap();
+    assert!(sentence.ends_with("is 29.60 ms, limit 10 ms."), "{sentence}");
+}
+
+#[test]
+fn the_figure_furthest_beyond_its_limit_decides_a_failure() {
+    let evidence = [
+        ("loopback/tcp-spin pingpong 64 B", Outcome::Fail, 7000.0, "above"),
+        ("netns/udp-blocking pingpong 64 B", Outcome::Fail, 9000.0, "above"),
+        ("netns/tcp-spin pingpong 64 B", Outcome::Pass, 100.0, "below"),
+    ];
+    let run = with_verdict("median < 6us at size<=64", Outcome::Fail, &evidence);
+    let sentence = decisive::sentence(&run).unwrap();
+    assert!(
+        sentence.starts_with(
+            "Failed: median half round trip of 64 B messages over UDP (netns/udp-blocking) is \
+             9.000 µs, limit 6 µs"
+        ),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_pass_names_the_figure_nearest_to_its_limit() {
+    let every = [
+        ("loopback/tcp-spin pingpong 64 B", Outcome::Pass, 3000.0, "below"),
+        ("netns/tcp-spin pingpong 64 B", Outcome::Pass, 5000.0, "below"),
+    ];
+    let run = with_verdict("median < 6us", Outcome::Pass, &every);
+    assert_eq!(
+        decisive::sentence(&run).unwrap(),
+        "Passed; nearest to its limit is median half round trip of 64 B messages over TCP \
+         (netns/tcp-spin) with 5.000 µs, limit 6 µs."
+    );
+    // Where one series is enough, the best one decides.
+    let mut any = every.to_vec();
+    any.push(("netns/udp-blocking pingpong 64 B", Outcome::Fail, 9000.0, "above"));
+    let run = with_verdict("median < 6us", Outcome::Pass, &any);
+    assert!(decisive::sentence(&run).unwrap().contains("(loopback/tcp-spin) with 3.000 µs"));
+}
+
+#[test]
+fn an_open_question_is_stated_with_its_reason_and_nothing_is_invented() {
+    let reason = "9.8 ms (95 % interval 9 to 11 ms over 5 rounds), limit 10 ms: the limit lies \
+                  inside the interval";
+    let evidence = [(REQUESTS, Outcome::Inconclusive, 9.8e6, reason)];
+    let run = with_verdict("p99 < 10ms", Outcome::Inconclusive, &evidence);
+    let sentence = decisive::sentence(&run).unwrap();
+    assert!(sentence.starts_with("Not decided: p99 of 1000 requests/s"), "{sentence}");
+    assert!(sentence.ends_with("inside the interval."), "{sentence}");
+    let mut run = fixture::result(SMALL);
+    run.verdicts.clear();
+    assert_eq!(decisive::sentence(&run), None);
+}
+
+#[test]
+fn doubts_on_deciding_series_weigh_most_then_those_on_many() {
+    let evidence = [(REQUESTS, Outcome::Fail, 29.6e6, "above")];
+    let mut run = with_verdict("p99 < 10ms", Outcome::Fail, &evidence);
+    run.doubts.clear();
+    for series in &mut run.series {
+        series.doubts = match series.key.to_string() == REQUESTS {
+            true => vec![Doubt::new(DoubtKind::Steal, "x"), Doubt::new(DoubtKind::Steal, "y")],
+            false => vec![Doubt::new(DoubtKind::Migrated, "x")],
+        };
+    }
+    run.series[0].doubts.push(Doubt::new(DoubtKind::Drift, "x"));
+    let notes = Notes::collect(&run);
+    let weighed = weight::weighed(&run, &notes);
+    let kinds: Vec<DoubtKind> = weighed.iter().map(|doubt| doubt.note.kind).collect();
+    assert_eq!(kinds, [DoubtKind::Steal, DoubtKind::Migrated, DoubtKind::Drift]);
+    let n_all = run.series.len();
+    assert_eq!(
+        weighed[0].extent(),
+        format!("1 of {n_all} series, with all 1 that decide the outcome")
+    );
+    assert_eq!(weighed[1].extent(), format!("{} of {n_all} series", n_all - 1));
+}
+
+/// The part of `page` from the element with the id on, up to the end of its section.
+fn section<'p>(page: &'p str, id: &str) -> &'p str {
+    let start = page.find(&format!("<section id=\"{id}\"")).unwrap();
+    page[start..].split("</section>").next().unwrap()
+}
+
+#[test]
+fn the_first_screen_holds_answer_doubts_and_picture() {
+    let run = fixture::result(SMALL);
+    let references = [fixture::reference(), fixture::round_trip_reference()];
+    let page = html::report(&run, &references);
+    assert_eq!(title::title(&run), "made-up-host, plan made-up, 2 Jan 2026");
+    assert!(page.contains("<h1>made-up-host, plan made-up, 2 Jan 2026</h1>"));
+    assert!(page.contains("<title>FAIL: made-up-host, plan made-up, 2 Jan 2026"));
+    let first = section(&page, "verdict");
+    assert!(first.contains("Failed: throughput of 1-uni-1 over TCP"), "{first}");
+    assert_eq!(first.matches("href=\"#doubt-").count(), 3 + 1);
+    // Each stack in each environment, and the published run of the same statistic.
+    for label in [">tcp-spin<", ">udp-blocking<"] {
+        assert_eq!(first.matches(label).count(), 2 * 2 + 2, "{label}");
+    }
+    assert!(first.contains("loopback · half round trip, 64 B"));
+    assert!(first.contains("netns rr · round trip, 1000/s"));
+    assert!(first.contains("made-up-reference") && first.contains("bar kf"));
+    // A figure that a target limits has the limit as a line.
+    assert!(first.contains("median &lt; 6 µs") && first.contains("class=\"limit\""));
+}
+
+#[test]
+fn only_rows_with_doubts_are_hatched() {
+    let mut run = fixture::result(SMALL);
+    let hatches = |run: &RunResult| {
+        section(&html::report(run, &[]), "verdict").matches("class=\"hatch ").count()
+    };
+    for series in &mut run.series {
+        series.doubts.clear();
+    }
+    assert_eq!(hatches(&run), 0);
+    let shown = run.series.iter_mut().find(|s| s.key.to_string().ends_with("pingpong 64 B"));
+    shown.unwrap().doubts.push(Doubt::new(DoubtKind::Steal, "30 ms"));
+    // Once in the wide and once in the narrow picture.
+    assert_eq!(hatches(&run), 2);
+}
+
+#[test]
+fn targets_that_are_not_met_come_first() {
+    let page = html::report(&fixture::result(SMALL), &[]);
+    let targets = section(&page, "targets");
+    let at = |text: &str| targets.find(text).unwrap();
+    assert!(at("throughput &gt;= 10 Gb/s") < at("p99.99 &lt;= 50us"));
+    assert!(at("p99.99 &lt;= 50us") < at("median_ns &lt; 6000"));
+    // 3,358 ns of 6,000 ns.
+    assert!(targets.contains("56.0 %") && targets.contains("width:37.3%"), "{targets}");
+}
+
+#[test]
+fn facts_that_differ_are_shown_and_equal_ones_are_folded() {
+    let page = html::report(&fixture::result(SMALL), &[]);
+    let endpoints = section(&page, "endpoints");
+    let (shown, folded) = endpoints.split_once("<details").unwrap();
+    assert!(shown.contains("lo (MTU 65536)") && shown.contains("veth0 (MTU 1500)"));
+    assert!(!shown.contains("Made-up CPU") && folded.contains("Made-up CPU"));
+    assert!(shown.contains(">loopback<") && shown.contains(">netns<"));
+}
