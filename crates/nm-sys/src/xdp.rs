@@ -6,6 +6,7 @@
 //! When the socket is closed, also by a kill, the kernel removes the program. The kernel's
 //! documentation is Documentation/networking/af_xdp.rst.
 
+mod fill;
 mod ring;
 
 use std::io;
@@ -18,6 +19,7 @@ use libc::{c_int, c_void, socklen_t};
 pub use crate::bpf::FlowFilter;
 use crate::bpf::{XdpAttachment, XdpMode, XdpProgram, XskMap, redirect_program};
 use crate::clock::Deadline;
+use fill::FillRing;
 use ring::{Consumer, MappedMemory, Producer};
 
 /// `AF_XDP` of <linux/socket.h>.
@@ -128,7 +130,7 @@ pub struct XdpSocket {
     _attachment: XdpAttachment,
     receive: Consumer<libc::xdp_desc>,
     send: Producer<libc::xdp_desc>,
-    fill: Producer<u64>,
+    fill: FillRing,
     completion: Consumer<u64>,
     fd: OwnedFd,
     memory: MappedMemory,
@@ -144,8 +146,6 @@ pub struct XdpSocket {
     busy_poll: Option<BusyPoll>,
     /// The received part of a packet of several frames.
     multi_frame: Vec<u8>,
-    /// Frames that did not fit into the fill ring yet.
-    unfilled: Vec<u64>,
 }
 
 /// Polls without a frame after which a spinning receiver checks whether the kernel needs a wake-up.
@@ -173,11 +173,9 @@ impl XdpSocket {
         }
         let memory = MappedMemory::anonymous(FRAME_COUNT as usize * FRAME_BYTES)?;
         register(&fd, &memory)?;
-        let (receive, send, mut fill, completion) = map_rings(&fd)?;
+        let (receive, send, fill, completion) = map_rings(&fd)?;
         let frame = |number: u32| u64::from(number) * FRAME_BYTES as u64;
-        for number in 0..RING_ENTRIES {
-            assert!(fill.push(frame(number)), "the fill ring has room for all receive frames");
-        }
+        let fill = FillRing::new(fill, (0..RING_ENTRIES).map(frame));
         // The program must be attached before the socket is bound to the path.
         let sockets = XskMap::new(queue + 1)?;
         let program = XdpProgram::load(&redirect_program(&sockets, flow))?;
@@ -199,7 +197,6 @@ impl XdpSocket {
             idle_polls: 0,
             busy_poll,
             multi_frame: vec![],
-            unfilled: Vec::with_capacity(RING_ENTRIES as usize),
         })
     }
 
@@ -235,24 +232,7 @@ impl XdpSocket {
     /// Gives the frame that contains `addr` back to the kernel, to receive into.
     #[inline(always)]
     fn give_back(&mut self, addr: u64) {
-        let frame = addr & !(FRAME_BYTES as u64 - 1);
-        if !self.unfilled.is_empty() || !self.fill.push(frame) {
-            self.give_back_later(frame);
-        }
-    }
-
-    /// The kernel publishes a received frame before it publishes that it took an entry off the fill
-    /// ring, so the ring can look full for a moment. A frame that does not fit waits for the next.
-    #[cold]
-    fn give_back_later(&mut self, frame: u64) {
-        self.unfilled.push(frame);
-        debug_assert!(self.unfilled.len() <= RING_ENTRIES as usize, "a frame was given back twice");
-        while let Some(frame) = self.unfilled.last() {
-            if !self.fill.push(*frame) {
-                break;
-            }
-            self.unfilled.pop();
-        }
+        self.fill.give_back(addr & !(FRAME_BYTES as u64 - 1));
     }
 
     /// Collects `frame` and the following ones of the same packet; passes the packet to `read` when
@@ -371,6 +351,7 @@ impl XdpSocket {
         if self.receive.peek().is_some() {
             return Ok(true);
         }
+        self.fill.offer_waiting();
         if let Some(busy_poll) = self.busy_poll {
             let deadline =
                 Deadline::after(limit.min(Duration::from_micros(busy_poll.microseconds.into())));
@@ -402,6 +383,7 @@ impl XdpSocket {
     #[cold]
     fn wake_kernel(&mut self) -> io::Result<()> {
         self.idle_polls = 0;
+        self.fill.offer_waiting();
         if self.needs_retry || (self.send.outstanding() > 0 && self.send.needs_wakeup()) {
             self.wake_sender()?;
         }

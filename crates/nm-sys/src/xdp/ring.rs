@@ -253,33 +253,46 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
+/// A ring in ordinary memory, for tests.
 #[cfg(test)]
-mod tests {
+pub mod testing {
     use super::*;
-    use proptest::prelude::*;
+    use std::os::fd::AsFd;
 
-    const OFFSETS: libc::xdp_ring_offset =
+    pub const OFFSETS: libc::xdp_ring_offset =
         libc::xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
 
-    /// Both sides of a ring of eight entries whose counters start at `start`.
-    fn ring(start: u32) -> (Producer<u64>, Consumer<u64>, MappedMemory) {
-        let file = std::fs::File::from(memfd());
+    /// Entries of the ring.
+    pub const ENTRIES: u32 = 8;
+
+    /// Both sides of a ring whose counters start at `start`, and its memory.
+    pub fn ring(start: u32) -> (Producer<u64>, Consumer<u64>, MappedMemory) {
+        let name = c"nm-ring";
+        let memfd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = std::fs::File::from(memfd);
         file.set_len(4096).unwrap();
-        let view = || {
-            use std::os::fd::AsFd;
-            MappedMemory::ring(file.as_fd(), &OFFSETS, 0, 64).unwrap()
-        };
+        let entries_bytes = ENTRIES as usize * size_of::<u64>();
+        let view = || MappedMemory::ring(file.as_fd(), &OFFSETS, 0, entries_bytes).unwrap();
         let mut memory = view();
         for at in [OFFSETS.producer, OFFSETS.consumer] {
             memory.bytes_mut(at as usize, 4).copy_from_slice(&start.to_ne_bytes());
         }
-        // SAFETY: the layout above has room for eight numbers, and each side is made once.
-        unsafe { (Producer::new(view(), &OFFSETS, 8), Consumer::new(view(), &OFFSETS, 8), memory) }
+        // SAFETY: the mapping has room for the entries, and each side is made once.
+        unsafe {
+            (
+                Producer::new(view(), &OFFSETS, ENTRIES),
+                Consumer::new(view(), &OFFSETS, ENTRIES),
+                memory,
+            )
+        }
     }
+}
 
-    fn memfd() -> std::os::fd::OwnedFd {
-        rustix::fs::memfd_create(c"nm-ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap()
-    }
+#[cfg(test)]
+mod tests {
+    use super::testing::{OFFSETS, ring};
+    use super::*;
+    use proptest::prelude::*;
 
     proptest! {
         /// Against a queue of the standard library, with counters that wrap on the way.
