@@ -400,7 +400,11 @@ impl ReceiveCall<'_> {
         if !incoming.lock_receive(pid()) {
             return Step::Return(kernel::fail(libc::EAGAIN));
         }
-        let step = self.before_pipe_locked();
+        // Another thread may have moved the direction on since its stage was read.
+        let step = match socket.incoming_stage.load(Ordering::Acquire) {
+            BEFORE_PIPE => self.before_pipe_locked(),
+            _ => Step::Retry,
+        };
         incoming.unlock_receive();
         step
     }
@@ -708,5 +712,60 @@ impl SendCall<'_> {
             self.transferred > 0 && result > 0 && self.transferred + (result as usize) < self.total;
         self.transferred += result as usize;
         if retry { Step::Retry } else { Step::Return(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Phase;
+    use crate::table;
+    use nm_ring::EndpointRole;
+    use nm_ring::conduit::ConduitMapping;
+    use nm_ring::ledger::Ledger;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+
+    /// A joined socket on `fd`; like those of the library, it is never freed.
+    fn joined(fd: c_int) -> &'static Socket {
+        table::take_ownership();
+        let (ledger, _) = Ledger::create(std::process::id(), "test", "", 0).unwrap();
+        let ledger: &'static Ledger = Box::leak(Box::new(ledger));
+        let record = ledger.claim(std::process::id(), 0).expect("a new ledger has room");
+        let socket: &'static Socket = Box::leak(Box::new(Socket::new()));
+        socket.open(fd, record, Phase::Candidate);
+        let (conduit, _) = ConduitMapping::new().unwrap();
+        let [own, peer] = [(); 2].map(|()| {
+            let flags = rustix::event::EventfdFlags::NONBLOCK;
+            rustix::event::eventfd(0, flags).unwrap().into_raw_fd()
+        });
+        socket.join(conduit, EndpointRole::Opener, own, peer);
+        socket
+    }
+
+    /// A call has read the stage, and before it has the lock another thread moves the direction
+    /// through the pipe and back to the kernel.
+    #[test]
+    fn a_receive_that_lost_a_race_does_not_move_the_direction_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = joined(client.as_raw_fd());
+        socket.incoming().set_starts_at(0);
+        socket.incoming().set_ends_at(0);
+        socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
+        let mut bytes = [0_u8; 8];
+        let parts = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+        let (fd, total) = (client.as_raw_fd(), bytes.len());
+        let mut call = ReceiveCall {
+            socket,
+            fd,
+            parts: &parts,
+            total,
+            flags: 0,
+            transferred: 0,
+            missing_bytes: 0,
+        };
+        assert!(matches!(call.before_pipe(), Step::Retry));
+        assert_eq!(socket.incoming_stage.load(Ordering::Acquire), AFTER_PIPE);
     }
 }
