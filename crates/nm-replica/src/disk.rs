@@ -270,7 +270,8 @@ impl Worker {
     fn sync(&mut self) -> Result<(), ReplicaError> {
         let since = Moment::now();
         #[cfg(test)]
-        testing::pause(&self.folder);
+        testing::sync(&self.folder)
+            .map_err(|error| ReplicaError::file(&self.folder, "cannot be synced", error))?;
         self.journal.sync()?;
         #[cfg(test)]
         testing::set_synced(&self.folder, self.journal.next().unwrap_or(1) - 1);
@@ -289,39 +290,78 @@ impl Worker {
     }
 }
 
-/// Slow disks for tests, and what they have synced, by folder.
+/// Disks that are slow, hang or crash, for tests, and what they have synced, by folder.
 #[cfg(test)]
 pub mod testing {
     use std::collections::HashMap;
+    use std::io;
     use std::path::{Path, PathBuf};
-    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
-    /// Time that is added to each sync, and index of the last entry that was synced.
-    type Disks = HashMap<PathBuf, (Duration, u64)>;
+    /// How a disk syncs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Behaviour {
+        /// With this much more time.
+        Slow(Duration),
+        /// Not before it behaves differently.
+        Hangs,
+        /// Never: each sync fails, also one that hangs.
+        Crashed,
+    }
+
+    #[derive(Debug)]
+    struct TestDisk {
+        behaviour: Behaviour,
+        /// Index of the last entry that was synced.
+        synced: u64,
+    }
+
+    type Disks = HashMap<PathBuf, TestDisk>;
 
     static DISKS: Mutex<Option<Disks>> = Mutex::new(None);
+    static CHANGED: Condvar = Condvar::new();
 
     fn disks() -> MutexGuard<'static, Option<Disks>> {
         DISKS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds time to every sync in this folder.
-    pub fn set_pause(folder: &Path, pause: Duration) {
-        disks().get_or_insert_default().entry(folder.into()).or_default().0 = pause;
+    fn change(folder: &Path, edit: impl FnOnce(&mut TestDisk)) {
+        let new = || TestDisk { behaviour: Behaviour::Slow(Duration::ZERO), synced: 0 };
+        edit(disks().get_or_insert_default().entry(folder.into()).or_insert_with(new));
+        CHANGED.notify_all();
+    }
+
+    /// From now on the disk of this folder behaves like this, also in a sync that hangs.
+    pub fn set_behaviour(folder: &Path, behaviour: Behaviour) {
+        change(folder, |disk| disk.behaviour = behaviour);
     }
 
     /// Index of the last entry that the disk of this folder has.
     pub fn synced(folder: &Path) -> u64 {
-        disks().get_or_insert_default().get(folder).map_or(0, |(_, synced)| *synced)
-    }
-
-    pub fn pause(folder: &Path) {
-        let pause = disks().get_or_insert_default().get(folder).map(|(pause, _)| *pause);
-        pause.into_iter().for_each(std::thread::sleep);
+        disks().get_or_insert_default().get(folder).map_or(0, |disk| disk.synced)
     }
 
     pub fn set_synced(folder: &Path, index: u64) {
-        disks().get_or_insert_default().entry(folder.into()).or_default().1 = index;
+        change(folder, |disk| disk.synced = index);
+    }
+
+    /// What the disk does before a sync.
+    pub fn sync(folder: &Path) -> io::Result<()> {
+        let mut disks = disks();
+        loop {
+            let disk = disks.get_or_insert_default().get(folder);
+            match disk.map_or(Behaviour::Slow(Duration::ZERO), |disk| disk.behaviour) {
+                Behaviour::Hangs => {
+                    disks = CHANGED.wait(disks).unwrap_or_else(PoisonError::into_inner);
+                }
+                Behaviour::Crashed => return Err(io::Error::other("the machine has crashed")),
+                Behaviour::Slow(pause) => {
+                    drop(disks);
+                    std::thread::sleep(pause);
+                    return Ok(());
+                }
+            }
+        }
     }
 }

@@ -11,12 +11,18 @@ use tempfile::TempDir;
 
 use crate::address::Address;
 use crate::channel::RaftLog;
-use crate::disk::testing;
+use crate::disk::testing::{self, Behaviour};
 use crate::group::{Group, Member, Settings};
 use crate::log::{Log, LogEvent};
 use crate::replicas::Replicas;
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// A disk as it is without a test.
+const QUICK: Behaviour = Behaviour::Slow(Duration::ZERO);
+
+/// A sync that takes longer is reported: more than the longest election timeout.
+const SLOW: Duration = Duration::from_millis(250);
 
 /// Three replicas on disks; the last may not lead.
 struct TestGroup {
@@ -122,13 +128,21 @@ impl TestGroup {
     }
 }
 
+impl Drop for TestGroup {
+    fn drop(&mut self) {
+        // A replica ends when its disk has done what was queued.
+        (0..3).for_each(|own| testing::set_behaviour(&self.disk(own), QUICK));
+    }
+}
+
 #[test]
 fn nothing_is_delivered_before_the_disks_of_a_quorum_have_it() {
     let mut group = TestGroup::new();
     group.commit_more(10);
-    for pauses_ms in [[30, 0, 0], [0, 30, 30], [30, 30, 0], [10, 30, 60], [25, 25, 25]] {
+    for pauses_ms in [[10, 0, 0], [0, 10, 10], [10, 10, 0], [3, 10, 20], [8, 8, 8]] {
         for (own, pause_ms) in pauses_ms.into_iter().enumerate() {
-            testing::set_pause(&group.disk(own), Duration::from_millis(pause_ms));
+            let slow = Behaviour::Slow(Duration::from_millis(pause_ms));
+            testing::set_behaviour(&group.disk(own), slow);
         }
         group.commit_more(30);
     }
@@ -142,17 +156,17 @@ fn a_slow_disk_is_reported_once_and_nobody_waits_for_it() {
     let leader = group.wait_for_leader();
     for own in [leader, 2] {
         group.settle();
-        testing::set_pause(&group.disk(own), Duration::from_millis(500));
-        let since = Moment::now();
+        testing::set_behaviour(&group.disk(own), Behaviour::Hangs);
+        // Whoever waited for that disk would wait forever.
         group.commit_more(100);
-        // Waiting for that disk would take 50 s.
-        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+        let since = Moment::now();
+        group.until(true, "its sync takes long", |_| since.elapsed() > SLOW);
+        testing::set_behaviour(&group.disk(own), QUICK);
         let has_reported =
             |group: &TestGroup| group.replicas[own].as_ref().unwrap().degraded.len() == 1;
         group.until(true, "it reports once", has_reported);
         let message = &group.replicas[own].as_ref().unwrap().degraded[0];
         assert!(message.contains("ms for a sync") && message.contains("disk-"), "{message}");
-        testing::set_pause(&group.disk(own), Duration::ZERO);
     }
     group.settle();
 }
@@ -169,14 +183,15 @@ fn what_a_leader_loses_in_a_crash_is_restored_by_those_who_acknowledged_it() {
     let copied = Command::new("cp").arg("-r").args([&disk, &before]).status().unwrap();
     assert!(copied.success());
     let synced = testing::synced(&disk);
-    testing::set_pause(&disk, Duration::from_secs(3));
+    testing::set_behaviour(&disk, Behaviour::Hangs);
     group.commit_more(20);
     assert!(testing::synced(&disk) <= synced + 2, "its disk has hardly started");
+    testing::set_behaviour(&disk, Behaviour::Crashed);
     group.replicas[leader] = None;
     group.replicas[1 - leader] = None;
     std::fs::remove_dir_all(&disk).unwrap();
     std::fs::rename(&before, &disk).unwrap();
-    testing::set_pause(&disk, Duration::ZERO);
+    testing::set_behaviour(&disk, QUICK);
     testing::set_synced(&disk, synced);
     group.start(leader);
     group.commit_more(10);

@@ -189,6 +189,7 @@ impl<S: FnMut(&Outgoing<'_>)> Sender<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_book::book::Book;
     use nm_book::codec;
     use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
     use nm_book::reference::ReferenceBook;
@@ -224,7 +225,7 @@ mod tests {
         bytes
     }
 
-    fn handle(cell: &mut Cell<ReferenceBook>, bytes: &[u8]) -> Vec<(Header, Vec<u8>)> {
+    fn handle<M: Matching>(cell: &mut Cell<M>, bytes: &[u8]) -> Vec<(Header, Vec<u8>)> {
         let frame = wire::read(bytes).unwrap().unwrap();
         let request = Request::of(&frame).unwrap();
         let mut sent = vec![];
@@ -333,9 +334,11 @@ mod tests {
 
     #[test]
     fn more_events_than_fit_a_frame_are_sent_in_several() {
-        let mut cell = Cell::<ReferenceBook>::default();
+        let mut cell = Cell::<Book>::default();
         cell.begin(1, 1);
-        for seq in 1..=20_000 {
+        // Two full frames, and one event more.
+        let count_of_orders = 2 * EVENTS_MAX as u64 + 1;
+        for seq in 1..=count_of_orders {
             handle(&mut cell, &request(7, seq, Side::Buy, 1));
         }
         let mut body = vec![];
@@ -343,8 +346,8 @@ mod tests {
         let header = Header {
             instrument: 1,
             session: 7,
-            client_seq: 20_001,
-            previous_seq: 20_000,
+            client_seq: count_of_orders + 1,
+            previous_seq: count_of_orders,
             flags: wire::STAMPED | wire::PUBLIC,
             ..Header::new(FrameKind::Request)
         };
@@ -352,9 +355,9 @@ mod tests {
         wire::write(&header, &body, 0, &mut bytes);
         let sent = handle(&mut cell, &bytes);
         let numbers: Vec<u64> = sent.iter().map(|(header, _)| header.previous_seq).collect();
-        let frames = 20_000_u64.div_ceil(EVENTS_MAX as u64);
-        let from = |first: u64| (0..frames).map(move |at| first + at * EVENTS_MAX as u64);
-        assert_eq!(numbers, from(20_000).chain(from(20_001)).collect::<Vec<u64>>());
+        let from = |first: u64| (0..3).map(move |at| first + at * EVENTS_MAX as u64);
+        let expected = from(count_of_orders).chain(from(count_of_orders + 1));
+        assert_eq!(numbers, expected.collect::<Vec<u64>>());
         let count = |kind: FrameKind| -> usize {
             let of_kind = sent.iter().filter(|(header, _)| header.kind == kind);
             let count = |(_, body): &(Header, Vec<u8>)| {
@@ -366,8 +369,9 @@ mod tests {
             };
             of_kind.map(count).sum()
         };
-        assert_eq!(count(FrameKind::Private) + count(FrameKind::Reply), 20_000);
-        assert_eq!(count(FrameKind::Public), 20_000);
+        let all = 2 * EVENTS_MAX + 1;
+        assert_eq!(count(FrameKind::Private) + count(FrameKind::Reply), all);
+        assert_eq!(count(FrameKind::Public), all);
         assert_eq!(sent.iter().filter(|(h, _)| h.kind == FrameKind::Reply).count(), 1);
     }
 }

@@ -17,10 +17,10 @@ use nm_transport::{Connection, Transport, TransportError, Visitor};
 use crate::pair::{alone, latency};
 
 const STALL: Duration = Duration::from_millis(20);
-const STALLS: u32 = 10;
-const RUN: Duration = Duration::from_secs(4);
+const STALLS: u32 = 5;
+const RUN: Duration = Duration::from_millis(1_500);
 
-/// Stops the thread for [`STALL`] ten times in [`RUN`], at any point, as a stopped process does.
+/// Stops the thread for [`STALL`] five times in [`RUN`], at any point, as a stopped process does.
 struct Stalling<T> {
     inner: T,
     begin: Option<Moment>,
@@ -106,7 +106,7 @@ impl Visitor for StallingEnd<'_> {
     }
 }
 
-/// Ten stalls of one end in four seconds at `rate_per_s`; the client's report.
+/// Five stalls of one end at `rate_per_s`; the client's report.
 fn stalled(side: Side, rate_per_s: Option<f64>) -> nm_model::agent::TaskReport {
     let _alone = alone();
     let seconds = RUN.as_secs_f64();
@@ -133,7 +133,7 @@ fn open_loop_shows_stalls_of_either_end() {
     for side in [Side::Server, Side::Client] {
         let report = stalled(side, Some(1_000.0));
         let round = latency(&report, Statistic::RoundTripFromIntended);
-        assert_eq!((round.count, round.lost), (Some(4_000), 0), "{side}");
+        assert_eq!((round.count, round.lost), (Some(1_500), 0), "{side}");
         let p99 = p99_ns(&report, Statistic::RoundTripFromIntended);
         assert!(p99 > half_stall_ns, "{side}: p99 {p99} ns");
         let behind = report.doubts.iter().any(|doubt| doubt.kind == DoubtKind::Behind);
@@ -152,7 +152,8 @@ fn closed_loop_hides_stalls() {
     for side in [Side::Server, Side::Client] {
         let report = stalled(side, None);
         let count = latency(&report, Statistic::RoundTrip).count.unwrap();
-        assert!(count > 2_000, "{count}");
+        // Half a per cent of the round trips, which p99 does not show.
+        assert!(count > u64::from(200 * STALLS), "{count}");
         let p99 = p99_ns(&report, Statistic::RoundTrip);
         assert!(p99 < half_stall_ns, "{side}: p99 {p99} ns");
         assert!(report.doubts.iter().any(|doubt| doubt.kind == DoubtKind::ClosedLoop));
