@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use nm_model::link_transport::LinkTransport;
 use nm_model::result::Series;
 use nm_model::{Metric, ProbeKind, RunResult};
 use nm_stats::compare::{Claim, LEVEL, ROUNDS_MIN, compare};
@@ -14,11 +15,8 @@ use crate::table::Table;
 use crate::units::{NOT_AVAILABLE, or_not_available, significant};
 use crate::view;
 
-/// Words of a network's name that name its transport; a name without one means TCP.
-const TRANSPORTS: [&str; 3] = ["unix", "shm", "accel"];
-
 /// The transport that the others are compared with.
-const TCP: &str = "tcp";
+const TCP: LinkTransport = LinkTransport::Tcp;
 
 /// Ratio that counts as equal.
 const MARGIN: f64 = 0.05;
@@ -27,10 +25,12 @@ const MARGIN: f64 = 0.05;
 const FIGURES: [(Metric, &str); 2] =
     [(Metric::Median, "median"), (Metric::Percentile(99.0), "p99")];
 
-/// `2-2-2-2 unix disk-quorum` as `2-2-2-2 disk-quorum` and `unix`.
-fn split_transport(stack: &str) -> (String, &str) {
-    let transport = stack.split(' ').find(|word| TRANSPORTS.contains(word)).unwrap_or(TCP);
-    let rest: Vec<&str> = stack.split(' ').filter(|word| *word != transport).collect();
+/// `2-2-2-2 unix disk-quorum` as `2-2-2-2 disk-quorum` and `unix`. A name without a transport
+/// means TCP.
+fn split_transport(stack: &str) -> (String, LinkTransport) {
+    let mut transports = stack.split(' ').filter_map(|word| word.parse().ok());
+    let transport = transports.next().unwrap_or(TCP);
+    let rest: Vec<&str> = stack.split(' ').filter(|word| *word != transport.name()).collect();
     (rest.join(" "), transport)
 }
 
@@ -76,7 +76,7 @@ pub fn table(result: &RunResult, own: &[&Series]) -> Table {
         let tcp = group.iter().find(|series| split_transport(&series.key.stack).1 == TCP);
         for (series, conclusion) in group.iter().zip(conclusions) {
             let (network, transport) = split_transport(&series.key.stack);
-            let mut cells = vec![network, per_s(rate(series)), transport.to_string()];
+            let mut cells = vec![network, per_s(rate(series)), transport.name().to_string()];
             for (metric, _) in FIGURES {
                 let value = view::value(series, metric);
                 cells.push(or_not_available(value, |ns| significant(ns / 1e6, 3)));
@@ -146,7 +146,7 @@ fn conclusions(group: &[&Series], seed: u64) -> Vec<String> {
             .iter()
             .zip(found.iter().zip(holm(&p_values)))
             .filter(|(_, (found, p))| found.claim != Claim::Difference || *p > LEVEL)
-            .map(|(other, _)| split_transport(&group[*other].key.stack).1)
+            .map(|(other, _)| split_transport(&group[*other].key.stack).1.name())
             .collect();
         let has_few_rounds = known.iter().any(|(at, _)| values(*at).len() < ROUNDS_MIN);
         words[first].push(match equal.as_slice() {

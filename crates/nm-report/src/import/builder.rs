@@ -8,8 +8,7 @@ use nm_model::result::{
 use nm_model::stack::Comparability;
 use nm_model::{SettingValue, Settings};
 
-/// Most rounds that one text may hold, over all series.
-pub const ROUNDS_MAX: usize = 100_000;
+use super::fault::{ImportFault, ROUNDS_MAX};
 
 /// Largest number that any field may have. Nothing that is measured comes near.
 pub const NUMBER_MAX: f64 = 1e15;
@@ -17,20 +16,13 @@ pub const NUMBER_MAX: f64 = 1e15;
 /// Longest note, in characters; the rest of a line is cut.
 pub const NOTE_CHARS_MAX: usize = 1000;
 
-/// A fault inside a text: its line, if known, and what is wrong.
-pub type ImportFault = (Option<usize>, String);
-
-pub fn fault<T>(line: usize, message: impl Into<String>) -> Result<T, ImportFault> {
-    Err((Some(line), message.into()))
-}
-
 /// A number that a measurement can have: finite, not negative, at most [`NUMBER_MAX`].
 pub fn number(line: usize, what: &str, text: &str) -> Result<f64, ImportFault> {
     let number = text.trim().parse::<f64>().ok().filter(|n| (0.0..=NUMBER_MAX).contains(n));
     match number {
         // Minus zero is a zero.
         Some(number) => Ok(number.abs()),
-        None => fault(line, format!("{what} is `{}`, which is not a valid figure", shown(text))),
+        None => Err(ImportFault::NotAFigure { line, what: what.to_string(), text: shown(text) }),
     }
 }
 
@@ -40,9 +32,10 @@ pub fn integer<T: std::str::FromStr>(
     what: &str,
     text: &str,
 ) -> Result<T, ImportFault> {
-    let fits = text.trim().parse::<T>();
-    fits.or_else(|_| {
-        fault(line, format!("{what} is `{}`, which is not a valid integer", shown(text)))
+    text.trim().parse().map_err(|_| ImportFault::NotAnInteger {
+        line,
+        what: what.to_string(),
+        text: shown(text),
     })
 }
 
@@ -90,7 +83,7 @@ impl ResultBuilder {
     pub fn push(&mut self, found: ImportedRun) -> Result<(), ImportFault> {
         self.rounds += 1;
         if self.rounds > ROUNDS_MAX {
-            return Err((None, format!("more than {ROUNDS_MAX} runs in one text")));
+            return Err(ImportFault::TooManyRuns);
         }
         let key = SeriesKey {
             environment: environment_name(&self.result.name),
@@ -132,7 +125,7 @@ impl ResultBuilder {
     pub fn finish(mut self) -> Result<RunResult, ImportFault> {
         let Source::Imported { tool } = &self.result.source else { return Ok(self.result) };
         if self.result.series.is_empty() {
-            return Err((None, format!("{tool} printed no figures; was the run cut short?")));
+            return Err(ImportFault::NoFigures { tool: tool.clone() });
         }
         let imported = Doubt::new(DoubtKind::Imported, format!("by {tool}"));
         for series in &mut self.result.series {

@@ -6,19 +6,20 @@ use nm_model::result::{Flow, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 use serde_json::Value;
 
-use super::builder::{ImportFault, ImportedRun, NUMBER_MAX, ResultBuilder};
+use super::builder::{ImportedRun, NUMBER_MAX, ResultBuilder};
+use super::fault::ImportFault;
 
 /// iperf3's text has rounded figures only.
 pub(super) fn refuse_text(_: &str, _: &mut ResultBuilder) -> Result<(), ImportFault> {
-    Err((Some(1), "iperf3's text is rounded; run it with -J and read the JSON".to_string()))
+    Err(ImportFault::RoundedText)
 }
 
 pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("iperf3");
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
-        let value = value.map_err(|error| {
-            let line = error.line().max(1);
-            (Some(line), format!("not the JSON of iperf3 -J: {error}"))
+        let value = value.map_err(|error| ImportFault::NotJson {
+            line: error.line().max(1),
+            message: error.to_string(),
         })?;
         run(&value, import)?;
     }
@@ -26,7 +27,7 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
 }
 
 fn wrong<T>(message: impl Into<String>) -> Result<T, ImportFault> {
-    Err((None, message.into()))
+    Err(ImportFault::Json { message: message.into() })
 }
 
 /// A number of the JSON that a measurement can have.

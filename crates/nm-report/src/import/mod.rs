@@ -6,6 +6,7 @@
 //! Numbers that no measurement can have are refused, not repaired.
 
 mod builder;
+mod fault;
 mod iperf3;
 mod netperf;
 mod nuttcp;
@@ -14,28 +15,22 @@ mod sockperf;
 
 use nm_model::result::RunResult;
 
-use builder::{ImportFault, ResultBuilder};
+use builder::ResultBuilder;
 
-/// Longest text that is read, bytes.
-pub const TEXT_BYTES_MAX: usize = 64 << 20;
-
-/// The tools whose output is read, in words.
-pub const TOOLS: &str = "sfnt-pingpong, sockperf, netperf, nuttcp and iperf3 -J";
+pub use fault::{ImportFault, TEXT_BYTES_MAX, TOOLS};
 
 /// Why a text could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {message}", position(.name, .line))]
+#[error("{}: {fault}", position(.name, .fault.line()))]
 pub struct ImportError {
     /// Name of the text, such as its file.
     pub name: String,
-    /// Line, counted from 1, if it is known.
-    pub line: Option<usize>,
-    /// What is wrong and what is expected instead: lower case, no full stop.
-    pub message: String,
+    /// What is wrong.
+    pub fault: ImportFault,
 }
 
 /// `name:line`, or the name where no line is known.
-fn position(name: &str, line: &Option<usize>) -> String {
+fn position(name: &str, line: Option<usize>) -> String {
     line.map_or_else(|| name.to_string(), |line| format!("{name}:{line}"))
 }
 
@@ -44,11 +39,9 @@ fn position(name: &str, line: &Option<usize>) -> String {
 /// # Errors
 /// The text is of no known tool, is damaged, or reports that its run failed.
 pub fn read(text: &str, name: &str) -> Result<RunResult, ImportError> {
-    let named =
-        |(line, message): ImportFault| ImportError { name: name.to_string(), line, message };
+    let named = |fault| ImportError { name: name.to_string(), fault };
     if text.len() > TEXT_BYTES_MAX {
-        let message = format!("the text is longer than {} MiB", TEXT_BYTES_MAX >> 20);
-        return Err(named((None, message)));
+        return Err(named(ImportFault::TooLong));
     }
     let clean = without_escapes(text);
     let mut import = ResultBuilder::new(name);
@@ -79,15 +72,11 @@ fn recognise(text: &str) -> Option<Reader> {
 
 fn unknown_tool(text: &str) -> ImportFault {
     if text.trim().is_empty() {
-        return (None, format!("the text is empty; supported are {TOOLS}"));
+        return ImportFault::Empty;
     }
     let netperf_row =
         text.lines().all(|line| line.split_whitespace().all(|word| word.parse::<f64>().is_ok()));
-    if netperf_row {
-        let message = "numbers without a heading; run netperf without -P 0";
-        return (Some(1), message.to_string());
-    }
-    (Some(1), format!("not the output of a known tool; supported are {TOOLS}"))
+    if netperf_row { ImportFault::NoHeading } else { ImportFault::UnknownTool }
 }
 
 /// The text without the colour codes of terminals.

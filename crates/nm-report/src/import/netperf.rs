@@ -9,9 +9,8 @@ use nm_model::probe::{Case, Pattern, ProbeKind, RrSize, SIZE_BYTES_MAX, Side};
 use nm_model::result::{Flow, LatencyRound, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 
-use super::builder::{
-    ImportFault, ImportedRun, ResultBuilder, fault, in_order, integer, number, percentile, shown,
-};
+use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile, shown};
+use super::fault::{ImportFault, fault};
 
 /// Long column names of omni's CSV by the names of its key-value list.
 const LONG_NAMES: &[(&str, &str)] = &[

@@ -8,7 +8,8 @@ use nm_model::probe::{Case, Pattern, Preset, ProbeKind, Side};
 use nm_model::result::{Flow, RoundData, Statistic, ThroughputRound};
 use nm_model::stack::Comparability;
 
-use super::builder::{ImportFault, ImportedRun, ResultBuilder, fault, integer, number};
+use super::builder::{ImportedRun, ResultBuilder, integer, number};
+use super::fault::{ImportFault, fault};
 
 const ONE_FLOW: Pattern = Pattern { flows: 1, bidirectional: false };
 

@@ -6,9 +6,8 @@ use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{LatencyRound, RoundData, Statistic};
 use nm_model::stack::Comparability;
 
-use super::builder::{
-    ImportFault, ImportedRun, ResultBuilder, fault, in_order, integer, number, percentile,
-};
+use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile};
+use super::fault::{ImportFault, fault};
 
 const COLUMNS: [&str; 8] = ["size", "mean", "min", "median", "max", "%ile", "stddev", "iter"];
 

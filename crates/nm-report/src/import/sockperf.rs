@@ -9,9 +9,8 @@ use nm_model::probe::{Case, ProbeKind, RrSize};
 use nm_model::result::{LatencyRound, PercentileValue, RoundData, Statistic};
 use nm_model::stack::Comparability;
 
-use super::builder::{
-    ImportFault, ImportedRun, ResultBuilder, fault, in_order, integer, number, percentile,
-};
+use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile};
+use super::fault::{ImportFault, fault};
 
 const US: f64 = 1e3;
 

@@ -301,13 +301,13 @@ fn invalid_numbers_are_refused_with_their_line() {
     let header = "#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n";
     for bad in ["1e400", "-5", "nan", "inf", "1e16", "x"] {
         let error = error(&format!("{header}\t64\t{bad}\t1466\t1492\t17158\t1603\t41\t1000\n"));
-        assert_eq!(error.line, Some(2), "{bad}");
-        assert!(error.message.contains(bad), "{error}");
+        assert_eq!(error.fault.line(), Some(2), "{bad}");
+        assert!(error.fault.to_string().contains(bad), "{error}");
     }
     let few = error(&format!("{header}\t64\t1\t1\n"));
-    assert!(few.message.starts_with("3 fields instead of 8"), "{few}");
+    assert!(few.fault.to_string().starts_with("3 fields instead of 8"), "{few}");
     let upside_down = error(&format!("{header}\t64\t5\t9\t5\t3\t5\t1\t1000\n"));
-    assert_eq!(upside_down.message, "min 9 is above max 3");
+    assert_eq!(upside_down.fault.to_string(), "min 9 is above max 3");
     let sockperf = text("sockperf-ping-pong-tcp.txt").replace("33.034", "-33.034");
     assert!(read(&sockperf, "x").unwrap_err().to_string().contains("-33.034"));
     let iperf3 = text("iperf3.json").replace("\"end\":\t1.000557", "\"end\":\t-1");
@@ -370,7 +370,10 @@ proptest! {
             .collect();
         match read(&damaged, "x") {
             Ok(result) => prop_assert!(sane(&result)),
-            Err(error) => prop_assert!(!error.message.is_empty() && !error.message.contains('\n')),
+            Err(error) => {
+                let message = error.fault.to_string();
+                prop_assert!(!message.is_empty() && !message.contains('\n'));
+            }
         }
     }
 }
