@@ -7,7 +7,7 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{Files, is_rust};
 
 /// Crates that may hold `unsafe`.
-const UNSAFE: [&str; 5] = ["nm-sys", "nm-ring", "nm-transport", "nm-accel", "nm-test-support"];
+const UNSAFE: [&str; 4] = ["nm-sys", "nm-ring", "nm-accel", "nm-test-support"];
 
 const LINE_WIDTH_MAX: usize = 100;
 
@@ -16,7 +16,22 @@ pub fn check(files: &Files) -> Vec<Fault> {
         .iter()
         .filter(|(path, _)| is_rust(path))
         .flat_map(|(path, text)| file_faults(path, text))
+        .chain(UNSAFE.iter().filter_map(|owner| needless_exception(files, owner)))
         .collect()
+}
+
+/// A crate of [`UNSAFE`] that holds none.
+fn needless_exception(files: &Files, owner: &str) -> Option<Fault> {
+    let folder = Path::new("crates").join(owner);
+    let holds_unsafe = |text: &str| {
+        ["unsafe {", "unsafe fn ", "unsafe impl "].iter().any(|code| text.contains(code))
+    };
+    let mut own = files.iter().filter(|(path, _)| path.starts_with(&folder) && is_rust(path));
+    let is_needed = own.any(|(_, text)| holds_unsafe(text));
+    let message = "the crate holds no `unsafe`; add #![forbid(unsafe_code)] and take it off the \
+                   list of exceptions in xtask/src/tidy/text.rs";
+    (!is_needed)
+        .then(|| Fault::new(Check::Text, &folder.join("src/lib.rs"), 1, message.to_string()))
 }
 
 fn file_faults(path: &Path, text: &str) -> Vec<Fault> {
@@ -69,6 +84,22 @@ mod tests {
                 "crates/nm-judge/src/lib.rs:1: the crate may hold no `unsafe`; add \
                  #![forbid(unsafe_code)] [text]",
             ]
+        );
+    }
+
+    #[test]
+    fn exception_without_unsafe_is_a_fault() {
+        let mut files: Files = UNSAFE
+            .iter()
+            .map(|owner| format!("crates/{owner}/src/lib.rs").into())
+            .map(|path| (path, "//! Head.\nunsafe fn f() {}\n".to_string()))
+            .collect();
+        assert_eq!(check(&files), []);
+        files.insert("crates/nm-ring/src/lib.rs".into(), "//! Head, without unsafe.\n".to_string());
+        let faults = check(&files);
+        assert_eq!(faults.len(), 1);
+        assert!(
+            faults[0].to_string().starts_with("crates/nm-ring/src/lib.rs:1: the crate holds no")
         );
     }
 
