@@ -8,69 +8,26 @@
 //! which must be equal for both books. Run by `cargo xtask bench-book`.
 #![allow(clippy::print_stdout)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
-    Side, TimeInForce, UserId,
+    Command, Event, Matching, NewOrder, OrderId, Price, Quantity, Side, TimeInForce, UserId,
 };
 use nm_book::reference;
+use nm_book::testing::{Random, limit};
 use nm_sys::clock::Clock;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
+use nm_test_support::{CountingAllocator, allocations, releases};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: every call is passed to the system's allocator unchanged; counting uses only a cell.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller upholds the same contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds the same contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Live orders at the start; about as many stay live.
 const LIVING: usize = 1000;
 
 /// Commands per round for the reference book, which is slow.
 const PLAIN_COMMANDS: usize = 20_000;
-
-/// A seeded stream of pseudo-random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, count: u64) -> u64 {
-        self.next() % count
-    }
-
-    /// From 0 to 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Shares of a mix, in per cent; the rest of 100 are moves.
 struct Mix {
@@ -107,7 +64,7 @@ struct Maker {
 impl Maker {
     fn new() -> Maker {
         Maker {
-            random: Random(4),
+            random: Random::new(4),
             book: Book::new(),
             live: vec![],
             known: BTreeMap::new(),
@@ -123,20 +80,8 @@ impl Maker {
         let away = 1 + (self.random.unit().powi(2) * 1000.0) as i64;
         let price = self.last + if side == Side::Buy { -away } else { away };
         let quantity = 1 + self.random.below(6) * self.random.below(6) * self.random.below(6);
-        NewOrder {
-            id: self.random.next(),
-            user: self.random.below(1000) as UserId,
-            side,
-            order_type: OrderType::Limit,
-            time_in_force: TimeInForce::GoodTillCancelled,
-            price,
-            stop_price: 0,
-            quantity,
-            display: 0,
-            minimum: 0,
-            post_only: PostOnly::No,
-            self_trade: SelfTrade::Allow,
-        }
+        let id = self.random.next_u64();
+        limit(id, self.random.below(1000) as UserId, side, price, quantity)
     }
 
     fn living(&mut self) -> (NewOrder, Quantity) {
@@ -258,17 +203,22 @@ fn play<M: Matching>(book: &mut M, commands: &[Command], sum: &mut u64) {
     }
 }
 
+/// Allocations of this thread so far, without releases.
+fn allocated() -> u64 {
+    allocations() - releases()
+}
+
 /// All commands, timed as one: ns and allocations per command, sum of events.
 fn stretch<M: Matching>(mut book: M, commands: &[Command]) -> (f64, f64, u64) {
     let clock = Clock::system();
     let (warm, measured) = commands.split_at(commands.len() / 5);
     let mut sum = 0;
     play(&mut book, warm, &mut sum);
-    let (before, start) = (ALLOCATIONS.get(), clock.now());
+    let (before, start) = (allocated(), clock.now());
     play(&mut book, measured, &mut sum);
     let ns = clock.ns(clock.now() - start);
     let count = measured.len() as f64;
-    (ns as f64 / count, (ALLOCATIONS.get() - before) as f64 / count, sum)
+    (ns as f64 / count, (allocated() - before) as f64 / count, sum)
 }
 
 /// Each command timed alone: ns at p50, p99 and p99.9, without the cost of reading the clock.

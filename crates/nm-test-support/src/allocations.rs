@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static RELEASES: Cell<u64> = const { Cell::new(0) };
     static WATCHED: Cell<Option<&'static AtomicU64>> = const { Cell::new(None) };
 }
 
@@ -16,6 +17,11 @@ pub struct CountingAllocator;
 /// Allocations and releases of the current thread so far.
 pub fn allocations() -> u64 {
     ALLOCATIONS.get()
+}
+
+/// Releases of the current thread so far, which [`allocations`] counts too.
+pub fn releases() -> u64 {
+    RELEASES.get()
 }
 
 /// From now on the allocations and releases of this thread are also counted in `count`, which
@@ -42,6 +48,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count();
+        RELEASES.set(RELEASES.get() + 1);
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { System.dealloc(pointer, layout) }
     }
