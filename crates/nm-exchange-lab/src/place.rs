@@ -133,8 +133,8 @@ pub fn network(
         let replicates = matches!(role, Role::Mediator | Role::Processor);
         // On one host, replication over Unix sockets is cheaper than over TCP.
         let replication = replicates.then(|| match host {
-            None => Address::Unix(sockets.join(format!("{role}-{index}-replication"))).to_string(),
-            Some(_) => SocketAddr::new(ip, port()).to_string(),
+            None => nm_replica::Address::Unix(sockets.join(format!("{role}-{index}-replication"))),
+            Some(_) => nm_replica::Address::Tcp(SocketAddr::new(ip, port())),
         });
         Node { address, replication }
     }))
@@ -178,11 +178,10 @@ mod tests {
         assert_eq!(unix.gateway[0].address.to_string(), "unix:/s/gateway-0");
         let shm = network(counts, LinkTransport::Shm, Path::new("/s"), &[]).unwrap();
         assert_eq!(shm.router[0].address.to_string(), "shm:/s/router-0");
-        assert_eq!(
-            shm.processor[0].replication.as_deref(),
-            Some("unix:/s/processor-0-replication")
-        );
-        assert_eq!(unix.mediator[1].replication.as_deref(), Some("unix:/s/mediator-1-replication"));
+        let replication = |node: &Node| node.replication.as_ref().map(ToString::to_string);
+        let (processor, mediator) = (&shm.processor[0], &unix.mediator[1]);
+        assert_eq!(replication(processor).unwrap(), "unix:/s/processor-0-replication");
+        assert_eq!(replication(mediator).unwrap(), "unix:/s/mediator-1-replication");
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
         let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &hosts).unwrap();
         assert!(far.mediator[1].address.to_string().starts_with("192.0.2.2:"));

@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use nm_model::exchange::{Durability, NodeCounts};
+pub use nm_replica::Address as ReplicaAddress;
 
 use crate::link::Address;
 
@@ -111,8 +112,8 @@ pub struct Node {
     #[serde(with = "address")]
     pub address: Address,
     /// Where it accepts the other replicas of its cells.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replication: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "replica_address")]
+    pub replication: Option<ReplicaAddress>,
 }
 
 /// A network.
@@ -368,6 +369,27 @@ mod address {
     }
 }
 
+/// Addresses of replicas as text.
+mod replica_address {
+    use nm_replica::Address;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::link;
+
+    pub fn serialize<S: Serializer>(address: &Option<Address>, to: S) -> Result<S::Ok, S::Error> {
+        match address {
+            Some(address) => to.collect_str(address),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Address>, D::Error> {
+        let address: link::Address =
+            String::deserialize(from)?.parse().map_err(D::Error::custom)?;
+        address.try_into().map(Some).map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,6 +414,8 @@ mod tests {
         refused(&text.replace("127.0.0.1:5001", "localhost:1"), "`localhost:1` is not an address");
         refused(&text.replace("127.0.0.1:5001", "127.0.0.1:5002"), "gateway 1 listens where");
         refused(&text.replace("\"none\"", "\"disk-quorum\""), "mediator 0 has no `replication`");
+        let shared = text.replace("5001\"", "5001\"\nreplication = \"shm:/run/node\"");
+        refused(&shared, "`shm:/run/node` is not an address of a replica");
         refused(&text.replace("record = false", "record = true"), "no `data` folder");
         refused(&text.replace("[[router]]", "[[rooter]]"), "rooter");
         refused("gateway = []\nrouter = []\nmediator = []\nprocessor = []", "0 gateway nodes");

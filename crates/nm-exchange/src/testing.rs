@@ -48,7 +48,8 @@ impl TestRing {
         let mut network = Network::new(counts.parse().unwrap(), |role, index| {
             let path = folder.path().join(format!("{role}-{index}"));
             let address = format!("unix:{}", path.display());
-            let replication = Some(format!("{address}-replication"));
+            let replication = folder.path().join(format!("{role}-{index}-replication"));
+            let replication = Some(nm_replica::Address::Unix(replication));
             Node { address: address.parse().unwrap(), replication }
         });
         network.durability = durability;

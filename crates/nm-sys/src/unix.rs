@@ -1,14 +1,29 @@
-//! Unix sockets: credentials of the peer, and passing descriptors.
+//! Unix sockets: listening, credentials of the peer, and passing descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+
+/// Listens at a path, without blocking. A socket that a killed process left there is replaced.
+///
+/// # Errors
+/// Those of the system calls, such as `EADDRINUSE` if another process listens there.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if UnixStream::connect(path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
 
 /// `SO_PEERCRED`: whether the peer of a connected socket runs as the same user as this process.
 ///

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use Role::{Mediator, Processor};
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, ReplicaAddress, Role};
 use nm_exchange_lab::supervise::Supervisor;
 use nm_sys::clock::Moment;
 
@@ -84,14 +84,14 @@ fn a_slow_disk_is_named_and_its_cells_go_on() {
     let mut slow = Slow::new();
     slow.start();
     let mut load = Load::new(&slow.net, 4, 300);
-    load.all_answered("before", 200.0, 0.5);
+    load.all_answered("before", 100);
     // A disk of a leader, then one of a replica that never leads.
     for node in [(Mediator, 0), (Processor, 0)] {
         slow.slow_down(node, true);
-        load.all_answered("with one slow disk", 100.0, 2.0);
+        load.all_answered("with one slow disk", 200);
         slow.net.wait_for_output(node.0, node.1, SLOW_SENTENCE, 1);
         slow.slow_down(node, false);
-        load.all_answered("afterwards", 200.0, 0.5);
+        load.all_answered("afterwards", 100);
     }
     slow.net.prove(load);
 }
@@ -101,13 +101,13 @@ fn slow_disks_everywhere_delay_and_lose_nothing() {
     let mut slow = Slow::new();
     slow.start();
     let mut load = Load::new(&slow.net, 4, 300);
-    load.all_answered("before", 200.0, 0.5);
+    load.all_answered("before", 100);
     let all = [(Mediator, 0), (Mediator, 1), (Processor, 0)];
     all.iter().for_each(|node| slow.slow_down(*node, true));
     // How much is answered meanwhile is not promised: a cell may change its leader all the time.
-    load.send(50.0, 2.0, 1.0);
+    load.send(100, 0.5);
     all.iter().for_each(|node| slow.slow_down(*node, false));
-    load.all_answered("afterwards", 200.0, 0.5);
+    load.all_answered("afterwards", 100);
     slow.net.prove(load);
     assert!(all.iter().any(|node| slow.net.output(node.0, node.1).contains(SLOW_SENTENCE)));
 }
@@ -210,10 +210,10 @@ fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
         false => command,
     });
     let mut load = Load::new(&net, 2, 80_000);
-    load.all_answered("before", 100.0, 0.5);
+    load.all_answered("before", 50);
     disk.fill(&folder);
     // Its snapshot, or the next file of its journal, has no room; the others go on.
-    load.all_answered("with a full disk", 400.0, 4.0);
+    load.all_answered("with a full disk", 1600);
     let code = net.wait_end(victim.0, victim.1);
     let output = net.output(victim.0, victim.1);
     assert_eq!(code, Some(4), "{output}");
@@ -221,18 +221,18 @@ fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
     assert!(last.contains("No space left on device"), "{last}");
     assert!(last.contains(folder.to_str().unwrap()), "{last}");
     assert!(last.contains("make room on that disk and start the node again"), "{last}");
-    load.all_answered("without it", 100.0, 0.5);
+    load.all_answered("without it", 50);
 
     disk.make_room(&folder);
     let ready = output.matches("\"ready\"").count();
     net.start(victim.0, victim.1, |command| disk.within(&command));
     net.wait_for_output(victim.0, victim.1, "\"ready\"", ready + 1);
-    load.all_answered("with all of them again", 100.0, 0.5);
+    load.all_answered("with all of them again", 50);
     // It has caught up: with one other it is a majority, and it leads again.
     net.kill(Mediator, 1);
-    load.all_answered("when it is needed", 100.0, 0.5);
+    load.all_answered("when it is needed", 50);
     net.start(Mediator, 1, |command| command);
-    load.all_answered("at the end", 100.0, 0.5);
+    load.all_answered("at the end", 50);
     load.finish(&mut net);
     let verified = verify_within(&disk, &net);
     assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
@@ -298,7 +298,7 @@ impl Cut {
                     address.clone(),
                     folder.join(format!("{}-{}-replication", to.0, to.1)),
                 );
-                *replication(&mut seen, to) = Some(format!("unix:{}", address.display()));
+                *replication(&mut seen, to) = Some(ReplicaAddress::Unix(address));
                 match (from.1, to.1, from.0, to.0) {
                     (0, _, Mediator, _) => out.push(wire),
                     (_, 0, _, Mediator) => back.push(wire),
@@ -318,7 +318,7 @@ impl Cut {
     }
 }
 
-fn replication(network: &mut Network, (role, index): (Role, usize)) -> &mut Option<String> {
+fn replication(network: &mut Network, (role, index): (Role, usize)) -> &mut Option<ReplicaAddress> {
     let nodes = if role == Mediator { &mut network.mediator } else { &mut network.processor };
     &mut nodes[index].replication
 }
@@ -329,18 +329,18 @@ fn cut_off(durability: Durability, can_send: bool, can_receive: bool) {
     let mut cut = Cut::new(durability);
     cut.net.start_all(|_, _, command| command);
     let mut load = Load::new(&cut.net, 1, 300);
-    load.all_answered("before", 200.0, 0.5);
+    load.all_answered("before", 100);
     cut.pass(can_send, can_receive);
-    load.all_answered("with the leader cut off", 200.0, 1.0);
+    load.all_answered("with the leader cut off", 200);
     cut.pass(true, true);
-    load.all_answered("afterwards", 200.0, 1.0);
+    load.all_answered("afterwards", 200);
     // Without the one that led meanwhile, the old leader must have all that it missed.
     let ready = cut.net.output(Mediator, 1).matches("\"ready\"").count();
     cut.net.kill(Mediator, 1);
-    load.all_answered("with the old leader", 200.0, 0.5);
+    load.all_answered("with the old leader", 100);
     cut.net.start(Mediator, 1, |command| command);
     cut.net.wait_for_output(Mediator, 1, "\"ready\"", ready + 1);
-    load.all_answered("at the end", 200.0, 0.5);
+    load.all_answered("at the end", 100);
     cut.net.prove(load);
 }
 
@@ -364,14 +364,14 @@ fn without_a_majority_nothing_is_acknowledged() {
     let mut cut = Cut::new(Durability::DiskQuorum);
     cut.net.start_all(|_, _, command| command);
     let mut load = Load::new(&cut.net, 4, 300);
-    load.all_answered("before", 200.0, 0.5);
+    load.all_answered("before", 100);
     cut.pass(false, false);
     cut.others.iter().for_each(|wire| wire.pass(false, false));
-    let round = load.send(100.0, 1.0, 0.5);
+    let round = load.send(100, 0.5);
     assert_eq!((round.answered, round.sent), (0, 100), "each replica is alone");
     cut.pass(true, true);
     cut.others.iter().for_each(|wire| wire.pass(true, true));
-    load.all_answered("afterwards", 200.0, 0.5);
+    load.all_answered("afterwards", 100);
     cut.net.prove(load);
 }
 
@@ -388,11 +388,11 @@ fn a_cell_goes_on_from_its_snapshot_and_journal_when_all_of_its_nodes_were_kille
         if snapshots(&net) {
             break;
         }
-        load.all_answered("before", 200.0, 1.0);
+        load.all_answered("before", 200);
     }
     assert!(snapshots(&net), "32 MiB of batches make a snapshot");
     // Something for the journal behind it.
-    load.all_answered("after the snapshot", 200.0, 0.3);
+    load.all_answered("after the snapshot", 60);
     let ready: Vec<usize> =
         all.iter().map(|node| net.output(node.0, node.1).matches("\"ready\"").count()).collect();
     all.iter().for_each(|node| net.kill(node.0, node.1));
@@ -400,6 +400,6 @@ fn a_cell_goes_on_from_its_snapshot_and_journal_when_all_of_its_nodes_were_kille
     for (node, ready) in all.iter().zip(ready) {
         net.wait_for_output(node.0, node.1, "\"ready\"", ready + 1);
     }
-    load.all_answered("from what is on disk", 200.0, 0.5);
+    load.all_answered("from what is on disk", 100);
     net.prove(load);
 }

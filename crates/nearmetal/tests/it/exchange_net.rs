@@ -16,13 +16,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use nm_exchange::network::{Durability, Network, Node, Role};
+use nm_exchange::network::{Durability, Network, Node, ReplicaAddress, Role};
 use nm_exchange_lab::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
 
 use crate::support::{BINARY, Run, run, wait_for};
 
 /// Longest wait for replies, s: nothing takes so long unless it hangs.
 const DRAIN_S: f64 = 60.0;
+
+/// Rate of the load: a test waits for its replies, not for its schedule.
+const RATE_PER_S: f64 = 1_000.0;
 
 /// A running node; killed when it goes.
 struct Running(Child);
@@ -49,7 +52,9 @@ impl Net {
             let address = format!("unix:{}/{role}-{index}", folder.path().display());
             Node {
                 address: address.parse().unwrap(),
-                replication: Some(format!("{address}-replication")),
+                replication: Some(ReplicaAddress::Unix(
+                    folder.path().join(format!("{role}-{index}-replication")),
+                )),
             }
         });
         network.durability = durability;
@@ -160,19 +165,16 @@ impl Load {
         Load(Generator::connect(&settings, None, &gateways, Some(&log), limit).unwrap())
     }
 
-    /// Sends at a rate for a while, then waits for replies.
-    pub fn round(&mut self, rate_per_s: f64, seconds: f64) -> Round {
-        self.send(rate_per_s, seconds, DRAIN_S)
+    /// Sends so many requests, and all of them are answered.
+    pub fn all_answered(&mut self, what: &str, count: u32) {
+        let round = self.send(count, DRAIN_S);
+        assert_eq!(round.sent, u64::from(count), "{what}");
+        assert_eq!(round.lost, 0, "{what}: requests without reply");
     }
 
-    /// The same, and all of it is answered.
-    pub fn all_answered(&mut self, what: &str, rate_per_s: f64, seconds: f64) {
-        let round = self.round(rate_per_s, seconds);
-        assert!(round.sent > 0 && round.lost == 0, "{what}: {} without reply", round.lost);
-    }
-
-    /// The same, waiting for replies no longer than `drain_s`.
-    pub fn send(&mut self, rate_per_s: f64, seconds: f64, drain_s: f64) -> Round {
+    /// Sends so many requests, and waits for replies no longer than `drain_s`.
+    pub fn send(&mut self, count: u32, drain_s: f64) -> Round {
+        let (rate_per_s, seconds) = (RATE_PER_S, f64::from(count) / RATE_PER_S);
         let pace = Pace { rate_per_s, seconds, drain_s, arrivals: Arrivals::Even, stall: None };
         self.0.round(&pace, &AtomicBool::new(false)).unwrap()
     }

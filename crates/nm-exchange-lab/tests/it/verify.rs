@@ -101,13 +101,13 @@ impl Run {
     }
 
     fn network(&self) -> Network {
-        let mut port = 5000;
+        let mut port = 5000_u16;
         let counts: NodeCounts = "1-1-2-2".parse().unwrap();
         let mut network = Network::new(counts, |_, _| {
             port += 2;
             Node {
                 address: format!("127.0.0.1:{port}").parse().unwrap(),
-                replication: Some(format!("127.0.0.1:{}", port + 1).parse().unwrap()),
+                replication: Some(nm_replica::Address::Tcp(([127, 0, 0, 1], port + 1).into())),
             }
         });
         network.durability = self.durability;

@@ -30,6 +30,24 @@ pub enum AddressError {
          `shm:/run/node`"
     )]
     UnknownForm(String),
+    /// Replicas do not use shared memory.
+    #[error(
+        "`{0}` is not an address of a replica: expected one such as `127.0.0.1:5001` or \
+             `unix:/run/node`"
+    )]
+    NotOfReplica(String),
+}
+
+impl TryFrom<Address> for nm_replica::Address {
+    type Error = AddressError;
+
+    fn try_from(address: Address) -> Result<nm_replica::Address, AddressError> {
+        match address {
+            Address::Tcp(address) => Ok(nm_replica::Address::Tcp(address)),
+            Address::Unix(path) => Ok(nm_replica::Address::Unix(path)),
+            Address::Shm(_) => Err(AddressError::NotOfReplica(address.to_string())),
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -73,5 +91,16 @@ mod tests {
         for text in ["", "unix:", "shm:", "localhost:80", "127.0.0.1", "127.0.0.1:99999"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_replica_listens_at_an_address_of_a_kernel_socket() {
+        let of_replica =
+            |text: &str| nm_replica::Address::try_from(text.parse::<Address>().unwrap());
+        for text in ["127.0.0.1:5001", "[::1]:80", "unix:/tmp/a node"] {
+            assert_eq!(of_replica(text).unwrap().to_string(), text);
+        }
+        let refused = of_replica("shm:/tmp/b").unwrap_err();
+        assert_eq!(refused, AddressError::NotOfReplica("shm:/tmp/b".to_string()));
     }
 }

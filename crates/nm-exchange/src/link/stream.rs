@@ -4,10 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::time::Duration;
 
-use nm_sys::socket;
+use nm_sys::{socket, unix};
 
 use super::address::Address;
 use super::shm::ShmStream;
@@ -113,8 +112,8 @@ impl Listener {
                 listener.set_nonblocking(true)?;
                 Ok(Listener::Tcp(listener))
             }
-            Address::Unix(path) => bind_unix(path).map(Listener::Unix),
-            Address::Shm(path) => bind_unix(path).map(Listener::Shm),
+            Address::Unix(path) => unix::listen(path).map(Listener::Unix),
+            Address::Shm(path) => unix::listen(path).map(Listener::Shm),
         }
     }
 
@@ -145,16 +144,6 @@ impl AsFd for Listener {
             Listener::Unix(listener) | Listener::Shm(listener) => listener.as_fd(),
         }
     }
-}
-
-/// Listens at a path where no process listens.
-fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    if UnixStream::connect(path).is_err() {
-        let _ = std::fs::remove_file(path);
-    }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Whether no connection waits now, or the one that did was closed by its peer.

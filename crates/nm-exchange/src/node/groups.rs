@@ -21,10 +21,8 @@ pub fn start(
     let wrong = |message: String| Failure::new(FailureKind::BadRequest, message);
     let address = |role: Role, index: usize| -> Result<Address, Failure> {
         let node = network.nodes(role).get(index);
-        let text = node.and_then(|node| node.replication.as_ref());
-        let text = text
-            .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))?;
-        text.parse().map_err(wrong)
+        node.and_then(|node| node.replication.clone())
+            .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))
     };
     let folder = match network.durability {
         Durability::DiskQuorum => Some(network.folder(role, index).ok_or_else(|| {

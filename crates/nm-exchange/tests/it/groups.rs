@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nm_exchange::link;
 use nm_exchange::network::{CONTROL, Durability, Network, Node, Role};
 use nm_exchange::node::groups;
 use nm_replica::{Log, LogEvent, Settings, journal};
@@ -21,10 +22,10 @@ fn settings() -> Settings {
 #[test]
 fn cells_of_a_network_share_their_nodes() {
     let folder = TempDir::new().unwrap();
-    let at = |what: String| format!("unix:{}", folder.path().join(what).display());
+    let at = |what: String| folder.path().join(what);
     let mut network = Network::new("1-1-2-1".parse().unwrap(), |role, index| Node {
-        address: at(format!("{role}-{index}")).parse().unwrap(),
-        replication: Some(at(format!("{role}-{index}-r"))),
+        address: link::Address::Unix(at(format!("{role}-{index}"))),
+        replication: Some(nm_replica::Address::Unix(at(format!("{role}-{index}-r")))),
     });
     network.durability = Durability::DiskQuorum;
     network.data = Some(folder.path().join("data"));

@@ -6,7 +6,7 @@ use std::result::Result as StdResult;
 use anyhow::Result;
 use nm_exchange_lab::run::Setup;
 use nm_exchange_lab::search::{self, Bracket, Plan, Tried};
-use nm_exchange_lab::sla::Sla;
+use nm_exchange_lab::sla::{Sla, SlaViolation};
 use nm_model::result::RoundData;
 use serde::Serialize;
 
@@ -105,11 +105,22 @@ fn run_rounds(
     }
 }
 
+/// Why a round is not within the limit.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+enum Broken {
+    /// It has figures, and one is beyond the limit.
+    #[error(transparent)]
+    Limit(#[from] SlaViolation),
+    /// It has no figures.
+    #[error("it has no round trips")]
+    NoRoundTrips,
+}
+
 /// Whether the only round that was measured keeps the limit, or why not.
-fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), String> {
+fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), Broken> {
     match completed.measured.first().map(|measured| &measured.round.data) {
-        Some(RoundData::Latency(data)) => sla.judge(data).map_err(|why| why.to_string()),
-        _ => Err("it has no round trips".to_string()),
+        Some(RoundData::Latency(data)) => Ok(sla.judge(data)?),
+        _ => Err(Broken::NoRoundTrips),
     }
 }
 
