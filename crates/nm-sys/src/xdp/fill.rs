@@ -65,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The kernel's side of the ring. It reads entries like a driver, and publishes how many it
-    /// took only when told to.
+    /// took only when a test asks for it.
     struct Kernel {
         memory: MappedMemory,
         taken: u32,

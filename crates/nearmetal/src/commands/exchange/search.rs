@@ -107,7 +107,7 @@ fn run_rounds(
 
 /// Why a round is not within the limit.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-enum Broken {
+enum OutsideLimit {
     /// It has figures, and one is beyond the limit.
     #[error(transparent)]
     Limit(#[from] SlaViolation),
@@ -117,10 +117,10 @@ enum Broken {
 }
 
 /// Whether the only round that was measured keeps the limit, or why not.
-fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), Broken> {
+fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), OutsideLimit> {
     match completed.measured.first().map(|measured| &measured.round.data) {
         Some(RoundData::Latency(data)) => Ok(sla.judge(data)?),
-        _ => Err(Broken::NoRoundTrips),
+        _ => Err(OutsideLimit::NoRoundTrips),
     }
 }
 
