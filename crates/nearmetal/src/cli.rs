@@ -42,6 +42,7 @@ pub enum Command {
     /// Measure, judge and report by a plan.
     #[command(after_help = "Examples:\n  nearmetal qualify\n  nearmetal qualify --plan full \
         --out results/today\n  nearmetal qualify --only netns,tcp-spin\n  \
+        nearmetal qualify --plan quick:latency\n  \
         nearmetal qualify --plan my-plan.toml --dry-run\n  \
         nearmetal qualify --quiet && deploy              by the exit code")]
     Qualify(QualifyArgs),
@@ -173,8 +174,8 @@ pub enum SchemaOf {
 
 #[derive(Debug, Args)]
 pub struct QualifyArgs {
-    /// Built-in plan (see `nearmetal plans`) or a file.
-    #[arg(long, default_value = "quick", value_name = "NAME|FILE")]
+    /// Built-in plan (see `nearmetal plans`) or a file; with `:NAME` a part that it defines.
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]")]
     pub plan: String,
     /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]
@@ -182,6 +183,10 @@ pub struct QualifyArgs {
     /// Only rows that match one of these names of each kind: environments, stacks, probes.
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     pub only: Vec<String>,
+    /// Judge the part that `--only` chooses by itself. Without this a part does not pass, as it
+    /// shows nothing about the rest of its plan.
+    #[arg(long, requires = "only")]
+    pub only_targets: bool,
     /// Rounds, instead of the plan's.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,

@@ -1,6 +1,8 @@
 //! The plans that are built in, and plans from files.
 
+use std::borrow::Cow;
 use std::fs;
+use std::path::Path;
 
 use anyhow::Result;
 use nm_model::Plan;
@@ -37,13 +39,47 @@ pub fn text(name: &str) -> Result<&'static str> {
     })
 }
 
-/// A built-in plan, or one from a file: a word with a slash or a dot is a file.
-pub fn load(name: &str) -> Result<Plan> {
-    if !name.contains(['/', '.']) {
-        return Plan::parse(text(name)?)
-            .map_err(|error| Stop::usage(format!("plan {name}, {error}")));
+/// A built-in plan, or one from a file: a word with a slash or a dot is a file. `PLAN:NAME` is a
+/// part of it that the plan defines.
+pub fn load(word: &str) -> Result<Plan> {
+    let is_file = |word: &str| word.contains(['/', '.']);
+    let is_plain_file = is_file(word) && Path::new(word).exists();
+    let (name, part) = match word.rsplit_once(':').filter(|_| !is_plain_file) {
+        Some((name, part)) => (name, Some(part)),
+        None => (word, None),
+    };
+    let (text, shown) = match is_file(name) {
+        true => {
+            let text = fs::read_to_string(name)
+                .map_err(|error| Stop::usage(format!("cannot read plan {name}: {error}")))?;
+            (Cow::Owned(text), name.to_string())
+        }
+        false => (Cow::Borrowed(text(name)?), format!("plan {name}")),
+    };
+    let plan = Plan::parse_with_runs(&text, &nm_report::reference::for_plans())
+        .map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
+    match part {
+        Some(part) => plan.subplan(part).map_err(|error| Stop::usage(format!("{shown}, {error}"))),
+        None => Ok(plan),
     }
-    let text = fs::read_to_string(name)
-        .map_err(|error| Stop::usage(format!("cannot read plan {name}: {error}")))?;
-    Plan::parse(&text).map_err(|error| Stop::usage(format!("{name}, {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_plans_and_their_parts_are_read() {
+        for (name, _) in built_in() {
+            let plan = load(name).unwrap();
+            for part in &plan.subplans {
+                let word = format!("{name}:{}", part.name);
+                let part = load(&word).unwrap();
+                assert_eq!(part.name, word);
+                assert!(!part.targets.is_empty(), "{word}");
+            }
+        }
+        let error = load("quick:latncy").unwrap_err().to_string();
+        assert_eq!(error, "plan quick, unknown sub-plan `latncy`, did you mean `latency`?");
+    }
 }

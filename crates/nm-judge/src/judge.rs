@@ -8,115 +8,211 @@
 //!
 //! [`Scope::Every`]: each covered series must pass, and each row of the plan must be present;
 //! a missing one makes the target inconclusive. [`Scope::Any`]: for each case one passing
-//! series is enough. A row that cannot run on this machine is left out; a row that ran
-//! without a figure counts as inconclusive.
+//! series is enough. A row that cannot run on this machine is left out with [`Scope::Any`], and
+//! with either scope if the plan calls it optional. A row that ran without a figure counts as
+//! inconclusive, and so does one that was given up after failures.
+//!
+//! A target is not judged at all if the run is a part of the plan that has none of its rows, or if
+//! all of its rows are optional and cannot run here. A part of a plan can fail, but not pass,
+//! unless it is to be judged alone.
+//!
+//! [`Scope::Every`]: nm_model::plan::Scope::Every
+//! [`Scope::Any`]: nm_model::plan::Scope::Any
 
-use nm_model::campaign::NotAvailable;
-use nm_model::metric::{Metric, Quantity};
-use nm_model::plan::{EnvironmentKind, Plan, PlanTarget, Scope};
-use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{
-    Estimate, RunResult, RunState, Series, SeriesKey, Source, Statistic, TrialFailure,
-};
-use nm_model::stack::{Launcher, Mode, Protocol, Stack, StackPair};
-use nm_model::target::Target;
-use nm_model::verdict::{Evidence, Outcome, Verdict};
+use nm_model::coverage::{NotJudged, NotJudgedReason, PlanItem};
+use nm_model::plan::{Plan, PlanComparison, PlanRow, PlanTarget, published_run};
+use nm_model::result::{RunResult, RunState, SeriesKey, Statistic};
+use nm_model::verdict::{Comparison, Outcome, Verdict};
 
 use crate::compare::compare_parts;
-use crate::doubts::{reason_against_pass, worsening_doubts};
-use crate::select::{Selector, paths};
-use crate::wording::{at_case, count, figure, interval, list, subject};
+use crate::finding::{Finding, judge_series};
+use crate::planned::{LeftOut, NAMED_MAX, Planned, covers, left_out_text, planned, planned_cases};
+use crate::scope::{Decision, decide};
+use crate::select::paths;
+use crate::wording::list;
 
-/// Most paths that a reason lists.
-const NAMED_MAX: usize = 8;
+/// Finds a published run by name.
+type FindRun<'a> = &'a dyn Fn(&str) -> Option<RunResult>;
 
 /// Judges every target of the result's plan, makes the comparisons of the plan, and sets the
 /// outcome, which is that of all targets together: inconclusive if there are none. An incomplete
-/// run passes no target.
+/// run passes no target, and a part of a plan does not pass, unless it is to be judged alone.
 ///
 /// `references` finds a published run by name, for comparisons with `reference:NAME`.
-pub fn judge(result: &mut RunResult, references: &dyn Fn(&str) -> Option<RunResult>) {
+pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
     for series in &mut result.series {
         if series.estimates.is_empty() {
             nm_stats::rounds::estimate(series);
         }
     }
-    let targets = result.plan.as_ref().map(|plan| plan.targets.clone()).unwrap_or_default();
-    result.verdicts = targets.iter().map(|target| judge_target(result, target)).collect();
-    result.outcome = Outcome::all(result.verdicts.iter().map(|verdict| verdict.outcome));
-    if result.state != RunState::Complete && result.outcome == Outcome::Pass {
+    let plan = result.plan.clone();
+    let rows = plan.as_ref().map(Plan::rows).unwrap_or_default();
+    let (targets, comparisons) =
+        plan.as_ref().map_or((&[][..], &[][..]), |plan| (&plan.targets[..], &plan.comparisons[..]));
+    let mut judged = Judged::default();
+    for target in targets {
+        let split = Split::of_rows(result, rows.iter().filter(|row| target.covers_row(row)));
+        judged.target(result, target, &split);
+    }
+    for comparison in comparisons {
+        let sides = comparison.sides().map(|side| {
+            let covered = rows.iter().filter(|row| PlanComparison::side_covers_row(side, row));
+            (published_run(side).is_none()).then(|| Split::of_rows(result, covered))
+        });
+        judged.comparison(result, comparison, sides, references);
+    }
+    result.outcome = Outcome::all(judged.verdicts.iter().map(|verdict| verdict.outcome));
+    let is_part = judged.is_part && result.part.as_ref().is_some_and(|part| !part.is_judged_alone);
+    if result.outcome == Outcome::Pass && (result.state != RunState::Complete || is_part) {
         result.outcome = Outcome::Inconclusive;
     }
-    let planned = result.plan.as_ref().map(|plan| plan.comparisons.clone()).unwrap_or_default();
-    result.comparisons =
-        planned.iter().map(|planned| compare_parts(result, planned, references)).collect();
+    result.verdicts = judged.verdicts;
+    result.comparisons = judged.comparisons;
+    result.not_judged = judged.not_judged;
 }
 
-/// One series or missing row under a target.
-struct Finding {
-    key: SeriesKey,
-    evidence: Evidence,
-    /// The factor by which the value may become worse before it violates the limit; below 1 if it
-    /// violates it.
-    headroom: Option<f64>,
-    is_missing: bool,
+/// The rows of the whole plan that a target or a side of a comparison covers.
+struct Split {
+    n_planned: u32,
+    /// Those that this run has.
+    n_judged: u32,
+    /// Of those, the rows that are optional and cannot run here.
+    left_out: Vec<LeftOut>,
 }
 
-fn judge_target(result: &RunResult, wanted: &PlanTarget) -> Verdict {
-    let selector = Selector::new(&wanted.on);
+impl Split {
+    fn of_rows<'a>(result: &RunResult, rows: impl Iterator<Item = &'a PlanRow<'a>>) -> Split {
+        let mut split = Split { n_planned: 0, n_judged: 0, left_out: vec![] };
+        for row in rows {
+            split.n_planned += 1;
+            if result.part.as_ref().is_some_and(|part| !row.is_taken_by(&part.only)) {
+                continue;
+            }
+            split.n_judged += 1;
+            let unavailable = result.unavailable_row(row).filter(|one| !one.has_failed);
+            if let Some(unavailable) = unavailable.filter(|_| row.block.optional) {
+                let reason = unavailable.reason.clone();
+                split.left_out.push(LeftOut { path: row.path(), reason });
+            }
+        }
+        split
+    }
+
+    /// Whether `--only` left out all rows.
+    fn is_empty(&self) -> bool {
+        self.n_planned > 0 && self.n_judged == 0
+    }
+
+    /// Whether `--only` left out some rows, but not all.
+    fn is_partial(&self) -> bool {
+        0 < self.n_judged && self.n_judged < self.n_planned
+    }
+
+    /// Why none of the rows has a figure, if all of them are optional and cannot run here.
+    fn all_left_out(&self) -> Option<NotJudgedReason> {
+        let is_all = self.n_judged > 0 && self.left_out.len() == self.n_judged as usize;
+        let reason = || format!("optional and not available: {}", left_out_text(&self.left_out));
+        is_all.then(|| NotJudgedReason::NotAvailable { reason: reason() })
+    }
+}
+
+/// What judging has found so far.
+#[derive(Default)]
+struct Judged {
+    verdicts: Vec<Verdict>,
+    comparisons: Vec<Comparison>,
+    not_judged: Vec<NotJudged>,
+    /// Whether a target or comparison lost rows to `--only`.
+    is_part: bool,
+}
+
+impl Judged {
+    fn target(&mut self, result: &RunResult, target: &PlanTarget, split: &Split) {
+        let not_judged =
+            |reason| NotJudged { item: PlanItem::Target, text: target.to_string(), reason };
+        self.is_part |= split.is_empty() || split.is_partial();
+        if split.is_empty() {
+            return self.not_judged.push(not_judged(NotJudgedReason::RowsLeftOut));
+        }
+        let planned = planned(result, target);
+        let is_measured = result.series.iter().any(|series| covers(target, &series.key));
+        if let (Some(reason), false) = (split.all_left_out(), is_measured) {
+            return self.not_judged.push(not_judged(reason));
+        }
+        if split.is_partial() {
+            let Split { n_judged, n_planned, .. } = *split;
+            let reason = NotJudgedReason::SomeRowsLeftOut { n_judged, n_planned };
+            self.not_judged.push(not_judged(reason));
+        }
+        self.verdicts.push(judge_target(result, target, planned, split));
+    }
+
+    fn comparison(
+        &mut self,
+        result: &RunResult,
+        comparison: &PlanComparison,
+        sides: [Option<Split>; 2],
+        references: FindRun<'_>,
+    ) {
+        let sides: Vec<Split> = sides.into_iter().flatten().collect();
+        let not_judged =
+            |reason| NotJudged { item: PlanItem::Comparison, text: comparison.to_string(), reason };
+        self.is_part |= sides.iter().any(|side| side.is_empty() || side.is_partial());
+        if sides.iter().any(Split::is_empty) {
+            return self.not_judged.push(not_judged(NotJudgedReason::RowsLeftOut));
+        }
+        if let Some(reason) = sides.iter().find_map(Split::all_left_out) {
+            return self.not_judged.push(not_judged(reason));
+        }
+        if sides.iter().any(Split::is_partial) {
+            let n_judged = sides.iter().map(|side| side.n_judged).sum();
+            let n_planned = sides.iter().map(|side| side.n_planned).sum();
+            let reason = NotJudgedReason::SomeRowsLeftOut { n_judged, n_planned };
+            self.not_judged.push(not_judged(reason));
+        }
+        self.comparisons.push(compare_parts(result, comparison, references));
+    }
+}
+
+fn judge_target(
+    result: &RunResult,
+    wanted: &PlanTarget,
+    planned: Planned,
+    split: &Split,
+) -> Verdict {
     let mut findings: Vec<Finding> = result
         .series
         .iter()
-        .filter(|series| covers(wanted, &selector, &series.key))
+        .filter(|series| covers(wanted, &series.key))
         .filter(|series| !is_replaced_by_intended(result, &series.key))
         .map(|series| judge_series(&wanted.require, series, &result.source))
         .collect();
-    findings.extend(missing(result, wanted, &selector));
-    if findings.is_empty() {
-        return nothing_covered(result, wanted);
-    }
-    let (mut outcome, mut reason) = match wanted.scope {
-        Scope::Every => every(wanted, &findings),
-        Scope::Any => any(wanted, &findings),
+    findings.extend(planned.missing);
+    let decision = match findings.is_empty() {
+        true => Decision::nothing_covered(nothing_covered(result, wanted)),
+        false => decide(wanted, &findings),
     };
+    let Decision { mut outcome, mut reason, is_same_host_only } = decision;
     if outcome == Outcome::Pass && result.state != RunState::Complete {
         outcome = Outcome::Inconclusive;
         reason = format!("the run did not come to its end; so far {reason}");
     }
+    if split.is_partial() {
+        let Split { n_judged, n_planned, .. } = split;
+        reason = format!("on {n_judged} of its {n_planned} rows: {reason}");
+    }
+    if !planned.left_out.is_empty() && !findings.is_empty() {
+        reason = format!("{reason}; left out: {}", left_out_text(&planned.left_out));
+    }
     Verdict {
-        target: target_text(wanted),
+        target: wanted.to_string(),
         require: Some(wanted.require.clone()),
         outcome,
         reason,
+        is_same_host_only: is_same_host_only && outcome == Outcome::Pass,
+        why: wanted.why.clone(),
         evidence: findings.into_iter().map(|finding| finding.evidence).collect(),
     }
-}
-
-/// The target as the plan writes it, with the series it applies to.
-fn target_text(wanted: &PlanTarget) -> String {
-    let mut text = wanted.require.text.clone();
-    if !Selector::new(&wanted.on).is_any() {
-        text.push_str(&format!(" on {}", wanted.on));
-    }
-    if let Some(probe) = wanted.probe {
-        text.push_str(&format!(", {probe}"));
-    }
-    if wanted.scope == Scope::Any {
-        text.push_str(", any stack");
-    }
-    text
-}
-
-fn covers(wanted: &PlanTarget, selector: &Selector, key: &SeriesKey) -> bool {
-    let is_stream = key.statistic == Statistic::Throughput;
-    let has_metric = match wanted.require.metric.quantity() {
-        Quantity::Throughput => is_stream,
-        Quantity::Latency | Quantity::Ratio | Quantity::Rate => !is_stream,
-    };
-    has_metric
-        && selector.matches_key(key)
-        && wanted.probe.is_none_or(|probe| probe == key.probe)
-        && wanted.require.covers(&key.case)
 }
 
 /// Whether these are service times of a case that also has round trips from the intended send. A
@@ -131,217 +227,19 @@ fn is_replaced_by_intended(result: &RunResult, key: &SeriesKey) -> bool {
         })
 }
 
-fn judge_series(target: &Target, series: &Series, source: &Source) -> Finding {
-    let estimate = series.estimate(target.metric);
-    let (outcome, reason) = match estimate {
-        Some(estimate) => judge_estimate(target, series, estimate, source),
-        None => (Outcome::Inconclusive, absent(target.metric, series)),
-    };
-    Finding {
-        key: series.key.clone(),
-        headroom: estimate.and_then(|estimate| headroom(target, estimate.value)),
-        is_missing: false,
-        evidence: Evidence {
-            series: series.key.to_string(),
-            outcome,
-            value: estimate.map(|estimate| estimate.value),
-            interval: estimate.and_then(|estimate| estimate.interval),
-            reason,
-        },
-    }
-}
-
-fn headroom(target: &Target, value: f64) -> Option<f64> {
-    let headroom =
-        if target.op.is_upper_bound() { target.limit / value } else { value / target.limit };
-    (!headroom.is_nan()).then_some(headroom)
-}
-
-fn absent(metric: Metric, series: &Series) -> String {
-    let rounds = count(series.rounds.len(), "round", "rounds");
-    match metric {
-        Metric::Percentile(_) if !series.rounds.is_empty() => {
-            format!("{metric} is n/a in {rounds}: too few samples, or not asked for")
-        }
-        _ => format!("no {metric} was recorded in {rounds}"),
-    }
-}
-
-fn judge_estimate(
-    target: &Target,
-    series: &Series,
-    estimate: &Estimate,
-    source: &Source,
-) -> (Outcome, String) {
-    let metric = target.metric;
-    let value = figure(metric, estimate.value);
-    let limit = figure(metric, target.limit);
-    let side = if target.op.holds(estimate.value, target.limit) { "right" } else { "wrong" };
-    match source {
-        Source::Measured { .. } => {}
-        Source::Reference { .. } => {
-            let reason = format!(
-                "{value} in a single published run, on the {side} side of the limit {limit}, but \
-                 without rounds nothing is shown"
-            );
-            return (Outcome::Inconclusive, reason);
-        }
-        Source::Imported { tool } => {
-            let reason = format!(
-                "{value} by {tool}, on the {side} side of the limit {limit}, but another tool's \
-                 output shows neither its samples nor its doubts"
-            );
-            return (Outcome::Inconclusive, reason);
-        }
-    }
-    let rounds = count(estimate.rounds as usize, "round", "rounds");
-    let (Some(ends), true) = (estimate.interval, estimate.rounds >= Plan::ROUNDS_MIN) else {
-        let reason = format!(
-            "{value} over {rounds}, on the {side} side of the limit {limit}, but fewer than {} \
-             rounds support no verdict",
-            Plan::ROUNDS_MIN
-        );
-        return (Outcome::Inconclusive, reason);
-    };
-    let shown = format!(
-        "{value} ({:.0} % interval {} over {rounds}), limit {limit}",
-        ends.level * 100.0,
-        interval(metric, ends)
-    );
-    let holds = |value: f64| target.op.holds(value, target.limit);
-    match (holds(ends.low), holds(ends.high)) {
-        (true, true) => match reason_against_pass(target, series) {
-            None => (Outcome::Pass, shown),
-            Some(reason) => (Outcome::Inconclusive, format!("{shown}; but {reason}")),
-        },
-        (false, false) => match worsening_doubts(series) {
-            None => (Outcome::Fail, shown),
-            Some(doubts) => (Outcome::Fail, format!("{shown}; {doubts}")),
-        },
-        _ => (Outcome::Inconclusive, format!("{shown}: the limit lies inside the interval")),
-    }
-}
-
-/// One case of a row of the plan.
-struct PlannedCase<'a> {
-    key: SeriesKey,
-    /// Why the row cannot run here, if it cannot.
-    unavailable: Option<&'a NotAvailable>,
-}
-
-/// The cases of the plan that this target covers.
-fn planned<'a>(
-    result: &'a RunResult,
-    wanted: &PlanTarget,
-    selector: &Selector,
-) -> Vec<PlannedCase<'a>> {
-    let mut found = vec![];
-    for block in result.plan.iter().flat_map(|plan| &plan.trials) {
-        let probe = block.probe.kind();
-        let unavailable = |environment: EnvironmentKind, stack: &StackPair| {
-            result.not_available.iter().find(|row| {
-                row.environment == environment && row.stack == *stack && row.probe == probe
-            })
-        };
-        for &environment in &block.environments {
-            for stack in &block.stacks {
-                let keys = block.probe.cases().into_iter().map(|case| SeriesKey {
-                    environment: environment.to_string(),
-                    stack: block.probe.stack_name(stack),
-                    probe,
-                    case,
-                    statistic: planned_statistic(wanted.require.metric, probe),
-                });
-                let covered = keys.filter(|key| covers(wanted, selector, key));
-                let unavailable = unavailable(environment, stack);
-                found.extend(covered.map(|key| PlannedCase { key, unavailable }));
-            }
-        }
-    }
-    found
-}
-
-/// The planned cases of this target that have no series, in order of their text.
-fn missing(result: &RunResult, wanted: &PlanTarget, selector: &Selector) -> Vec<Finding> {
-    let mut found: Vec<Finding> = vec![];
-    for PlannedCase { key, unavailable } in planned(result, wanted, selector) {
-        let is_measured = result
-            .series
-            .iter()
-            .any(|series| series.key.is_same_case(&key) && !series.rounds.is_empty());
-        let is_left_out = unavailable.is_some() && wanted.scope == Scope::Any;
-        if is_measured || is_left_out || found.iter().any(|finding| finding.key == key) {
-            continue;
-        }
-        let reason = match unavailable {
-            Some(row) => format!("not available: {}", row.reason),
-            None => not_measured(result, &key),
-        };
-        found.push(unknown(key, reason));
-    }
-    found.sort_by(|a, b| a.evidence.series.cmp(&b.evidence.series));
-    found
-}
-
-fn planned_statistic(metric: Metric, probe: ProbeKind) -> Statistic {
-    use ProbeKind::{Pingpong, Stream};
-    match (probe, metric) {
-        (Stream, _) => Statistic::Throughput,
-        (Pingpong, _) => Statistic::HalfRoundTrip,
-        _ => Statistic::RoundTripFromIntended,
-    }
-}
-
-fn not_measured(result: &RunResult, key: &SeriesKey) -> String {
-    match failure_of(&result.failures, key) {
-        Some(failure) => format!("not measured: {failure}"),
-        None if result.state != RunState::Complete => {
-            "not measured before the run ended".to_string()
-        }
-        None => "not measured".to_string(),
-    }
-}
-
-/// The failure that left a series without figures: that of its own case, else that of another case
-/// of its row, after which the trial did not go on.
-fn failure_of<'a>(failures: &'a [TrialFailure], key: &SeriesKey) -> Option<&'a TrialFailure> {
-    let of_row = || {
-        let is_of_row =
-            |failure: &&TrialFailure| failure.row.as_ref().is_some_and(|row| key.is_of_row(row));
-        failures.iter().filter(is_of_row)
-    };
-    let case = |failure: &TrialFailure| failure.row.as_ref().and_then(|row| row.case);
-    of_row().find(|failure| case(failure) == Some(key.case)).or_else(|| of_row().next())
-}
-
-fn unknown(key: SeriesKey, reason: String) -> Finding {
-    Finding {
-        evidence: Evidence {
-            series: key.to_string(),
-            outcome: Outcome::Inconclusive,
-            value: None,
-            interval: None,
-            reason,
-        },
-        key,
-        headroom: None,
-        is_missing: true,
-    }
-}
-
-fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
-    let selector = Selector::new(&wanted.on);
+/// Why a target has neither series nor planned cases that count.
+fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> String {
     let existing = paths(&result.series);
     // By the plan: a series of the exchange has the layout as its stack, its row the stack of
     // links.
-    let unavailable = planned(result, wanted, &selector)
+    let unavailable = planned_cases(result, wanted)
         .into_iter()
-        .find_map(|PlannedCase { key, unavailable }| Some((key, unavailable?)));
-    let reason = if let Some((key, row)) = unavailable {
+        .find_map(|case| Some((case.key, case.unavailable?)));
+    if let Some((key, row)) = unavailable {
         format!("{} is not available: {}", key.path(), row.reason)
     } else if existing.is_empty() {
         "nothing was measured".to_string()
-    } else if result.series.iter().any(|series| selector.matches_key(&series.key)) {
+    } else if result.series.iter().any(|series| wanted.on.matches_key(&series.key)) {
         format!("no series of `{}` has {} as the target requires", wanted.on, wanted.require.metric)
     } else {
         format!(
@@ -349,169 +247,5 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> Verdict {
             wanted.on,
             list(&existing, NAMED_MAX)
         )
-    };
-    Verdict {
-        target: target_text(wanted),
-        require: Some(wanted.require.clone()),
-        outcome: Outcome::Inconclusive,
-        reason,
-        evidence: vec![],
     }
-}
-
-/// `median half round trip over netns/tcp-spin at 64 B`.
-fn subject_of(wanted: &PlanTarget, key: &SeriesKey) -> String {
-    let subject = subject(wanted.require.metric, key.statistic);
-    format!("{subject} over {} {}", key.path(), at_case(key))
-}
-
-/// The finding nearest to the limit, or furthest beyond it.
-fn tightest<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Option<&'a Finding> {
-    findings.into_iter().min_by(|a, b| {
-        let headroom = |finding: &Finding| finding.headroom.unwrap_or(f64::INFINITY);
-        headroom(a).total_cmp(&headroom(b))
-    })
-}
-
-fn every(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
-    let outcome = Outcome::all(findings.iter().map(|finding| finding.evidence.outcome));
-    let decisive: Vec<&Finding> =
-        findings.iter().filter(|finding| finding.evidence.outcome == outcome).collect();
-    let Some(first) = tightest(decisive.iter().copied()) else {
-        return (Outcome::Inconclusive, "nothing was judged".to_string());
-    };
-    let sentence = format!("{} is {}", subject_of(wanted, &first.key), first.evidence.reason);
-    let sentence = match first.is_missing {
-        true => {
-            format!("{} has no figure: {}", subject_of(wanted, &first.key), first.evidence.reason)
-        }
-        false if first.evidence.value.is_none() => {
-            format!("{}: {}", subject_of(wanted, &first.key), first.evidence.reason)
-        }
-        false => sentence,
-    };
-    let all = count(findings.len(), "series", "series");
-    let reason = match (outcome, decisive.len()) {
-        (_, 1) if findings.len() == 1 => sentence,
-        (Outcome::Pass, _) => format!("all {all} meet it; the nearest: {sentence}"),
-        (_, 1) => sentence,
-        (Outcome::Fail, n) => format!("{sentence}; {n} of {all} fail"),
-        (Outcome::Inconclusive, n) => format!("{sentence}; {n} of {all} show nothing"),
-    };
-    (outcome, reason)
-}
-
-/// Orders stacks by what they require of a machine: no bypass before bypass, sleeping before
-/// spinning.
-fn cost(stack: &str) -> (u32, u32, String) {
-    let end = |stack: &Stack| {
-        let bypass = match (stack.launcher, stack.protocol) {
-            (None, Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix) => 0,
-            (Some(Launcher::Accel), _) | (None, Protocol::Shm) => 1,
-            (None, Protocol::Xdp | Protocol::XdpTcp) => 2,
-            (Some(_), _) => 3,
-        };
-        let waiting = match stack.mode {
-            Mode::Blocking => 0,
-            Mode::Poll | Mode::Select | Mode::Epoll => 1,
-            Mode::BusyPoll => 2,
-            _ => 3,
-        };
-        (bypass, waiting)
-    };
-    match stack.parse::<StackPair>() {
-        Ok(pair) => {
-            let (client, server) = (end(&pair.client), end(&pair.server));
-            (client.0 + server.0, client.1 + server.1, stack.to_string())
-        }
-        Err(_) => (u32::MAX, u32::MAX, stack.to_string()),
-    }
-}
-
-fn any(wanted: &PlanTarget, findings: &[Finding]) -> (Outcome, String) {
-    // Each statistic of a case (service time, from intended send) is judged on its own.
-    type CaseId = (ProbeKind, Case, Statistic);
-    let mut cases: Vec<(CaseId, Vec<&Finding>)> = vec![];
-    for finding in findings {
-        let key = &finding.key;
-        let case = (key.probe, key.case, key.statistic);
-        match cases.iter_mut().find(|(known, _)| *known == case) {
-            Some((_, of_case)) => of_case.push(finding),
-            None => cases.push((case, vec![finding])),
-        }
-    }
-    let outcome_of =
-        |of_case: &[&Finding]| Outcome::any(of_case.iter().map(|finding| finding.evidence.outcome));
-    let outcome = Outcome::all(cases.iter().map(|(_, of_case)| outcome_of(of_case)));
-    if outcome == Outcome::Pass {
-        let cases: Vec<Vec<&Finding>> = cases.into_iter().map(|(_, of_case)| of_case).collect();
-        return (outcome, cheapest(wanted, &cases));
-    }
-    let best = cases.iter().filter(|(_, of_case)| outcome_of(of_case) == outcome).filter_map(
-        |(_, of_case)| {
-            let decided = of_case.iter().filter(|finding| finding.evidence.outcome == outcome);
-            decided.max_by(|a, b| {
-                let headroom = |finding: &Finding| finding.headroom.unwrap_or(0.0);
-                headroom(a).total_cmp(&headroom(b))
-            })
-        },
-    );
-    let Some(worst) = tightest(best.copied()) else {
-        return (Outcome::Inconclusive, "nothing was judged".to_string());
-    };
-    let reason = match outcome {
-        Outcome::Fail => format!(
-            "no stack of `{}` meets it {}; the best: {} is {}",
-            wanted.on,
-            at_case(&worst.key),
-            subject_of(wanted, &worst.key),
-            worst.evidence.reason
-        ),
-        _ => format!(
-            "no stack of `{}` is shown to meet it {}; {}: {}",
-            wanted.on,
-            at_case(&worst.key),
-            subject_of(wanted, &worst.key),
-            worst.evidence.reason
-        ),
-    };
-    (outcome, reason)
-}
-
-/// The stack of least cost that meets a target: one for all cases if there is one, else one for
-/// each.
-fn cheapest(wanted: &PlanTarget, cases: &[Vec<&Finding>]) -> String {
-    let is_same_stack =
-        |a: &SeriesKey, b: &SeriesKey| a.environment == b.environment && a.stack == b.stack;
-    let passing = |of_case: &[&Finding], key: &SeriesKey| {
-        of_case.iter().any(|finding| {
-            is_same_stack(&finding.key, key) && finding.evidence.outcome == Outcome::Pass
-        })
-    };
-    let mut candidates: Vec<&SeriesKey> = cases
-        .iter()
-        .flatten()
-        .filter(|finding| finding.evidence.outcome == Outcome::Pass)
-        .map(|finding| &finding.key)
-        .collect();
-    candidates.sort_by_key(|key| cost(&key.stack));
-    let for_all = candidates.iter().find(|key| cases.iter().all(|of_case| passing(of_case, key)));
-    let Some(winner) = for_all else {
-        let each: Vec<String> = cases
-            .iter()
-            .filter_map(|of_case| {
-                let key = candidates
-                    .iter()
-                    .find(|key| key.case == of_case[0].key.case && passing(of_case, key))?;
-                Some(format!("{} {}", key.path(), at_case(key)))
-            })
-            .collect();
-        return format!("each case has a stack that meets it: {}", list(&each, NAMED_MAX));
-    };
-    let of_winner =
-        cases.iter().flatten().copied().filter(|finding| is_same_stack(&finding.key, winner));
-    let nearest = tightest(of_winner).map_or_else(String::new, |finding| {
-        format!(": {} is {}", subject_of(wanted, &finding.key), finding.evidence.reason)
-    });
-    format!("{} is the cheapest stack that meets it{nearest}", winner.path())
 }

@@ -9,10 +9,13 @@
 mod compare;
 mod doubts;
 mod envdiff;
+mod finding;
 mod judge;
 mod options;
 mod pairing;
+mod planned;
 mod rows;
+mod scope;
 mod select;
 mod wording;
 

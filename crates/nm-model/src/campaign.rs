@@ -3,15 +3,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{EnvironmentKind, Plan};
+use crate::coverage::PlanPart;
+use crate::environment::EnvironmentKind;
+use crate::plan::{Plan, PlanRow};
 use crate::probe::{ProbeKind, ProbeSpec};
 use crate::stack::StackPair;
 
 /// The trials of a plan that this machine can run, in the order in which they run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Campaign {
-    /// The plan it came from.
+    /// The plan it came from, whole.
     pub plan: Plan,
+    /// The part of the plan that it has, if that is not all.
+    pub part: Option<PlanPart>,
     /// Trials in order: round by round, every second round backwards (A B B A).
     pub trials: Vec<Trial>,
     /// Rows of the plan that cannot run here, with the reason.
@@ -42,6 +46,15 @@ pub struct NotAvailable {
     pub probe: ProbeKind,
     /// Why it cannot run and what it needs, as a clause that follows `not available: `.
     pub reason: String,
+    /// Whether it was given up because trials in its environment had failed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub has_failed: bool,
+}
+
+// Serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Campaign {
@@ -50,21 +63,32 @@ impl Campaign {
     /// order, so that slow changes of the machine affect all rows alike.
     pub fn resolve(
         plan: Plan,
+        unavailable: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
+    ) -> Campaign {
+        Campaign::resolve_part(plan, None, unavailable)
+    }
+
+    /// The same with the rows of a part only.
+    pub fn resolve_part(
+        plan: Plan,
+        part: Option<PlanPart>,
         mut unavailable: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
     ) -> Campaign {
         let mut rows = vec![];
         let mut not_available = vec![];
-        for block in &plan.trials {
-            for &environment in &block.environments {
-                for &stack in &block.stacks {
-                    let probe = block.probe.kind();
-                    match unavailable(environment, &stack, probe) {
-                        Some(reason) => {
-                            not_available.push(NotAvailable { environment, stack, probe, reason });
-                        }
-                        None => rows.push((environment, stack, block.probe.clone())),
-                    }
-                }
+        let is_of_part =
+            |row: &PlanRow<'_>| part.as_ref().is_none_or(|part| row.is_taken_by(&part.only));
+        for row in plan.rows().into_iter().filter(is_of_part) {
+            let (environment, stack, probe) = (row.environment, row.stacks, row.probe().kind());
+            match unavailable(environment, &stack, probe) {
+                Some(reason) => not_available.push(NotAvailable {
+                    environment,
+                    stack,
+                    probe,
+                    reason,
+                    has_failed: false,
+                }),
+                None => rows.push((environment, stack, row.probe().clone())),
             }
         }
         let mut trials = Vec::with_capacity(rows.len() * plan.rounds as usize);
@@ -80,7 +104,7 @@ impl Campaign {
                 round,
             }));
         }
-        Campaign { plan, trials, not_available }
+        Campaign { plan, part, trials, not_available }
     }
 }
 

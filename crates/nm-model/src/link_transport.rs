@@ -1,7 +1,7 @@
 //! Transports of the links between the nodes of an exchange, and their mapping to stacks and
 //! environments.
 
-use crate::plan::EnvironmentKind;
+use crate::environment::EnvironmentKind;
 use crate::stack::{Launcher, Mode, Protocol, Stack, named_enum};
 
 named_enum!(

@@ -31,6 +31,9 @@ pub enum Metric {
     Rate,
 }
 
+/// Percentiles that every latency probe records, 0 to 100.
+pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+
 /// What kind of number a metric is, and hence its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {

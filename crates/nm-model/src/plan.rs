@@ -1,33 +1,21 @@
-//! Plans: what to measure, where, how often and against which targets; read from TOML.
+//! Plans: what to measure, where, how often and against which targets. Plan files are read in
+//! [`crate::plan_file`].
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::class::StackClass;
+pub use crate::environment::EnvironmentKind;
 use crate::exchange::ExchangeSpec;
 use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
-use crate::spec_error::SpecError;
+use crate::row_filter::RowFilter;
+use crate::selector::Selector;
 use crate::stack::{StackPair, named_enum};
 use crate::target::Target;
 use crate::value_type;
-use crate::words::nearest;
-
-named_enum!(
-    /// Where the endpoints run.
-    EnvironmentKind, "environment", {
-        /// Two processes on this host, over the loopback interface.
-        Loopback = "loopback",
-        /// Two network namespaces back to back over a veth pair.
-        Netns = "netns",
-        /// Two network namespaces over a Linux bridge: the shape of vNIC and virtual switch.
-        Bridge = "bridge",
-        /// Two virtual machines.
-        Vm = "vm",
-        /// Two hosts reached by ssh.
-        Ssh = "ssh",
-    }
-);
+use crate::words::{UnknownWord, nearest};
 
 /// A plan: environments × stacks × probes × rounds, with targets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +43,22 @@ pub struct Plan {
     /// Parts of the result to compare with each other.
     #[serde(default)]
     pub comparisons: Vec<PlanComparison>,
+    /// Parts of the plan that are plans of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subplans: Vec<SubPlan>,
+}
+
+/// A part of a plan that is a plan of its own, chosen as `PLAN:NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubPlan {
+    /// Name of the part.
+    pub name: String,
+    /// What the part is for, one sentence; that of the plan if empty.
+    #[serde(default)]
+    pub summary: String,
+    /// Words that choose its rows, as those of `--only`.
+    pub only: RowFilter,
 }
 
 /// One block of trials: a probe in every environment over every stack.
@@ -64,9 +68,19 @@ pub struct TrialBlock {
     pub environments: Vec<EnvironmentKind>,
     /// Stacks; a pair whose ends differ is written `CLIENT:SERVER`.
     pub stacks: Vec<StackPair>,
+    /// Whether rows that cannot run on a machine are left out there. Rows that run and fail are
+    /// not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub optional: bool,
     /// The probe; its parameters are keys of the same block.
     #[serde(flatten)]
     pub probe: ProbeSpec,
+}
+
+// Serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 named_enum!(
@@ -86,11 +100,17 @@ pub struct PlanTarget {
     /// The requirement.
     pub require: Target,
     /// The series: `ENVIRONMENT/STACK` or a part of it, `*` for any (`netns/*`, `*/tcp-spin`).
-    #[serde(default = "PlanTarget::default_on")]
-    pub on: String,
+    #[serde(default = "Selector::any")]
+    pub on: Selector,
     /// Only series of this probe.
     #[serde(default)]
     pub probe: Option<ProbeKind>,
+    /// Only series over stacks of these classes; of any class if empty. One class may be written
+    /// without a list.
+    #[serde(default, rename = "class", deserialize_with = "one_or_several")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "OneOrSeveral")]
+    pub classes: Vec<StackClass>,
     /// Whether every series or any one must meet it.
     #[serde(default = "PlanTarget::default_scope")]
     pub scope: Scope,
@@ -99,13 +119,82 @@ pub struct PlanTarget {
     pub why: String,
 }
 
-impl PlanTarget {
-    fn default_on() -> String {
-        "*".to_string()
+/// One class, or a list of them.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)] // Only its schema is used.
+enum OneOrSeveral {
+    One(StackClass),
+    Several(Vec<StackClass>),
+}
+
+fn one_or_several<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<StackClass>, D::Error> {
+    struct Classes;
+
+    impl<'de> serde::de::Visitor<'de> for Classes {
+        type Value = Vec<StackClass>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a class of stacks, or a list of them")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(vec![text.parse().map_err(E::custom)?])
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(
+            self,
+            mut list: A,
+        ) -> Result<Self::Value, A::Error> {
+            let mut classes = vec![];
+            while let Some(class) = list.next_element()? {
+                classes.push(class);
+            }
+            Ok(classes)
+        }
     }
 
+    from.deserialize_any(Classes)
+}
+
+impl PlanTarget {
     fn default_scope() -> Scope {
         Scope::Every
+    }
+
+    /// Whether the target is for stacks of this class.
+    pub fn covers_class(&self, class: StackClass) -> bool {
+        self.classes.is_empty() || self.classes.contains(&class)
+    }
+
+    /// Whether the target is for a row of the plan: one of its cases gives the figure.
+    pub fn covers_row(&self, row: &PlanRow<'_>) -> bool {
+        self.on.matches(row.environment.name(), &row.stack_name())
+            && self.probe.is_none_or(|probe| probe == row.probe().kind())
+            && self.covers_class(row.stacks.class())
+            && row.probe().records(self.require.metric)
+            && row.probe().cases().iter().any(|case| self.require.covers(case))
+    }
+}
+
+/// The requirement with what it applies to: `median < 2us on netns/*, pingpong, any kernel stack`.
+impl fmt::Display for PlanTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.require.text)?;
+        if !self.on.is_any() {
+            write!(f, " on {}", self.on)?;
+        }
+        if let Some(probe) = self.probe {
+            write!(f, ", {probe}")?;
+        }
+        let classes: Vec<&str> = self.classes.iter().map(|class| class.name()).collect();
+        let classes = classes.join(" or ");
+        match (self.scope, classes.is_empty()) {
+            (Scope::Any, true) => f.write_str(", any stack"),
+            (Scope::Any, false) => write!(f, ", any {classes} stack"),
+            (Scope::Every, true) => Ok(()),
+            (Scope::Every, false) => write!(f, ", every {classes} stack"),
+        }
     }
 }
 
@@ -125,6 +214,67 @@ pub struct PlanComparison {
 impl PlanComparison {
     fn default_margin() -> f64 {
         5.0
+    }
+
+    /// The two sides.
+    pub fn sides(&self) -> [&str; 2] {
+        [&self.a, &self.b]
+    }
+
+    /// Whether a side is the row. A side that is a published run is no row.
+    pub fn side_covers_row(side: &str, row: &PlanRow<'_>) -> bool {
+        published_run(side).is_none()
+            && Selector::new(side).matches(row.environment.name(), &row.stack_name())
+    }
+}
+
+/// The name of a published run, and the part of it if one is named, from `reference:NAME` or
+/// `reference:NAME/STACK`.
+pub fn published_run(side: &str) -> Option<(&str, Option<&str>)> {
+    let rest = side.strip_prefix("reference:")?;
+    Some(match rest.split_once('/') {
+        Some((name, stack)) => (name, Some(stack)),
+        None => (rest, None),
+    })
+}
+
+/// `netns/tcp-spin against loopback/tcp-spin`.
+impl fmt::Display for PlanComparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} against {}", self.b, self.a)
+    }
+}
+
+/// One row of a plan: an environment, a pair of stacks and a block of trials.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanRow<'a> {
+    /// Environment.
+    pub environment: EnvironmentKind,
+    /// Stacks of both ends.
+    pub stacks: StackPair,
+    /// The block that it is of.
+    pub block: &'a TrialBlock,
+}
+
+impl<'a> PlanRow<'a> {
+    /// The probe with its parameters.
+    pub fn probe(&self) -> &'a ProbeSpec {
+        &self.block.probe
+    }
+
+    /// The stack in the keys of its series.
+    pub fn stack_name(&self) -> String {
+        self.block.probe.stack_name(&self.stacks)
+    }
+
+    /// `ENVIRONMENT/STACK`, as in the keys of its series.
+    pub fn path(&self) -> String {
+        format!("{}/{}", self.environment, self.stack_name())
+    }
+
+    /// Whether a filter takes it.
+    pub fn is_taken_by(&self, filter: &RowFilter) -> bool {
+        filter.takes(self.environment, &self.stacks, self.probe().kind())
     }
 }
 
@@ -148,33 +298,6 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// A plan that is valid TOML but holds a value that is out of range.
-#[derive(Debug, thiserror::Error)]
-enum CheckError {
-    #[error("plan name `{0}` may hold letters, digits, - _ .")]
-    Name(String),
-    #[error("rounds is {0}, must be 1 to 1000")]
-    Rounds(u32),
-    #[error("the plan has no [[trials]]")]
-    NoTrials,
-    #[error("[[trials]] needs an environment and a stack")]
-    EmptyTrials,
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-}
-
-impl CheckError {
-    /// The field that is wrong, by which its line is found.
-    fn field(&self) -> &'static str {
-        match self {
-            CheckError::Name(_) => "name",
-            CheckError::Rounds(_) => "rounds",
-            CheckError::NoTrials | CheckError::EmptyTrials => "trials",
-            CheckError::Spec(error) => error.field(),
-        }
-    }
-}
-
 /// All keys that a `[[trials]]` block of this probe may have.
 fn trial_keys(kind: ProbeKind) -> Vec<String> {
     let value = match kind {
@@ -186,7 +309,8 @@ fn trial_keys(kind: ProbeKind) -> Vec<String> {
             Ok(serde_json::Value::Object(serde_json::Map::new()))
         }
     };
-    let mut keys = vec!["environments".to_string(), "stacks".to_string(), "probe".to_string()];
+    let mut keys: Vec<String> =
+        ["environments", "stacks", "probe", "optional"].map(String::from).to_vec();
     if let Ok(serde_json::Value::Object(fields)) = value {
         keys.extend(fields.keys().cloned());
     }
@@ -204,6 +328,7 @@ impl<'de> Deserialize<'de> for TrialBlock {
         let environments = take_field("environments")?;
         let stacks = take_field("stacks")?;
         let probe = take_field("probe")?;
+        let optional = fields.remove("optional").unwrap_or(serde_json::Value::Bool(false));
         let kind: ProbeKind = serde_json::from_value(probe).map_err(D::Error::custom)?;
         let known = trial_keys(kind);
         if let Some(key) = fields.keys().find(|key| !known.contains(key)) {
@@ -234,6 +359,7 @@ impl<'de> Deserialize<'de> for TrialBlock {
             environments: value_type::decode_one("environments", environments)
                 .map_err(D::Error::custom)?,
             stacks: value_type::decode_one("stacks", stacks).map_err(D::Error::custom)?,
+            optional: value_type::decode_one("optional", optional).map_err(D::Error::custom)?,
             probe,
         })
     }
@@ -251,41 +377,55 @@ impl Plan {
         1
     }
 
-    /// Reads and checks a plan.
-    ///
-    /// # Errors
-    /// The line, the word that is wrong and the nearest right one.
-    pub fn parse(text: &str) -> Result<Plan, PlanError> {
-        let plan: Plan = toml::from_str(text).map_err(|error| toml_error(text, &error))?;
-        plan.check().map_err(|error| PlanError {
-            line: text.find(error.field()).map(|at| line_of(text, at)),
-            message: error.to_string(),
-        })?;
-        Ok(plan)
+    /// Every row, in order.
+    pub fn rows(&self) -> Vec<PlanRow<'_>> {
+        let mut rows = vec![];
+        for block in &self.trials {
+            for &environment in &block.environments {
+                let of_stack = |&stacks| PlanRow { environment, stacks, block };
+                rows.extend(block.stacks.iter().map(of_stack));
+            }
+        }
+        rows
     }
 
-    /// Checks what types cannot: ranges and combinations.
-    fn check(&self) -> Result<(), CheckError> {
-        if self.name.is_empty()
-            || !self.name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
-        {
-            return Err(CheckError::Name(self.name.clone()));
+    /// A named part as a plan of its own, with the rows that it chooses and with the targets and
+    /// comparisons of these rows.
+    ///
+    /// # Errors
+    /// The plan has no part of that name; the nearest is suggested.
+    pub fn subplan(&self, name: &str) -> Result<Plan, UnknownWord> {
+        let names: Vec<&str> = self.subplans.iter().map(|part| part.name.as_str()).collect();
+        let part = self
+            .subplans
+            .iter()
+            .find(|part| part.name == name)
+            .ok_or_else(|| UnknownWord::new("sub-plan", name, &names))?;
+        let mut plan = self.clone();
+        plan.name = format!("{}:{name}", self.name);
+        plan.subplans.clear();
+        if !part.summary.is_empty() {
+            plan.summary.clone_from(&part.summary);
         }
-        if !(1..=1000).contains(&self.rounds) {
-            return Err(CheckError::Rounds(self.rounds));
+        for block in &mut plan.trials {
+            let probe = block.probe.kind();
+            let takes =
+                |one: EnvironmentKind, stacks: &StackPair| part.only.takes(one, stacks, probe);
+            let all = block.stacks.clone();
+            block.stacks.retain(|stacks| block.environments.iter().any(|&one| takes(one, stacks)));
+            block.environments.retain(|&one| all.iter().any(|stacks| takes(one, stacks)));
         }
-        if self.trials.is_empty() {
-            return Err(CheckError::NoTrials);
-        }
-        for block in &self.trials {
-            if block.environments.is_empty() || block.stacks.is_empty() {
-                return Err(CheckError::EmptyTrials);
-            }
-            for pair in &block.stacks {
-                block.probe.check(pair.wire_protocol())?;
-            }
-        }
-        Ok(())
+        plan.trials.retain(|block| !block.environments.is_empty() && !block.stacks.is_empty());
+        let rows: Vec<PlanRow<'_>> =
+            self.rows().into_iter().filter(|row| row.is_taken_by(&part.only)).collect();
+        plan.targets.retain(|target| rows.iter().any(|row| target.covers_row(row)));
+        plan.comparisons.retain(|comparison| {
+            comparison.sides().iter().all(|side| {
+                published_run(side).is_some()
+                    || rows.iter().any(|row| PlanComparison::side_covers_row(side, row))
+            })
+        });
+        Ok(plan)
     }
 
     /// The longest time that one run of the plan takes, s, without set-up.
@@ -298,153 +438,5 @@ impl Plan {
             })
             .sum();
         round * f64::from(self.rounds)
-    }
-}
-
-/// The line of a byte offset in the text, counted from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
-}
-
-fn toml_error(text: &str, error: &toml::de::Error) -> PlanError {
-    let message = error.message();
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let word = quoted.next().unwrap_or_default();
-    // The span of an error inside a block is the block's heading; the word is further down.
-    let start = error.span().map_or(0, |span| span.start);
-    let is_present = !word.is_empty() && !message.starts_with("missing field");
-    let line = match text[start..].find(word).filter(|_| is_present) {
-        Some(at) => line_of(text, start + at),
-        None => error.span().map_or(1, |span| line_of(text, span.start)),
-    };
-    let mut message = message.lines().next().unwrap_or("not a plan").to_string();
-    if let Some(rest) = message.strip_prefix("unknown field `").map(str::to_string)
-        && let Some((bad, expected)) = rest.split_once("`, expected ")
-    {
-        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-        message = match nearest(bad, &known) {
-            Some(near) => format!("unknown field `{bad}`, did you mean `{near}`?"),
-            None => format!("unknown field `{bad}`; known are {}", known.join(", ")),
-        };
-    }
-    if let Some(key) = text.lines().nth(line - 1).and_then(value_type::key_of_line) {
-        message = value_type::sentence(key, &message);
-    }
-    PlanError { line: Some(line), message }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const GOOD: &str = r#"
-name = "small"
-rounds = 5
-
-[[trials]]
-environments = ["loopback", "netns"]
-stacks = ["tcp-spin", "tcp-spin:tcp-blocking"]
-probe = "pingpong"
-sizes = [1, 64]
-max_ms = 200
-
-[[targets]]
-require = "median_ns < 2000 at size<=1024"
-on = "netns/*"
-"#;
-
-    #[test]
-    fn a_plan_is_read_with_the_probes_defaults() {
-        let plan = Plan::parse(GOOD).unwrap();
-        let ProbeSpec::Pingpong(spec) = &plan.trials[0].probe else { panic!("not pingpong") };
-        assert_eq!(spec.sizes, [1, 64]);
-        assert_eq!(spec.max_iterations, 1_000_000);
-        assert_eq!(plan.targets[0].scope, Scope::Every);
-        assert_eq!(plan.duration_s(), 5.0 * 4.0 * 2.0 * 0.3);
-    }
-
-    #[test]
-    fn a_preset_sets_the_write_size_unless_the_block_sets_it() {
-        let write_bytes = |more: &str| {
-            let text = format!(
-                "name='x'\n[[trials]]\nenvironments=['netns']\nstacks=['tcp-blocking']\n\
-                 probe='stream'\n{more}"
-            );
-            match &Plan::parse(&text).unwrap().trials[0].probe {
-                ProbeSpec::Stream(spec) => spec.write_bytes,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(write_bytes("preset='netperf'"), 16 * 1024);
-        assert_eq!(write_bytes("preset='netperf'\nwrite_bytes=1000"), 1000);
-        assert_eq!(write_bytes(""), 128 * 1024);
-    }
-
-    #[test]
-    fn a_plan_round_trips_through_json() {
-        let plan = Plan::parse(GOOD).unwrap();
-        let json = serde_json::to_string(&plan).unwrap();
-        assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan);
-    }
-
-    #[test]
-    fn a_typo_is_reported_with_line_word_and_suggestion() {
-        let error =
-            |from: &str, to: &str| Plan::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
-        assert_eq!(
-            error("rounds =", "ronds ="),
-            "line 3: unknown field `ronds`, did you mean `rounds`?"
-        );
-        assert_eq!(
-            error("\"tcp-spin\",", "\"tcp-spn\","),
-            "line 7: unknown mode `spn`, did you mean `spin`?"
-        );
-        assert!(error("sizes =", "sises =").starts_with(
-            "line 9: unknown field `sises` for probe pingpong, did you mean `sizes`?"
-        ));
-        assert_eq!(
-            error("\"pingpong\"", "\"pingpng\""),
-            "line 8: unknown probe `pingpng`, did you mean `pingpong`?"
-        );
-        assert_eq!(
-            error("median_ns", "medin_ns"),
-            "line 13: target `medin_ns < 2000 at size<=1024`: \
-             unknown metric `medin`, did you mean `median`?"
-        );
-        assert_eq!(error("rounds = 5", "rounds = 0"), "line 3: rounds is 0, must be 1 to 1000");
-        assert!(error("rounds = 5", "rounds = ").starts_with("line 3: "));
-        assert_eq!(
-            error("max_ms = 200", "max_ms = \"200\""),
-            "line 10: `max_ms` is \"200\", which is text because of its quotes; write 200 without \
-             quotes"
-        );
-        assert_eq!(
-            error("rounds = 5", "rounds = '5'"),
-            "line 3: `rounds` is \"5\", which is text because of its quotes; write 5 without quotes"
-        );
-        assert_eq!(
-            error("sizes = [1, 64]", "sizes = 64"),
-            "line 9: `sizes` is 64, but must be a list in square brackets"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_text_never_panics(text in "\\PC{0,200}") {
-            let _ = Plan::parse(&text);
-        }
-
-        #[test]
-        fn damaged_plans_never_panic(
-            at in 0..GOOD.len(), insert in "[\\[\\]=\"a-z0-9\n]{0,4}", cut in 0usize..6,
-        ) {
-            let mut text = GOOD.to_string();
-            let end = (at + cut).min(text.len());
-            text.replace_range(at..end, &insert);
-            if let Err(error) = Plan::parse(&text) {
-                prop_assert!(!error.message.is_empty());
-            }
-        }
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, ExchangeSpec};
+use crate::metric::{Metric, PERCENTILES};
 pub use crate::spec_error::SIZE_BYTES_MAX;
 use crate::spec_error::SpecError;
 use crate::stack::{Protocol, StackPair, named_enum, text_serde};
@@ -317,6 +318,22 @@ impl ProbeSpec {
         match self {
             ProbeSpec::Exchange(spec) => spec.name(stacks.client),
             _ => stacks.to_string(),
+        }
+    }
+
+    /// Whether the rounds of this probe have the figure, samples permitting. The probes that are
+    /// not in this version are taken to have every figure.
+    pub fn records(&self, metric: Metric) -> bool {
+        let more: &[f64] = match self {
+            ProbeSpec::Compute | ProbeSpec::Jitter => return true,
+            ProbeSpec::Stream(_) => return metric == Metric::Throughput,
+            ProbeSpec::Pingpong(spec) => &spec.percentiles,
+            ProbeSpec::Rr(_) | ProbeSpec::Exchange(_) => &[],
+        };
+        match metric {
+            Metric::Throughput => false,
+            Metric::Percentile(p) => PERCENTILES.contains(&p) || more.contains(&p),
+            _ => true,
         }
     }
 

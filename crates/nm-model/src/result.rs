@@ -10,15 +10,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::campaign::NotAvailable;
+use crate::class::StackClass;
+use crate::coverage::{NotJudged, PlanPart};
 use crate::doubt::Doubt;
 use crate::exchange::ExchangeRound;
 use crate::facts::Facts;
+use crate::link_transport::LinkTransport;
 use crate::metric::Metric;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlanRow};
 use crate::probe::{Case, ProbeKind, Side};
 use crate::row::{EndpointId, RowId};
+use crate::selector::Selector;
 use crate::setting::Settings;
-use crate::stack::{Comparability, named_enum};
+use crate::stack::{Comparability, StackPair, named_enum};
 use crate::verdict::{Comparison, Interval, Outcome, Verdict};
 
 /// Version of the result format. Readers refuse a newer one and convert older ones (see
@@ -42,9 +46,12 @@ pub struct RunResult {
     pub duration_s: Option<f64>,
     /// Whether the run is complete.
     pub state: RunState,
-    /// The plan, for our own runs.
+    /// The plan, whole, for our own runs.
     #[serde(default)]
     pub plan: Option<Plan>,
+    /// The part of the plan that was run, if that is not all.
+    #[serde(default)]
+    pub part: Option<PlanPart>,
     /// Facts of each endpoint.
     #[serde(default, with = "facts_list")]
     #[schemars(with = "Vec<EndpointFacts>")]
@@ -66,6 +73,9 @@ pub struct RunResult {
     /// Comparisons that the plan asked for.
     #[serde(default)]
     pub comparisons: Vec<Comparison>,
+    /// Targets and comparisons of the plan that were not judged, or not on all of their rows.
+    #[serde(default)]
+    pub not_judged: Vec<NotJudged>,
     /// Outcome of all targets together.
     pub outcome: Outcome,
     /// Doubts about the run.
@@ -84,6 +94,7 @@ impl RunResult {
             duration_s: None,
             state: RunState::Complete,
             plan: None,
+            part: None,
             facts: BTreeMap::new(),
             notes: BTreeMap::new(),
             series: vec![],
@@ -91,9 +102,36 @@ impl RunResult {
             failures: vec![],
             verdicts: vec![],
             comparisons: vec![],
+            not_judged: vec![],
             outcome: Outcome::Inconclusive,
             doubts: vec![],
         }
+    }
+
+    /// The rows of the plan that belong to this run: all, or those of its part.
+    pub fn planned_rows(&self) -> Vec<PlanRow<'_>> {
+        let rows = self.plan.iter().flat_map(Plan::rows);
+        let filter = self.part.as_ref().map(|part| &part.only);
+        rows.filter(|row| filter.is_none_or(|filter| row.is_taken_by(filter))).collect()
+    }
+
+    /// Why a row of the plan cannot run here, if it cannot.
+    pub fn unavailable_row(&self, row: &PlanRow<'_>) -> Option<&NotAvailable> {
+        self.not_available.iter().find(|one| {
+            one.environment == row.environment
+                && one.stack == row.stacks
+                && one.probe == row.probe().kind()
+        })
+    }
+
+    /// The optional rows that were left out because they cannot run here.
+    pub fn left_out_rows(&self) -> Vec<PlanRow<'_>> {
+        let mut rows = self.planned_rows();
+        rows.retain(|row| {
+            let unavailable = self.unavailable_row(row);
+            row.block.optional && unavailable.is_some_and(|one| !one.has_failed)
+        });
+        rows
     }
 }
 
@@ -240,9 +278,28 @@ impl SeriesKey {
             && self.case == other.case
     }
 
+    /// The class of its stack; none if the stack is another tool's.
+    pub fn class(&self) -> Option<StackClass> {
+        if let Ok(stacks) = self.stack.parse::<StackPair>() {
+            return Some(stacks.class());
+        }
+        // A layout: `2-2-2-2 unix disk-quorum`.
+        let is_layout = self.probe == ProbeKind::Exchange;
+        let mut words = self.stack.split(' ').skip(1);
+        let transport = words.find_map(|word| word.parse::<LinkTransport>().ok());
+        is_layout.then(|| transport.unwrap_or_default().stack().class())
+    }
+
     /// `environment/stack`, for people. Code compares the fields.
     pub fn path(&self) -> String {
         format!("{}/{}", self.environment, self.stack)
+    }
+}
+
+impl Selector {
+    /// Whether the path of a series matches.
+    pub fn matches_key(&self, key: &SeriesKey) -> bool {
+        self.matches(&key.environment, &key.stack)
     }
 }
 

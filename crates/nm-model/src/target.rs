@@ -101,6 +101,11 @@ pub enum TargetError {
 }
 
 impl Target {
+    /// The conditions as they were written: `size<=1024`.
+    pub fn conditions(&self) -> Option<&str> {
+        self.text.split_once(" at ").map(|(_, conditions)| conditions.trim())
+    }
+
     /// Whether this target covers `case`.
     pub fn covers(&self, case: &Case) -> bool {
         let size_fits = self.sizes.iter().all(|(op, limit)| {

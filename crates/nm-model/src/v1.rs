@@ -75,6 +75,7 @@ impl From<RunResultV1> for RunResult {
             duration_s: old.duration_s,
             state: old.state,
             plan: old.plan,
+            part: None,
             facts: old.facts.into_iter().map(|(name, facts)| (endpoint(&name), facts)).collect(),
             notes: old.notes,
             series: old.series.into_iter().map(series).collect(),
@@ -82,6 +83,7 @@ impl From<RunResultV1> for RunResult {
             failures,
             verdicts,
             comparisons: old.comparisons,
+            not_judged: vec![],
             outcome: old.outcome,
             doubts: old.doubts,
         }

@@ -65,6 +65,13 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Why, as one sentence.
     pub reason: String,
+    /// Whether the target is met, but between hosts it is not shown to be: only stacks that need
+    /// both ends on one host meet it.
+    #[serde(default)]
+    pub is_same_host_only: bool,
+    /// Why the plan has this target: its source, in words.
+    #[serde(default)]
+    pub why: String,
     /// Each series that was judged.
     pub evidence: Vec<Evidence>,
 }

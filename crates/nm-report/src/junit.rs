@@ -1,6 +1,6 @@
 //! Verdicts as JUnit XML: a suite for each target with a case for each series judged, a suite for
-//! the comparisons, one for trials. What is inconclusive or not available is skipped, with the
-//! reason; it never counts as passed.
+//! what was not judged, one for the comparisons, one for trials. What is inconclusive, not judged
+//! or not available is skipped, with the reason; it never counts as passed.
 
 use nm_model::verdict::Verdict;
 use nm_model::{Outcome, RunResult};
@@ -27,6 +27,11 @@ struct Suite {
 /// The XML document.
 pub fn report(result: &RunResult) -> String {
     let mut suites: Vec<Suite> = result.verdicts.iter().map(target).collect();
+    let not_judged = result.not_judged.iter().map(|one| TestCase {
+        name: one.text.clone(),
+        outcome: CaseOutcome::Skipped(one.to_string()),
+    });
+    suites.push(Suite { name: "not judged".to_string(), cases: not_judged.collect() });
     let comparisons = result.comparisons.iter().map(|c| TestCase {
         name: format!("{} against {}", c.b, c.a),
         outcome: case_outcome(c.outcome, c.reasons.join("; ")),

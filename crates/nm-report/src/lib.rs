@@ -12,6 +12,7 @@ mod distribution;
 pub mod exchange;
 mod facts;
 pub mod folder;
+pub mod headline;
 pub mod hlog;
 pub mod html;
 pub mod import;

@@ -7,6 +7,7 @@ use crate::comparison;
 use crate::decisive;
 use crate::exchange;
 use crate::facts;
+use crate::headline::{headline, not_judged};
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
 use crate::title::title;
@@ -15,7 +16,7 @@ use crate::view::{self, Detail, Notes};
 /// The report of `result`.
 pub fn report(result: &RunResult) -> String {
     let notes = Notes::collect(result);
-    let headline = view::headline(result);
+    let headline = headline(result);
     let mut text = format!("# {}: {}\n\n", headline.word, markdown_text(&title(result)));
     if let Some(sentence) = decisive::sentence(result) {
         text += &format!("**{}**\n\n", markdown_text(&sentence));
@@ -25,6 +26,7 @@ pub fn report(result: &RunResult) -> String {
         text += "\n## Why\n";
         result.verdicts.iter().for_each(|verdict| text += &target(verdict));
     }
+    text += &bullets("Not judged", &not_judged(result));
     if !result.comparisons.is_empty() {
         text += "\n## What was compared\n";
         result.comparisons.iter().for_each(|comparison| text += &comparison::section(comparison));

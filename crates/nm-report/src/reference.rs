@@ -12,8 +12,9 @@ mod series;
 mod table;
 mod throughput;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use nm_model::PublishedRun;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::result::{RunResult, Source};
 use nm_model::words::UnknownWord;
@@ -90,6 +91,18 @@ pub fn list() -> impl Iterator<Item = Listed> {
     ENTRIES.iter().map(|entry| entry.listed)
 }
 
+/// All published runs as plans may name them.
+pub fn for_plans() -> Vec<PublishedRun> {
+    let stacks = |entry: &Entry| -> Vec<String> {
+        let run = loaded(entry);
+        let stacks: BTreeSet<String> = run.series.into_iter().map(|one| one.key.stack).collect();
+        stacks.into_iter().collect()
+    };
+    let runs = ENTRIES.iter();
+    runs.map(|entry| PublishedRun { name: entry.listed.name.to_string(), stacks: stacks(entry) })
+        .collect()
+}
+
 /// A published run as a result.
 ///
 /// # Errors
@@ -99,8 +112,12 @@ pub fn load(name: &str) -> Result<RunResult, UnknownWord> {
         .iter()
         .find(|entry| entry.listed.name == name)
         .ok_or_else(|| UnknownWord::new("reference run", name, &names()))?;
-    // A test loads every entry, so the built-in data are valid.
-    Ok(read(entry).unwrap_or_else(|fault| panic!("built-in run {name}: {fault}")))
+    Ok(loaded(entry))
+}
+
+/// The run of an entry. A test loads every entry, so the built-in data are valid.
+fn loaded(entry: &Entry) -> RunResult {
+    read(entry).unwrap_or_else(|fault| panic!("built-in run {}: {fault}", entry.listed.name))
 }
 
 fn read(entry: &Entry) -> Result<RunResult, ReferenceError> {

@@ -7,6 +7,7 @@ use nm_model::result::Statistic;
 use nm_model::{Outcome, RunResult};
 
 use crate::exchange;
+use crate::headline::{headline, not_judged};
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
 
@@ -46,7 +47,7 @@ pub fn extract(result: &RunResult, extent: Extent, style: &Style, report: Option
 
 /// The outcome in one word and what it means here.
 pub fn verdict_line(result: &RunResult, style: &Style) -> String {
-    let headline = view::headline(result);
+    let headline = headline(result);
     let word = style.bold(&style.tone(headline.tone, headline.word));
     word + &paragraph(&format!(": {}", headline.sentence), style, headline.word.len(), 2)
 }
@@ -116,6 +117,10 @@ fn outcome_cell(outcome: Outcome, style: &Style) -> String {
 /// The targets; those that decide the outcome stand last, beside it.
 fn targets(result: &RunResult, style: &Style) -> String {
     let mut text = String::new();
+    for sentence in not_judged(result) {
+        text += &format!("  {:<width$}", "not judged", width = OUTCOME_WIDTH - 2);
+        text += &paragraph(&sentence, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
+    }
     let of = |outcome| result.verdicts.iter().filter(move |verdict| verdict.outcome == outcome);
     let ordered = [Outcome::Pass, Outcome::Inconclusive, Outcome::Fail].into_iter().flat_map(of);
     for verdict in ordered {

@@ -25,10 +25,13 @@ pub fn hosts(result: &RunResult) -> Vec<&str> {
     hosts
 }
 
-/// `plan quick`, or the probes of a run without a plan.
+/// `plan quick`, `part netns of plan quick`, or the probes of a run without a plan.
 fn work(result: &RunResult) -> String {
     if let Some(plan) = &result.plan {
-        return format!("plan {}", plan.name);
+        return match &result.part {
+            Some(part) => format!("part {} of plan {}", part.only, plan.name),
+            None => format!("plan {}", plan.name),
+        };
     }
     let mut probes: Vec<&str> = result.series.iter().map(|s| s.key.probe.name()).collect();
     probes.dedup();
@@ -43,9 +46,9 @@ fn date(result: &RunResult) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use nm_model::Side;
     use nm_model::facts::Facts;
     use nm_model::row::EndpointId;
+    use nm_model::{PlanPart, RowFilter, Side};
 
     use super::*;
 
@@ -62,6 +65,10 @@ mod tests {
                     probe='pingpong'\n";
         run.plan = Some(nm_model::Plan::parse(text).unwrap());
         assert_eq!(title(&run), "plan quick, 22 Nov 2026");
+        let only = RowFilter::parse(&["netns", "tcp"]).unwrap();
+        run.part = Some(PlanPart { only, is_judged_alone: false });
+        assert_eq!(title(&run), "part netns,tcp of plan quick, 22 Nov 2026");
+        run.part = None;
         for (side, name) in [(Side::Client, "vm"), (Side::Server, "peer")] {
             let mut facts = Facts::default();
             facts.host.name = name.into();

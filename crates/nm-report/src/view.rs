@@ -1,76 +1,17 @@
-//! What all reports show of a result: the headline, the series put into groups, the figures over
-//! all rounds, doubts as numbered notes, and the tables made of them.
+//! What all reports show of a result: the series put into groups, the figures over all rounds,
+//! doubts as numbered notes, and the tables made of them.
 
+use nm_model::RunResult;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{RoundData, RunState, Series, Source, Statistic, ThroughputRound};
+use nm_model::result::{RoundData, Series, Source, Statistic, ThroughputRound};
 use nm_model::verdict::{Interval, Verdict};
-use nm_model::{Outcome, RunResult};
 use nm_model::{SettingKind, Side};
 
 use crate::style::Tone;
 use crate::table::Table;
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE, or_not_available, significant};
-
-/// The outcome in one word and one sentence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Headline {
-    /// `PASS`, `FAIL`, `INCONCLUSIVE` or `NOT JUDGED`.
-    pub word: &'static str,
-    /// What it means here.
-    pub sentence: String,
-    /// Its colour.
-    pub tone: Tone,
-}
-
-/// The verdict of `result` in words.
-pub fn headline(result: &RunResult) -> Headline {
-    let n_of = |outcome| result.verdicts.iter().filter(|v| v.outcome == outcome).count();
-    let n_targets = result.verdicts.len();
-    let (n_failed, n_open) = (n_of(Outcome::Fail), n_of(Outcome::Inconclusive));
-    let is_are = |n: usize| if n == 1 { "is" } else { "are" };
-    let targets = units::plural(n_targets, "target", "targets");
-    let is_judged = n_targets > 0 || !result.comparisons.is_empty();
-    let (word, mut sentence) = match result.outcome {
-        _ if !is_judged => ("NOT JUDGED", not_judged(result)),
-        Outcome::Pass if n_targets == 0 => ("PASS", "Every comparison came out well.".to_string()),
-        Outcome::Pass if n_targets == 1 => ("PASS", "The target is met.".to_string()),
-        Outcome::Pass => ("PASS", format!("All {targets} are met.")),
-        Outcome::Fail if n_failed == 0 => ("FAIL", "A comparison came out worse.".to_string()),
-        Outcome::Fail => ("FAIL", format!("{n_failed} of {targets} {} not met.", is_are(n_failed))),
-        Outcome::Inconclusive if n_open == 0 => {
-            ("INCONCLUSIVE", "The comparisons show neither a difference nor its absence.".into())
-        }
-        Outcome::Inconclusive => (
-            "INCONCLUSIVE",
-            format!(
-                "For {n_open} of {targets} the evidence shows neither that {} met nor that {} not.",
-                if n_open == 1 { "it is" } else { "they are" },
-                if n_open == 1 { "it is" } else { "they are" },
-            ),
-        ),
-    };
-    if result.outcome == Outcome::Fail && n_open > 0 && is_judged {
-        sentence += &format!(" {n_open} more could not be decided.");
-    }
-    match result.state {
-        RunState::Complete => {}
-        RunState::Interrupted => sentence += " The run was interrupted; completed trials are kept.",
-        RunState::Running => sentence += " The run did not end; completed trials are kept.",
-    }
-    let tone = if is_judged { result.outcome.into() } else { Tone::Plain };
-    Headline { word, sentence, tone }
-}
-
-fn not_judged(result: &RunResult) -> String {
-    match &result.source {
-        Source::Measured { .. } if result.plan.is_none() => "Measured without targets.".to_string(),
-        Source::Measured { .. } => "The plan has no targets and no comparisons.".to_string(),
-        Source::Reference { study, .. } => format!("Figures of a published run: {study}."),
-        Source::Imported { tool } => format!("Figures read from the output of {tool}."),
-    }
-}
 
 /// What made the figures.
 pub fn source_text(source: &Source) -> String {

@@ -6,7 +6,7 @@ use crate::histogram;
 use crate::quantile::{has_enough_samples, interval_ranks, rank};
 
 /// Percentiles that every round has.
-pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+pub const PERCENTILES: [f64; 6] = nm_model::metric::PERCENTILES;
 
 /// Time slices of a round.
 pub const SLICES: usize = 40;

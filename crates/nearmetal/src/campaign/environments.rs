@@ -1,8 +1,8 @@
 //! Trials between agents. Environments are started when the first trial needs them and kept for the
 //! others; one that fails repeatedly is given up.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use nm_lab::environment::{self, Environment, Setup};
@@ -19,14 +19,23 @@ const FAILURES_MAX: u32 = 3;
 /// Trials with the same key share agents: agents under a launcher are others than those without.
 type AgentsKey = (EnvironmentKind, Option<Launcher>, Option<Launcher>);
 
+/// Why an environment cannot be used.
+struct Unavailable {
+    reason: String,
+    /// Whether it was started before.
+    has_failed: bool,
+}
+
 /// Running environments, and how often each has failed in a row.
 #[derive(Default)]
 pub struct EnvironmentPool {
     use_ipv6: bool,
     running: BTreeMap<AgentsKey, Environment>,
     failures: BTreeMap<AgentsKey, u32>,
-    /// Environments that were given up, with the reason.
-    unavailable: BTreeMap<AgentsKey, String>,
+    /// Environments that have been started.
+    has_run: BTreeSet<AgentsKey>,
+    /// Environments that cannot be started, and those that were given up.
+    unavailable: BTreeMap<AgentsKey, Unavailable>,
 }
 
 impl EnvironmentPool {
@@ -43,15 +52,21 @@ impl EnvironmentPool {
         let (client, server) = (trial.stack.client.launcher, trial.stack.server.launcher);
         let key = (trial.environment, client, server);
         if let Some(reason) = self.unavailable.get(&key) {
-            return not_available(trial, reason.clone());
+            return not_available(trial, reason);
         }
         let environment = match self.running.entry(key) {
             Entry::Occupied(running) => running.into_mut(),
             Entry::Vacant(vacant) => match start(trial, self.use_ipv6, context.folder) {
-                Ok(environment) => vacant.insert(environment),
+                Ok(environment) => {
+                    self.has_run.insert(key);
+                    vacant.insert(environment)
+                }
                 Err(failure) => {
-                    self.unavailable.insert(key, failure.to_string());
-                    return not_available(trial, failure.to_string());
+                    let has_failed = self.has_run.contains(&key);
+                    let reason = Unavailable { reason: failure.to_string(), has_failed };
+                    let result = not_available(trial, &reason);
+                    self.unavailable.insert(key, reason);
+                    return result;
                 }
             },
         };
@@ -84,17 +99,18 @@ impl EnvironmentPool {
         *failures += 1;
         if *failures >= FAILURES_MAX {
             let reason = format!("failed {failures} times in a row: {failure}");
-            self.unavailable.insert(key, reason);
+            self.unavailable.insert(key, Unavailable { reason, has_failed: true });
         }
     }
 }
 
-fn not_available(trial: &Trial, reason: String) -> TrialResult {
+fn not_available(trial: &Trial, unavailable: &Unavailable) -> TrialResult {
     TrialResult::NotAvailable(NotAvailable {
         environment: trial.environment,
         stack: trial.stack,
         probe: trial.probe.kind(),
-        reason,
+        reason: unavailable.reason.clone(),
+        has_failed: unavailable.has_failed,
     })
 }
 

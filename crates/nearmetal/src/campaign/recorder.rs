@@ -32,9 +32,10 @@ impl Recorder {
         Recorder { result, folder }
     }
 
-    /// Records the plan, and its rows that cannot run here.
+    /// Records the plan, the part of it that is run, and its rows that cannot run here.
     pub fn plan(&mut self, campaign: &Campaign) {
         self.result.plan = Some(campaign.plan.clone());
+        self.result.part.clone_from(&campaign.part);
         self.result.not_available = campaign.not_available.clone();
     }
 

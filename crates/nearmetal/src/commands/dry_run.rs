@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Campaign, Case, NotAvailable, ProbeKind, Trial};
+use nm_model::result::Source;
+use nm_model::{Campaign, Case, NotAvailable, NotJudged, ProbeKind, RunResult, Trial};
 use nm_report::units;
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ struct Listing<'a> {
     rows: Vec<Row>,
     /// Rows that cannot run here, with the reason.
     not_available: &'a [NotAvailable],
+    /// Targets and comparisons that would not be judged, or not on all of their rows.
+    not_judged: Vec<NotJudged>,
 }
 
 /// One row of the plan.
@@ -61,20 +64,37 @@ impl<'a> Listing<'a> {
             longest_s: longest_s(campaign),
             rows: first_round.map(row).collect(),
             not_available: &campaign.not_available,
+            not_judged: not_judged(campaign),
         }
     }
 
     fn to_text(&self) -> String {
-        let Listing { plan, rounds, longest_s, rows, not_available } = self;
+        let Listing { plan, rounds, longest_s, rows, not_available, not_judged } = self;
         let longest = units::duration(*longest_s);
         let mut text = format!("{plan}: {rounds} rounds, at most {longest} of measuring\n");
         for Row { environment, stack, probe, cases } in rows {
             let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
             text += &format!("  {environment}/{stack} {probe}  {}\n", cases.join(", "));
         }
-        for NotAvailable { environment, stack, probe, reason } in *not_available {
+        for NotAvailable { environment, stack, probe, reason, .. } in *not_available {
             text += &format!("  {environment}/{stack} {probe}  not available: {reason}\n");
+        }
+        for one in not_judged {
+            text += &format!("  {one}\n");
         }
         text
     }
+}
+
+/// What a campaign cannot judge, by judging a result without figures.
+fn not_judged(campaign: &Campaign) -> Vec<NotJudged> {
+    let source = Source::Measured { version: env!("CARGO_PKG_VERSION").to_string() };
+    let mut result = RunResult {
+        plan: Some(campaign.plan.clone()),
+        part: campaign.part.clone(),
+        not_available: campaign.not_available.clone(),
+        ..RunResult::new("dry run", source)
+    };
+    nm_judge::judge(&mut result, &|_| None);
+    result.not_judged
 }

@@ -2,7 +2,7 @@
 
 use nm_lab::trial::unavailable_case;
 use nm_model::plan::{PlanTarget, Scope};
-use nm_model::{Case, Metric, Plan, ProbeKind, ProbeSpec, StackPair, Target};
+use nm_model::{Case, Metric, Plan, ProbeKind, ProbeSpec, Selector, StackPair, Target};
 
 /// Rounds of a run with targets, if the user gives none: fewer support no verdict.
 pub const ROUNDS: u32 = Plan::ROUNDS_MIN;
@@ -51,8 +51,9 @@ pub fn plan(
     }
     let on_all = |target: &Target| PlanTarget {
         require: target.clone(),
-        on: "*".to_string(),
+        on: Selector::any(),
         probe: None,
+        classes: vec![],
         scope: Scope::Every,
         why: "given on the command line".to_string(),
     };
@@ -65,6 +66,7 @@ pub fn plan(
         trials: vec![],
         targets: targets.iter().map(on_all).collect(),
         comparisons: vec![],
+        subplans: vec![],
     }))
 }
 

@@ -183,11 +183,199 @@ fn tcp_over_af_xdp_is_a_row_like_any_other() {
     }
 }
 
+/// Rows of loopback and of virtual machines, which this version does not have.
+const ROWS: &str = "name='rows'\nrounds=5\n\
+    [[trials]]\nenvironments=['loopback']\nstacks=['tcp-blocking','shm-blocking']\n\
+    probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\n\
+    [[trials]]\nenvironments=['vm']\nstacks=['tcp-blocking']\noptional=true\n\
+    probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\n";
+
+/// A target that everything meets.
+fn met(rest: &str) -> String {
+    format!("[[targets]]\nrequire='median < 1s'\n{rest}\n")
+}
+
+/// A plan of [`ROWS`] and `rest` in a folder of its own, and the folder of its result.
+fn plan_with(rest: &str) -> (tempfile::TempDir, String, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("rows.toml");
+    fs::write(&plan, format!("{ROWS}{rest}")).unwrap();
+    let out = folder.path().join("out");
+    (folder, plan.to_str().unwrap().to_string(), out)
+}
+
+#[test]
+fn a_target_or_reference_that_matches_nothing_is_an_error_of_the_plan() {
+    let met = met("");
+    let comparison = "[[comparisons]]\na='reference:deftech-hft-bm-sfc925'\nb='loopback/*'\n";
+    for (rest, line, word, near) in [
+        (
+            format!("{met}[[targets]]\nrequire='median < 1ns'\non='loopbak/*'\n"),
+            20,
+            "loopbak/*",
+            "loopback/*",
+        ),
+        (format!("{met}{comparison}"), 19, "deftech-hft-bm-sfc925", "deftech-hft-bm-sfc9250"),
+        (
+            format!("{met}[[comparisons]]\na='loopback/tcp-blockin'\nb='loopback/*'\n"),
+            19,
+            "loopback/tcp-blockin",
+            "loopback/tcp-blocking",
+        ),
+    ] {
+        let (_folder, plan, out) = plan_with(&rest);
+        for more in [&["--dry-run"][..], &[]] {
+            let mut words = vec!["qualify", "--plan", &plan, "--out", out.to_str().unwrap()];
+            words.extend(more);
+            let run = run(&words);
+            assert_eq!(run.code, 2, "{}{}", run.stdout, run.stderr);
+            assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+            for part in [format!("line {line}: "), format!("`{word}`"), format!("`{near}`?")] {
+                assert!(run.stderr.contains(&part), "{part}: {}", run.stderr);
+            }
+            assert!(!out.exists());
+        }
+    }
+    let (folder, plan, _) = plan_with("");
+    let text = format!("references=['no-such-run']\n{ROWS}");
+    fs::write(folder.path().join("rows.toml"), text).unwrap();
+    let run = run(&["qualify", "--plan", &plan, "--dry-run"]);
+    assert_eq!(run.code, 2, "{}", run.stdout);
+    assert!(run.stderr.contains("line 1: unknown published run `no-such-run`"), "{}", run.stderr);
+}
+
+#[test]
+fn a_part_of_a_plan_lists_what_was_not_judged_and_does_not_pass() {
+    let targets = format!("{}{}", met("on='*/shm-*'"), met("on='loopback/*'"));
+    let parts = "[[subplans]]\nname='kernel'\nonly=['kernel','loopback']\n";
+    let (_folder, plan, out) = plan_with(&format!("{targets}{parts}"));
+    let only = ["--only", "tcp-blocking,loopback"];
+    let words = ["qualify", "--plan", &plan, "--out", out.to_str().unwrap(), only[0], only[1]];
+    let part = run(&words);
+    assert_eq!(part.code, 3, "{}{}", part.stdout, part.stderr);
+    let text = part.stdout.split_whitespace().collect::<Vec<&str>>().join(" ");
+    let not_judged = "target `median < 1s on */shm-*` was not judged: --only left out all of its \
+                      rows";
+    let partly = "target `median < 1s on loopback/*` was judged on 1 of its 2 rows: --only left \
+                  out the others";
+    for sentence in [
+        "The part `--only tcp-blocking,loopback` of plan rows: The judged target is met.",
+        "1 of the 2 targets of the plan was not judged.",
+        not_judged,
+        partly,
+    ] {
+        assert!(text.contains(sentence), "{sentence}: {text}");
+    }
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["outcome"], "inconclusive");
+    assert_eq!(result["plan"]["targets"].as_array().unwrap().len(), 2, "the whole plan");
+    assert_eq!(result["part"]["only"], serde_json::json!(["tcp-blocking", "loopback"]));
+    let kinds: Vec<&str> = result["not_judged"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["reason"]["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["rows-left-out", "some-rows-left-out"]);
+    let junit = fs::read_to_string(out.join("junit.xml")).unwrap();
+    assert!(junit.contains("<skipped message=\"target `median &lt; 1s on */shm-*` was not judged"));
+    for report in ["report.html", "report.md"] {
+        let report = fs::read_to_string(out.join(report)).unwrap();
+        assert!(report.contains("was not judged: --only left out all of its rows"), "{report}");
+    }
+
+    let listed = run(&["qualify", "--plan", &plan, "--dry-run", only[0], only[1]]);
+    assert!(listed.stdout.contains(not_judged), "{}", listed.stdout);
+    let alone = run(&[
+        "qualify",
+        "--plan",
+        &plan,
+        "--out",
+        out.with_extension("alone").to_str().unwrap(),
+        only[0],
+        only[1],
+        "--only-targets",
+    ]);
+    assert_eq!(alone.code, 0, "{}{}", alone.stdout, alone.stderr);
+    assert!(alone.stdout.contains("PASS FOR A PART"), "{}", alone.stdout);
+    let named = out.with_extension("named");
+    let word = format!("{plan}:kernel");
+    let run = run(&["qualify", "--plan", &word, "--out", named.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let result = json(&named.join("result.json"));
+    assert_eq!(result["plan"]["name"], "rows:kernel");
+    assert_eq!(result["verdicts"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_target_met_by_shared_memory_is_met_on_this_host_only() {
+    let targets = format!("{}{}", met("class='same-host'\nscope='any'"), met("class='kernel'"));
+    let (_folder, plan, out) = plan_with(&targets);
+    let run = run(&["qualify", "--plan", &plan, "--out", out.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    let verdicts = result["verdicts"].as_array().unwrap();
+    assert_eq!(verdicts[0]["target"], "median < 1s, any same-host stack");
+    assert_eq!(verdicts[0]["is_same_host_only"], true);
+    assert!(verdicts[0]["reason"].as_str().unwrap().ends_with("; on this host only"));
+    assert_eq!(verdicts[0]["evidence"].as_array().unwrap().len(), 1);
+    assert_eq!(verdicts[1]["is_same_host_only"], false);
+    assert!(run.stdout.contains("1 of them on this host only"), "{}", run.stdout);
+}
+
+#[test]
+fn optional_rows_that_cannot_run_are_left_out_and_named() {
+    let (_folder, plan, out) = plan_with(&format!("{}{}", met(""), met("on='vm/*'")));
+    let run = run(&["qualify", "--plan", &plan, "--out", out.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    let verdicts = result["verdicts"].as_array().unwrap();
+    assert_eq!(verdicts.len(), 1);
+    let reason = verdicts[0]["reason"].as_str().unwrap();
+    assert!(reason.contains("; left out: vm/tcp-blocking ("), "{reason}");
+    assert_eq!(result["not_judged"][0]["text"], "median < 1s on vm/*");
+    assert_eq!(result["not_judged"][0]["reason"]["kind"], "not-available");
+    let text = run.stdout.split_whitespace().collect::<Vec<&str>>().join(" ");
+    for sentence in [
+        "PASS: The judged target is met. 1 of the 2 targets of the plan was not judged, as all of \
+         their rows are optional and cannot run here. 1 optional row was left out",
+        "target `median < 1s on vm/*` was not judged: optional and not available: vm/tcp-blocking",
+    ] {
+        assert!(text.contains(sentence), "{sentence}: {text}");
+    }
+}
+
+/// Plan quick without namespaces and AF_XDP, as an ordinary user may have to run it.
+#[test]
+fn the_quick_plan_has_targets_left_where_namespaces_are_forbidden() {
+    let script = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", script, "sh"]);
+    command.args([crate::support::BINARY, "qualify", "--dry-run"]);
+    command.stdin(std::process::Stdio::null());
+    let run = crate::support::finish(&mut command);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let not_judged = run.stdout.lines().filter(|line| line.contains("was not judged: optional"));
+    let n_not_judged = not_judged.filter(|line| line.contains("target `")).count();
+    assert_eq!(n_not_judged, 7, "{}", run.stdout);
+    assert!(run.stdout.contains("loopback/tcp-spin pingpong"), "{}", run.stdout);
+}
+
 #[test]
 fn every_plan_resolves_on_this_machine() {
-    for name in
-        ["quick", "full", "deftech-hft", "vmware-pingpong", "xenserver-stream", "monterey-network"]
-    {
+    for name in [
+        "quick",
+        "full",
+        "deftech-hft",
+        "vmware-pingpong",
+        "xenserver-stream",
+        "monterey-network",
+        "monterey-exchange",
+        "quick:latency",
+        "quick:exchange",
+        "full:latency",
+        "full:throughput",
+    ] {
         let run = run(&["qualify", "--plan", name, "--dry-run"]);
         assert_eq!(run.code, 0, "{name}: {}", run.stderr);
     }

@@ -149,8 +149,9 @@ fn facts_that_differ_are_listed_except_volatile_ones() {
 
 #[test]
 fn a_plan_compares_parts_and_published_runs() {
-    let plan = "name='p'\n[[trials]]\nenvironments=['netns']\nstacks=['tcp-spin']\n\
-                probe='pingpong'\n[[comparisons]]\na='netns/tcp-spin'\nb='bridge/tcp-spin'\n\
+    let plan = "name='p'\n[[trials]]\nenvironments=['netns','bridge']\n\
+                stacks=['tcp-spin']\nprobe='pingpong'\n\
+                [[comparisons]]\na='netns/tcp-spin'\nb='bridge/tcp-spin'\n\
                 [[comparisons]]\na='reference:known'\nb='netns/*'\n\
                 [[comparisons]]\na='reference:other'\nb='netns/*'";
     let mut run = result(Some(plan));

@@ -225,6 +225,7 @@ mod tests {
             stack: "accel+tcp-epoll".parse().unwrap(),
             probe: ProbeKind::Exchange,
             reason: "no library".to_string(),
+            has_failed: false,
         });
         let table = table_of(&run);
         let conclusion = "first by median; no claim below 5 rounds; first by p99; no claim below 5 \

@@ -8,6 +8,7 @@ use super::overview;
 use super::region::class;
 use super::trust;
 use crate::decisive;
+use crate::headline::headline;
 use crate::title::hosts;
 use crate::units;
 use crate::view::{self, Notes};
@@ -17,7 +18,7 @@ pub const ANCHOR: &str = "verdict";
 
 /// The section.
 pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes) -> Markup {
-    let headline = view::headline(result);
+    let headline = headline(result);
     let class = format!("verdict {}", class(headline.tone).unwrap_or_default());
     let decisive = decisive::sentence(result);
     html! {

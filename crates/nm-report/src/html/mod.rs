@@ -24,6 +24,7 @@ use maud::{Markup, html};
 use nm_model::RunResult;
 
 use crate::exchange;
+use crate::headline::headline;
 use crate::title::title;
 use crate::view::{self, Notes};
 
@@ -44,7 +45,7 @@ pub fn report(result: &RunResult, references: &[RunResult]) -> String {
     let entries: Vec<&Entry> = parts.iter().map(|part| &part.entry).collect();
     let title = title(result);
     let page = Page {
-        title: format!("{}: {title} · nearmetal", view::headline(result).word),
+        title: format!("{}: {title} · nearmetal", headline(result).word),
         kind: format!("qualification report of {}", result.name),
         heading: &title,
         first: first_screen::ANCHOR,
@@ -75,7 +76,8 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
             parts.push(Part { entry: Entry { anchor, title }, content: content() });
         }
     };
-    add(!result.verdicts.is_empty(), "targets", "Targets", &|| targets::targets(result, notes));
+    let has_targets = !result.verdicts.is_empty() || !result.not_judged.is_empty();
+    add(has_targets, "targets", "Targets", &|| targets::targets(result, notes));
     add(!result.comparisons.is_empty(), "compared", "Comparisons", &|| {
         comparisons::comparisons(&result.comparisons)
     });

@@ -8,16 +8,27 @@ use super::badge::badge;
 use super::page::folded;
 use super::region::{class, doubt_links, region};
 use crate::decisive::{self, Decisive, limit_text};
+use crate::headline::not_judged;
 use crate::units::{self, NOT_AVAILABLE};
 use crate::view::{self, Notes};
 
 /// Right end of the margin bar: this many times the limit.
 const BAR_LIMITS: f64 = 1.5;
 
-/// The table, and the evidence of every target, folded.
+/// What was not judged, the table, and the evidence of every target, folded.
 pub fn targets(result: &RunResult, notes: &Notes) -> Markup {
     let verdicts = ordered(&result.verdicts);
     let caption = "Each target with the series that decides it";
+    html! {
+        @if !result.not_judged.is_empty() {
+            h3 { "Not judged" }
+            ul { @for sentence in not_judged(result) { li { (sentence) } } }
+        }
+        @if !verdicts.is_empty() { (table(result, &verdicts, caption, notes)) }
+    }
+}
+
+fn table(result: &RunResult, verdicts: &[&Verdict], caption: &str, notes: &Notes) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(caption) {
             table.prose.targets {
@@ -31,11 +42,11 @@ pub fn targets(result: &RunResult, notes: &Notes) -> Markup {
                     th scope="col" { "used of the limit" }
                     th scope="col" { "doubts" }
                 } }
-                tbody { @for verdict in &verdicts { (row(result, verdict, notes)) } }
+                tbody { @for verdict in verdicts { (row(result, verdict, notes)) } }
             }
         }
         (folded("Evidence: every series behind each target", &html! {
-            @for verdict in &verdicts { (evidence(result, verdict)) }
+            @for verdict in verdicts { (evidence(verdict)) }
         }))
     }
 }
@@ -95,15 +106,12 @@ fn used_text(used: f64) -> String {
 }
 
 /// The source of a target, its reason and every series under it.
-fn evidence(result: &RunResult, verdict: &Verdict) -> Markup {
-    let planned = result.plan.iter().flat_map(|plan| &plan.targets);
-    let planned = planned.filter(|t| verdict.require.as_ref().is_some_and(|r| *r == t.require));
-    let why = planned.map(|target| target.why.as_str()).find(|why| !why.is_empty());
+fn evidence(verdict: &Verdict) -> Markup {
     let table = view::evidence_table(verdict);
     html! {
         h3 { (badge(verdict.outcome)) " " code { (verdict.target) } }
         p { (verdict.reason) }
-        @if let Some(why) = why { p.reading { "Source of the target: " (why) } }
+        @if !verdict.why.is_empty() { p.reading { "Source of the target: " (verdict.why) } }
         @if !table.rows.is_empty() { (region(&table)) }
     }
 }

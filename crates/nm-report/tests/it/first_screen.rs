@@ -27,6 +27,8 @@ fn with_verdict(
         require: requirement.parse().ok(),
         outcome,
         reason: "made up".into(),
+        is_same_host_only: false,
+        why: String::new(),
         evidence: evidence.collect(),
     }];
     run.outcome = outcome;

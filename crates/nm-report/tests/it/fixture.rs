@@ -97,6 +97,7 @@ pub fn result(size: Size) -> RunResult {
         duration_s: Some(112.4),
         state: RunState::Complete,
         plan: Some(plan()),
+        part: None,
         facts: facts(size),
         notes: BTreeMap::from([("warning".into(), "made-up figures for a test".into())]),
         series,
@@ -105,6 +106,7 @@ pub fn result(size: Size) -> RunResult {
             stack: "tcp-spin".parse().unwrap(),
             probe: ProbeKind::Pingpong,
             reason: "this version has no virtual machines".into(),
+            has_failed: false,
         }],
         failures: vec![TrialFailure {
             row: Some(RowId {
@@ -118,6 +120,7 @@ pub fn result(size: Size) -> RunResult {
         }],
         verdicts: verdicts(environment),
         comparisons: vec![comparison()],
+        not_judged: vec![],
         outcome: Outcome::Fail,
         doubts: vec![Doubt::new(DoubtKind::BusyHost, "load average 1.4 on 2 CPUs")],
     }
@@ -181,6 +184,8 @@ fn plan() -> Plan {
         "name='made-up'\nsummary='A made-up plan for tests.'\nrounds=5\n\
          [[trials]]\nenvironments=['loopback','netns','vm']\nstacks=['tcp-spin','udp-blocking']\n\
          probe='pingpong'\nsizes=[1,64,1024,32768]\n\
+         [[trials]]\nenvironments=['loopback','netns']\nstacks=['tcp-blocking']\n\
+         probe='stream'\npatterns=['1-uni-1','2-bi-2']\n\
          [[targets]]\nrequire='median_ns < 6000 at size<=1024'\non='*'\nprobe='pingpong'\n\
          why='a made-up source'\n\
          [[targets]]\nrequire='throughput >= 10 Gb/s'\non='*'\n\
@@ -409,6 +414,8 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             require: "median_ns < 6000 at size<=1024".parse().ok(),
             outcome: Outcome::Pass,
             reason: "4 of 4 series are below 6 µs with their entire interval".into(),
+            is_same_host_only: false,
+            why: "a made-up source".into(),
             evidence: vec![
                 evidence("tcp-spin pingpong 64 B", Outcome::Pass, Some(3022.0), "below the limit"),
                 evidence(
@@ -424,6 +431,8 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             require: "throughput >= 10 Gb/s".parse().ok(),
             outcome: Outcome::Fail,
             reason: "netns/tcp-blocking stream reaches 9.1 Gb/s".into(),
+            is_same_host_only: false,
+            why: String::new(),
             evidence: vec![evidence(
                 "tcp-blocking stream 1-uni-1, 131072 B writes",
                 Outcome::Fail,
@@ -436,6 +445,8 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             require: "p99.99 <= 50us".parse().ok(),
             outcome: Outcome::Inconclusive,
             reason: "too few samples for p99.99 in 3 series".into(),
+            is_same_host_only: false,
+            why: String::new(),
             evidence: vec![evidence(
                 "tcp-spin pingpong 64 B",
                 Outcome::Inconclusive,

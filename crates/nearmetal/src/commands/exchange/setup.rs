@@ -8,7 +8,7 @@ use nm_exchange_lab::run::Setup;
 use nm_exchange_lab::sla::Sla;
 use nm_lab::trial::Options;
 use nm_model::plan::{PlanTarget, Scope, TrialBlock};
-use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Side, StackPair};
+use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Selector, Side, StackPair};
 
 use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
@@ -67,8 +67,9 @@ pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
         let refused = |error: nm_model::target::TargetError| Stop::usage(error.to_string());
         Ok(PlanTarget {
             require: require.parse().map_err(refused)?,
-            on: "*".to_string(),
+            on: Selector::any(),
             probe: Some(ProbeKind::Exchange),
+            classes: vec![],
             scope: Scope::Every,
             why: why.to_string(),
         })
@@ -90,9 +91,11 @@ pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
         trials: vec![TrialBlock {
             environments: vec![nm_lab::exchange::environment(setup)],
             stacks: vec![StackPair::same(stack)],
+            optional: false,
             probe: ProbeSpec::Exchange(setup.spec.clone()),
         }],
         targets,
         comparisons: vec![],
+        subplans: vec![],
     })
 }

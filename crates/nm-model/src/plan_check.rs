@@ -1,0 +1,405 @@
+//! What types cannot check of a plan: ranges and combinations, and that each target, comparison
+//! and published run that it names exists in it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::class::StackClass;
+use crate::metric::{Metric, PERCENTILES};
+use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock, published_run};
+use crate::probe::{Case, ProbeKind, ProbeSpec};
+use crate::selector::{Selector, glob};
+use crate::spec_error::SpecError;
+use crate::words::{UnknownWord, nearest};
+
+/// A published run that plans may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedRun {
+    /// Its name, without `reference:`.
+    pub name: String,
+    /// The stacks of its series.
+    pub stacks: Vec<String>,
+}
+
+/// A place in the file of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The value of a key of the plan itself.
+    Plan {
+        /// The key.
+        key: &'static str,
+    },
+    /// The value of a key of one element of a list, such as the third of `[[targets]]`; the
+    /// element itself if it is a value without keys.
+    Element {
+        /// The list.
+        list: &'static str,
+        /// Which element, counted from 0.
+        index: usize,
+        /// The key.
+        key: &'static str,
+    },
+}
+
+/// Something wrong, and where.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub place: Place,
+    pub error: CheckError,
+}
+
+impl Fault {
+    fn of_plan(key: &'static str, error: CheckError) -> Fault {
+        Fault { place: Place::Plan { key }, error }
+    }
+
+    fn of_element(list: &'static str, index: usize, key: &'static str, error: CheckError) -> Fault {
+        Fault { place: Place::Element { list, index, key }, error }
+    }
+}
+
+/// A plan that is valid TOML of the right types, but cannot be meant.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckError {
+    #[error("plan name `{0}` may hold letters, digits, - _ .")]
+    Name(String),
+    #[error("rounds is {0}, must be 1 to 1000")]
+    Rounds(u32),
+    #[error("the plan has no [[trials]]")]
+    NoTrials,
+    #[error("[[trials]] needs an environment and a stack")]
+    EmptyTrials,
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error("target on `{on}` matches no row of the plan{hint}")]
+    TargetOn { on: Selector, hint: Box<Hint> },
+    #[error("target for probe `{probe}` matches no row of the plan: {run}")]
+    TargetProbe { probe: ProbeKind, run: String },
+    #[error("target on `{on}` matches no row of class {classes}; the rows there are {known}")]
+    TargetClass { on: Selector, classes: String, known: String },
+    #[error("target `{text}`: no row that it matches records {metric}{hint}{help}")]
+    TargetMetric { text: String, metric: Metric, hint: Box<Hint>, help: String },
+    #[error("target `{text}`: no row that it matches has a case with {conditions}; {known}")]
+    TargetCase { text: String, conditions: String, known: String },
+    #[error("comparison with `{side}` matches no row of the plan{hint}")]
+    ComparisonSide { side: String, hint: Box<Hint> },
+    #[error("{0}")]
+    PublishedRun(Box<UnknownWord>),
+    #[error("published run `{run}` has no stack `{stack}`{hint}")]
+    PublishedStack { run: String, stack: String, hint: Box<Hint> },
+    #[error("name of a sub-plan `{0}` may hold letters, digits, - _ .")]
+    SubPlanName(String),
+    #[error("two sub-plans have the name `{0}`")]
+    SubPlanTwice(String),
+    #[error("sub-plan `{0}` takes no row of the plan")]
+    SubPlanEmpty(String),
+}
+
+/// The nearest right word, or the known ones.
+#[derive(Debug)]
+pub(crate) struct Hint {
+    near: Option<String>,
+    known: Vec<String>,
+}
+
+/// Most words that a hint lists.
+const LISTED_MAX: usize = 8;
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.near {
+            Some(near) => write!(f, ", did you mean `{near}`?"),
+            None => write!(f, "; known are {}", list(&self.known)),
+        }
+    }
+}
+
+/// The words without duplicates, in their order, at most [`LISTED_MAX`] of them.
+fn list(words: &[String]) -> String {
+    let mut seen = BTreeSet::new();
+    let all: Vec<&str> =
+        words.iter().map(String::as_str).filter(|word| seen.insert(*word)).collect();
+    let shown = all[..all.len().min(LISTED_MAX)].join(", ");
+    match all.len().saturating_sub(LISTED_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Checks a plan. Names of published runs are checked only if `published` is given.
+pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(), Fault> {
+    if !is_name(&plan.name) {
+        return Err(Fault::of_plan("name", CheckError::Name(plan.name.clone())));
+    }
+    if !(1..=1000).contains(&plan.rounds) {
+        return Err(Fault::of_plan("rounds", CheckError::Rounds(plan.rounds)));
+    }
+    if plan.trials.is_empty() {
+        return Err(Fault::of_plan("trials", CheckError::NoTrials));
+    }
+    for (index, block) in plan.trials.iter().enumerate() {
+        check_block(block).map_err(|error| {
+            let key = match &error {
+                CheckError::Spec(error) => error.field(),
+                _ => "probe",
+            };
+            Fault::of_element("trials", index, key, error)
+        })?;
+    }
+    let rows = plan.rows();
+    for (index, target) in plan.targets.iter().enumerate() {
+        check_target(target, &rows)
+            .map_err(|(key, error)| Fault::of_element("targets", index, key, error))?;
+    }
+    for (index, comparison) in plan.comparisons.iter().enumerate() {
+        for (key, side) in ["a", "b"].into_iter().zip(comparison.sides()) {
+            check_side(side, &rows, published)
+                .map_err(|error| Fault::of_element("comparisons", index, key, error))?;
+        }
+    }
+    for (index, name) in plan.references.iter().enumerate() {
+        find_run(name, published)
+            .map_err(|error| Fault::of_element("references", index, "", error))?;
+    }
+    check_subplans(&plan.subplans, &rows)
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+}
+
+fn check_block(block: &TrialBlock) -> Result<(), CheckError> {
+    if block.environments.is_empty() || block.stacks.is_empty() {
+        return Err(CheckError::EmptyTrials);
+    }
+    for pair in &block.stacks {
+        block.probe.check(pair.wire_protocol())?;
+    }
+    Ok(())
+}
+
+/// A key of a target, and what is wrong with its value.
+type TargetFault = (&'static str, CheckError);
+
+/// Checks that a target is for at least one row: each of its conditions leaves one.
+fn check_target(target: &PlanTarget, all: &[PlanRow<'_>]) -> Result<(), TargetFault> {
+    let mut rows: Vec<PlanRow<'_>> =
+        all.iter().copied().filter(|row| is_on(&target.on, row)).collect();
+    if rows.is_empty() {
+        let hint = hint_for_path(target.on.text(), all);
+        return Err(("on", CheckError::TargetOn { on: target.on.clone(), hint }));
+    }
+    if let Some(probe) = target.probe {
+        rows.retain(|row| row.probe().kind() == probe);
+        if rows.is_empty() {
+            return Err(("probe", CheckError::TargetProbe { probe, run: run_of(probe, all) }));
+        }
+    }
+    let known: BTreeSet<StackClass> = rows.iter().map(|row| row.stacks.class()).collect();
+    rows.retain(|row| target.covers_class(row.stacks.class()));
+    if rows.is_empty() {
+        let names = |classes: Vec<StackClass>| {
+            let names: Vec<&str> = classes.into_iter().map(StackClass::name).collect();
+            names.join(", ")
+        };
+        let (classes, known) = (names(target.classes.clone()), names(known.into_iter().collect()));
+        return Err(("class", CheckError::TargetClass { on: target.on.clone(), classes, known }));
+    }
+    let metric = target.require.metric;
+    let text = target.require.text.clone();
+    let probes: Vec<&ProbeSpec> = rows.iter().map(PlanRow::probe).collect();
+    rows.retain(|row| row.probe().records(metric));
+    if rows.is_empty() {
+        let (hint, help) = hint_for_metric(metric, &probes);
+        return Err(("require", CheckError::TargetMetric { text, metric, hint, help }));
+    }
+    let cases: Vec<Case> = rows.iter().flat_map(|row| row.probe().cases()).collect();
+    if !cases.is_empty() && !cases.iter().any(|case| target.require.covers(case)) {
+        let conditions = target.require.conditions().unwrap_or_default().to_string();
+        let known = known_cases(&cases);
+        return Err(("require", CheckError::TargetCase { text, conditions, known }));
+    }
+    Ok(())
+}
+
+fn is_on(on: &Selector, row: &PlanRow<'_>) -> bool {
+    on.matches(row.environment.name(), &row.stack_name())
+}
+
+/// Where the plan runs a probe, or which probes it runs.
+fn run_of(probe: ProbeKind, rows: &[PlanRow<'_>]) -> String {
+    let of_probe = rows.iter().filter(|row| row.probe().kind() == probe);
+    let paths: Vec<String> = of_probe.map(PlanRow::path).collect();
+    if paths.is_empty() {
+        let run: Vec<String> = rows.iter().map(|row| row.probe().kind().to_string()).collect();
+        return format!("its probes are {}", list(&run));
+    }
+    format!("it runs {probe} on {}", list(&paths))
+}
+
+/// The sizes or patterns of cases.
+fn known_cases(cases: &[Case]) -> String {
+    let sizes: BTreeSet<u32> = cases.iter().filter_map(Case::size_bytes).collect();
+    let sizes: Vec<String> = sizes.into_iter().map(|size| size.to_string()).collect();
+    let pattern = |case: &Case| match case {
+        Case::Flows { pattern, .. } => Some(pattern.to_string()),
+        _ => None,
+    };
+    let patterns: Vec<String> = cases.iter().filter_map(pattern).collect();
+    match (sizes.is_empty(), patterns.is_empty()) {
+        (false, true) => format!("their sizes are {} B", list(&sizes)),
+        (true, false) => format!("their patterns are {}", list(&patterns)),
+        _ => {
+            format!("their sizes are {} B, their patterns {}", list(&sizes), list(&patterns))
+        }
+    }
+}
+
+/// The nearest figure that probes record, and how to get the one that is wanted.
+fn hint_for_metric(metric: Metric, probes: &[&ProbeSpec]) -> (Box<Hint>, String) {
+    let percentiles = PERCENTILES.map(|p| format!("p{p}"));
+    let names = Metric::NAMES.iter().map(|name| (*name).to_string()).chain(percentiles);
+    let mut known: Vec<String> = vec![];
+    for name in names {
+        let is_recorded = name
+            .parse()
+            .is_ok_and(|metric: Metric| probes.iter().any(|probe| probe.records(metric)));
+        if is_recorded && !known.contains(&name) {
+            known.push(name);
+        }
+    }
+    let is_pingpong = |probe: &&ProbeSpec| matches!(probe, ProbeSpec::Pingpong(_));
+    let help = match metric {
+        Metric::Percentile(p) if probes.iter().any(is_pingpong) => {
+            format!("; or ask for it in their [[trials]]: `percentiles = [{p}]`")
+        }
+        Metric::Throughput => "; throughput is the figure of probe stream".to_string(),
+        _ => String::new(),
+    };
+    let near = match metric {
+        Metric::Throughput => None,
+        _ => nearest(&metric.to_string(), &known),
+    };
+    (Box::new(Hint { near, known }), help)
+}
+
+fn check_side(
+    side: &str,
+    rows: &[PlanRow<'_>],
+    published: Option<&[PublishedRun]>,
+) -> Result<(), CheckError> {
+    if let Some((name, stack)) = published_run(side) {
+        let (Some(run), Some(stack)) = (find_run(name, published)?, stack) else { return Ok(()) };
+        if run.stacks.iter().any(|known| glob(stack, known)) {
+            return Ok(());
+        }
+        let near = nearest_pattern(stack, &run.stacks);
+        let hint = Box::new(Hint { near, known: run.stacks.clone() });
+        let (run, stack) = (name.to_string(), stack.to_string());
+        return Err(CheckError::PublishedStack { run, stack, hint });
+    }
+    if rows.iter().any(|row| PlanComparison::side_covers_row(side, row)) {
+        return Ok(());
+    }
+    Err(CheckError::ComparisonSide { side: side.to_string(), hint: hint_for_path(side, rows) })
+}
+
+/// The published run of that name; none if names are not checked.
+fn find_run<'a>(
+    name: &str,
+    published: Option<&'a [PublishedRun]>,
+) -> Result<Option<&'a PublishedRun>, CheckError> {
+    let Some(published) = published else { return Ok(None) };
+    let found = published.iter().find(|run| run.name == name);
+    found.map(Some).ok_or_else(|| {
+        let names: Vec<&str> = published.iter().map(|run| run.name.as_str()).collect();
+        CheckError::PublishedRun(Box::new(UnknownWord::new("published run", name, &names)))
+    })
+}
+
+fn check_subplans(parts: &[SubPlan], rows: &[PlanRow<'_>]) -> Result<(), Fault> {
+    for (index, part) in parts.iter().enumerate() {
+        let name = &part.name;
+        let fault = |key, error: fn(String) -> CheckError| {
+            Err(Fault::of_element("subplans", index, key, error(name.clone())))
+        };
+        if !is_name(name) {
+            return fault("name", CheckError::SubPlanName);
+        }
+        if parts[..index].iter().any(|other| other.name == *name) {
+            return fault("name", CheckError::SubPlanTwice);
+        }
+        if !rows.iter().any(|row| row.is_taken_by(&part.only)) {
+            return fault("only", CheckError::SubPlanEmpty);
+        }
+    }
+    Ok(())
+}
+
+/// The nearest selector that matches a row, or the paths of all rows.
+fn hint_for_path(text: &str, rows: &[PlanRow<'_>]) -> Box<Hint> {
+    let near = nearest_selector(text, rows).filter(|near| {
+        let selector = Selector::new(near);
+        rows.iter().any(|row| is_on(&selector, row))
+    });
+    Box::new(Hint { near, known: rows.iter().map(PlanRow::path).collect() })
+}
+
+fn nearest_selector(text: &str, rows: &[PlanRow<'_>]) -> Option<String> {
+    let environments: Vec<String> = rows.iter().map(|row| row.environment.to_string()).collect();
+    let stacks: Vec<String> = rows.iter().map(PlanRow::stack_name).collect();
+    let selector = Selector::new(text);
+    let Some((environment, stack)) = selector.parts() else {
+        let all: Vec<String> = environments.into_iter().chain(stacks).collect();
+        return nearest_pattern(selector.text(), &all);
+    };
+    let is_known = |pattern: &str, names: &[String]| names.iter().any(|name| glob(pattern, name));
+    let near_environment = match is_known(environment, &environments) {
+        true => Some(environment.to_string()),
+        false => nearest_pattern(environment, &environments),
+    };
+    if is_known(stack, &stacks) {
+        // The environment has a typing error, or the stack runs in another one.
+        let elsewhere = || {
+            let row = rows.iter().find(|row| glob(stack, &row.stack_name()))?;
+            Some(format!("{}/{stack}", row.environment))
+        };
+        return match near_environment? {
+            near if near != environment => Some(format!("{near}/{stack}")),
+            _ => elsewhere(),
+        };
+    }
+    let near_environment = near_environment?;
+    let of_environment = rows.iter().filter(|row| glob(&near_environment, row.environment.name()));
+    let names: Vec<String> = of_environment.map(PlanRow::stack_name).collect();
+    Some(format!("{near_environment}/{}", nearest_pattern(stack, &names)?))
+}
+
+/// The pattern nearest to `pattern` that matches one of `names`: the word beside the stars is
+/// compared with the beginnings and ends of the names.
+fn nearest_pattern(pattern: &str, names: &[String]) -> Option<String> {
+    let core = pattern.trim_matches('*');
+    if core.is_empty() || core.contains('*') {
+        return None;
+    }
+    let (is_open_before, is_open_after) = (pattern.starts_with('*'), pattern.ends_with('*'));
+    let is_boundary = |c: char| "-+: ".contains(c);
+    let mut words: Vec<&str> = vec![];
+    for name in names {
+        let cuts: Vec<usize> = name
+            .char_indices()
+            .filter(|(_, c)| is_boundary(*c))
+            .flat_map(|(at, c)| [at + c.len_utf8(), at])
+            .collect();
+        let starts = if is_open_before { cuts.as_slice() } else { &[] };
+        let ends = if is_open_after { cuts.as_slice() } else { &[] };
+        for start in [0].iter().chain(starts) {
+            for end in [name.len()].iter().chain(ends).filter(|end| start < *end) {
+                words.push(&name[*start..*end]);
+            }
+        }
+    }
+    let near = nearest(core, &words)?;
+    let star = |is_open| if is_open { "*" } else { "" };
+    Some(format!("{}{near}{}", star(is_open_before), star(is_open_after)))
+}

@@ -1,0 +1,177 @@
+//! The verdict of a result in words: the headline, and what was not judged.
+
+use nm_model::result::{RunState, Source};
+use nm_model::{NotJudged, Outcome, PlanItem, RunResult};
+
+use crate::style::Tone;
+use crate::units;
+
+/// The outcome in one word and one sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Headline {
+    /// `PASS`, `PASS FOR A PART`, `FAIL`, `INCONCLUSIVE` or `NOT JUDGED`.
+    pub word: &'static str,
+    /// What it means here.
+    pub sentence: String,
+    /// Its colour.
+    pub tone: Tone,
+}
+
+/// The verdict of `result` in words.
+pub fn headline(result: &RunResult) -> Headline {
+    let counts = Counts::of(result);
+    let is_judged = counts.targets > 0 || !result.comparisons.is_empty();
+    let word = match result.outcome {
+        _ if !is_judged && result.not_judged.is_empty() => "NOT JUDGED",
+        Outcome::Pass if result.part.is_some() => "PASS FOR A PART",
+        Outcome::Pass => "PASS",
+        Outcome::Fail => "FAIL",
+        Outcome::Inconclusive => "INCONCLUSIVE",
+    };
+    let mut sentences = vec![];
+    if is_judged {
+        sentences.push(judged(&counts));
+    } else if result.not_judged.is_empty() {
+        sentences.push(without_targets(result));
+    }
+    sentences.extend(incomplete(result, &counts));
+    sentences.extend(left_out(result));
+    let mut sentence = match &result.part {
+        None => String::new(),
+        Some(part) => {
+            let plan = result.plan.as_ref().map_or("", |plan| &plan.name);
+            format!("The part `--only {}` of plan {plan}: ", part.only)
+        }
+    };
+    sentence += &sentences.join(" ");
+    match result.state {
+        RunState::Complete => {}
+        RunState::Interrupted => sentence += " The run was interrupted; completed trials are kept.",
+        RunState::Running => sentence += " The run did not end; completed trials are kept.",
+    }
+    let tone = if word == "NOT JUDGED" { Tone::Plain } else { result.outcome.into() };
+    Headline { word, sentence, tone }
+}
+
+/// Numbers of targets.
+struct Counts {
+    /// With a verdict.
+    targets: usize,
+    failed: usize,
+    open: usize,
+    /// Met, but only by stacks that need both ends on one host.
+    same_host_only: usize,
+    /// Without a verdict.
+    not_judged: usize,
+}
+
+impl Counts {
+    fn of(result: &RunResult) -> Counts {
+        let n_of = |outcome| result.verdicts.iter().filter(|v| v.outcome == outcome).count();
+        let is_target = |one: &&NotJudged| one.item == PlanItem::Target;
+        let targets = result.not_judged.iter().filter(is_target);
+        Counts {
+            targets: result.verdicts.len(),
+            failed: n_of(Outcome::Fail),
+            open: n_of(Outcome::Inconclusive),
+            same_host_only: result.verdicts.iter().filter(|v| v.is_same_host_only).count(),
+            not_judged: targets.filter(|one| !one.is_partial()).count(),
+        }
+    }
+
+    /// `target` or `judged target`, if there are others.
+    fn nouns(&self) -> [&'static str; 2] {
+        match self.not_judged {
+            0 => ["target", "targets"],
+            _ => ["judged target", "judged targets"],
+        }
+    }
+}
+
+fn is_are(n: usize) -> &'static str {
+    if n == 1 { "is" } else { "are" }
+}
+
+/// What the verdicts show.
+fn judged(counts: &Counts) -> String {
+    let Counts { targets: n_targets, failed, open, same_host_only, .. } = *counts;
+    let [one, several] = counts.nouns();
+    let targets = units::plural(n_targets, one, several);
+    if n_targets == 0 {
+        return "No target was judged, so there is no verdict; see the comparisons.".to_string();
+    }
+    if failed > 0 {
+        let mut sentence = format!("{failed} of {targets} {} not met.", is_are(failed));
+        if open > 0 {
+            sentence += &format!(" {open} more could not be decided.");
+        }
+        return sentence;
+    }
+    if open > 0 {
+        let they = if open == 1 { "it is" } else { "they are" };
+        return format!(
+            "For {open} of {targets} the evidence shows neither that {they} met nor that {they} \
+             not."
+        );
+    }
+    let all = match n_targets {
+        1 => format!("The {one} is met"),
+        _ => format!("All {targets} are met"),
+    };
+    match same_host_only {
+        0 => format!("{all}."),
+        _ if n_targets == 1 => format!("{all}, on this host only."),
+        n => format!("{all}, {n} of them on this host only."),
+    }
+}
+
+/// Which targets of the plan have no verdict, and what that means for the outcome.
+fn incomplete(result: &RunResult, counts: &Counts) -> Vec<String> {
+    let mut sentences = vec![];
+    let n_all = counts.targets + counts.not_judged;
+    if counts.not_judged > 0 {
+        let were = if counts.not_judged == 1 { "was" } else { "were" };
+        let because = match result.not_judged.iter().any(NotJudged::is_left_out) {
+            true => "",
+            false => ", as all of their rows are optional and cannot run here",
+        };
+        sentences.push(format!(
+            "{} of the {n_all} targets of the plan {were} not judged{because}.",
+            counts.not_judged
+        ));
+    }
+    let n_partial = result.not_judged.iter().filter(|one| one.is_partial()).count();
+    if n_partial > 0 {
+        let were = if n_partial == 1 { "was" } else { "were" };
+        sentences.push(format!("{n_partial} {were} judged on some of the rows only."));
+    }
+    let is_alone = result.part.as_ref().is_none_or(|part| part.is_judged_alone);
+    if !is_alone && counts.failed + counts.open == 0 {
+        sentences.push(
+            "A part does not pass for its plan; --only-targets judges the part alone.".to_string(),
+        );
+    }
+    sentences
+}
+
+/// How many optional rows are missing.
+fn left_out(result: &RunResult) -> Option<String> {
+    let n_rows = result.left_out_rows().len();
+    let rows = units::plural(n_rows, "optional row", "optional rows");
+    let (was, it) = if n_rows == 1 { ("was", "it") } else { ("were", "they") };
+    (n_rows > 0).then(|| format!("{rows} {was} left out, as {it} cannot run here."))
+}
+
+fn without_targets(result: &RunResult) -> String {
+    match &result.source {
+        Source::Measured { .. } if result.plan.is_none() => "Measured without targets.".to_string(),
+        Source::Measured { .. } => "The plan has no targets and no comparisons.".to_string(),
+        Source::Reference { study, .. } => format!("Figures of a published run: {study}."),
+        Source::Imported { tool } => format!("Figures read from the output of {tool}."),
+    }
+}
+
+/// A sentence for each target and comparison that was not judged, or not on all of its rows.
+pub fn not_judged(result: &RunResult) -> Vec<String> {
+    result.not_judged.iter().map(ToString::to_string).collect()
+}
