@@ -58,6 +58,11 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Campaign {
+    /// A campaign of a plan whose trials are run in another way.
+    pub fn without_rows(plan: Plan) -> Campaign {
+        Campaign { plan, part: None, trials: vec![], not_available: vec![] }
+    }
+
     /// Orders the rows of `plan` for which `unavailable` returns none. A row is one
     /// environment, stack and probe block; rows are interleaved by rounds, odd rounds in reverse
     /// order, so that slow changes of the machine affect all rows alike.

@@ -101,7 +101,7 @@ pub fn measure(
     let destination = args.out.as_deref().map_or(Destination::Memory, Destination::Folder);
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Abort)?;
     if let Some(plan) = plan {
-        runner.recorder.plan(&Campaign { plan, trials: vec![], not_available: vec![] });
+        runner.recorder.plan(&Campaign::without_rows(plan));
     }
     let mut pair = connect(address, args.port)?;
     if let Some(affinity) = runner.affinity() {

@@ -32,7 +32,9 @@ pub fn heaviest(result: &RunResult, notes: &Notes) -> Markup {
                 }
             }
             @if n_more > 0 {
-                p.reading { a href="#doubts" { (units::plural(n_more, "more doubt", "more doubts")) } }
+                p.reading {
+                    a href="#doubts" { (units::plural(n_more, "more doubt", "more doubts")) }
+                }
             }
         }
     }
