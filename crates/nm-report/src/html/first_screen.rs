@@ -28,9 +28,9 @@ pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes)
                 @if let Some(decisive) = &decisive { p.sentence { (decisive) } }
                 p.sentence[decisive.is_none()] { (headline.sentence) }
                 (trust::heaviest(result, notes))
-                (facts(result))
             }
             (overview::picture(result, references, notes))
+            div.run { (facts(result)) }
         }
     }
 }

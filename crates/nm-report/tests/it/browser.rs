@@ -351,8 +351,8 @@ fn every_table_is_reached_by_keyboard() {
     browser.open(&page.0);
     assert!(walk_by_tabs(&mut browser) > 20);
     // Everything that is folded is reached once it is open.
+    browser.open(&page.0);
     browser.unfold();
-    browser.value("document.activeElement.blur(); scrollTo(0, 0)");
     assert!(walk_by_tabs(&mut browser) > 80);
     browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
     // Every table is in a region that takes the focus, and has a caption and headings.
