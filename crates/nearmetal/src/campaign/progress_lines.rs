@@ -139,7 +139,8 @@ impl State {
         };
         let planned_s = (self.done_s + in_trial_s).min(self.total_s);
         let percent = if self.total_s > 0.0 { planned_s / self.total_s * 100.0 } else { 0.0 };
-        let left_s = left_s(self.total_s, planned_s, self.started.elapsed().as_secs_f64());
+        let before_trial_s = self.started.elapsed().as_secs_f64() - in_trial_s;
+        let left_s = (self.total_s - planned_s) * pace(self.done_s, before_trial_s);
         (self.write)(&format!(
             "{percent:>4.0} %  {label}  {} left",
             units::duration(left_s.round())
@@ -147,11 +148,10 @@ impl State {
     }
 }
 
-/// The time left, s, of trials of `total_s`, of which those of `done_s` took `elapsed_s`: a trial
-/// may end before its longest time, and starting an environment takes time that is not planned.
-fn left_s(total_s: f64, done_s: f64, elapsed_s: f64) -> f64 {
-    let left_s = (total_s - done_s).max(0.0);
-    if done_s > 0.0 { left_s * elapsed_s / done_s } else { left_s }
+/// Time taken for one second of planned trials, by those that have ended: a trial may end before
+/// its longest time, and starting an environment takes time that is not planned.
+fn pace(done_s: f64, elapsed_s: f64) -> f64 {
+    if done_s > 0.0 { elapsed_s.max(0.0) / done_s } else { 1.0 }
 }
 
 #[cfg(test)]
@@ -194,10 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn time_left_follows_the_pace() {
-        assert_eq!(left_s(100.0, 0.0, 3.0), 100.0);
-        assert_eq!(left_s(100.0, 50.0, 10.0), 10.0);
-        assert_eq!(left_s(100.0, 100.0, 10.0), 0.0);
-        assert_eq!(left_s(0.0, 0.0, 1.0), 0.0);
+    fn time_left_follows_the_pace_of_ended_trials() {
+        assert_eq!(pace(0.0, 18.0), 1.0, "nothing has ended yet");
+        assert_eq!(pace(50.0, 10.0), 0.2);
+        assert_eq!(pace(10.0, 15.0), 1.5);
     }
 }

@@ -56,9 +56,13 @@ fn page(command: &Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
+/// `nearmetal-exchange-run`.
+fn page_name(command: &Command) -> String {
+    command.get_display_name().unwrap_or_else(|| command.get_name()).to_string()
+}
+
 fn write_all(command: &Command, folder: &Path) -> Result<()> {
-    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
-    let path = folder.join(format!("{name}.1"));
+    let path = folder.join(format!("{}.1", page_name(command)));
     fs::write(&path, page(command)?).with_context(|| format!("cannot write {}", path.display()))?;
     subcommands(command).try_for_each(|one| write_all(one, folder))
 }
@@ -72,7 +76,7 @@ mod tests {
         let root = root();
         let name = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| word.to_string()).collect();
-            find(&root, &words).map(|found| found.get_display_name().unwrap_or("").to_string())
+            find(&root, &words).map(page_name)
         };
         assert_eq!(name(&[]).unwrap(), "nearmetal");
         assert_eq!(name(&["exchange", "run"]).unwrap(), "nearmetal-exchange-run");
