@@ -9,6 +9,7 @@ mod exchange_net;
 mod exchange_proof;
 mod exchange_transports;
 mod faults;
+mod guides;
 mod offline;
 mod programs;
 mod qualify;
