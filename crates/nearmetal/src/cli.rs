@@ -2,17 +2,19 @@
 //! are generated from it.
 
 pub mod accel;
+pub mod compare;
 pub mod exchange;
 pub mod format;
+mod percent;
 pub mod server_address;
 pub mod standalone;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nm_model::Metric;
 
 use self::accel::AccelArgs;
+use self::compare::{CompareArgs, TrendArgs};
 use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
@@ -102,12 +104,21 @@ pub enum Command {
     #[command(after_help = "Examples:\n  \
         nearmetal compare reference:deftech-e5-bm-ull reference:deftech-e5-vm-pf\n  \
         nearmetal compare before/ after/ --margin 5% --fail-on p99\n  \
+        nearmetal compare before/ after/ --out comparison\n  \
         nearmetal compare result reference:deftech-hft-vm-pf --a-on netns/tcp-spin")]
     Compare(CompareArgs),
+    /// Follow the figures of several results in the order of their start.
+    #[command(after_help = "Examples:\n  \
+        nearmetal trend results/*/\n  \
+        nearmetal trend monday/ tuesday/ today/ --metric p99 --on 'netns/*' --out trend\n  \
+        nearmetal trend monday/ tuesday/ today/ --fail-on p99 --margin 10%")]
+    Trend(TrendArgs),
     /// Write the reports of a result folder again.
     Report(ReportArgs),
-    /// Read another tool's output: sfnt-pingpong, sockperf, netperf, nuttcp, iperf3 JSON.
+    /// Read other tools' output (sfnt-pingpong, sockperf, netperf, nuttcp, iperf3 JSON), and our
+    /// own tables.
     #[command(after_help = "Examples:\n  nearmetal import pingpong.txt --out imported\n  \
+        nearmetal import RESULT/sfnt/*.csv\n  \
         sockperf ping-pong -i 192.0.2.1 | nearmetal import -")]
     Import(ImportArgs),
     /// The published runs that are built in.
@@ -207,28 +218,6 @@ pub struct QualifyArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct CompareArgs {
-    /// What is compared against: result folder, result file, or `reference:NAME`.
-    pub a: String,
-    /// What is compared.
-    pub b: String,
-    /// Ratio that counts as equal, such as `5%`.
-    #[arg(long, default_value = "5%", value_parser = percent)]
-    pub margin: f64,
-    /// Figures that decide the exit code.
-    #[arg(long, value_delimiter = ',', default_value = "median,p99", value_name = "METRIC,…")]
-    pub fail_on: Vec<Metric>,
-    /// Only this part of A: `ENVIRONMENT/STACK`, `*` for any.
-    #[arg(long, value_name = "PLACE")]
-    pub a_on: Option<String>,
-    /// Only this part of B.
-    #[arg(long, value_name = "PLACE")]
-    pub b_on: Option<String>,
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct ReportArgs {
     /// Result folder.
     pub folder: PathBuf,
@@ -238,7 +227,8 @@ pub struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Files with another tool's output; `-` is stdin.
+    /// Files with another tool's output, or with that of `pingpong --sfnt`, `sfnt/*.csv` or
+    /// `series.csv` of a result; `-` is stdin.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Folder for the result; the summary goes to stdout either way.
@@ -259,17 +249,4 @@ pub enum ReferenceCommand {
         #[command(flatten)]
         format: FormatArgs,
     },
-}
-
-/// A text that is no percentage from 0 to 1000.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a percentage; write for example 5%")]
-struct NotAPercentage(String);
-
-fn percent(text: &str) -> Result<f64, NotAPercentage> {
-    let digits = text.strip_suffix('%').unwrap_or(text);
-    match digits.trim().parse::<f64>() {
-        Ok(value) if (0.0..=1000.0).contains(&value) => Ok(value),
-        _ => Err(NotAPercentage(text.to_string())),
-    }
 }

@@ -11,10 +11,12 @@ mod man;
 mod pingpong;
 mod qualify;
 mod reference;
+mod result_source;
 mod rr;
 mod standalone;
 mod stream;
 mod targets;
+mod trend;
 
 use std::io::{stdin, stdout};
 
@@ -48,6 +50,7 @@ pub fn run(command: Command) -> Result<Exit> {
         },
         Command::Accel(args) => accel::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Trend(args) => trend::run(&args),
         Command::Report(args) => report(&args),
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 
+use nm_model::comparison::change_text;
 use nm_model::doubt::DoubtKind;
 use nm_model::plan::PlanComparison;
 use nm_model::probe::ProbeKind;
@@ -17,8 +18,8 @@ use nm_model::stack::Difference;
 use nm_model::verdict::{Comparison, Outcome, Relation};
 
 use crate::envdiff::envdiff_of;
-use crate::options::CompareOptions;
-use crate::pairing::{SeriesPair, pair};
+use crate::options::{CompareOptions, Setup};
+use crate::pairing::{Pairing, SeriesPair, pair};
 use crate::rows::{Draft, decide, is_close, metrics, single, together};
 use crate::select::{Selector, paths};
 use crate::wording::{count, list, ratio};
@@ -28,82 +29,119 @@ use crate::wording::{count, list, ratio};
 const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between \
      them may be part of the difference; where both can be reached at once, put them into one plan";
 
+/// Reason for two sides that hold the same figures.
+const EQUAL: &str = "the two sides are equal: every figure of every round is the same";
+
 /// Whether two measured runs took place at different times.
 fn were_apart(a: &RunResult, b: &RunResult) -> bool {
     let measured = |run: &RunResult| matches!(run.source, Source::Measured { .. });
     measured(a) && measured(b) && a.started != b.started
 }
 
+/// Whether every round of every pair has the same figures on both sides.
+fn are_equal(pairing: &Pairing) -> bool {
+    let figures = |series: &Series| -> Vec<_> {
+        series.rounds.iter().map(|round| round.data.clone()).collect()
+    };
+    pairing.unmatched.is_empty()
+        && pairing.pairs.iter().all(|pair| figures(pair.a) == figures(pair.b))
+}
+
 /// Compares B with A.
 pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Comparison {
+    let setup = &Setup::new(a, b, options);
     let chosen = |result: &'_ RunResult, selector: &Selector| -> Vec<usize> {
         let all = result.series.iter().enumerate();
         all.filter(|(_, series)| selector.matches_key(&series.key)).map(|(at, _)| at).collect()
     };
     let of_a: Vec<&Series> = chosen(a, &options.a).iter().map(|&at| &a.series[at]).collect();
     let of_b: Vec<&Series> = chosen(b, &options.b).iter().map(|&at| &b.series[at]).collect();
-    let pairing = pair(&of_a, &of_b);
-    let mut comparison = Comparison {
-        a: name(a, &options.a),
-        b: name(b, &options.b),
-        margin_percent: options.margin_percent,
-        differences: differences(&pairing.pairs),
-        facts: vec![],
-        rows: vec![],
-        overall: vec![],
-        unmatched: pairing.unmatched,
-        outcome: Outcome::Inconclusive,
-        reasons: vec![],
-    };
+    let pairing = pair(&of_a, &of_b, setup.names());
+    let mut comparison = empty(setup);
+    comparison.differences = differences(&pairing.pairs);
     if pairing.pairs.is_empty() {
-        comparison.reasons.push(nothing_in_common(a, &of_a, b, &of_b, options));
+        comparison.unmatched = pairing.unmatched;
+        comparison.reasons.push(nothing_in_common(a, &of_a, b, &of_b, setup));
         return comparison;
     }
     let environments = |side: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| -> BTreeSet<String> {
         pairing.pairs.iter().map(|pair| side(pair).key.environment.clone()).collect()
     };
     comparison.facts = envdiff_of(a, &environments(|pair| pair.a), b, &environments(|pair| pair.b));
-
-    let mut rows: Vec<Draft> = pairing
-        .pairs
-        .iter()
-        .flat_map(|pair| {
-            let metrics = metrics(pair.a.key.statistic, options);
-            metrics.into_iter().filter_map(|metric| single(pair, metric, options))
-        })
-        .collect();
-    let (mut overall, not_known) = over_all_cases(&pairing.pairs, options);
-    let counts = |draft: &Draft| options.fail_on.contains(&draft.row.metric);
-    decide(overall.iter_mut().filter(|draft| counts(draft)), options);
-    decide(overall.iter_mut().filter(|draft| !counts(draft)), options);
-    decide(rows.iter_mut(), options);
-
     let is_complete = a.state == RunState::Complete && b.state == RunState::Complete;
-    comparison.outcome =
-        if rows.iter().chain(&overall).any(|draft| {
-            counts(draft) && draft.has_rounds() && draft.row.relation == Relation::Worse
-        }) {
-            Outcome::Fail
-        } else if comparison.differences.is_empty()
-            && is_complete
-            && not_known.is_empty()
-            && is_as_good(overall.iter().filter(|draft| counts(draft)))
-        {
-            Outcome::Pass
-        } else {
-            Outcome::Inconclusive
-        };
-    comparison.reasons = reasons(&comparison, &rows, &overall, &not_known, options);
+    fill(&mut comparison, &pairing, is_complete, setup);
+    if are_equal(&pairing) {
+        let behind_differences = usize::from(!comparison.differences.is_empty());
+        comparison.reasons.insert(behind_differences, EQUAL.to_string());
+    }
     if !is_complete {
         comparison.reasons.push("a run did not come to its end".to_string());
     }
     if were_apart(a, b) {
         comparison.reasons.push(NOT_INTERLEAVED.to_string());
     }
-    comparison.reasons.extend(doubts(&pairing.pairs));
+    comparison.reasons.extend(doubts(&pairing.pairs, setup.names()));
+    comparison.unmatched = pairing.unmatched;
+    comparison
+}
+
+/// A comparison in which nothing is compared yet.
+fn empty(setup: &Setup) -> Comparison {
+    let [a, b] = setup.names.clone();
+    Comparison {
+        a,
+        b,
+        margin_percent: setup.options.margin_percent,
+        differences: vec![],
+        facts: vec![],
+        rows: vec![],
+        overall: vec![],
+        unmatched: vec![],
+        outcome: Outcome::Inconclusive,
+        reasons: vec![],
+    }
+}
+
+/// Fills in rows, outcome and the reasons that follow from them.
+fn fill(comparison: &mut Comparison, pairing: &Pairing, is_complete: bool, setup: &Setup) {
+    let options = setup.options;
+    let mut rows: Vec<Draft> = pairing
+        .pairs
+        .iter()
+        .flat_map(|pair| {
+            let metrics = metrics(pair.a.key.statistic, options);
+            metrics.into_iter().filter_map(|metric| single(pair, metric, setup))
+        })
+        .collect();
+    let (mut overall, not_known) = over_all_cases(&pairing.pairs, setup);
+    let counts = |draft: &Draft| options.fail_on.contains(&draft.row.metric);
+    decide(overall.iter_mut().filter(|draft| counts(draft)), options);
+    decide(overall.iter_mut().filter(|draft| !counts(draft)), options);
+    decide(rows.iter_mut(), options);
+    let is_worse = |draft: &Draft| {
+        counts(draft) && draft.has_rounds() && draft.row.relation == Relation::Worse
+    };
+    comparison.outcome = if rows.iter().chain(&overall).any(is_worse) {
+        Outcome::Fail
+    } else if comparison.differences.is_empty()
+        && is_complete
+        && not_known.is_empty()
+        && is_as_good(overall.iter().filter(|draft| counts(draft)))
+    {
+        Outcome::Pass
+    } else {
+        Outcome::Inconclusive
+    };
+    // A group of one case has the same figures in both lists; it is kept where it is decided.
+    let repeats = |row: &Draft| {
+        let is_same = |other: &Draft| other.key == row.key && other.row.metric == row.row.metric;
+        row.key.is_some() && overall.iter().any(is_same)
+    };
+    rows.retain(|row| !repeats(row));
+    comparison.reasons =
+        reasons(comparison, &rows, &overall, &not_known, pairing.unmatched.len(), options);
     comparison.rows = rows.into_iter().map(|draft| draft.row).collect();
     comparison.overall = overall.into_iter().map(|draft| draft.row).collect();
-    comparison
 }
 
 /// Makes a comparison of a plan. A part is `ENVIRONMENT/STACK`; a published run is
@@ -135,8 +173,13 @@ pub(crate) fn compare_parts(
         Some(found.ok_or_else(|| format!("there is no published run `{name}`")))
     };
     let seed = result.plan.as_ref().map_or(1, |plan| plan.seed);
-    let mut options =
-        CompareOptions { margin_percent: planned.margin_percent, seed, ..Default::default() };
+    let mut options = CompareOptions {
+        margin_percent: planned.margin_percent,
+        name_a: Some(planned.a.clone()),
+        name_b: Some(planned.b.clone()),
+        seed,
+        ..Default::default()
+    };
     let (published_a, published_b) =
         match (reference(&planned.a).transpose(), reference(&planned.b).transpose()) {
             (Err(reason), _) | (_, Err(reason)) => return impossible(reason),
@@ -150,17 +193,7 @@ pub(crate) fn compare_parts(
     let (run_b, selector_b) = side(published_b, &planned.b);
     options.a = selector_a;
     options.b = selector_b;
-    let comparison =
-        compare(run_a.as_ref().unwrap_or(result), run_b.as_ref().unwrap_or(result), &options);
-    Comparison { a: planned.a.clone(), b: planned.b.clone(), ..comparison }
-}
-
-fn name(result: &RunResult, selector: &Selector) -> String {
-    if selector.is_any() {
-        result.name.clone()
-    } else {
-        format!("{} {}", result.name, selector.text())
-    }
+    compare(run_a.as_ref().unwrap_or(result), run_b.as_ref().unwrap_or(result), &options)
 }
 
 /// The differences in comparability of all pairs, each once.
@@ -181,8 +214,9 @@ fn nothing_in_common(
     of_a: &[&Series],
     b: &RunResult,
     of_b: &[&Series],
-    options: &CompareOptions,
+    setup: &Setup,
 ) -> String {
+    let [name_a, name_b] = setup.names();
     let nothing = |side: &str, result: &RunResult, selector: &Selector| {
         let paths = paths(&result.series);
         match paths.is_empty() {
@@ -195,10 +229,10 @@ fn nothing_in_common(
         }
     };
     match (of_a.is_empty(), of_b.is_empty()) {
-        (true, _) => nothing("A", a, &options.a),
-        (_, true) => nothing("B", b, &options.b),
+        (true, _) => nothing(name_a, a, &setup.options.a),
+        (_, true) => nothing(name_b, b, &setup.options.b),
         _ => format!(
-            "nothing in common: A has {}, B has {}",
+            "nothing in common: {name_a} has {}, {name_b} has {}",
             list(&paths(of_a.iter().copied()), 4),
             list(&paths(of_b.iter().copied()), 4)
         ),
@@ -206,7 +240,7 @@ fn nothing_in_common(
 }
 
 /// The rows over all cases, and sentences about figures that count and that are not known.
-fn over_all_cases(pairs: &[SeriesPair], options: &CompareOptions) -> (Vec<Draft>, Vec<String>) {
+fn over_all_cases(pairs: &[SeriesPair], setup: &Setup) -> (Vec<Draft>, Vec<String>) {
     type GroupId<'a> = (&'a str, &'a str, ProbeKind, Statistic);
     let mut groups: Vec<(GroupId, Vec<&SeriesPair>)> = vec![];
     for pair in pairs {
@@ -220,10 +254,10 @@ fn over_all_cases(pairs: &[SeriesPair], options: &CompareOptions) -> (Vec<Draft>
     let mut overall = vec![];
     let mut not_known = vec![];
     for ((.., probe, statistic), of_group) in &groups {
-        for metric in metrics(*statistic, options) {
-            match together(of_group, metric, options) {
+        for metric in metrics(*statistic, setup.options) {
+            match together(of_group, metric, setup) {
                 Some(draft) => overall.push(draft),
-                None if options.fail_on.contains(&metric) => {
+                None if setup.options.fail_on.contains(&metric) => {
                     let over = match of_group.first().map_or("", |pair| &pair.path) {
                         "" => String::new(),
                         path => format!(" of {path}"),
@@ -256,6 +290,7 @@ fn reasons(
     rows: &[Draft],
     overall: &[Draft],
     not_known: &[String],
+    n_unmatched: usize,
     options: &CompareOptions,
 ) -> Vec<String> {
     let mut reasons = vec![];
@@ -273,11 +308,8 @@ fn reasons(
     counting.sort_by_key(|draft| draft.row.relation != Relation::Worse);
     reasons.extend(counting.into_iter().map(sentence));
     reasons.extend(others.into_iter().filter(is_clear).map(sentence));
-    let repeats =
-        |row: &Draft| overall.iter().any(|draft| draft.key.is_some() && draft.key == row.key);
-    let worse_cases = rows
-        .iter()
-        .filter(|draft| draft.row.relation == Relation::Worse && counts(draft) && !repeats(draft));
+    let worse_cases =
+        rows.iter().filter(|draft| draft.row.relation == Relation::Worse && counts(draft));
     reasons.extend(worse_cases.map(sentence));
     reasons.extend(not_known.iter().cloned());
     if overall.iter().any(|draft| !draft.has_rounds()) {
@@ -286,45 +318,53 @@ fn reasons(
                 .to_string(),
         );
     }
-    if !comparison.unmatched.is_empty() {
-        let n = comparison.unmatched.len();
-        reasons.push(format!("{} without a counterpart", count(n, "series", "series")));
+    if n_unmatched > 0 {
+        reasons.push(format!("{} without a counterpart", count(n_unmatched, "series", "series")));
     }
     reasons
 }
 
-/// A row in words: `p99 is clearly worse: x2.47 over 1..1024 B (…)`.
+/// A row in words: `p99 is clearly worse: 2.5 times slower (x2.47) over 1..1024 B (…)`, or
+/// `median is 300 times slower (x300) for 64 B: too few rounds to claim; … (…)`.
 fn sentence(draft: &Draft) -> String {
     let row = &draft.row;
-    let clear = row.ratio.is_some_and(|ratio| !is_close(ratio)) && !draft.has_rounds();
-    let relation = match (row.relation, draft.has_rounds()) {
-        (Relation::Worse, _) if clear => "clearly worse",
-        (Relation::Better, _) if clear => "clearly better",
-        (Relation::Worse, _) => "worse",
-        (Relation::Better, _) => "better",
-        (Relation::Equivalent, true) => "as good",
-        (Relation::Equivalent, false) => "close",
-        (Relation::Differs, _) => "different, perhaps within the margin",
-        (Relation::Unclear, _) => "neither shown to differ nor to be equal",
+    let is_clear = row.ratio.is_some_and(|ratio| !is_close(ratio)) && !draft.has_rounds();
+    let case = match row.n_cases > 1 {
+        true => row.case.clone(),
+        false => format!("for {}", row.case),
     };
-    let shown = match (row.ratio, row.interval) {
-        (Some(value), Some(ends)) => format!(
-            "{} for {} ({:.0} % interval {} to {}; {})",
-            ratio(value),
-            row.case,
+    let Some(value) = row.ratio else {
+        return format!("{} {case}: {} ({})", row.metric, row.finding(), row.basis);
+    };
+    let change = match change_text(row.metric, value) {
+        Some(change) => format!("{change} ({}) {case}", ratio(value)),
+        None => format!("{} {case}", ratio(value)),
+    };
+    let basis = match row.interval {
+        Some(ends) => format!(
+            "{:.0} % interval {} to {}; {}",
             ends.level * 100.0,
             ratio(ends.low),
             ratio(ends.high),
             row.basis
         ),
-        (Some(value), None) => format!("{} for {} ({})", ratio(value), row.case, row.basis),
-        (None, _) => format!("{} ({})", row.case, row.basis),
+        None => row.basis.clone(),
     };
-    format!("{} is {relation}: {shown}", row.metric)
+    let found = match row.relation {
+        Relation::Unclear if !draft.has_rounds() => {
+            return format!("{} is {change}: {} ({basis})", row.metric, row.finding());
+        }
+        Relation::Worse if is_clear => "clearly worse",
+        Relation::Better if is_clear => "clearly better",
+        Relation::Unclear => "neither shown to differ nor to be equal",
+        Relation::Differs => "different, perhaps within the margin",
+        _ => row.finding(),
+    };
+    format!("{} is {found}: {change} ({basis})", row.metric)
 }
 
 /// The doubts of either side.
-fn doubts(pairs: &[SeriesPair]) -> Vec<String> {
+fn doubts(pairs: &[SeriesPair], [a, b]: [&str; 2]) -> Vec<String> {
     let of_side = |side: &str, series: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| {
         let kinds: BTreeSet<DoubtKind> = pairs
             .iter()
@@ -333,5 +373,5 @@ fn doubts(pairs: &[SeriesPair]) -> Vec<String> {
         let titles: Vec<&str> = kinds.into_iter().map(DoubtKind::title).collect();
         (!titles.is_empty()).then(|| format!("doubts about {side}: {}", list(&titles, 8)))
     };
-    [of_side("A", |pair| pair.a), of_side("B", |pair| pair.b)].into_iter().flatten().collect()
+    [of_side(a, |pair| pair.a), of_side(b, |pair| pair.b)].into_iter().flatten().collect()
 }

@@ -14,9 +14,11 @@ mod judge;
 mod options;
 mod pairing;
 mod planned;
+mod ranges;
 mod rows;
 mod scope;
 mod select;
+mod trend;
 mod wording;
 
 pub use compare::compare;
@@ -24,3 +26,4 @@ pub use envdiff::envdiff;
 pub use judge::judge;
 pub use options::{CLOSE_PERCENT, CompareOptions};
 pub use select::Selector;
+pub use trend::{RESULTS_MAX, RESULTS_MIN, TrendError, TrendOptions, check_count, trend};

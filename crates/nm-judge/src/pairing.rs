@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use nm_model::probe::Case;
-use nm_model::result::Series;
+use nm_model::probe::{Case, ProbeKind};
+use nm_model::result::{Series, SeriesKey, Statistic};
 
 /// Most sentences about series that only one side has.
 const UNMATCHED_MAX: usize = 20;
@@ -12,7 +12,7 @@ const UNMATCHED_MAX: usize = 20;
 pub(crate) struct SeriesPair<'a> {
     pub a: &'a Series,
     pub b: &'a Series,
-    /// Environment and stack as text, as far as the comparison has several.
+    /// Environment, stack, probe and statistic as text, as far as the comparison has several.
     pub path: String,
 }
 
@@ -22,24 +22,41 @@ pub(crate) struct Pairing<'a> {
     pub unmatched: Vec<String>,
 }
 
+/// What need not agree by name, because there is only one on each side.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Any {
+    environment: bool,
+    stack: bool,
+}
+
+impl Any {
+    /// By the series of each side. A side without series has no say.
+    pub fn of(sides: &[&[&Series]]) -> Any {
+        let is_one = |name: fn(&SeriesKey) -> &str| {
+            let names = |side: &&[&Series]| {
+                side.iter().map(|series| name(&series.key).to_string()).collect::<BTreeSet<_>>()
+            };
+            sides.iter().map(names).all(|names| names.len() <= 1)
+        };
+        Any { environment: is_one(|key| &key.environment), stack: is_one(|key| &key.stack) }
+    }
+}
+
+/// Whether two series are of one probe, case and statistic, and of one place.
+pub(crate) fn fits(a: &Series, b: &Series, any: Any) -> bool {
+    (any.environment || a.key.environment == b.key.environment)
+        && (any.stack || a.key.stack == b.key.stack)
+        && a.key.probe == b.key.probe
+        && a.key.statistic == b.key.statistic
+        && same_case(&a.key.case, &b.key.case)
+}
+
 /// Pairs the series of two sides. Probe, statistic and case must agree, flows by their pattern (the
 /// write size is part of comparability). Environments must agree by name unless each side has
 /// only one; the same holds for stacks.
-pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series]) -> Pairing<'a> {
-    let environments = |side: &[&'a Series]| {
-        side.iter().map(|s| s.key.environment.as_str()).collect::<BTreeSet<_>>()
-    };
-    let stacks =
-        |side: &[&'a Series]| side.iter().map(|s| s.key.stack.as_str()).collect::<BTreeSet<_>>();
-    let any_environment = environments(a).len() == 1 && environments(b).len() == 1;
-    let any_stack = stacks(a).len() == 1 && stacks(b).len() == 1;
-    let fits = |a: &Series, b: &Series| {
-        (any_environment || a.key.environment == b.key.environment)
-            && (any_stack || a.key.stack == b.key.stack)
-            && a.key.probe == b.key.probe
-            && a.key.statistic == b.key.statistic
-            && same_case(&a.key.case, &b.key.case)
-    };
+pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series], names: [&str; 2]) -> Pairing<'a> {
+    let any = Any::of(&[a, b]);
+    let fits = |a: &Series, b: &Series| fits(a, b, any);
     let mut free: Vec<&'a Series> = b.to_vec();
     let mut pairs = vec![];
     let mut only_a = vec![];
@@ -48,20 +65,48 @@ pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series]) -> Pairing<'a> {
             free.iter().position(|other| fits(one, other) && one.key.case == other.key.case);
         match exact.or_else(|| free.iter().position(|other| fits(one, other))) {
             Some(at) => {
-                let path = match (any_environment, any_stack) {
-                    (true, true) => String::new(),
-                    (true, false) => one.key.stack.clone(),
-                    (false, true) => one.key.environment.clone(),
-                    (false, false) => one.key.path(),
-                };
-                pairs.push(SeriesPair { a: one, b: free.remove(at), path });
+                pairs.push(SeriesPair { a: one, b: free.remove(at), path: String::new() });
             }
             None => only_a.push(one),
         }
     }
-    let mut unmatched = sentences("A", &only_a);
-    unmatched.extend(sentences("B", &free));
+    let kinds: BTreeSet<(ProbeKind, Statistic)> = pairs
+        .iter()
+        .map(|pair: &SeriesPair<'_>| (pair.a.key.probe, pair.a.key.statistic))
+        .collect();
+    for pair in &mut pairs {
+        pair.path = path(&pair.a.key, &kinds, any);
+    }
+    let mut unmatched = sentences(names[0], &only_a);
+    unmatched.extend(sentences(names[1], &free));
     Pairing { pairs, unmatched }
+}
+
+/// What tells the series of `key` from the others of a comparison, apart from its case.
+fn path(key: &SeriesKey, kinds: &BTreeSet<(ProbeKind, Statistic)>, any: Any) -> String {
+    let mut parts = vec![];
+    match (any.environment, any.stack) {
+        (true, true) => {}
+        (true, false) => parts.push(key.stack.clone()),
+        (false, true) => parts.push(key.environment.clone()),
+        (false, false) => parts.push(key.path()),
+    }
+    if kinds.iter().any(|(probe, _)| *probe != key.probe) {
+        parts.push(key.probe.to_string());
+    }
+    if kinds.iter().any(|(probe, other)| *probe == key.probe && *other != key.statistic) {
+        parts.push(statistic_text(key).to_string());
+    }
+    parts.join(" ")
+}
+
+fn statistic_text(key: &SeriesKey) -> &'static str {
+    match (key.probe, key.statistic) {
+        (ProbeKind::Rr, Statistic::RoundTrip) => "service time",
+        (ProbeKind::Rr, Statistic::RoundTripFromIntended) => "from intended send",
+        (_, Statistic::RoundTrip) => "round trip",
+        (_, statistic) => statistic.label(),
+    }
 }
 
 fn same_case(a: &Case, b: &Case) -> bool {

@@ -6,9 +6,12 @@
 //! the median of the cases' ratios, and the cases are the blocks of a sign test. That shows whether
 //! the two *runs* differ, not whether two *machines* do, and each such row says so.
 //!
+//! Rows without enough rounds also say whether the ranges of both sides overlap (see `ranges`).
+//!
 //! Probabilities are corrected by Holm within three families: the figures that count over all
 //! cases, the other figures over all cases, and the single cases.
 
+use nm_model::comparison::{Ranges, SignificanceTest, ValueRange};
 use nm_model::metric::Metric;
 use nm_model::plan::Plan;
 use nm_model::probe::Case;
@@ -17,9 +20,10 @@ use nm_model::verdict::{ComparisonRow, Interval, Relation};
 use nm_stats::compare::{Claim, compare as compare_rounds};
 use nm_stats::holm;
 
-use crate::options::{CLOSE_PERCENT, CompareOptions};
+use crate::options::{CLOSE_PERCENT, CompareOptions, Setup};
 use crate::pairing::SeriesPair;
-use crate::wording::count;
+use crate::ranges::ranges;
+use crate::wording::{count, figure};
 
 /// Largest chance that a claim of difference is wrong.
 const ALPHA: f64 = 0.05;
@@ -74,7 +78,7 @@ fn values(series: &Series, metric: Metric) -> Vec<f64> {
 }
 
 /// The median; absent if there are no values.
-fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
@@ -86,23 +90,33 @@ fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// One figure of one pair; nothing if a side has no such figure.
-pub(crate) fn single(pair: &SeriesPair, metric: Metric, options: &CompareOptions) -> Option<Draft> {
+pub(crate) fn single(pair: &SeriesPair, metric: Metric, setup: &Setup) -> Option<Draft> {
     let (a, b) = (values(pair.a, metric), values(pair.b, metric));
     let case = match pair.path.as_str() {
         "" => pair.a.key.case.to_string(),
         path => format!("{path} {}", pair.a.key.case),
     };
-    let draft = draft(case, metric, &a, &b, options)?;
-    Some(Draft { key: Some(pair.a.key.clone()), ..draft })
+    let mut draft = draft(case, metric, &a, &b, setup)?;
+    draft.key = Some(pair.a.key.clone());
+    if !draft.has_rounds() {
+        draft.row.ranges = ranges(pair.a, pair.b, metric);
+        draft.row.ranges_apart = draft.row.ranges.map(|ranges| ranges.are_apart());
+        if let Some(ranges) = &draft.row.ranges {
+            draft.row.basis += &format!("; {}", ranges_text(metric, ranges, setup.names()));
+        }
+    }
+    Some(draft)
 }
 
-fn draft(
-    case: String,
-    metric: Metric,
-    a: &[f64],
-    b: &[f64],
-    options: &CompareOptions,
-) -> Option<Draft> {
+/// `p5 to p95 of the samples: 1.2 us to 1.4 us of before, 360 us to 420 us of after`.
+fn ranges_text(metric: Metric, ranges: &Ranges, names: [&str; 2]) -> String {
+    let side = |range: ValueRange, name: &str| {
+        format!("{} to {} of {name}", figure(metric, range.low), figure(metric, range.high))
+    };
+    format!("{}: {}, {}", ranges.span, side(ranges.a, names[0]), side(ranges.b, names[1]))
+}
+
+fn draft(case: String, metric: Metric, a: &[f64], b: &[f64], setup: &Setup) -> Option<Draft> {
     let (median_a, median_b) = (median(a)?, median(b)?);
     let mut row = ComparisonRow {
         case,
@@ -112,59 +126,65 @@ fn draft(
         ratio: (median_a > 0.0).then(|| median_b / median_a),
         interval: None,
         p_value: None,
+        test: None,
         relation: Relation::Unclear,
+        n_cases: 1,
+        ranges_apart: None,
+        ranges: None,
         basis: String::new(),
     };
     let rounds_min = Plan::ROUNDS_MIN as usize;
     if a.len().min(b.len()) < rounds_min {
-        row.basis = few(a.len(), b.len());
+        row.basis = few(a.len(), b.len(), setup.names());
         return Some(Draft { row, key: None, found: None });
     }
+    let options = setup.options;
     let ratio = compare_rounds(a, b, options.margin_percent / 100.0, options.seed);
     row.interval = ratio.interval;
     row.p_value = ratio.p_value;
-    row.basis = ratio.note(metric);
+    row.test = ratio.test();
+    row.basis = ratio.note(metric, setup.names());
     let (_, interval) = ratio.decisive();
     Some(Draft { row, key: None, found: Some((ratio.claim, interval)) })
 }
 
-fn few(a: usize, b: usize) -> String {
+fn few(a: usize, b: usize, names: [&str; 2]) -> String {
     match (a, b) {
         (1, 1) => "a single run a side: no interval over rounds".to_string(),
         _ => format!(
-            "{} of A and {} of B: below {} a side nothing is claimed",
+            "{} of {} and {b} of {}: below {} a side nothing is claimed",
             count(a, "round", "rounds"),
-            b,
+            names[0],
+            names[1],
             Plan::ROUNDS_MIN
         ),
     }
 }
 
 /// One figure over all cases of a group of pairs that share path, probe and statistic.
-pub(crate) fn together(
-    pairs: &[&SeriesPair],
-    metric: Metric,
-    options: &CompareOptions,
-) -> Option<Draft> {
-    let cases: Vec<(&&SeriesPair, Vec<f64>, Vec<f64>)> = pairs
+pub(crate) fn together(pairs: &[&SeriesPair], metric: Metric, setup: &Setup) -> Option<Draft> {
+    let known: Vec<&SeriesPair> = pairs
         .iter()
+        .copied()
         .filter(|pair| pair.a.key.case.size_bytes().is_none_or(|size| size <= SIZE_BYTES_MAX))
-        .map(|pair| (pair, values(pair.a, metric), values(pair.b, metric)))
-        .filter(|(_, a, b)| !a.is_empty() && !b.is_empty())
+        .filter(|pair| !values(pair.a, metric).is_empty() && !values(pair.b, metric).is_empty())
         .collect();
-    let label = range(cases.iter().map(|(pair, ..)| **pair));
-    if let [(pair, ..)] = cases[..] {
-        return single(pair, metric, options);
+    if let [pair] = known[..] {
+        return single(pair, metric, setup);
     }
-    let sides = |side: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| {
-        let series: Vec<&Series> = cases.iter().map(|(pair, ..)| side(pair)).collect();
+    let label = range(&known);
+    let side = |side: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| {
+        let series: Vec<&Series> = known.iter().map(|pair| side(pair)).collect();
         round_means(&series, metric)
     };
-    let (a, b) = (sides(|pair| pair.a), sides(|pair| pair.b));
-    if a.len().min(b.len()) >= Plan::ROUNDS_MIN as usize {
-        return draft(label, metric, &a, &b, options);
-    }
-    blocks(label, metric, &cases.iter().map(|(_, a, b)| (a, b)).collect::<Vec<_>>())
+    let (a, b) = (side(|pair| pair.a), side(|pair| pair.b));
+    let mut found = if a.len().min(b.len()) >= Plan::ROUNDS_MIN as usize {
+        draft(label, metric, &a, &b, setup)?
+    } else {
+        blocks(label, metric, &known, setup)?
+    };
+    found.row.n_cases = u32::try_from(known.len()).unwrap_or(u32::MAX);
+    Some(found)
 }
 
 /// The geometric mean over cases of each round in which every case has the figure.
@@ -188,33 +208,55 @@ fn round_means(series: &[&Series], metric: Metric) -> Vec<f64> {
 }
 
 /// The median ratio over cases with a sign test, for runs that have too few rounds.
-fn blocks(label: String, metric: Metric, cases: &[(&Vec<f64>, &Vec<f64>)]) -> Option<Draft> {
-    let medians: Vec<(f64, f64)> = cases
+fn blocks(label: String, metric: Metric, pairs: &[&SeriesPair], setup: &Setup) -> Option<Draft> {
+    let cases: Vec<(&SeriesPair, f64, f64)> = pairs
         .iter()
-        .filter_map(|(a, b)| Some((median(a)?, median(b)?)))
-        .filter(|(a, b)| *a > 0.0 && *b > 0.0)
+        .filter_map(|pair| {
+            let (a, b) = (median(&values(pair.a, metric))?, median(&values(pair.b, metric))?);
+            (a > 0.0 && b > 0.0).then_some((*pair, a, b))
+        })
         .collect();
-    let ratios: Vec<f64> = medians.iter().map(|(a, b)| b / a).collect();
+    let ratios: Vec<f64> = cases.iter().map(|(_, a, b)| b / a).collect();
     let ratio = median(&ratios)?;
     let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
-    let single_runs = cases.iter().all(|(a, b)| a.len() == 1 && b.len() == 1);
+    let is_single = |series: &Series| values(series, metric).len() == 1;
+    let single_runs = pairs.iter().all(|pair| is_single(pair.a) && is_single(pair.b));
     let runs = if single_runs { "a single run a side" } else { "too few rounds a side" };
+    let apart = cases_apart(&cases, metric);
+    let n_cases = count(ratios.len(), "case", "cases");
+    let overlap = match apart {
+        None => String::new(),
+        Some(0) => "; the ranges overlap in every case".to_string(),
+        Some(n) if n == cases.len() => "; the ranges do not overlap in any case".to_string(),
+        Some(n) => format!("; the ranges do not overlap in {n} of {n_cases}"),
+    };
     let row = ComparisonRow {
         case: label,
         metric,
-        a: median(&medians.iter().map(|(a, _)| *a).collect::<Vec<_>>()),
-        b: median(&medians.iter().map(|(_, b)| *b).collect::<Vec<_>>()),
+        a: median(&cases.iter().map(|(_, a, _)| *a).collect::<Vec<_>>()),
+        b: median(&cases.iter().map(|(.., b)| *b).collect::<Vec<_>>()),
         ratio: Some(ratio),
         interval: None,
         p_value: Some(sign_test(above, below)),
+        test: Some(SignificanceTest::Sign),
         relation: Relation::Unclear,
+        n_cases: 0,
+        ranges_apart: apart.map(|n| n == cases.len()),
+        ranges: None,
         basis: format!(
-            "{runs}, so no interval over rounds: sign test over {}, B larger in {above}",
-            count(ratios.len(), "case", "cases")
+            "{runs}, so no interval over rounds: {n_cases} compared, {} larger in {above}{overlap}",
+            setup.names[1]
         ),
     };
     Some(Draft { row, key: None, found: None })
+}
+
+/// In how many cases the ranges of both sides do not overlap; nothing if one is not known.
+fn cases_apart(cases: &[(&SeriesPair, f64, f64)], metric: Metric) -> Option<usize> {
+    cases.iter().try_fold(0, |n_apart, (pair, ..)| {
+        Some(n_apart + usize::from(ranges(pair.a, pair.b, metric)?.are_apart()))
+    })
 }
 
 /// Two-sided probability of at least so uneven a split of `above + below` even chances. Ties do not
@@ -232,9 +274,8 @@ pub(crate) fn sign_test(above: usize, below: usize) -> f64 {
     (2.0 * sum).min(1.0)
 }
 
-/// The cases of a row over several cases: `1..1024 B`, `all 4 cases`.
-fn range<'a>(pairs: impl Iterator<Item = &'a SeriesPair<'a>>) -> String {
-    let pairs: Vec<&SeriesPair> = pairs.collect();
+/// The cases of a row over several cases: `over 1..1024 B`, `over all 4 cases`.
+fn range(pairs: &[&SeriesPair]) -> String {
     let sizes: Option<Vec<u32>> = pairs
         .iter()
         .map(|pair| match pair.a.key.case {
@@ -246,9 +287,9 @@ fn range<'a>(pairs: impl Iterator<Item = &'a SeriesPair<'a>>) -> String {
         Some([first, rest @ ..]) => {
             let low = rest.iter().fold(*first, |low, size| low.min(*size));
             let high = rest.iter().fold(*first, |high, size| high.max(*size));
-            format!("{low}..{high} B")
+            format!("over {low}..{high} B")
         }
-        _ => format!("all {} cases", pairs.len()),
+        _ => format!("over all {} cases", pairs.len()),
     };
     match pairs.first().map(|pair| pair.path.as_str()) {
         None | Some("") => cases,

@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod campaign;
 pub mod class;
+pub mod comparison;
 pub mod coverage;
 pub mod doubt;
 pub mod environment;
@@ -28,6 +29,7 @@ pub mod setting;
 pub mod spec_error;
 pub mod stack;
 pub mod target;
+pub mod trend;
 pub mod v1;
 mod value_type;
 pub mod verdict;

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::{Ranges, SignificanceTest};
 use crate::metric::Metric;
 use crate::stack::{Difference, named_enum};
 use crate::target::Target;
@@ -167,10 +168,49 @@ pub struct ComparisonRow {
     pub interval: Option<Interval>,
     /// Probability of so large a difference by chance, corrected for the number of rows judged.
     pub p_value: Option<f64>,
+    /// The test that the probability is of.
+    #[serde(default)]
+    pub test: Option<SignificanceTest>,
     /// Relation of B to A.
     pub relation: Relation,
+    /// Number of cases that the row is over; 0 if it was not recorded.
+    #[serde(default)]
+    pub n_cases: u32,
+    /// Whether the ranges of both sides do not overlap, in any case of the row. Only where rounds
+    /// are too few for a test over them, and the ranges are known.
+    #[serde(default)]
+    pub ranges_apart: Option<bool>,
+    /// These ranges, if the row is of a single case.
+    #[serde(default)]
+    pub ranges: Option<Ranges>,
     /// Method and limitations, as a clause.
     pub basis: String,
+}
+
+impl ComparisonRow {
+    /// Whether the rounds of a side are too few for a test over rounds.
+    pub fn has_too_few_rounds(&self) -> bool {
+        let is_recorded = self.n_cases > 0;
+        is_recorded && !self.test.is_some_and(SignificanceTest::is_over_rounds)
+    }
+
+    /// What was found, in words: `worse`, `as good`,
+    /// `too few rounds to claim; the ranges do not overlap`.
+    pub fn finding(&self) -> &'static str {
+        match (self.relation, self.has_too_few_rounds(), self.ranges_apart) {
+            (Relation::Unclear, true, Some(true)) => {
+                "too few rounds to claim; the ranges do not overlap"
+            }
+            (Relation::Unclear, true, Some(false)) => "too few rounds to claim; the ranges overlap",
+            (Relation::Unclear, true, None) => "too few rounds to claim",
+            (Relation::Equivalent, true, _) => "close",
+            (Relation::Equivalent, false, _) => "as good",
+            (Relation::Unclear, false, _) => "unclear",
+            (Relation::Differs, ..) => "different",
+            (Relation::Worse, ..) => "worse",
+            (Relation::Better, ..) => "better",
+        }
+    }
 }
 
 #[cfg(test)]

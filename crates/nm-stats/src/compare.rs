@@ -299,7 +299,7 @@ mod tests {
         );
         assert_eq!(comparison.ratio, 45.0);
         assert_eq!(
-            comparison.note(Metric::Median),
+            comparison.note(Metric::Median, ["A", "B"]),
             "3 rounds of A and 10 of B: no claim below 5 rounds a side"
         );
         assert!(compare(&[], &[], 0.05, 1).ratio.is_nan());
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(a_little.claim, Claim::Equivalent);
         assert!(
             a_little
-                .note(Metric::Median)
+                .note(Metric::Median, ["A", "B"])
                 .ends_with("a difference is shown, smaller than the margin")
         );
     }
@@ -361,7 +361,7 @@ mod tests {
             margin in any::<f64>(),
         ) {
             let comparison = compare(&a, &b, margin, 7);
-            prop_assert!(!comparison.note(Metric::Median).is_empty());
+            prop_assert!(!comparison.note(Metric::Median, ["A", "B"]).is_empty());
             prop_assert!(comparison.p_value.is_none_or(|p| (0.0..=1.0).contains(&p)));
         }
 

@@ -1,41 +1,41 @@
 //! `nearmetal compare`: two results side by side, and an exit code by what counts.
 
-use std::path::Path;
-
 use anyhow::Result;
 use nm_judge::{CompareOptions, Selector};
-use nm_model::RunResult;
-use nm_report::{comparison, folder, reference};
+use nm_report::comparison;
+use nm_report::output_folder::comparison_files;
 
-use crate::cli::CompareArgs;
-use crate::cli::format::Format;
-use crate::commands::fail_on;
+use super::{fail_on, result_source};
+use crate::cli::compare::{CompareArgs, DocumentFormat};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
 pub fn run(args: &CompareArgs) -> Result<Exit> {
-    let (a, b) = (load(&args.a)?, load(&args.b)?);
+    let (a, b) = (result_source::load(&args.a)?, result_source::load(&args.b)?);
     fail_on::check(&args.fail_on, &[&a, &b]).map_err(|error| Stop::usage(error.to_string()))?;
+    let mut names = result_source::names(&[&args.a, &args.b]).into_iter();
+    let part = |name: Option<String>, on: &Option<String>| match (name, on) {
+        (Some(name), Some(on)) => Some(format!("{name} {on}")),
+        (name, _) => name,
+    };
     let selector = |on: &Option<String>| on.as_deref().map_or(Selector::any(), Selector::new);
     let options = CompareOptions {
         margin_percent: args.margin,
         fail_on: args.fail_on.clone(),
+        name_a: part(names.next(), &args.a_on),
+        name_b: part(names.next(), &args.b_on),
         a: selector(&args.a_on),
         b: selector(&args.b_on),
         ..CompareOptions::default()
     };
     let compared = nm_judge::compare(&a, &b, &options);
-    match args.format.format {
-        Format::Json => output::json(&compared)?,
-        Format::Text => output::data(&comparison::text(&compared, &output::style()))?,
+    if let Some(out) = &args.document.out {
+        result_source::write_reports(out, &comparison_files(&compared))?;
+    }
+    match args.document.format {
+        DocumentFormat::Json => output::json(&compared)?,
+        DocumentFormat::Text => output::data(&comparison::text(&compared, &output::style()))?,
+        DocumentFormat::Markdown => output::data(&comparison::markdown(&compared))?,
     }
     Ok(compared.outcome.into())
-}
-
-/// A result folder, a result file, or `reference:NAME`.
-fn load(text: &str) -> Result<RunResult> {
-    match text.strip_prefix("reference:") {
-        Some(name) => reference::load(name).map_err(|error| Stop::usage(error.to_string())),
-        None => Ok(folder::load(Path::new(text))?),
-    }
 }

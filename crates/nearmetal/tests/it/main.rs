@@ -2,6 +2,7 @@
 
 mod accel;
 mod command_line;
+mod compare;
 mod concurrent;
 mod exchange;
 mod exchange_faults;

@@ -1,10 +1,11 @@
 //! Comparisons: equal results get no claim, and differences are listed.
 
 use nm_judge::{CompareOptions, Selector, compare, judge};
+use nm_model::comparison::{RangeOf, SignificanceTest};
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
-use nm_model::result::{RunResult, RunState, Statistic};
-use nm_model::verdict::{Comparison, Outcome, Relation};
+use nm_model::result::{RoundData, RunResult, RunState, Statistic};
+use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
 use nm_model::{EndpointId, Side};
 use proptest::prelude::*;
 
@@ -36,7 +37,9 @@ fn worse_beyond_the_margin_fails() {
     let worse = compare(&run(1.0, 6), &run(1.2, 6), &CompareOptions::default());
     assert_eq!(worse.outcome, Outcome::Fail, "{:?}", worse.reasons);
     assert_eq!(row(&worse, Metric::Median), Relation::Worse);
-    assert!(worse.reasons[0].starts_with("median is worse: x1.2 for 64..1024 B (95 % interval"));
+    assert!(
+        worse.reasons[0].starts_with("median is worse: 20 % slower (x1.2) over 64..1024 B (95")
+    );
     let better = compare(&run(1.2, 6), &run(1.0, 6), &CompareOptions::default());
     assert_eq!(better.outcome, Outcome::Pass, "{:?}", better.reasons);
     assert_eq!(row(&better, Metric::Median), Relation::Better);
@@ -118,7 +121,7 @@ fn single_paths_match_under_any_name_and_others_by_name() {
     both.series.extend(run(1.0, 6).series);
     let found = compare(&run(1.0, 6), &both, &CompareOptions::default());
     assert_eq!(found.unmatched.len(), 2);
-    assert!(found.unmatched[0].starts_with("only B has bridge/tcp-spin pingpong"));
+    assert!(found.unmatched[0].starts_with("only made (B) has bridge/tcp-spin pingpong"));
     let options = CompareOptions { b: Selector::new("bridge/*"), ..Default::default() };
     assert!(compare(&run(1.0, 6), &both, &options).unmatched.is_empty());
     let options = CompareOptions { b: Selector::new("moon/*"), ..Default::default() };
@@ -126,7 +129,7 @@ fn single_paths_match_under_any_name_and_others_by_name() {
     assert_eq!(nothing.outcome, Outcome::Inconclusive);
     assert_eq!(
         nothing.reasons,
-        ["nothing in B matches `moon/*`; it has bridge/tcp-spin, netns/tcp-spin"]
+        ["nothing in made moon/* matches `moon/*`; it has bridge/tcp-spin, netns/tcp-spin"]
     );
 }
 
@@ -187,10 +190,14 @@ fn a_worse_case_is_listed_beside_another_statistic_of_that_case() {
     };
     let found = compare(&run(1.0), &run(1.2), &CompareOptions::default());
     let listed = |case: &str| {
-        let start = format!("median is worse: x1.2 for {case} (");
+        let start = format!("median is worse: 20 % slower (x1.2) {case} (");
         found.reasons.iter().filter(|reason| reason.starts_with(&start)).count()
     };
-    assert_eq!((listed("64 B"), listed("128 B"), listed("64..128 B")), (2, 1, 1));
+    let intended = "round trip from intended send";
+    assert_eq!(listed("for round trip 64 B"), 1, "{:?}", found.reasons);
+    assert_eq!(listed(&format!("for {intended} 64 B")), 1);
+    assert_eq!(listed(&format!("for {intended} 128 B")), 1);
+    assert_eq!(listed(&format!("{intended} over 64..128 B")), 1);
 }
 
 #[test]
@@ -198,7 +205,156 @@ fn doubts_of_either_side_are_listed() {
     let mut noisy = run(1.0, 6);
     noisy.series[0].doubts.push(Doubt::new(DoubtKind::Steal, "3 % stolen"));
     let found = compare(&run(1.0, 6), &noisy, &CompareOptions::default());
-    assert_eq!(found.reasons.last().unwrap(), "doubts about B: stolen time");
+    assert_eq!(found.reasons.last().unwrap(), "doubts about made (B): stolen time");
+}
+
+/// Ping-pong of one case, one value a round, compared under the names `before` and `after`.
+fn one_case(a: &[f64], b: &[f64]) -> Comparison {
+    let side = |medians: &[f64]| {
+        let mut run = result(None);
+        run.series.push(pingpong("netns", "tcp-spin", 64, medians));
+        run
+    };
+    let options = CompareOptions {
+        name_a: Some("before".to_string()),
+        name_b: Some("after".to_string()),
+        ..Default::default()
+    };
+    compare(&side(a), &side(b), &options)
+}
+
+fn all_rows(comparison: &Comparison) -> impl Iterator<Item = &ComparisonRow> {
+    comparison.overall.iter().chain(&comparison.rows)
+}
+
+#[test]
+fn every_row_is_listed_once_and_rows_over_cases_say_so() {
+    let single = one_case(&steady(4000.0, 6), &steady(4800.0, 6));
+    for row in all_rows(&single) {
+        let same = |other: &&ComparisonRow| (&other.case, other.metric) == (&row.case, row.metric);
+        assert_eq!(all_rows(&single).filter(same).count(), 1, "{} {}", row.case, row.metric);
+        assert_eq!((row.case.as_str(), row.n_cases), ("64 B", 1));
+    }
+    assert_eq!(single.outcome, Outcome::Fail);
+    let several = compare(&run(1.0, 6), &run(1.2, 6), &CompareOptions::default());
+    for row in &several.overall {
+        assert_eq!((row.case.as_str(), row.n_cases), ("over 64..1024 B", 2));
+    }
+}
+
+#[test]
+fn a_row_of_several_probes_or_statistics_names_its_own() {
+    let mut both = run(1.0, 6);
+    both.series.push(stream("netns", "tcp-spin", &steady(10.0, 6)));
+    let found = compare(&both, &both, &CompareOptions::default());
+    let cases: Vec<&str> = found.overall.iter().map(|row| row.case.as_str()).collect();
+    assert!(cases.contains(&"pingpong over 64..1024 B"), "{cases:?}");
+    assert!(cases.contains(&"stream 1-uni-1, 131072 B writes"), "{cases:?}");
+}
+
+#[test]
+fn every_probability_has_one_test_and_stands_once() {
+    let rounds = compare(&run(1.0, 6), &run(1.2, 6), &CompareOptions::default());
+    let single = compare(&run(1.0, 1), &run(1.2, 1), &CompareOptions::default());
+    for row in all_rows(&rounds).chain(all_rows(&single)) {
+        assert_eq!(row.p_value.is_some(), row.test.is_some(), "{} {}", row.case, row.metric);
+        assert!(!row.basis.contains("p ="), "{}", row.basis);
+    }
+    assert!(all_rows(&rounds).all(|row| row.test.is_some_and(SignificanceTest::is_over_rounds)));
+    assert!(single.overall.iter().all(|row| row.test == Some(SignificanceTest::Sign)));
+    assert!(single.rows.iter().all(|row| row.test.is_none()));
+}
+
+#[test]
+fn the_sides_have_the_names_that_they_were_given() {
+    let found = one_case(&steady(4000.0, 6), &steady(4800.0, 4));
+    assert_eq!((found.a.as_str(), found.b.as_str()), ("before", "after"));
+    let basis = &found.overall[0].basis;
+    assert!(basis.starts_with("6 rounds of before and 4 of after: below 5 a side"), "{basis}");
+    let mut other = run(1.0, 6);
+    other.series[0].doubts.push(Doubt::new(DoubtKind::Steal, "3 % stolen"));
+    other.series.push(pingpong("netns", "tcp-spin", 4096, &steady(4000.0, 6)));
+    let options = CompareOptions { name_b: Some("today".to_string()), ..Default::default() };
+    let found = compare(&run(1.0, 6), &other, &options);
+    assert_eq!((found.a.as_str(), found.b.as_str()), ("made", "today"));
+    assert_eq!(found.unmatched, ["only today has netns/tcp-spin pingpong 4096 B"]);
+    assert_eq!(found.reasons.last().unwrap(), "doubts about today: stolen time");
+}
+
+#[test]
+fn a_large_difference_of_single_runs_is_called_what_it_is() {
+    let found = one_case(&[1200.0], &[360_000.0]);
+    assert_eq!(found.outcome, Outcome::Inconclusive, "single runs never decide");
+    let median = &found.overall[0];
+    assert_eq!(median.relation, Relation::Unclear);
+    assert_eq!(median.finding(), "too few rounds to claim; the ranges do not overlap");
+    assert_eq!(
+        found.reasons[0],
+        "median is 300 times slower (x300) for 64 B: too few rounds to claim; the ranges do not \
+         overlap (a single run a side: no interval over rounds; min to p99 of the samples: 1.08 us \
+         to 2.4 us of before, 324 us to 720 us of after)"
+    );
+    let near = one_case(&[1200.0], &[1500.0]);
+    assert_eq!(near.overall[0].finding(), "too few rounds to claim; the ranges overlap");
+    // Two to four rounds have values of their own to compare.
+    let rounds = one_case(&[1200.0, 1210.0], &[1500.0, 1510.0, 1490.0]);
+    let ranges = rounds.overall[0].ranges.unwrap();
+    assert_eq!(ranges.span, RangeOf::Rounds);
+    assert_eq!((ranges.a.high, ranges.b.low), (1210.0, 1490.0));
+    assert_eq!(rounds.overall[0].ranges_apart, Some(true));
+    assert_eq!(rounds.outcome, Outcome::Inconclusive);
+}
+
+#[test]
+fn rows_over_several_cases_count_those_whose_ranges_do_not_overlap() {
+    let run = |medians: &[f64]| {
+        let mut run = result(None);
+        for (median, size) in medians.iter().zip([64, 128, 256]) {
+            run.series.push(pingpong("netns", "tcp-spin", size, &[*median]));
+        }
+        run
+    };
+    let options = CompareOptions::default();
+    let apart = compare(&run(&[1e3, 1e3, 1e3]), &run(&[9e4, 9e4, 9e4]), &options);
+    assert_eq!(apart.overall[0].ranges_apart, Some(true));
+    assert!(apart.overall[0].basis.ends_with("the ranges do not overlap in any case"));
+    assert!(apart.reasons[0].contains("90 times slower (x90) over 64..256 B"));
+    let partly = compare(&run(&[1e3, 1e3, 1e3]), &run(&[9e4, 1e3, 9e4]), &options);
+    assert_eq!(partly.overall[0].ranges_apart, Some(false));
+    assert!(partly.overall[0].basis.ends_with("the ranges do not overlap in 2 of 3 cases"));
+}
+
+#[test]
+fn single_runs_with_histograms_compare_the_inner_samples() {
+    let run = |factor: u64| {
+        let mut series = pingpong("netns", "tcp-spin", 64, &[factor as f64 * 50.0]);
+        let samples: Vec<u64> = (1..=100).map(|value| value * factor).collect();
+        let RoundData::Latency(data) = &mut series.rounds[0].data else { panic!("latency") };
+        data.histogram = Some(nm_stats::histogram::encode_sorted(&samples).unwrap());
+        let mut run = result(None);
+        run.series.push(series);
+        run
+    };
+    let found = compare(&run(10), &run(1000), &CompareOptions::default());
+    let ranges = found.overall[0].ranges.unwrap();
+    assert_eq!(ranges.span.to_string(), "p5 to p95 of the samples");
+    assert!((ranges.a.low - 50.0).abs() <= 1.0 && (ranges.a.high - 950.0).abs() <= 1.0);
+    assert_eq!(found.overall[0].ranges_apart, Some(true));
+    // What p5 to p95 says nothing about: the range of p99 reaches from the minimum to p99.
+    let p99 = found.overall.iter().find(|row| row.metric == Metric::Percentile(99.0)).unwrap();
+    assert_eq!(p99.ranges.unwrap().span.to_string(), "min to p99 of the samples");
+}
+
+#[test]
+fn equal_runs_say_so() {
+    let equal = "the two sides are equal: every figure of every round is the same";
+    for n_rounds in [1, 6] {
+        let found = compare(&run(1.0, n_rounds), &run(1.0, n_rounds), &CompareOptions::default());
+        assert_eq!(found.reasons[0], equal);
+        assert_eq!(found.outcome == Outcome::Pass, n_rounds == 6, "a single run passes nothing");
+    }
+    let found = compare(&run(1.0, 6), &run(1.0001, 6), &CompareOptions::default());
+    assert!(!found.reasons.iter().any(|reason| reason == equal));
 }
 
 #[test]

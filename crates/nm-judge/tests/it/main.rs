@@ -3,3 +3,4 @@
 mod compare;
 mod judge;
 mod make;
+mod trend;

@@ -6,10 +6,9 @@ use nm_model::verdict::Comparison;
 use super::badge::badge;
 use super::page::folded;
 use super::region::{class, region};
-use crate::comparison::table;
-use crate::style::Tone;
-use crate::table::Table;
+use crate::comparison::{differences_table, table};
 use crate::units;
+use crate::view::Detail;
 
 /// All comparisons, one after another.
 pub fn comparisons(all: &[Comparison]) -> Markup {
@@ -17,16 +16,11 @@ pub fn comparisons(all: &[Comparison]) -> Markup {
 }
 
 /// One comparison: outcome, first reason, where it is not like for like; the rest folded.
-fn compared(comparison: &Comparison) -> Markup {
-    let table = table(comparison);
-    let mut facts = Table::new("Facts in which the machines differ", &["fact", "A", "B"]);
-    for row in &comparison.facts {
-        facts.push(Tone::Plain, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
-    }
-    let mut differences = Table::new("Not like for like", &["field", "A", "B"]);
-    for row in &comparison.differences {
-        differences.push(Tone::Differs, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
-    }
+pub fn compared(comparison: &Comparison) -> Markup {
+    let table = table(comparison, Detail::Full);
+    let of_sides = |caption, field, rows| differences_table(caption, field, comparison, rows);
+    let facts = of_sides("Facts in which the machines differ", "fact", &comparison.facts);
+    let differences = of_sides("Not like for like", "field", &comparison.differences);
     let fields: Vec<&str> = comparison.differences.iter().map(|row| row.field.as_str()).collect();
     let (first, more) = comparison.reasons.split_at(comparison.reasons.len().min(1));
     html! {

@@ -8,6 +8,7 @@
 mod badge;
 mod chart_list;
 mod charts;
+mod comparison_page;
 mod comparisons;
 mod embed;
 mod endpoints;
@@ -18,6 +19,7 @@ mod page;
 mod region;
 mod tables;
 mod targets;
+mod trend_page;
 mod trust;
 
 use maud::{Markup, html};
@@ -30,7 +32,9 @@ use crate::view::{self, Notes};
 
 use page::{Entry, Page, contents, section};
 
+pub use comparison_page::page as comparison;
 pub use embed::embedded;
+pub use trend_page::page as trend;
 
 /// A section of the report, if it has something to show.
 struct Part {

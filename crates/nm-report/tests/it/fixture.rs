@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nm_model::comparison::SignificanceTest;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::facts::{Facts, LinkFacts};
 use nm_model::metric::Metric;
@@ -466,8 +467,12 @@ fn comparison() -> Comparison {
         ratio: Some(ratio),
         interval: Some(Interval { low: ratio - 0.02, high: ratio + 0.02, level: 0.95 }),
         p_value: Some(0.008),
+        test: Some(SignificanceTest::MannWhitney),
         relation,
-        basis: "bootstrap over five rounds a side".into(),
+        n_cases: 1,
+        ranges_apart: None,
+        ranges: None,
+        basis: "5 rounds of loopback/tcp-spin and 5 of netns/tcp-spin".into(),
     };
     Comparison {
         a: "loopback/tcp-spin".into(),
@@ -480,7 +485,7 @@ fn comparison() -> Comparison {
         }],
         facts: vec![Difference { field: "MTU".into(), a: "65536".into(), b: "1500".into() }],
         rows: vec![row("64 B", 1.4, Relation::Worse), row("1 B", 1.01, Relation::Equivalent)],
-        overall: vec![row("1..1024 B", 1.38, Relation::Worse)],
+        overall: vec![ComparisonRow { n_cases: 3, ..row("over 1..1024 B", 1.38, Relation::Worse) }],
         unmatched: vec!["only loopback/tcp-spin has 65536 B".into()],
         outcome: Outcome::Fail,
         reasons: vec!["the median is 38 % higher at 1..1024 B".into()],

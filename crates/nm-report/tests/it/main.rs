@@ -11,4 +11,5 @@ mod import;
 mod published;
 mod reference;
 mod reports;
+mod trend;
 mod v1;

@@ -42,7 +42,7 @@ fn old_files_compare_and_report() {
     for (name, _) in FILES {
         let run = load(name);
         let comparison = compare(&run, &run, &CompareOptions::default());
-        assert!(comparison.differences.is_empty() && !comparison.rows.is_empty(), "{name}");
+        assert!(comparison.differences.is_empty() && !comparison.overall.is_empty(), "{name}");
         let files = folder::report_files(&run, &[]);
         let report = &files.iter().find(|(file, _)| file == folder::REPORT).unwrap().1;
         assert!(report.contains(name), "{name}");

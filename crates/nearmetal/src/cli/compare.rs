@@ -1,0 +1,78 @@
+//! Options of `compare` and `trend`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nm_model::Metric;
+
+use super::percent::percent;
+
+/// Form of what a comparison or a trend writes to stdout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DocumentFormat {
+    /// For people, at a terminal.
+    Text,
+    /// For programs.
+    Json,
+    /// For pull requests and tickets.
+    Markdown,
+}
+
+#[derive(Debug, Args)]
+pub struct DocumentArgs {
+    /// Folder for the reports (HTML, Markdown, JSON), which is created.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Form of what is written to stdout.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: DocumentFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// What is compared against: result folder, result file, or `reference:NAME`.
+    pub a: String,
+    /// What is compared.
+    pub b: String,
+    /// Ratio that counts as equal, such as `5%`.
+    #[arg(long, default_value = "5%", value_parser = percent)]
+    pub margin: f64,
+    /// Figures that decide the exit code.
+    #[arg(long, value_delimiter = ',', default_value = "median,p99", value_name = "METRIC,…")]
+    pub fail_on: Vec<Metric>,
+    /// Only this part of A: `ENVIRONMENT/STACK`, `*` for any.
+    #[arg(long, value_name = "PLACE")]
+    pub a_on: Option<String>,
+    /// Only this part of B.
+    #[arg(long, value_name = "PLACE")]
+    pub b_on: Option<String>,
+    #[command(flatten)]
+    pub document: DocumentArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TrendArgs {
+    /// Results, 2 to 100: result folders, result files, or `reference:NAME`. They are put in the
+    /// order of their start.
+    #[arg(required = true, value_name = "RESULT")]
+    pub results: Vec<String>,
+    /// Figures to follow; those that a series cannot have are left out for it.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "median,p99,throughput",
+        value_name = "METRIC,…"
+    )]
+    pub metric: Vec<Metric>,
+    /// Only this part of the results: `ENVIRONMENT/STACK`, `*` for any.
+    #[arg(long, value_name = "PLACE")]
+    pub on: Option<String>,
+    /// Compare the last result with the first; these figures decide the exit code.
+    #[arg(long, value_delimiter = ',', value_name = "METRIC,…")]
+    pub fail_on: Vec<Metric>,
+    /// With --fail-on: ratio that counts as equal, such as `5%`.
+    #[arg(long, default_value = "5%", value_parser = percent, requires = "fail_on")]
+    pub margin: f64,
+    #[command(flatten)]
+    pub document: DocumentArgs,
+}

@@ -1,0 +1,237 @@
+//! Several results as a trend: each figure of each series in the order of the results' start.
+//!
+//! A trend claims nothing by itself: it shows figures with their intervals and what changed. Where
+//! figures are named that decide, the last result is compared with the first, by the rules of
+//! [`compare`].
+
+use std::collections::BTreeSet;
+
+use nm_model::doubt::DoubtKind;
+use nm_model::metric::{Metric, Quantity};
+use nm_model::result::{RunResult, Series, Statistic};
+use nm_model::stack::Difference;
+use nm_model::trend::{Trend, TrendLine, TrendPoint, TrendResult};
+
+use crate::compare::compare;
+use crate::envdiff::envdiff;
+use crate::options::CompareOptions;
+use crate::pairing::{Any, fits};
+use crate::rows::median;
+use crate::select::{Selector, paths};
+use crate::wording::list;
+
+/// Fewest results of a trend.
+pub const RESULTS_MIN: usize = 2;
+
+/// Most results of a trend.
+pub const RESULTS_MAX: usize = 100;
+
+/// Which figures a trend follows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrendOptions {
+    /// The figures. Those that a series cannot have are left out for it.
+    pub metrics: Vec<Metric>,
+    /// Which series.
+    pub on: Selector,
+    /// The figures in which the last result is compared with the first; none for no comparison.
+    pub fail_on: Vec<Metric>,
+    /// Ratio that still counts as equal in that comparison, %.
+    pub margin_percent: f64,
+}
+
+/// Why results make no trend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TrendError {
+    /// Fewer than [`RESULTS_MIN`] or more than [`RESULTS_MAX`].
+    #[error("a trend has {RESULTS_MIN} to {RESULTS_MAX} results, {0} were given")]
+    Count(usize),
+    /// No series has a place that matches, or no series has one of the figures.
+    #[error("nothing in the results matches `{on}` with {metrics}; they have {known}")]
+    Nothing {
+        /// The place.
+        on: String,
+        /// The figures.
+        metrics: String,
+        /// Places that there are.
+        known: String,
+    },
+}
+
+/// Checks the number of results, before they are read.
+///
+/// # Errors
+/// [`TrendError::Count`].
+pub fn check_count(n_results: usize) -> Result<(), TrendError> {
+    match (RESULTS_MIN..=RESULTS_MAX).contains(&n_results) {
+        true => Ok(()),
+        false => Err(TrendError::Count(n_results)),
+    }
+}
+
+/// The trend of `results`, each with the name that the user gave it.
+///
+/// # Errors
+/// If there are too few or too many, or none has the series and figures that are asked for.
+pub fn trend(
+    mut results: Vec<(String, RunResult)>,
+    options: &TrendOptions,
+) -> Result<Trend, TrendError> {
+    check_count(results.len())?;
+    results.sort_by_key(|(_, result)| start(result));
+    for series in results.iter_mut().flat_map(|(_, result)| &mut result.series) {
+        if series.estimates.is_empty() {
+            nm_stats::rounds::estimate(series);
+        }
+    }
+    let runs: Vec<&RunResult> = results.iter().map(|(_, run)| run).collect();
+    let lines = lines(&runs, options);
+    if lines.is_empty() {
+        let metrics: Vec<String> = options.metrics.iter().map(Metric::to_string).collect();
+        return Err(TrendError::Nothing {
+            on: options.on.text().to_string(),
+            metrics: list(&metrics, 8),
+            known: list(&paths(runs.iter().flat_map(|run| &run.series)), 8),
+        });
+    }
+    let last_against_first = match (&results[..], options.fail_on.is_empty()) {
+        ([(name_a, a), .., (name_b, b)], false) => Some(compare(
+            a,
+            b,
+            &CompareOptions {
+                margin_percent: options.margin_percent,
+                fail_on: options.fail_on.clone(),
+                name_a: Some(name_a.clone()),
+                name_b: Some(name_b.clone()),
+                a: options.on.clone(),
+                b: options.on.clone(),
+                ..CompareOptions::default()
+            },
+        )),
+        _ => None,
+    };
+    Ok(Trend { results: described(&results), lines, last_against_first })
+}
+
+/// Orders results: times in UTC sort as text, but for the `Z` behind an optional fraction.
+fn start(result: &RunResult) -> Option<String> {
+    result.started.as_ref().map(|started| started.trim_end_matches('Z').to_string())
+}
+
+fn described(results: &[(String, RunResult)]) -> Vec<TrendResult> {
+    let mut described: Vec<TrendResult> = vec![];
+    for (at, (name, run)) in results.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| &results[before].1);
+        described.push(TrendResult {
+            name: name.clone(),
+            started: run.started.clone(),
+            plan: run.plan.as_ref().map(|plan| plan.name.clone()),
+            state: run.state,
+            changes: before.map(|before| envdiff(before, run)).unwrap_or_default(),
+        });
+    }
+    described
+}
+
+/// One series in each result, if the result has it.
+type Followed<'a> = Vec<Option<&'a Series>>;
+
+fn lines(runs: &[&RunResult], options: &TrendOptions) -> Vec<TrendLine> {
+    let mut lines = vec![];
+    for followed in followed(runs, &options.on) {
+        let Some(first) = followed.iter().flatten().next() else { continue };
+        for &metric in &options.metrics {
+            if !can_have(first.key.statistic, metric) {
+                continue;
+            }
+            let line = TrendLine { series: first.key.clone(), metric, points: vec![] };
+            let line = TrendLine { points: points(&followed, metric), ..line };
+            if line.points.iter().any(|point| point.value.is_some()) {
+                lines.push(line);
+            }
+        }
+    }
+    lines
+}
+
+fn can_have(statistic: Statistic, metric: Metric) -> bool {
+    (statistic == Statistic::Throughput) == (metric.quantity() == Quantity::Throughput)
+}
+
+/// The series of all results, equal ones together.
+fn followed<'a>(runs: &[&'a RunResult], on: &Selector) -> Vec<Followed<'a>> {
+    let chosen: Vec<Vec<&Series>> = runs
+        .iter()
+        .map(|run| run.series.iter().filter(|series| on.matches_key(&series.key)).collect())
+        .collect();
+    let sides: Vec<&[&Series]> = chosen.iter().map(Vec::as_slice).collect();
+    let any = Any::of(&sides);
+    let mut all: Vec<Followed<'a>> = vec![];
+    for (at, of_run) in chosen.iter().enumerate() {
+        for &series in of_run {
+            let known = all.iter_mut().find(|followed| {
+                let first = followed.iter().flatten().next();
+                followed[at].is_none() && first.is_some_and(|first| fits(first, series, any))
+            });
+            match known {
+                Some(followed) => followed[at] = Some(series),
+                None => {
+                    let mut new = vec![None; runs.len()];
+                    new[at] = Some(series);
+                    all.push(new);
+                }
+            }
+        }
+    }
+    all
+}
+
+fn points(followed: &Followed<'_>, metric: Metric) -> Vec<TrendPoint> {
+    let mut points = vec![];
+    let base = followed.iter().flatten().next();
+    let (mut first, mut previous): (Option<f64>, Option<f64>) = (None, None);
+    for series in followed {
+        let Some(series) = series else {
+            points.push(TrendPoint::default());
+            continue;
+        };
+        let mut point = point(series, metric);
+        if let Some(base) = base {
+            point.differences = differences(base, series);
+        }
+        let ratio = |to: Option<f64>| {
+            let ratio = point.value? / to.filter(|to| *to > 0.0)?;
+            ratio.is_finite().then_some(ratio)
+        };
+        (point.ratio_to_first, point.ratio_to_previous) = (ratio(first), ratio(previous));
+        previous = point.value.or(previous);
+        first = first.or(point.value);
+        points.push(point);
+    }
+    points
+}
+
+/// The figure as reports show it: the smallest minimum, the largest maximum, else the median over
+/// rounds.
+fn point(series: &Series, metric: Metric) -> TrendPoint {
+    let estimate = series.estimate(metric);
+    let values = series.rounds.iter().filter_map(|round| round.value(metric));
+    let (value, interval) = match (metric, estimate) {
+        (Metric::Min, _) => (values.reduce(f64::min), None),
+        (Metric::Max, _) => (values.reduce(f64::max), None),
+        (_, Some(found)) => (Some(found.value), found.interval),
+        (_, None) => (median(&values.collect::<Vec<_>>()), None),
+    };
+    let doubts: BTreeSet<DoubtKind> = series.doubts.iter().map(|doubt| doubt.kind).collect();
+    TrendPoint {
+        is_measured: true,
+        value: value.filter(|value| value.is_finite()),
+        interval,
+        rounds: series.rounds.iter().filter(|round| round.value(metric).is_some()).count() as u32,
+        doubts: doubts.into_iter().collect(),
+        ..TrendPoint::default()
+    }
+}
+
+fn differences(base: &Series, series: &Series) -> Vec<Difference> {
+    base.comparability.differences(&series.comparability)
+}
