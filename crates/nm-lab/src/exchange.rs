@@ -24,7 +24,6 @@ use nm_model::{
 use crate::launcher::LauncherUnavailable;
 use crate::ledger::{Connection, DataPath, Ledger};
 use crate::trial::accelerated::KERNEL_SHARE_MAX;
-use crate::trial::merge::bypass;
 use crate::trial::types::{Measured, Options};
 use crate::{accelerator, launcher};
 
@@ -169,7 +168,7 @@ pub fn run(
             statistic: Some(statistic.name().to_string()),
             protocol: Some(stack.protocol.name().to_string()),
             mode: Some(stack.mode.name().to_string()),
-            bypass: Some(bypass(stack).to_string()),
+            bypass: Some(stack.bypass().to_string()),
             ..Comparability::default()
         },
         settings: settings(setup),

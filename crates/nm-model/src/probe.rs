@@ -492,6 +492,35 @@ impl fmt::Display for Case {
     }
 }
 
+/// Reads what [`fmt::Display`] writes.
+impl FromStr for Case {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Case, UnknownWord> {
+        let known = ["64 B", "1-uni-1, 131072 B writes", "64 B at 1000/s", "64 B closed loop"];
+        let case = || {
+            if text == "whole" {
+                return Some(Case::Total);
+            }
+            if let Some(rest) = text.strip_suffix(" B writes") {
+                let (pattern, write_bytes) = rest.split_once(", ")?;
+                let pattern = pattern.parse().ok()?;
+                return Some(Case::Flows { pattern, write_bytes: write_bytes.parse().ok()? });
+            }
+            if let Some(size) = text.strip_suffix(" B closed loop") {
+                return Some(Case::Request { size: size.parse().ok()?, rate_per_s: None });
+            }
+            if let Some((size, rate)) = text.split_once(" B at ") {
+                let rate: f64 = rate.strip_suffix("/s")?.parse().ok()?;
+                let rate = Some(rate).filter(|rate| rate.is_finite() && *rate > 0.0)?;
+                return Some(Case::Request { size: size.parse().ok()?, rate_per_s: Some(rate) });
+            }
+            Some(Case::Message { size_bytes: text.strip_suffix(" B")?.parse().ok()? })
+        };
+        case().ok_or_else(|| UnknownWord::new("case", text, &known))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -515,6 +544,24 @@ mod tests {
         }
         assert!("0".parse::<RrSize>().is_err());
         assert!("99999999999".parse::<RrSize>().is_err());
+    }
+
+    #[test]
+    fn cases_read_back() {
+        let size = RrSize { request_bytes: 1, response_bytes: 100_000 };
+        for case in [
+            Case::Message { size_bytes: 64 },
+            Case::Flows { pattern: "2-bi-2".parse().unwrap(), write_bytes: 16_384 },
+            Case::Request { size, rate_per_s: Some(1000.0) },
+            Case::Request { size, rate_per_s: Some(0.25) },
+            Case::Request { size, rate_per_s: None },
+            Case::Total,
+        ] {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        for text in ["", "64", "-1 B", "3-bi-3, 1 B writes", "64 B at x/s", "0 B closed loop"] {
+            assert!(text.parse::<Case>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -180,6 +180,16 @@ impl Stack {
     pub fn new(protocol: Protocol, mode: Mode) -> Stack {
         Stack { protocol, mode, launcher: None }
     }
+
+    /// The kernel bypass of this end, as [`Comparability::bypass`] names it.
+    pub fn bypass(&self) -> &'static str {
+        match (self.launcher, self.protocol) {
+            (Some(launcher), _) => launcher.name(),
+            (None, Protocol::Shm) => Protocol::Shm.name(),
+            (None, protocol) if protocol.is_af_xdp() => Protocol::Xdp.name(),
+            (None, _) => "none",
+        }
+    }
 }
 
 impl fmt::Display for Stack {
@@ -252,6 +262,20 @@ impl StackPair {
     /// The protocol on the wire.
     pub fn wire_protocol(&self) -> Protocol {
         self.client.protocol.wire_protocol()
+    }
+
+    /// What the stacks alone tell about comparability: protocol, mode and bypass.
+    pub fn comparability(&self) -> Comparability {
+        let ends = |text: fn(&Stack) -> &'static str| {
+            let (client, server) = (text(&self.client), text(&self.server));
+            Some(if client == server { client.to_string() } else { format!("{client}:{server}") })
+        };
+        Comparability {
+            protocol: ends(|stack| stack.protocol.name()),
+            mode: ends(|stack| stack.mode.name()),
+            bypass: ends(Stack::bypass),
+            ..Comparability::default()
+        }
     }
 }
 

@@ -9,9 +9,18 @@ use nm_model::result::{Round, RoundData, Series};
 use crate::sfnt;
 use crate::units;
 
+/// First line of [`long`].
+pub const LONG_HEADING: &str = "environment,stack,probe,case,statistic,round,figure,value,unit";
+
+/// What stands for the round in figures over all rounds.
+pub const ALL_ROUNDS: &str = "all";
+
+/// First line of [`sweep`], as the published runs have it.
+pub const SWEEP_HEADING: &str = "size,mean,min,median,max,p99,stddev,iter";
+
 /// Every figure of every round, and the figures over all rounds (round `all`), one a line.
 pub fn long(result: &RunResult) -> String {
-    let mut text = String::from("environment,stack,probe,case,statistic,round,figure,value,unit\n");
+    let mut text = format!("{LONG_HEADING}\n");
     for series in &result.series {
         for round in &series.rounds {
             let number = round.round.to_string();
@@ -21,11 +30,11 @@ pub fn long(result: &RunResult) -> String {
         }
         for estimate in &series.estimates {
             let figure = estimate.metric.to_string();
-            text += &line(series, "all", &figure, estimate.value, unit(estimate.metric));
+            text += &line(series, ALL_ROUNDS, &figure, estimate.value, unit(estimate.metric));
             if let Some(interval) = estimate.interval {
                 let unit = unit(estimate.metric);
-                text += &line(series, "all", &format!("{figure} low"), interval.low, unit);
-                text += &line(series, "all", &format!("{figure} high"), interval.high, unit);
+                text += &line(series, ALL_ROUNDS, &format!("{figure} low"), interval.low, unit);
+                text += &line(series, ALL_ROUNDS, &format!("{figure} high"), interval.high, unit);
             }
         }
     }
@@ -34,7 +43,7 @@ pub fn long(result: &RunResult) -> String {
 
 /// A sweep's table as the published runs have it, rounded to ns; an empty cell is n/a.
 pub fn sweep(sweep: &sfnt::Sweep<'_>) -> String {
-    let mut text = String::from("size,mean,min,median,max,p99,stddev,iter\n");
+    let mut text = format!("{SWEEP_HEADING}\n");
     for row in sweep.rows() {
         let cells: Vec<String> =
             row.cells.iter().map(|c| c.map_or(String::new(), |v| format!("{v:.0}"))).collect();

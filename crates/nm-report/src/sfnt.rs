@@ -106,10 +106,16 @@ pub fn line(row: &SweepRow) -> String {
     text
 }
 
+/// How the first line of a description begins, by which an import knows our own text.
+pub const MADE_BY: &str = "made by";
+
+/// What the values are, in a description.
+pub const REPORTING: &str = "1/2 RTT, ns";
+
 /// The `# ` lines that describe what was measured and how.
 pub fn header(result: &RunResult, environment: &str, stack: &str, percentile: f64) -> String {
     let mut lines = vec![
-        format!("made by: {}", view::source_text(&result.source)),
+        format!("{MADE_BY}: {}", view::source_text(&result.source)),
         format!("name: {}", result.name),
         format!("environment: {environment}"),
         format!("stack: {stack}"),
@@ -125,7 +131,7 @@ pub fn header(result: &RunResult, environment: &str, stack: &str, percentile: f6
         }
     }
     lines.push(format!("percentile: {percentile}"));
-    lines.push("reporting: 1/2 RTT, ns".to_string());
+    lines.push(format!("reporting: {REPORTING}"));
     let one_line = |line: &String| line.replace(['\n', '\r'], " ");
     lines.iter().map(|line| format!("# {}\n", one_line(line))).collect()
 }

@@ -24,7 +24,7 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
         let mut one = import::read(&text, &name).map_err(|e| Stop::usage(e.to_string()))?;
         one.series.iter_mut().for_each(nm_stats::rounds::estimate);
         match &mut result {
-            Some(result) => join(result, one),
+            Some(result) => import::join(result, one),
             None => result = Some(one),
         }
     }
@@ -42,23 +42,6 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
         }
     }
     Ok(Exit::Pass)
-}
-
-/// Adds further results: series with a known key become further rounds of it.
-fn join(result: &mut nm_model::RunResult, more: nm_model::RunResult) {
-    for series in more.series {
-        match result.series.iter_mut().find(|known| known.key == series.key) {
-            Some(known) => {
-                for mut round in series.rounds {
-                    round.round = known.rounds.len() as u32;
-                    known.rounds.push(round);
-                }
-                nm_stats::rounds::estimate(known);
-            }
-            None => result.series.push(series),
-        }
-    }
-    result.notes.extend(more.notes);
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

@@ -4,7 +4,7 @@ use nm_model::facts::Facts;
 use nm_model::result::{Flow, Placement, Round, RoundData, Statistic, ThroughputRound};
 use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::Comparability;
-use nm_model::{Case, Doubt, DoubtKind, ProbeKind, Protocol, SeriesKey, Side, Stack};
+use nm_model::{Case, Doubt, DoubtKind, ProbeKind, SeriesKey, Side};
 use nm_probe::placement::doubts_between;
 
 use crate::affinity::one_kernel;
@@ -103,28 +103,18 @@ fn bulk(case: Case, client: &Settings, server: &Settings) -> Comparability {
     }
 }
 
-/// The kernel bypass of one end.
-pub(crate) fn bypass(stack: Stack) -> &'static str {
-    match (stack.launcher, stack.protocol) {
-        (Some(launcher), _) => launcher.name(),
-        (None, Protocol::Shm) => Protocol::Shm.name(),
-        (None, protocol) if protocol.is_af_xdp() => Protocol::Xdp.name(),
-        (None, _) => "none",
-    }
-}
-
 fn comparability(
     conditions: &Conditions<'_>,
     statistic: Statistic,
     bulk: Comparability,
 ) -> Comparability {
-    let (client, server) = (conditions.stacks.client, conditions.stacks.server);
+    let ends = conditions.stacks.comparability();
     let between = conditions.pair.between();
     Comparability {
         statistic: Some(statistic.name().to_string()),
-        protocol: Some(end_texts(client.protocol.name(), server.protocol.name())),
-        mode: Some(end_texts(client.mode.name(), server.mode.name())),
-        bypass: Some(end_texts(bypass(client), bypass(server))),
+        protocol: ends.protocol,
+        mode: ends.mode,
+        bypass: ends.bypass,
         link: between.link,
         firmware: between.firmware,
         layer: between.layer,

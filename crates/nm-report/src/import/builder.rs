@@ -47,6 +47,7 @@ pub fn shown(text: &str) -> String {
 /// The result while it is read.
 pub struct ResultBuilder {
     result: RunResult,
+    environment: Option<String>,
     rounds: usize,
 }
 
@@ -54,7 +55,26 @@ impl ResultBuilder {
     pub fn new(name: &str) -> ResultBuilder {
         ResultBuilder {
             result: RunResult::new(name, Source::Imported { tool: String::new() }),
+            environment: None,
             rounds: 0,
+        }
+    }
+
+    /// Name of the text.
+    pub fn name(&self) -> &str {
+        &self.result.name
+    }
+
+    /// Names the environment of the runs that follow; absent, it is named after the text.
+    pub fn environment(&mut self, environment: Option<&str>) {
+        self.environment = environment.map(str::to_string);
+    }
+
+    /// Keeps the start of the run, if it is a time (RFC 3339). Of several the first is kept.
+    pub fn started(&mut self, text: &str) {
+        if self.result.started.is_none() {
+            let time: Option<jiff::Timestamp> = text.parse().ok();
+            self.result.started = time.map(|time| time.to_string());
         }
     }
 
@@ -86,7 +106,10 @@ impl ResultBuilder {
             return Err(ImportFault::TooManyRuns);
         }
         let key = SeriesKey {
-            environment: environment_name(&self.result.name),
+            environment: match &self.environment {
+                Some(environment) => environment.clone(),
+                None => environment_name(&self.result.name),
+            },
             stack: found.stack,
             probe: found.probe,
             case: found.case,

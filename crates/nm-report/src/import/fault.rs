@@ -9,7 +9,8 @@ pub const TEXT_BYTES_MAX: usize = 64 << 20;
 pub const ROUNDS_MAX: usize = 100_000;
 
 /// The tools whose output is read, in words.
-pub const TOOLS: &str = "sfnt-pingpong, sockperf, netperf, nuttcp and iperf3 -J";
+pub const TOOLS: &str = "sfnt-pingpong, sockperf, netperf, nuttcp, iperf3 -J, and nearmetal's own \
+     pingpong --sfnt, sfnt/*.csv and series.csv";
 
 /// What is wrong with a text: lower case, no full stop.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -20,6 +21,9 @@ pub enum ImportFault {
     /// It has only white space.
     #[error("the text is empty; supported are {TOOLS}")]
     Empty,
+    /// It is a result, which needs no import.
+    #[error("this is a result of nearmetal; name it to `compare`, `trend` or `report` as it is")]
+    OwnResult,
     /// No tool that is known prints this.
     #[error("not the output of a known tool; supported are {TOOLS}")]
     UnknownTool,
@@ -92,6 +96,7 @@ impl ImportFault {
             NotAnInteger { line, .. } | Line { line, .. } => Some(*line),
             ImportFault::TooLong
             | ImportFault::Empty
+            | ImportFault::OwnResult
             | ImportFault::TooManyRuns
             | ImportFault::NoFigures { .. }
             | ImportFault::Json { .. } => None,

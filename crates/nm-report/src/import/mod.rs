@@ -1,23 +1,28 @@
 //! Other tools' output imported as a result, so that it can be compared and reported like our own.
 //!
-//! The tool is recognised by its text. Output of several runs in one text, one after the other,
-//! becomes rounds of one series. Every import is marked with
-//! [`nm_model::doubt::DoubtKind::Imported`]: its samples and what disturbed them are not known.
-//! Numbers that no measurement can have are refused, not repaired.
+//! The tool is recognised by its text; nearmetal's own texts and tables are read back, too. Output
+//! of several runs in one text, one after the other, becomes rounds of one series. Every import is
+//! marked with [`nm_model::doubt::DoubtKind::Imported`]: its samples and what disturbed them are
+//! not known. Numbers that no measurement can have are refused, not repaired.
 
 mod builder;
 mod fault;
 mod iperf3;
+mod join;
 mod netperf;
 mod nuttcp;
+mod records;
+mod series_csv;
 mod sfnt;
 mod sockperf;
+mod sweep_csv;
 
 use nm_model::result::RunResult;
 
 use builder::ResultBuilder;
 
 pub use fault::{ImportFault, TEXT_BYTES_MAX, TOOLS};
+pub use join::join;
 
 /// Why a text could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +61,15 @@ type Reader = fn(&str, &mut ResultBuilder) -> Result<(), ImportFault>;
 
 /// The reader for a text, by words that only one tool prints.
 fn recognise(text: &str) -> Option<Reader> {
+    if text.contains("id=\"result\" data-without=") {
+        return Some(refuse_result);
+    }
+    if series_csv::is_series(text) {
+        return Some(series_csv::read);
+    }
+    if sweep_csv::is_sweep(text) {
+        return Some(sweep_csv::read);
+    }
     let signs: [(&[&str], Reader); 5] = [
         (&["sockperf: "], sockperf::read),
         (&["%ile\tstddev\titer", "sfnt-pingpong"], sfnt::read),
@@ -64,10 +78,16 @@ fn recognise(text: &str) -> Option<Reader> {
         (&["Connecting to host", "iperf Done."], iperf3::refuse_text),
     ];
     if text.trim_start().starts_with('{') {
-        return Some(iperf3::read);
+        let is_result = ["\"schema\"", "\"source\"", "\"series\""].iter().all(|k| text.contains(k));
+        return Some(if is_result { refuse_result } else { iperf3::read });
     }
     let known = signs.into_iter().find(|(signs, _)| signs.iter().any(|sign| text.contains(sign)));
     known.map(|(_, read)| read).or_else(|| sfnt::header_line(text).map(|_| sfnt::read as Reader))
+}
+
+/// A result needs no import.
+fn refuse_result(_: &str, _: &mut ResultBuilder) -> Result<(), ImportFault> {
+    Err(ImportFault::OwnResult)
 }
 
 fn unknown_tool(text: &str) -> ImportFault {

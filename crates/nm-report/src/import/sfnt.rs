@@ -1,13 +1,18 @@
 //! sfnt-pingpong's output: `# ` lines about the client's machine, then one line a message size, ns.
 //! Values are half round trips unless the header says `reporting: RTT`.
+//!
+//! `nearmetal pingpong --sfnt` writes the same form; its header begins with `made by` and names the
+//! environment and the stack, and a figure may be `n/a`.
 
 use nm_model::doubt::DoubtKind;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{LatencyRound, RoundData, Statistic};
-use nm_model::stack::Comparability;
+use nm_model::stack::{Comparability, StackPair};
 
 use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile};
 use super::fault::{ImportFault, fault};
+use crate::sfnt::MADE_BY;
+use crate::units::NOT_AVAILABLE;
 
 const COLUMNS: [&str; 8] = ["size", "mean", "min", "median", "max", "%ile", "stddev", "iter"];
 
@@ -17,6 +22,8 @@ struct Header {
     percentile: f64,
     stack: String,
     comparability: Comparability,
+    /// Whether nearmetal wrote it.
+    is_own: bool,
 }
 
 impl Header {
@@ -26,7 +33,15 @@ impl Header {
             percentile: 99.0,
             stack: "sfnt".to_string(),
             comparability: Comparability::default(),
+            is_own: false,
         }
+    }
+
+    /// The stack as nearmetal names it.
+    fn own_stack(&mut self, text: &str) {
+        self.stack = text.to_string();
+        let pair = text.parse::<StackPair>();
+        self.comparability = pair.map(|pair| pair.comparability()).unwrap_or_default();
     }
 }
 
@@ -46,11 +61,13 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
     let mut header = Header::new();
     for (at, line) in text.lines().enumerate() {
         if let Some(fact) = line.strip_prefix('#') {
-            // A second run begins with its command line.
-            if fact.trim_start().starts_with("cmdline:") {
+            // A second run begins with its command line, or with what made it.
+            let fact = fact.trim();
+            if fact.starts_with("cmdline:") || fact.starts_with(&format!("{MADE_BY}:")) {
                 header = Header::new();
+                import.environment(None);
             }
-            about(at + 1, fact.trim(), &mut header, import)?;
+            about(at + 1, fact, &mut header, import)?;
         } else if line.starts_with(|c: char| c.is_whitespace() || c.is_ascii_digit())
             && !line.trim().is_empty()
         {
@@ -70,6 +87,13 @@ fn about(
     let Some(split) = fact.find([':', '=']) else { return Ok(()) };
     let (name, text) = (fact[..split].trim(), fact[split + 1..].trim());
     match name {
+        MADE_BY => {
+            header.is_own = true;
+            import.tool(text);
+        }
+        "environment" if header.is_own => import.environment(Some(text)),
+        "stack" if header.is_own => header.own_stack(text),
+        "date" if header.is_own => import.started(text),
         "percentile" => {
             let percent = number(at, "the percentile", text)?;
             if percent > 100.0 {
@@ -78,7 +102,7 @@ fn about(
             header.percentile = percent;
         }
         "reporting" => {
-            header.statistic = match text {
+            header.statistic = match text.trim_end_matches(", ns") {
                 "RTT" => Statistic::RoundTrip,
                 "1/2 RTT" | "RTT/2" => Statistic::HalfRoundTrip,
                 other => {
@@ -156,22 +180,29 @@ fn row(
             format!("{} fields instead of {}: {}", fields.len(), COLUMNS.len(), COLUMNS.join(" ")),
         );
     };
-    let ns = |what: &str, text: &str| number(at, what, text);
-    let count: u64 = integer(at, "iter", count)?;
+    let is_absent = |text: &str| header.is_own && text == NOT_AVAILABLE;
+    let ns = |what: &str, text: &str| -> Result<Option<f64>, ImportFault> {
+        if is_absent(text) { Ok(None) } else { number(at, what, text).map(Some) }
+    };
+    let count: Option<u64> = match is_absent(count) {
+        true => None,
+        false => Some(integer(at, "iter", count)?),
+    };
     let (min_ns, max_ns) = (ns("min", min)?, ns("max", max)?);
-    if min_ns > max_ns {
+    if min_ns.zip(max_ns).is_some_and(|(min, max)| min > max) {
         return fault(at, format!("min {min} is above max {max}"));
     }
-    if header.percentile == 100.0 {
+    if header.percentile == 100.0 && !header.is_own {
         import.doubt(
             DoubtKind::Inferred,
             "sfnt-pingpong reads beyond its samples for percentile 100; max is right",
         );
     }
-    let percentiles = vec![
-        percentile(50.0, ns("median", median)?, None),
-        percentile(header.percentile, ns("%ile", tail)?, Some(count)),
-    ];
+    let tail = (header.percentile, ns("%ile", tail)?, count);
+    let percentiles = [(50.0, ns("median", median)?, None), tail]
+        .into_iter()
+        .filter_map(|(p, value, count)| Some(percentile(p, value?, count)))
+        .collect();
     import.push(ImportedRun {
         stack: header.stack.clone(),
         probe: ProbeKind::Pingpong,
@@ -180,11 +211,11 @@ fn row(
         comparability: header.comparability.clone(),
         settings: vec![],
         data: RoundData::Latency(LatencyRound {
-            count: Some(count),
-            mean_ns: Some(ns("mean", mean)?),
-            min_ns: Some(min_ns),
-            max_ns: Some(max_ns),
-            stddev_ns: Some(ns("stddev", stddev)?),
+            count,
+            mean_ns: ns("mean", mean)?,
+            min_ns,
+            max_ns,
+            stddev_ns: ns("stddev", stddev)?,
             percentiles: in_order(percentiles),
             ..Default::default()
         }),

@@ -10,7 +10,11 @@ use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind, Side};
 use nm_model::result::{RoundData, RunResult, Series, Source, Statistic, ThroughputRound};
 use nm_report::import::{ImportError, read};
+use nm_report::{csv, sfnt, units, view};
 use proptest::prelude::*;
+
+use crate::fixture::{self, SMALL};
+use crate::golden;
 
 const FIXTURES: &[&str] = &[
     "sfnt-pingpong.txt",
@@ -137,6 +141,160 @@ fn sfnt_statistic_and_percentile_come_from_the_header() {
     let bare = read(bare, "x").unwrap();
     assert_eq!(bare.series[0].key.statistic, Statistic::HalfRoundTrip);
     assert_eq!(value(&bare.series[0], Metric::Percentile(99.0)), Some(2166.0));
+}
+
+/// What one value of a sweep is worth after it was printed without a fraction.
+#[track_caller]
+fn assert_printed(found: &Series, measured: &Series, percentile: f64) {
+    let printed = |metric| view::value(measured, metric).map(|v| format!("{v:.0}"));
+    let metrics = [Metric::Mean, Metric::Min, Metric::Median, Metric::Max, Metric::Stddev];
+    for metric in metrics.into_iter().chain([Metric::Percentile(percentile)]) {
+        let read = value(found, metric).map(|v| v.to_string());
+        assert_eq!(read, printed(metric), "{} {metric}", found.key);
+    }
+    assert_eq!(view::samples(found), view::samples(measured));
+}
+
+#[test]
+fn our_own_sfnt_text_is_read_back() {
+    let run = fixture::result(SMALL);
+    let found = read(&sfnt::text(&run, 99.0), "own.txt").unwrap();
+    assert_eq!(found.source, Source::Imported { tool: "nearmetal 0.0.0-made-up".to_string() });
+    assert_eq!(found.started, run.started);
+    assert_eq!(found.notes["client cpu"], "Made-up CPU @ 1 GHz");
+    let half = |s: &&Series| s.key.statistic == Statistic::HalfRoundTrip;
+    let measured: Vec<&Series> = run.series.iter().filter(half).collect();
+    assert!(measured.len() > 4);
+    assert_eq!(found.series.len(), measured.len());
+    for measured in measured {
+        let found = found.series.iter().find(|s| s.key == measured.key).unwrap();
+        assert_printed(found, measured, 99.0);
+        for field in ["protocol", "way of waiting"] {
+            let of = |s: &Series| {
+                let fields = s.comparability.fields();
+                fields.into_iter().find(|(name, _)| *name == field).unwrap().1.map(String::from)
+            };
+            assert!(of(found).is_some(), "{field}");
+        }
+    }
+}
+
+#[test]
+fn our_own_sfnt_text_has_any_percentile_and_may_lack_figures() {
+    let run = fixture::result(SMALL);
+    // Three samples a round lie beyond p99.9, which is too few: the column is n/a.
+    let found = read(&sfnt::text(&run, 99.9), "own.txt").unwrap();
+    assert_eq!(value(&found.series[0], Metric::Percentile(99.9)), None);
+    assert!(value(&found.series[0], Metric::Median).is_some());
+    // Only we write n/a; in another tool's output it is damage.
+    let foreign = "# size mean min median max %ile stddev iter\n 1 1 1 1 9 n/a 1 100\n";
+    assert!(read(foreign, "x").unwrap_err().to_string().contains("%ile is `n/a`"));
+}
+
+#[test]
+fn own_and_foreign_texts_in_one_file_keep_their_places() {
+    let run = fixture::result(SMALL);
+    let both = format!("{}\n{}", sfnt::text(&run, 99.0), text("sfnt-pingpong.txt"));
+    let found = read(&both, "both.txt").unwrap();
+    assert_eq!(found.series.first().unwrap().key.environment, "loopback");
+    assert_eq!(found.series.last().unwrap().key.path(), "both.txt/onload+tcp-spin");
+}
+
+#[test]
+fn sweeps_of_a_result_folder_are_read_back() {
+    let run = fixture::result(SMALL);
+    let files = nm_report::folder::report_files(&run, &[]);
+    let mut joined: Option<RunResult> = None;
+    for (name, text) in files.iter().filter(|(name, _)| name.starts_with("sfnt/")) {
+        let one = read(text, &format!("out/{name}")).unwrap();
+        match &mut joined {
+            Some(joined) => nm_report::import::join(joined, one),
+            None => joined = Some(one),
+        }
+    }
+    let found = joined.unwrap();
+    assert_eq!(found.doubts.iter().filter(|d| d.kind == DoubtKind::Inferred).count(), 1);
+    for measured in run.series.iter().filter(|s| s.key.statistic == Statistic::HalfRoundTrip) {
+        let found = found.series.iter().find(|s| s.key == measured.key).unwrap();
+        assert_printed(found, measured, 99.0);
+    }
+    // A published table in the same columns has no place in its name.
+    let path = golden::path("../../reference/deftech-hft-vm-pf.csv");
+    let published = std::fs::read_to_string(path).unwrap();
+    let found = read(&published, "reference/deftech-hft-vm-pf.csv").unwrap();
+    assert_eq!(found.series[0].key.path(), "deftech-hft-vm-pf.csv/sfnt");
+}
+
+#[test]
+fn every_figure_of_every_round_is_read_back_from_the_long_table() {
+    let run = fixture::result(SMALL);
+    let found = read(&csv::long(&run), "series.csv").unwrap();
+    assert_eq!(found.series.len(), run.series.len());
+    let metrics: Vec<Metric> = Metric::NAMES.iter().map(|name| name.parse().unwrap()).collect();
+    for (found, measured) in found.series.iter().zip(&run.series) {
+        assert_eq!(found.key.path(), measured.key.path());
+        assert_eq!(
+            (found.key.probe, found.key.statistic),
+            (measured.key.probe, measured.key.statistic)
+        );
+        assert_eq!(found.key.case, measured.key.case);
+        assert_eq!(found.rounds.len(), measured.rounds.len());
+        for (a, b) in found.rounds.iter().zip(&measured.rounds) {
+            for &metric in &metrics {
+                let printed = |v: Option<f64>| v.map(units::plain);
+                assert_eq!(printed(a.value(metric)), printed(b.value(metric)), "{metric}");
+            }
+        }
+        for estimate in &measured.estimates {
+            let again = found.estimate(estimate.metric).map(|e| e.value);
+            let again = again.unwrap_or_else(|| panic!("{}", estimate.metric));
+            assert!((again / estimate.value - 1.0).abs() < 1e-6 || estimate.value == 0.0);
+        }
+    }
+}
+
+#[test]
+fn damaged_tables_are_refused_with_their_line() {
+    let head = "environment,stack,probe,case,statistic,round,figure,value,unit\n";
+    for (line, message) in [
+        ("a,tcp-spin,pingpong,64 B,half-round-trip,0,median,-1,ns", "not a valid figure"),
+        ("a,tcp-spin,pingpong,64 B,half-round-trip,0,medain,1,ns", "did you mean `median`?"),
+        ("a,tcp-spin,pingpong,64,half-round-trip,0,median,1,ns", "unknown case"),
+        ("a,tcp-spin,pingpong,64 B,half-round-trip,0,median,1", "8 cells instead of 9"),
+        ("a,tcp-spin,pingpong,64 B,throughput,0,median,1,ns", "no figure of a stream"),
+    ] {
+        let error = error(&format!("{head}{line}\n"));
+        assert_eq!(error.fault.line(), Some(2), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+    let sweep = "size,mean,min,median,max,p99,stddev,iter\n1,2,3\n";
+    assert!(error(sweep).to_string().contains("3 cells instead of 8"));
+    assert!(error("size,mean,min,median,max,p99,stddev,iter\n").to_string().contains("no figures"));
+}
+
+#[test]
+fn a_result_is_not_imported_but_named() {
+    let run = fixture::result(SMALL);
+    for text in [serde_json::to_string(&run).unwrap(), nm_report::html::report(&run, &[])] {
+        let message = error(&text).to_string();
+        assert!(message.contains("name it to `compare`, `trend` or `report`"), "{message}");
+    }
+}
+
+#[test]
+fn joined_imports_keep_doubts_notes_and_tools_of_all() {
+    let mut result = imported("sockperf-ping-pong-tcp.txt");
+    let more = imported("iperf3.json");
+    let n_series = result.series.len() + more.series.len();
+    nm_report::import::join(&mut result, more);
+    nm_report::import::join(&mut result, imported("iperf3.json"));
+    assert_eq!(result.series.len(), n_series);
+    assert_eq!(result.series.last().unwrap().rounds.len(), 2);
+    let Source::Imported { tool } = &result.source else { panic!("imported") };
+    assert_eq!(tool.matches(" and ").count(), 1, "{tool}");
+    assert!(tool.contains("sockperf") && tool.contains("iperf"), "{tool}");
+    let imported = result.doubts.iter().filter(|d| d.kind == DoubtKind::Imported).count();
+    assert_eq!(imported, 2, "each tool has its doubt, once: {:?}", result.doubts);
 }
 
 #[test]
@@ -290,7 +448,8 @@ fn refused_output_has_a_message_of_one_sentence() {
     assert_eq!(
         error("hello").to_string(),
         "x.txt:1: not the output of a known tool; supported are sfnt-pingpong, \
-         sockperf, netperf, nuttcp and iperf3 -J"
+         sockperf, netperf, nuttcp, iperf3 -J, and nearmetal's own pingpong --sfnt, sfnt/*.csv \
+         and series.csv"
     );
     assert!(error("  \n").to_string().starts_with("x.txt: the text is empty"));
     assert!(error("{\"a\":").to_string().starts_with("x.txt:1: not the JSON of iperf3 -J: "));

@@ -1,0 +1,126 @@
+//! `series.csv` of a result folder: every figure of every round, one a line. Figures over all
+//! rounds are made again from the rounds.
+
+use nm_model::metric::Metric;
+use nm_model::probe::{Case, ProbeKind};
+use nm_model::result::{LatencyRound, PercentileValue, RoundData, Statistic, ThroughputRound};
+use nm_model::stack::StackPair;
+
+use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number};
+use super::fault::{ImportFault, fault};
+use super::records::{Record, records};
+use crate::csv::{ALL_ROUNDS, LONG_HEADING};
+
+/// Whether `text` begins with the heading of the long table.
+pub(super) fn is_series(text: &str) -> bool {
+    text.trim_start().lines().next().is_some_and(|line| line.trim_end() == LONG_HEADING)
+}
+
+/// A round of a series while its lines are read.
+struct OpenRound {
+    /// Environment, stack, probe, case, statistic and round, as text.
+    id: Vec<String>,
+    line: usize,
+    data: RoundData,
+}
+
+pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
+    import.tool("nearmetal (series.csv)");
+    let mut open: Option<OpenRound> = None;
+    for record in records(text)?.into_iter().skip(1) {
+        let line = record.line;
+        let [id @ .., figure, value, _unit] = &record.cells[..] else {
+            return fault(line, format!("too few cells: {LONG_HEADING}"));
+        };
+        let [_, _, _, _, statistic, round] = id else {
+            return fault(
+                line,
+                format!("{} cells instead of 9: {LONG_HEADING}", record.cells.len()),
+            );
+        };
+        if round == ALL_ROUNDS {
+            continue;
+        }
+        let is_open = open.as_ref().is_some_and(|round| round.id == id);
+        if !is_open {
+            let statistic = known(line, statistic.parse::<Statistic>())?;
+            let data = match statistic {
+                Statistic::Throughput => RoundData::Throughput(ThroughputRound::default()),
+                _ => RoundData::Latency(LatencyRound::default()),
+            };
+            let new = OpenRound { id: id.to_vec(), line, data };
+            close(open.replace(new), import)?;
+        }
+        if let Some(round) = &mut open {
+            add(&record, figure, value, &mut round.data)?;
+        }
+    }
+    close(open, import)
+}
+
+fn known<T>(line: usize, word: Result<T, nm_model::words::UnknownWord>) -> Result<T, ImportFault> {
+    word.or_else(|unknown| fault(line, unknown.to_string()))
+}
+
+/// Sets the figure of one line.
+fn add(record: &Record, figure: &str, value: &str, to: &mut RoundData) -> Result<(), ImportFault> {
+    let line = record.line;
+    let number = || number(line, figure, value);
+    match to {
+        RoundData::Throughput(data) => match figure {
+            "throughput" => data.total_gbps = number()?,
+            "client cpu" => data.client_cpu = Some(number()?),
+            "server cpu" => data.server_cpu = Some(number()?),
+            // A flow's direction and window are not in the table; the total is.
+            _ if figure.starts_with("flow ") => {}
+            _ => return fault(line, format!("`{figure}` is no figure of a stream")),
+        },
+        RoundData::Latency(data) => match figure {
+            "count" => data.count = Some(integer(line, figure, value)?),
+            "lost" => data.lost = integer(line, figure, value)?,
+            _ => match known(line, figure.parse::<Metric>())? {
+                Metric::Mean => data.mean_ns = Some(number()?),
+                Metric::Min => data.min_ns = Some(number()?),
+                Metric::Max => data.max_ns = Some(number()?),
+                Metric::Stddev => data.stddev_ns = Some(number()?),
+                Metric::Es10 => data.es10_ns = Some(number()?),
+                Metric::Rate => data.rate_per_s = Some(number()?),
+                Metric::Median => data.percentiles.push(percentile(50.0, number()?)),
+                Metric::Percentile(p) => data.percentiles.push(percentile(p, number()?)),
+                Metric::Loss | Metric::Throughput => {
+                    return fault(line, format!("`{figure}` is no latency"));
+                }
+            },
+        },
+    }
+    Ok(())
+}
+
+/// A percentile of the table, which leaves out those with too few samples.
+fn percentile(percentile: f64, value_ns: f64) -> PercentileValue {
+    PercentileValue { percentile, value_ns: Some(value_ns), low_ns: None, high_ns: None }
+}
+
+/// Adds a round whose lines have all been read.
+fn close(round: Option<OpenRound>, import: &mut ResultBuilder) -> Result<(), ImportFault> {
+    let Some(OpenRound { id, line, mut data }) = round else { return Ok(()) };
+    let [environment, stack, probe, case, statistic, _] = &id[..] else { return Ok(()) };
+    if let RoundData::Latency(data) = &mut data {
+        data.percentiles = in_order(std::mem::take(&mut data.percentiles));
+        if data.min_ns.zip(data.max_ns).is_some_and(|(min, max)| min > max) {
+            return fault(line, "min is above max");
+        }
+    }
+    import.environment(Some(environment));
+    import.push(ImportedRun {
+        stack: stack.clone(),
+        probe: known(line, probe.parse::<ProbeKind>())?,
+        case: known(line, case.parse::<Case>())?,
+        statistic: known(line, statistic.parse::<Statistic>())?,
+        // The stack of an exchange is its layout, which tells nothing about protocols.
+        comparability: stack.parse::<StackPair>().map(|s| s.comparability()).unwrap_or_default(),
+        settings: vec![],
+        data,
+        doubts: vec![],
+    })
+}
