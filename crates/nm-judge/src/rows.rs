@@ -78,7 +78,7 @@ fn values(series: &Series, metric: Metric) -> Vec<f64> {
 }
 
 /// The median; absent if there are no values.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
+fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();

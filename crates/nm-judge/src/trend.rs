@@ -16,7 +16,6 @@ use crate::compare::compare;
 use crate::envdiff::envdiff;
 use crate::options::CompareOptions;
 use crate::pairing::{Any, fits};
-use crate::rows::median;
 use crate::select::{Selector, paths};
 use crate::wording::list;
 
@@ -215,11 +214,10 @@ fn points(followed: &Followed<'_>, metric: Metric) -> Vec<TrendPoint> {
 fn point(series: &Series, metric: Metric) -> TrendPoint {
     let estimate = series.estimate(metric);
     let values = series.rounds.iter().filter_map(|round| round.value(metric));
-    let (value, interval) = match (metric, estimate) {
-        (Metric::Min, _) => (values.reduce(f64::min), None),
-        (Metric::Max, _) => (values.reduce(f64::max), None),
-        (_, Some(found)) => (Some(found.value), found.interval),
-        (_, None) => (median(&values.collect::<Vec<_>>()), None),
+    let (value, interval) = match metric {
+        Metric::Min => (values.reduce(f64::min), None),
+        Metric::Max => (values.reduce(f64::max), None),
+        _ => (estimate.map(|found| found.value), estimate.and_then(|found| found.interval)),
     };
     let doubts: BTreeSet<DoubtKind> = series.doubts.iter().map(|doubt| doubt.kind).collect();
     TrendPoint {
