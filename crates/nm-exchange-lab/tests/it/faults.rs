@@ -41,7 +41,7 @@ impl Load {
 
     /// Sends `count` requests at equal intervals, and waits at most `drain_s` for replies.
     fn send(&mut self, count: u32, drain_s: f64) -> Round {
-        let rate_per_s = 2_000.0;
+        let rate_per_s = 400.0;
         let seconds = f64::from(count) / rate_per_s;
         let pace = Pace { rate_per_s, seconds, drain_s, arrivals: Arrivals::Even, stall: None };
         self.generator.round(&pace, &AtomicBool::new(false)).unwrap()
