@@ -44,9 +44,9 @@ pub struct NotJudged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum NotJudgedReason {
-    /// `--only` left out all of its rows, or all of one side of a comparison.
+    /// `--only` leaves out all of its rows, or all of one side of a comparison.
     RowsLeftOut,
-    /// `--only` left out some of its rows; it was judged on the others.
+    /// `--only` leaves out some of its rows; it is judged on the others.
     SomeRowsLeftOut {
         /// Rows that were judged.
         n_judged: u32,
@@ -72,7 +72,7 @@ impl NotJudged {
     }
 }
 
-/// `target `p99 < 10ms on netns/tcp-spin, rr` was not judged: --only left out all of its rows`.
+/// `target `p99 < 10ms on netns/tcp-spin, rr` is not judged: --only leaves out all of its rows`.
 impl fmt::Display for NotJudged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} `{}` ", self.item, self.text)?;
@@ -82,13 +82,13 @@ impl fmt::Display for NotJudged {
                     PlanItem::Target => "all of its rows",
                     PlanItem::Comparison => "all rows of a side",
                 };
-                write!(f, "was not judged: --only left out {what}")
+                write!(f, "is not judged: --only leaves out {what}")
             }
             NotJudgedReason::SomeRowsLeftOut { n_judged, n_planned } => write!(
                 f,
-                "was judged on {n_judged} of its {n_planned} rows: --only left out the others"
+                "is judged on {n_judged} of its {n_planned} rows: --only leaves out the others"
             ),
-            NotJudgedReason::NotAvailable { reason } => write!(f, "was not judged: {reason}"),
+            NotJudgedReason::NotAvailable { reason } => write!(f, "is not judged: {reason}"),
         }
     }
 }
@@ -105,13 +105,13 @@ mod tests {
         };
         assert_eq!(
             sentence(NotJudgedReason::RowsLeftOut),
-            "target `p99 < 10ms on netns/tcp-spin, rr` was not judged: \
-             --only left out all of its rows"
+            "target `p99 < 10ms on netns/tcp-spin, rr` is not judged: \
+             --only leaves out all of its rows"
         );
         assert_eq!(
             sentence(NotJudgedReason::SomeRowsLeftOut { n_judged: 1, n_planned: 4 }),
-            "target `p99 < 10ms on netns/tcp-spin, rr` was judged on 1 of its 4 rows: \
-             --only left out the others"
+            "target `p99 < 10ms on netns/tcp-spin, rr` is judged on 1 of its 4 rows: \
+             --only leaves out the others"
         );
     }
 }

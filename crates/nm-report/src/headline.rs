@@ -131,9 +131,10 @@ fn incomplete(result: &RunResult, counts: &Counts) -> Vec<String> {
     let n_all = counts.targets + counts.not_judged;
     if counts.not_judged > 0 {
         let were = if counts.not_judged == 1 { "was" } else { "were" };
+        let their = if counts.not_judged == 1 { "its" } else { "their" };
         let because = match result.not_judged.iter().any(NotJudged::is_left_out) {
-            true => "",
-            false => ", as all of their rows are optional and cannot run here",
+            true => String::new(),
+            false => format!(", as all of {their} rows are optional and cannot run here"),
         };
         sentences.push(format!(
             "{} of the {n_all} targets of the plan {were} not judged{because}.",

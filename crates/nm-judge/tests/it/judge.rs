@@ -374,7 +374,7 @@ fn a_target_whose_optional_rows_are_all_missing_is_not_judged() {
     assert_eq!((run.outcome, run.verdicts.len()), (Outcome::Pass, 1));
     assert_eq!(
         run.not_judged[0].to_string(),
-        "target `median < 2us on */xdp-*` was not judged: optional and not available: \
+        "target `median < 2us on */xdp-*` is not judged: optional and not available: \
          netns/xdp-spin (it takes root)"
     );
     // Without a judged target nothing passes.
