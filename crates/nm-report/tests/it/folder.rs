@@ -68,7 +68,7 @@ fn a_folder_with_a_result_is_not_reused() {
     let run = fixture::result(SMALL);
     ResultFolder::at(&scratch.0).unwrap().save(&run, &[]).unwrap();
     let refusal = ResultFolder::at(&scratch.0).unwrap_err();
-    assert_eq!(refusal.kind, FailureKind::BadRequest);
+    assert_eq!(refusal.kind, FailureKind::Conflict);
     let name = run.name;
     assert_eq!(
         refusal.to_string(),

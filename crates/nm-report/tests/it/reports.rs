@@ -112,13 +112,11 @@ fn shorter_extents_hold_the_targets_or_the_verdict_alone() {
 
 #[test]
 fn lines_fit_the_terminal() {
+    let run = fixture::result(SMALL);
     for width in [60, 72, 80, 100, 140] {
-        for name in [SMALL, LARGE] {
-            let run = fixture::result(name);
-            let text = terminal::summary(&run, &Style { colour: false, width }, Some("out"));
-            let long = text.lines().find(|line| line.chars().count() > width);
-            assert_eq!(long, None, "at {width} columns");
-        }
+        let text = terminal::summary(&run, &Style { colour: false, width }, Some("out"));
+        let long = text.lines().find(|line| line.chars().count() > width);
+        assert_eq!(long, None, "at {width} columns");
     }
 }
 
@@ -304,6 +302,7 @@ fn every_published_run_has_all_reports() {
         });
         assert!(!has_latency || page.contains("<svg"), "{name}");
         assert!(nm_report::folder::report_files(&run, &[]).len() >= 5);
-        assert!(terminal::summary(&run, &PLAIN, None).contains("\nNOT JUDGED: "), "{name}");
+        let text = terminal::summary(&run, &PLAIN, None);
+        assert!(text.lines().any(|line| line.starts_with("NOT JUDGED: ")), "{name}");
     }
 }
