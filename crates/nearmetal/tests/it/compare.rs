@@ -36,7 +36,7 @@ fn sides_have_the_names_of_their_folders_and_a_huge_difference_is_called_what_it
     assert!(text.contains("before (A)") && text.contains("after (B)"), "{text}");
     assert!(text.contains("median is 300 times slower (x300) for 64 B: too few rounds to claim;"));
     assert!(text.contains("the ranges do not overlap"), "{text}");
-    assert_eq!(run.stdout.matches("  median ").count(), 1, "each row once: {}", run.stdout);
+    assert_eq!(run.stdout.matches("64 B  median ").count(), 1, "each row once: {}", run.stdout);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn verdict(compared: &Comparison, word: &str) -> Markup {
         &compared.differences,
     );
     html! {
-        section id="verdict" class=(format!("verdict {tone}")) aria-labelledby="verdict-h"
+        section id="verdict" class=(format!("verdict alone {tone}")) aria-labelledby="verdict-h"
             tabindex="-1" {
             div.answer {
                 h2 id="verdict-h" { (word) }
