@@ -66,7 +66,9 @@ fn headroom(target: &Target, value: f64) -> Option<f64> {
 
 fn absent(metric: Metric, series: &Series) -> String {
     let rounds = count(series.rounds.len(), "round", "rounds");
+    let n_known = series.rounds.iter().filter(|round| round.value(metric).is_some()).count();
     match metric {
+        _ if n_known > 0 => format!("{metric} is known in only {n_known} of {rounds}"),
         Metric::Percentile(_) if !series.rounds.is_empty() => {
             format!("{metric} is n/a in {rounds}: too few samples, or not asked for")
         }

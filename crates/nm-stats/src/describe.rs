@@ -20,7 +20,8 @@ pub fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
         return Some(upper);
     }
     let lower = sorted[sorted.len() / 2 - 1];
-    Some(lower + (upper - lower) / 2.0)
+    // Halves first: the sum of huge values stays finite, and larger values never give less.
+    Some(lower / 2.0 + upper / 2.0)
 }
 
 /// Sample standard deviation (divisor `n - 1`); needs two values.

@@ -1,5 +1,8 @@
 //! The figures of a series over its rounds: for each metric the median of the rounds' values, with
 //! an interval by bootstrap over rounds, and the doubts that follow from the differences of rounds.
+//!
+//! All latencies of a series are estimated from the same rounds, so percentiles rise with the
+//! percentile; one that a round lacks is not estimated.
 
 use nm_model::Metric;
 use nm_model::result::{Estimate, Round, RoundData, Series};
@@ -8,7 +11,7 @@ use crate::bootstrap;
 use crate::describe::{cv_percent, median_of_sorted, sorted};
 use crate::doubts;
 
-pub use crate::values::{ROUNDS_MIN, principal, values};
+pub use crate::values::{ROUNDS_MIN, figure, principal, values};
 
 /// Seed of the bootstrap; any fixed number makes the same rounds give the same interval.
 const SEED: u64 = 0x6e65_6172_6d65_7461;

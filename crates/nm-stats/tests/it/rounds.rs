@@ -2,7 +2,8 @@
 
 use nm_model::probe::Case;
 use nm_model::result::{
-    LatencyRound, Round, RoundData, Series, SeriesKey, Slice, Statistic, ThroughputRound,
+    LatencyRound, PercentileValue, Round, RoundData, Series, SeriesKey, Slice, Statistic,
+    ThroughputRound,
 };
 use nm_model::stack::Comparability;
 use nm_model::{Doubt, DoubtKind, Metric, ProbeKind, SettingKind, SettingValue, Settings};
@@ -187,6 +188,72 @@ fn doubts_of_rounds_are_merged_and_other_doubts_kept() {
     );
     assert_eq!(detail(&series, DoubtKind::NotPinned), Some("in all 5 rounds: pinger"));
     assert_eq!(detail(&series, DoubtKind::Imported), Some("from sockperf"));
+}
+
+/// Percentiles of the rounds below.
+const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
+
+/// A round with a minimum, [`PERCENTILES`] and a maximum in rising order; absent ones are not
+/// known.
+fn round_of(mut values: [f64; 7], known: [bool; 7]) -> RoundData {
+    values.sort_by(f64::total_cmp);
+    let figure = |at: usize| known[at].then_some(values[at]);
+    let percentile = |(at, percentile): (usize, f64)| PercentileValue {
+        percentile,
+        value_ns: figure(at + 1),
+        low_ns: None,
+        high_ns: None,
+    };
+    RoundData::Latency(LatencyRound {
+        min_ns: figure(0),
+        max_ns: figure(6),
+        percentiles: PERCENTILES.into_iter().enumerate().map(percentile).collect(),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn a_percentile_that_some_rounds_lack_is_not_estimated() {
+    let known = |n: usize| std::array::from_fn(|at| at < n || at == 6);
+    // Three rounds know everything up to p99.9, the fast fourth one p99.99 as well.
+    let slow = round_of([4.0, 9.0, 20.0, 40.0, 50.0, 60.0, 70.0], known(5));
+    let fast = round_of([2.0, 3.0, 5.0, 10.0, 20.0, 21.0, 22.0], known(6));
+    let series =
+        estimated(series(Statistic::HalfRoundTrip, vec![slow.clone(), slow.clone(), slow, fast]));
+    let p999 = series.estimate(Metric::Percentile(99.9)).unwrap();
+    assert_eq!((p999.value, p999.rounds), (50.0, 4));
+    assert_eq!(series.estimate(Metric::Percentile(99.99)), None);
+    assert_eq!(nm_stats::rounds::figure(&series.rounds, Metric::Percentile(99.99)), None);
+}
+
+#[test]
+fn rounds_without_samples_take_no_percentile_away() {
+    let empty = RoundData::Latency(summarise(&[], 3, &[]));
+    let full = round_of([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [true; 7]);
+    let series = estimated(series(Statistic::HalfRoundTrip, vec![full.clone(), empty, full]));
+    let p99 = series.estimate(Metric::Percentile(99.0)).unwrap();
+    assert_eq!((p99.value, p99.rounds), (4.0, 2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn percentiles_rise_whatever_the_rounds_know(
+        rounds in prop::collection::vec((any::<[u32; 7]>(), any::<[bool; 7]>()), 1..9),
+    ) {
+        let rounds: Vec<RoundData> = rounds
+            .into_iter()
+            .map(|(values, known)| round_of(values.map(|v| f64::from(v) / 10.0), known))
+            .collect();
+        let series = estimated(series(Statistic::HalfRoundTrip, rounds));
+        let mut order = vec![Metric::Min, Metric::Median];
+        order.extend(PERCENTILES[1..].iter().map(|p| Metric::Percentile(*p)));
+        order.push(Metric::Max);
+        let known: Vec<_> = order.iter().filter_map(|m| series.estimate(*m)).collect();
+        prop_assert!(known.is_sorted_by(|a, b| a.value <= b.value), "{known:?}");
+        prop_assert!(known.iter().all(|e| e.rounds == known[0].rounds), "{known:?}");
+    }
 }
 
 proptest! {
