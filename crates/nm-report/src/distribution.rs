@@ -1,8 +1,9 @@
-//! The distribution of a series: the merged histograms of its rounds, and the curve that a
-//! percentile plot draws of them.
+//! The distribution of a series as a percentile plot draws it: at each percentile the median of the
+//! rounds, which is the figure that tables show, and the range of the rounds.
 
 use nm_model::metric::Metric;
 use nm_model::result::{LatencyRound, Series};
+use nm_stats::describe;
 use nm_stats::histogram::{self, Histogram};
 
 use crate::view;
@@ -16,20 +17,32 @@ pub struct Point {
     pub value_ns: f64,
 }
 
-/// All rounds of one series.
+/// The lowest and the highest round at one place of the axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RangePoint {
+    /// As in [`Point`].
+    pub nines: f64,
+    /// Value of the lowest round, ns.
+    pub low_ns: f64,
+    /// Value of the highest round, ns.
+    pub high_ns: f64,
+}
+
+/// The rounds of one series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    /// Samples, if known.
+    /// Samples of all rounds together, if known.
     pub count: Option<u64>,
-    /// Smallest, ns.
-    pub min_ns: Option<f64>,
-    /// Largest, ns.
+    /// Largest of all rounds, ns.
     pub max_ns: Option<f64>,
-    /// The curve as far as ten samples lie beyond each point.
+    /// The medians of the rounds, as far as each round has ten samples beyond the point.
     pub curve: Vec<Point>,
+    /// The range of the rounds along the curve; empty below two rounds.
+    pub range: Vec<RangePoint>,
+    /// The percentiles that tables show, at their places.
+    pub figures: Vec<Point>,
     /// Whether the curve comes from histograms, or joins single percentiles.
     pub is_complete: bool,
-    merged: Option<Histogram>,
 }
 
 /// Fewest samples beyond a percentile that make it meaningful.
@@ -49,60 +62,42 @@ pub fn histogram_of(round: &LatencyRound) -> Option<Histogram> {
 }
 
 impl Distribution {
-    /// Merges the rounds of `series`.
+    /// The distribution of `series`.
     pub fn of(series: &Series) -> Distribution {
-        let mut merged: Option<Histogram> = None;
-        let mut is_complete = true;
-        for round in view::latency_rounds(series) {
-            match (histogram_of(round), &mut merged) {
-                (Some(one), None) => merged = Some(one),
-                (Some(one), Some(all)) => is_complete &= all.add(&one).is_ok(),
-                (None, _) => is_complete = false,
-            }
-        }
-        let merged = merged.filter(|all| is_complete && !all.is_empty());
+        let figures = figures(series);
+        let lines = histograms(series).map(|all| lines_of(&all)).unwrap_or_default();
         let mut distribution = Distribution {
             count: view::samples(series),
-            min_ns: view::value(series, Metric::Min),
             max_ns: view::value(series, Metric::Max),
             curve: vec![],
-            is_complete: merged.is_some(),
-            merged,
+            range: vec![],
+            is_complete: !lines.is_empty(),
+            figures,
         };
-        distribution.curve = match &distribution.merged {
-            Some(all) => distribution.curve_of(all),
-            None => distribution.curve_of_percentiles(series),
-        };
+        if lines.is_empty() {
+            let min = view::value(series, Metric::Min).filter(|ns| *ns > 0.0);
+            let start = min.map(|value_ns| Point { nines: 0.0, value_ns });
+            distribution.curve = start.into_iter().chain(distribution.figures.clone()).collect();
+        } else {
+            distribution.join(&lines);
+        }
         distribution
     }
 
-    fn curve_of(&self, all: &Histogram) -> Vec<Point> {
-        let end = (all.len() as f64 / SAMPLES_BEYOND_MIN).log10();
-        let n_points = (end * f64::from(POINTS_PER_DECADE)).floor().max(0.0) as u32;
-        let point = |index: u32| {
-            let nines = f64::from(index) / f64::from(POINTS_PER_DECADE);
-            let value = all.value_at_quantile(1.0 - 10f64.powf(-nines)) as f64;
-            let (low, high) = (self.min_ns.unwrap_or(0.0), self.max_ns.unwrap_or(f64::MAX));
-            Point { nines, value_ns: if index == 0 { low } else { value.max(low).min(high) } }
-        };
-        (0..=n_points).map(point).filter(|p| p.value_ns > 0.0).collect()
-    }
-
-    fn curve_of_percentiles(&self, series: &Series) -> Vec<Point> {
-        let mut known: Vec<f64> = view::latency_rounds(series)
-            .flat_map(|round| &round.percentiles)
-            .filter(|p| p.value_ns.is_some() && p.percentile < 100.0)
-            .map(|p| p.percentile)
-            .collect();
-        known.sort_by(f64::total_cmp);
-        known.dedup();
-        let metric = |p: f64| if p == 50.0 { Metric::Median } else { Metric::Percentile(p) };
-        let start = self.min_ns.map(|value_ns| Point { nines: 0.0, value_ns });
-        let rest = known.into_iter().filter(|p| *p > 0.0).filter_map(|p| {
-            let value_ns = view::value(series, metric(p))?;
-            Some(Point { nines: nines(p), value_ns })
-        });
-        start.into_iter().chain(rest).filter(|p| p.value_ns > 0.0).collect()
+    /// Median and range of the rounds' lines at each place.
+    fn join(&mut self, lines: &[Vec<f64>]) {
+        let n_points = lines.iter().map(Vec::len).min().unwrap_or(0);
+        for index in 0..n_points {
+            let nines = nines_at(index);
+            let values: Vec<f64> = lines.iter().map(|line| line[index]).collect();
+            let Some(value_ns) = describe::median(&values).filter(|ns| *ns > 0.0) else { continue };
+            self.curve.push(Point { nines, value_ns });
+            let low_ns = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let high_ns = values.iter().copied().fold(0.0, f64::max);
+            if lines.len() > 1 && low_ns > 0.0 {
+                self.range.push(RangePoint { nines, low_ns, high_ns });
+            }
+        }
     }
 
     /// The largest sample, at the end of the axis that n samples reach.
@@ -110,31 +105,123 @@ impl Distribution {
         let count = self.count.filter(|n| *n > 0)?;
         Some(Point { nines: (count as f64).log10(), value_ns: self.max_ns? })
     }
+}
 
-    /// A percentile (0 to 100) of all rounds together, ns; absent where fewer than ten samples lie
-    /// beyond it or where it is not known.
-    pub fn percentile(&self, series: &Series, percentile: f64) -> Option<f64> {
-        match &self.merged {
-            Some(all) => {
-                let beyond = all.len() as f64 * (1.0 - percentile / 100.0);
-                // Tolerance: 1 - 0.999 is not exactly 0.001.
-                (beyond + 1e-6 >= SAMPLES_BEYOND_MIN)
-                    .then(|| all.value_at_quantile(percentile / 100.0) as f64)
-            }
-            None if percentile == 50.0 => view::value(series, Metric::Median),
-            None => view::value(series, Metric::Percentile(percentile)),
+/// The percentiles of a series that tables show, in rising order.
+fn figures(series: &Series) -> Vec<Point> {
+    let mut known: Vec<f64> = view::latency_rounds(series)
+        .flat_map(|round| &round.percentiles)
+        .map(|p| p.percentile)
+        .filter(|p| 0.0 < *p && *p < 100.0)
+        .collect();
+    known.sort_by(f64::total_cmp);
+    known.dedup();
+    let point = |p: f64| {
+        let metric = if p == 50.0 { Metric::Median } else { Metric::Percentile(p) };
+        Some(Point { nines: nines(p), value_ns: view::value(series, metric)? })
+    };
+    known.into_iter().filter_map(point).filter(|p| p.value_ns > 0.0).collect()
+}
+
+/// The histograms of all rounds with samples; `None` if one of them has none.
+fn histograms(series: &Series) -> Option<Vec<Histogram>> {
+    let with_samples = view::latency_rounds(series).filter(|round| round.count != Some(0));
+    let all: Option<Vec<Histogram>> = with_samples.map(histogram_of).collect();
+    all.filter(|all| !all.is_empty() && all.iter().all(|one| !one.is_empty()))
+}
+
+/// The values of each round at the places of the curve.
+fn lines_of(all: &[Histogram]) -> Vec<Vec<f64>> {
+    let shortest = all.iter().map(Histogram::len).min().unwrap_or(0);
+    let end = (shortest as f64 / SAMPLES_BEYOND_MIN).log10();
+    if end < 0.0 {
+        return vec![];
+    }
+    let n_points = (end * f64::from(POINTS_PER_DECADE)).floor() as usize + 1;
+    all.iter().map(|one| line_of(one, n_points)).collect()
+}
+
+/// The values of a histogram at the first `n_points` places, in one pass.
+fn line_of(histogram: &Histogram, n_points: usize) -> Vec<f64> {
+    let n_samples = histogram.len() as f64;
+    let rank = |index: usize| {
+        let quantile = 1.0 - 10f64.powf(-nines_at(index));
+        ((quantile * n_samples).ceil() as u64).max(1)
+    };
+    let mut line = Vec::with_capacity(n_points);
+    let mut n_below = 0u64;
+    for step in histogram.iter_recorded() {
+        n_below += step.count_since_last_iteration();
+        while line.len() < n_points && rank(line.len()) <= n_below {
+            line.push(step.value_iterated_to() as f64);
         }
     }
+    line
+}
+
+/// Place of point `index` of the curve on the axis.
+fn nines_at(index: usize) -> f64 {
+    index as f64 / f64::from(POINTS_PER_DECADE)
 }
 
 #[cfg(test)]
 mod tests {
+    use nm_model::result::RoundData;
+    use nm_stats::{Sample, summarise};
+
     use super::*;
+    use crate::exchange::fixture;
 
     #[test]
     fn the_axis_counts_nines() {
         assert_eq!(nines(0.0), 0.0);
         assert!((nines(90.0) - 1.0).abs() < 1e-12);
         assert!((nines(99.9) - 3.0).abs() < 1e-9);
+    }
+
+    fn histogram(values: impl Iterator<Item = u64>) -> Histogram {
+        let mut sorted: Vec<u64> = values.collect();
+        sorted.sort_unstable();
+        histogram::decode(&histogram::encode_sorted(&sorted).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_the_quantiles_of_its_round() {
+        let one = histogram(1..=1000);
+        let line = line_of(&one, 33);
+        assert_eq!((line[0], line[16], line[32]), (1.0, 900.0, 990.0));
+        let expected = |index: usize| one.value_at_quantile(1.0 - 10f64.powf(-nines_at(index)));
+        assert!((0..33).all(|index| line[index] == expected(index) as f64), "{line:?}");
+    }
+
+    #[test]
+    fn the_curve_goes_through_the_figures_of_the_tables() {
+        let mut series = fixture::result(1.0, 3).series.remove(0);
+        for (round, factor) in series.rounds.iter_mut().zip([1, 3, 40]) {
+            let sample = |i: u64| Sample { start_ns: i, latency_ns: 1000 + factor * i };
+            let samples: Vec<Sample> = (0..20_000).map(sample).collect();
+            round.data = RoundData::Latency(summarise(&samples, 0, &[]));
+        }
+        let distribution = Distribution::of(&series);
+        let places: Vec<f64> = distribution.figures.iter().map(|p| p.nines).collect();
+        assert_eq!(places, [50.0, 90.0, 99.0, 99.9].map(nines));
+        for figure in &distribution.figures[1..] {
+            let on_curve =
+                distribution.curve.iter().find(|p| (p.nines - figure.nines).abs() < 1e-9);
+            let ratio = on_curve.expect("the curve reaches it").value_ns / figure.value_ns;
+            assert!((ratio - 1.0).abs() < 1e-3, "{ratio} at {}", figure.nines);
+        }
+        // Far below the slowest round, which the pooled samples would follow.
+        let p99 = view::value(&series, Metric::Percentile(99.0)).unwrap();
+        assert_eq!(p99, 1000.0 + 3.0 * 19_799.0);
+        let ends: Vec<f64> = distribution.range.iter().map(|r| r.high_ns / r.low_ns).collect();
+        assert!(ends.iter().all(|ratio| *ratio >= 1.0) && ends[16] > 30.0, "{ends:?}");
+    }
+
+    #[test]
+    fn lines_end_where_the_shortest_round_has_ten_samples_beyond() {
+        let lines = lines_of(&[histogram(1..=1000), histogram(1..=100_000)]);
+        assert!(lines.iter().all(|line| line.len() == 33), "{lines:?}");
+        assert!(lines_of(&[histogram(1..=9), histogram(1..=1000)]).is_empty());
     }
 }

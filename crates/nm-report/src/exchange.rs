@@ -2,23 +2,24 @@
 //! by size of network, the fastest transport, CPU time by class of node, the latency of each hop,
 //! and nodes that were killed.
 
+mod carried;
 mod figures;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod transports;
 
 use nm_model::exchange::LOAD;
 use nm_model::probe::ProbeKind;
-use nm_model::result::Series;
+use nm_model::result::{RoundData, Series};
 use nm_model::{Metric, RunResult};
 
 use crate::reference;
 use crate::style::Tone;
 use crate::table::Table;
-use crate::units::{NOT_AVAILABLE, or_not_available, significant};
+use crate::units::{NOT_AVAILABLE, Precision, column};
 use crate::view;
 
-use figures::{CLASSES, class_us, cpu_us, median, per_s, rate, rounds};
+use figures::{CLASSES, Names, class_us, cpu_us, median, per_s, rate, rounds};
 
 /// The published run with round trips.
 pub const LATENCY: &str = "monterey-ezbrokerage-latency";
@@ -36,13 +37,14 @@ pub fn tables(result: &RunResult) -> Vec<Table> {
         return vec![];
     }
     let (latency, scaling) = (reference::load(LATENCY).ok(), reference::load(SCALING).ok());
+    let names = Names::of(&own);
     let tables = [
-        latency_table(&own, latency.as_ref()),
-        throughput_table(&own, scaling.as_ref()),
+        latency_table(&own, names, latency.as_ref()),
+        throughput_table(result, &own, names, scaling.as_ref()),
         transports::table(result, &own),
-        cpu_table(&own),
-        hop_table(&own),
-        fault_table(&own),
+        cpu_table(&own, names),
+        hop_table(&own, names),
+        fault_table(&own, names),
     ];
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
@@ -52,154 +54,170 @@ fn series(result: &RunResult) -> Vec<&Series> {
 }
 
 /// `2-2-2-2` of `2-2-2-2 unix disk-quorum`.
-fn layout(series: &Series) -> &str {
+pub(crate) fn layout(series: &Series) -> &str {
     series.key.stack.split(' ').next().unwrap_or_default()
 }
 
-/// Mean, p90, ES10 and p99 of every network and rate, each with the published row of its size
+/// The series of a published run whose network is as large as one of `own`.
+fn published<'a>(own: &[&Series], run: Option<&'a RunResult>) -> Vec<&'a Series> {
+    let is_measured =
+        |reference: &&Series| own.iter().any(|series| layout(series) == layout(reference));
+    run.iter().flat_map(|run| &run.series).filter(is_measured).collect()
+}
+
+/// Mean, p90, ES10 and p99 of every network and rate, and the published rows of the same sizes
 /// below.
-fn latency_table(own: &[&Series], published: Option<&RunResult>) -> Table {
-    let mut table = Table::new(
-        "Exchange: round trips through all four classes, ms",
-        &["network", "source", "#rate /s", "#mean", "#p90", "#ES10", "#p99", "#lost"],
-    );
-    let cells = |series: &Series, source: &str| {
-        let ms =
-            |metric| or_not_available(view::value(series, metric), |ns| significant(ns / 1e6, 3));
-        vec![
-            series.key.stack.clone(),
-            source.to_string(),
-            per_s(rate(series)),
-            ms(Metric::Mean),
-            ms(Metric::Percentile(90.0)),
-            ms(Metric::Es10),
-            ms(Metric::Percentile(99.0)),
-        ]
+fn latency_table(own: &[&Series], names: Names, run: Option<&RunResult>) -> Table {
+    let published = published(own, run);
+    let all: Vec<&Series> = own.iter().chain(&published).copied().collect();
+    let source = |at: usize| if at < own.len() { "measured" } else { PUBLISHED };
+    let ms = |metric| ms_column(all.iter().map(|series| view::value(series, metric)));
+    let lost = |at: usize| match at < own.len() {
+        true => view::lost(all[at]).to_string(),
+        false => NOT_AVAILABLE.to_string(),
     };
-    for &series in own {
-        let mut row = cells(series, "measured");
-        row.push(view::lost(series).to_string());
-        table.push(Tone::Plain, row);
-    }
-    for reference in published.iter().flat_map(|run| &run.series) {
-        if own.iter().any(|series| layout(series) == layout(reference)) {
-            let mut row = cells(reference, PUBLISHED);
-            row.push(NOT_AVAILABLE.to_string());
-            table.push(Tone::Faint, row);
-        }
-    }
-    table
+    let network = |at: usize| match at < own.len() {
+        true => names.of_series(all[at]),
+        false => all[at].key.stack.clone(),
+    };
+    let columns = vec![
+        ("network", (0..all.len()).map(network).collect()),
+        ("source", (0..all.len()).map(|at| source(at).to_string()).collect()),
+        ("#rate /s", all.iter().map(|series| per_s(rate(series))).collect()),
+        ("#mean", ms(Metric::Mean)),
+        ("#p90", ms(Metric::Percentile(90.0))),
+        ("#ES10", ms(Metric::Es10)),
+        ("#p99", ms(Metric::Percentile(99.0))),
+        ("#lost", (0..all.len()).map(lost).collect()),
+    ];
+    let tones = (0..all.len()).map(|at| if at < own.len() { Tone::Plain } else { Tone::Faint });
+    Table::of_columns(
+        "Exchange: round trips through all four classes, ms (medians of rounds)",
+        columns,
+    )
+    .with_tones(tones)
 }
 
-/// The highest rate at which most rounds kept ES10 and p99 under 10 ms, by network.
-fn throughput_table(own: &[&Series], published: Option<&RunResult>) -> Table {
-    let mut table = Table::new(
-        "Exchange: highest rate that was tried and carried with ES10 and p99 under 10 ms",
-        &["network", "source", "#rate /s"],
-    );
-    let mut stacks: Vec<&str> = own.iter().map(|series| series.key.stack.as_str()).collect();
-    stacks.dedup();
-    for stack in &stacks {
-        let carried = own.iter().filter(|series| series.key.stack == *stack && is_carried(series));
-        let best = carried.filter_map(|series| rate(series)).reduce(f64::max);
-        let best = best.map_or("none".to_string(), |rate| format!("{rate:.0}"));
-        table.push(Tone::Plain, vec![stack.to_string(), "measured".to_string(), best]);
-    }
-    for reference in published.iter().flat_map(|run| &run.series) {
-        if own.iter().any(|series| layout(series) == layout(reference)) {
-            let cells = vec![reference.key.stack.clone(), PUBLISHED.into(), per_s(rate(reference))];
-            table.push(Tone::Faint, cells);
-        }
-    }
-    table
+/// Cells in ms of a column of latencies in ns.
+fn ms_column(values: impl Iterator<Item = Option<f64>>) -> Vec<String> {
+    column(&values.map(|ns| ns.map(|ns| ns / 1e6)).collect::<Vec<_>>(), 3, 3)
 }
 
-fn is_carried(series: &Series) -> bool {
-    const LIMIT_NS: f64 = nm_model::exchange::SLA_MS * 1e6;
-    let meets_limit = |round: &&nm_model::result::Round| {
-        let below = |metric| round.value(metric).is_some_and(|ns| ns < LIMIT_NS);
-        below(Metric::Es10)
-            && below(Metric::Percentile(99.0))
-            && round.value(Metric::Loss).is_none_or(|loss| loss == 0.0)
-    };
-    2 * series.rounds.iter().filter(meets_limit).count() > series.rounds.len()
+/// Cells in µs of a column of latencies in ns.
+fn us_column(values: impl Iterator<Item = Option<f64>>) -> Vec<String> {
+    column(&values.map(|ns| ns.map(|ns| ns / 1e3)).collect::<Vec<_>>(), 3, 3)
+}
+
+/// The highest rate at which a network is shown to keep ES10 and p99 under 10 ms.
+fn throughput_table(
+    result: &RunResult,
+    own: &[&Series],
+    names: Names,
+    run: Option<&RunResult>,
+) -> Table {
+    let mut table = Table::new(
+        "Exchange: highest rate that was tried and carried, with ES10 and p99 under 10 ms and \
+         nothing lost",
+        &["network", "source", "#rate /s", "other rates"],
+    );
+    let mut done: Vec<String> = vec![];
+    for series in own {
+        let name = names.of_series(series);
+        if done.contains(&name) {
+            continue;
+        }
+        let same: Vec<&Series> =
+            own.iter().copied().filter(|other| names.of_series(other) == name).collect();
+        let (best, others) = carried::cells(result, &same);
+        table.push(Tone::Plain, vec![name.clone(), "measured".to_string(), best, others]);
+        done.push(name);
+    }
+    for reference in published(own, run) {
+        let rate = per_s(rate(reference));
+        let cells = vec![reference.key.stack.clone(), PUBLISHED.into(), rate, String::new()];
+        table.push(Tone::Faint, cells);
+    }
+    table.drop_empty(&["other rates"]);
+    table
 }
 
 /// CPU time by class.
-fn cpu_table(own: &[&Series]) -> Table {
-    let mut table = Table::new(
+fn cpu_table(own: &[&Series], names: Names) -> Table {
+    let has_cpu = |series: &&&Series| CLASSES.iter().any(|c| class_us(series, c).is_some());
+    let known: Vec<&Series> = own.iter().filter(has_cpu).copied().collect();
+    let class = |class: &str| {
+        let values: Vec<_> = known.iter().map(|series| class_us(series, class)).collect();
+        column(&values, 3, 2)
+    };
+    let sums: Vec<_> = known.iter().map(|series| cpu_us(series)).collect();
+    let mut columns = vec![
+        ("network", known.iter().map(|series| names.of_series(series)).collect()),
+        ("#rate /s", known.iter().map(|series| per_s(rate(series))).collect()),
+    ];
+    let titles = ["#gateway", "#router", "#mediator", "#processor"];
+    columns.extend(titles.into_iter().zip(CLASSES.map(class)));
+    columns.push(("#sum", column(&sums, 3, 2)));
+    columns.push(("#load", class(LOAD)));
+    Table::of_columns(
         "Exchange: CPU time for one transaction, µs, all nodes of a class together (median of \
          rounds; their start and warm-up included)",
-        &["network", "#rate /s", "#gateway", "#router", "#mediator", "#processor", "#sum", "#load"],
-    );
-    for &series in own {
-        let classes = CLASSES.map(|class| class_us(series, class));
-        if classes.iter().all(Option::is_none) {
-            continue;
-        }
-        let mut cells = vec![series.key.stack.clone(), per_s(rate(series))];
-        let figures = classes.into_iter().chain([cpu_us(series), class_us(series, LOAD)]);
-        cells.extend(figures.map(|us| or_not_available(us, |us| significant(us, 3))));
-        table.push(Tone::Plain, cells);
-    }
-    table
+        columns,
+    )
 }
 
 /// Mean, median and p99 of each hop.
-fn hop_table(own: &[&Series]) -> Table {
-    let mut table = Table::new(
-        "Exchange: where the time goes, µs (median of rounds; a hop's p99 values do not add up)",
-        &["network", "#rate /s", "hop", "#mean", "#median", "#p99"],
-    );
+fn hop_table(own: &[&Series], names: Names) -> Table {
+    let mut rows: Vec<(&Series, String)> = vec![];
     for &series in own {
         let rounds = rounds(series);
-        let names = rounds.first().map_or(&[][..], |round| &round.hops).iter();
-        for name in names.map(|hop| &hop.name) {
-            let all = || rounds.iter().flat_map(|r| &r.hops).filter(|hop| hop.name == *name);
-            let us =
-                |values: Vec<f64>| or_not_available(median(values), |ns| significant(ns / 1e3, 3));
-            table.push(
-                Tone::Plain,
-                vec![
-                    series.key.stack.clone(),
-                    per_s(rate(series)),
-                    name.clone(),
-                    us(all().map(|hop| hop.mean_ns).collect()),
-                    us(all().map(|hop| hop.median_ns).collect()),
-                    us(all().map(|hop| hop.p99_ns).collect()),
-                ],
-            );
-        }
+        let hops = rounds.first().map_or(&[][..], |round| &round.hops);
+        rows.extend(hops.iter().map(|hop| (series, hop.name.clone())));
     }
-    table
+    let figures = |value: fn(&nm_model::exchange::Hop) -> f64| {
+        us_column(rows.iter().map(|(series, name)| {
+            let rounds = rounds(series);
+            let all = rounds.iter().flat_map(|round| &round.hops).filter(|hop| hop.name == *name);
+            median(all.map(value).collect())
+        }))
+    };
+    let columns = vec![
+        ("network", rows.iter().map(|(series, _)| names.of_series(series)).collect()),
+        ("#rate /s", rows.iter().map(|(series, _)| per_s(rate(series))).collect()),
+        ("hop", rows.iter().map(|(_, name)| name.clone()).collect()),
+        ("#mean", figures(|hop| hop.mean_ns)),
+        ("#median", figures(|hop| hop.median_ns)),
+        ("#p99", figures(|hop| hop.p99_ns)),
+    ];
+    Table::of_columns(
+        "Exchange: where the time goes, µs (median of rounds; a hop's p99 values do not add up)",
+        columns,
+    )
 }
 
 /// Nodes that were killed, and what it cost clients.
-fn fault_table(own: &[&Series]) -> Table {
-    let mut table = Table::new(
-        "Exchange: nodes that were killed",
-        &["network", "round", "node", "#at, s", "#back inside the limit after, ms", "#worst, ms"],
-    );
+fn fault_table(own: &[&Series], names: Names) -> Table {
+    let mut rows = vec![];
     for &series in own {
         for round in &series.rounds {
-            let nm_model::result::RoundData::Latency(data) = &round.data else { continue };
-            for fault in data.exchange.iter().flat_map(|exchange| &exchange.faults) {
-                let ms = |ms: Option<f64>| or_not_available(ms, |ms| significant(ms, 3));
-                table.push(
-                    Tone::Plain,
-                    vec![
-                        series.key.stack.clone(),
-                        (round.round + 1).to_string(),
-                        fault.node.clone(),
-                        significant(fault.at_s, 3),
-                        ms(fault.back_ms),
-                        ms(fault.worst_ms),
-                    ],
-                );
-            }
+            let RoundData::Latency(data) = &round.data else { continue };
+            let faults = data.exchange.iter().flat_map(|exchange| &exchange.faults);
+            rows.extend(faults.map(|fault| (series, round, fault)));
         }
     }
-    table
+    let figures = |values: Vec<Option<f64>>| -> Vec<String> { column(&values, 3, 2) };
+    let seconds = Precision::of(rows.iter().map(|(_, _, fault)| fault.at_s), 3, 2);
+    let columns = vec![
+        ("network", rows.iter().map(|(series, ..)| names.of_series(series)).collect()),
+        ("round", rows.iter().map(|(_, r, _)| (u64::from(r.round) + 1).to_string()).collect()),
+        ("node", rows.iter().map(|(_, _, fault)| fault.node.clone()).collect()),
+        ("#at, s", rows.iter().map(|(_, _, fault)| seconds.cell(Some(fault.at_s))).collect()),
+        (
+            "#back inside the limit after, ms",
+            figures(rows.iter().map(|(_, _, fault)| fault.back_ms).collect()),
+        ),
+        ("#worst, ms", figures(rows.iter().map(|(_, _, fault)| fault.worst_ms).collect())),
+    ];
+    Table::of_columns("Exchange: nodes that were killed", columns)
 }
 
 #[cfg(test)]
@@ -215,11 +233,11 @@ mod tests {
 
     #[test]
     fn figures_are_listed_with_published_ones_of_the_same_size() {
-        let tables = tables(&result(0.9));
+        let tables = tables(&result(0.9, 5));
         assert_eq!(tables.len(), 5);
         let own = ["2-2-2-2 unix", "measured", "10000", "0.200", "0.300", "0.600", "0.900", "0"];
         assert_eq!(row(&tables[0], 0), own);
-        let published = ["2-2-2-2", PUBLISHED, "10000", "2.32", "4.45", "5.71", "7.17", "n/a"];
+        let published = ["2-2-2-2", PUBLISHED, "10000", "2.320", "4.450", "5.710", "7.170", "n/a"];
         assert_eq!(row(&tables[0], 2), published);
         assert_eq!(tables[0].rows.len(), 3);
         assert_eq!(row(&tables[1], 0), ["2-2-2-2 unix", "measured", "10000"]);
@@ -231,7 +249,19 @@ mod tests {
 
     #[test]
     fn a_rate_above_the_limit_does_not_count() {
-        assert_eq!(row(&tables(&result(10.5))[1], 0)[2], "none");
+        let tables = tables(&result(10.5, 5));
+        assert_eq!(row(&tables[1], 0)[2..], ["none", "10000: not carried"]);
+    }
+
+    #[test]
+    fn networks_of_several_environments_are_told_apart() {
+        let mut run = result(0.9, 5);
+        let mut other = result(10.5, 5).series.remove(0);
+        other.key.environment = "netns".into();
+        run.series.push(other);
+        let tables = tables(&run);
+        assert_eq!(row(&tables[1], 0)[0..3], ["loopback/2-2-2-2 unix", "measured", "10000"]);
+        assert_eq!(row(&tables[1], 1)[0..3], ["netns/2-2-2-2 unix", "measured", "none"]);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use nm_model::result::SCHEMA_VERSION;
+use nm_model::result::{SCHEMA_VERSION, Series};
 use nm_model::v1::RunResultV1;
 use nm_model::{Failure, FailureKind, RunResult, SeriesKey};
+use nm_stats::rounds;
 
 use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
 
@@ -251,9 +252,18 @@ pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
         ))
         .hint("use a newer nearmetal"));
     }
-    match version.schema {
-        1 => serde_json::from_str::<RunResultV1>(json).map(RunResult::from).map_err(damaged),
-        _ => serde_json::from_str(json).map_err(damaged),
+    let mut result = match version.schema {
+        1 => serde_json::from_str::<RunResultV1>(json).map(RunResult::from).map_err(damaged)?,
+        _ => serde_json::from_str(json).map_err(damaged)?,
+    };
+    drop_partial_estimates(&mut result);
+    Ok(result)
+}
+
+/// Removes the estimates that older versions made of percentiles that only some rounds have.
+fn drop_partial_estimates(result: &mut RunResult) {
+    for Series { rounds, estimates, .. } in &mut result.series {
+        estimates.retain(|estimate| rounds::figure(rounds, estimate.metric).is_some());
     }
 }
 

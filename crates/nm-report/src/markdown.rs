@@ -11,7 +11,7 @@ use crate::headline::{headline, not_judged};
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
 use crate::title::title;
-use crate::view::{self, Detail, Notes};
+use crate::view::{self, Detail, Group, Notes};
 
 /// The report of `result`.
 pub fn report(result: &RunResult) -> String {
@@ -34,7 +34,7 @@ pub fn report(result: &RunResult) -> String {
     if !result.series.is_empty() {
         text += "\n## Figures\n";
         for group in view::groups(result) {
-            text += &format!("\n{}", view::group_table(&group, &notes, Detail::Full).to_markdown());
+            text += &figures(&group, &notes);
         }
     }
     let exchange = exchange::tables(result);
@@ -53,6 +53,17 @@ pub fn report(result: &RunResult) -> String {
     text += &bullets("Method", &view::method_notes(result));
     text += &format!("\nMade by {}.\n", markdown_text(&view::source_text(&result.source)));
     text
+}
+
+/// The table of a group, and the one with all figures, folded.
+fn figures(group: &Group<'_>, notes: &Notes) -> String {
+    let table = |detail| view::group_table(group, notes, detail).to_markdown();
+    format!(
+        "\n{}\n<details><summary>every figure of {}</summary>\n\n{}\n</details>\n",
+        table(Detail::Main),
+        markdown_text(&group.title()),
+        table(Detail::Full)
+    )
 }
 
 fn bullets(title: &str, lines: &[String]) -> String {

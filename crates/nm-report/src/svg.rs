@@ -1,20 +1,25 @@
 //! A small chart library: one chart is one `<svg>`, drawn from numbers alone.
 //!
-//! Colours, dashes and text styles are classes (`k0`… colour, `d0`… dash) that the page's style
-//! sheet defines, so light, dark and print share one drawing. The legend is below the
+//! Colours, dashes and text styles are classes (`k0`… colour, `d0`… dash) that `charts.css`
+//! defines, so light, dark and print share one drawing. The legend is below the
 //! plot; labels that would overlap are left out. Widths of text are estimated, on the
 //! safe side.
 
+mod look;
+
 use maud::{Markup, html};
+
+pub use look::Look;
+
+use look::N_PATTERNS;
 
 /// Width of every chart in its own units, px at full size.
 pub const WIDTH: f64 = 860.0;
 
 const LETTER_WIDTH: f64 = 6.9;
 const LINE_HEIGHT: f64 = 16.0;
-const N_COLOURS: usize = 7;
-const N_DASHES: usize = 6;
-const N_SHAPES: usize = 6;
+/// Height of a line of text that marks a limit, px.
+const LIMIT_LINE_HEIGHT: f64 = 12.0;
 
 /// How values map to positions on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +52,6 @@ pub struct Axis {
     pub high: f64,
     /// Labels.
     pub ticks: Vec<Tick>,
-}
-
-/// How marks of one entry look: colour and dash by number, faint for figures of other runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
-    /// Number of the entry in the chart.
-    pub index: usize,
-    /// Whether it is drawn in the background.
-    pub is_faint: bool,
 }
 
 /// Something that is drawn.
@@ -91,13 +87,22 @@ pub enum Mark {
         /// From and to on the y axis.
         y: (f64, f64),
     },
-    /// A limit: an upright line at `x` between two values of the y axis.
+    /// A limit of the x axis: an upright line at `x` between two values of the y axis.
     Limit {
         /// Where on the x axis.
         x: f64,
         /// From and to on the y axis.
         y: (f64, f64),
         /// Short text at its head.
+        text: String,
+    },
+    /// A limit of the y axis: a level line at `y` between two values of the x axis.
+    Level {
+        /// From and to on the x axis.
+        x: (f64, f64),
+        /// Where on the y axis.
+        y: f64,
+        /// Short text above its start.
         text: String,
     },
     /// An interval lying at `y`.
@@ -155,6 +160,22 @@ struct Frame {
     top: f64,
     right: f64,
     bottom: f64,
+}
+
+/// Where the text of a limit stands: left end and base line.
+struct LimitText<'a> {
+    text: &'a str,
+    left: f64,
+    width: f64,
+    y: f64,
+}
+
+impl LimitText<'_> {
+    fn is_clear_of(&self, other: &LimitText<'_>) -> bool {
+        let is_beside =
+            self.left + self.width + 4.0 < other.left || other.left + other.width + 4.0 < self.left;
+        is_beside || (self.y - other.y).abs() >= LIMIT_LINE_HEIGHT
+    }
 }
 
 impl Axis {
@@ -234,63 +255,33 @@ impl Axis {
     }
 }
 
-impl Look {
-    /// An entry of this run.
-    pub fn of(index: usize) -> Look {
-        Look { index, is_faint: false }
-    }
-
-    /// An entry of another run, behind the others.
-    pub fn faint(index: usize) -> Look {
-        Look { index, is_faint: true }
-    }
-
-    fn class(self) -> String {
-        let dash = (self.index + self.index / N_COLOURS) % N_DASHES;
-        match self.is_faint {
-            true => format!("kf d{}", self.index % N_DASHES),
-            false => format!("k{} d{dash}", self.index % N_COLOURS),
-        }
-    }
-
-    /// Path of the entry's shape around a point.
-    fn shape(self, x: f64, y: f64, size: f64) -> String {
-        let (x, y, s) = (x, y, size);
-        let at = |dx: f64, dy: f64| format!("{} {}", n(x + dx), n(y + dy));
-        match self.index % N_SHAPES {
-            0 => format!(
-                "M{}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z",
-                at(-s, 0.0),
-                r = n(s),
-                d = n(2.0 * s)
-            ),
-            1 => format!("M{}h{w}v{w}h-{w}z", at(-s * 0.9, -s * 0.9), w = n(s * 1.8)),
-            2 => format!(
-                "M{}L{}L{}z",
-                at(0.0, -s * 1.1),
-                at(s * 1.1, s * 0.9),
-                at(-s * 1.1, s * 0.9)
-            ),
-            3 => format!(
-                "M{}L{}L{}L{}z",
-                at(0.0, -s * 1.3),
-                at(s * 1.3, 0.0),
-                at(0.0, s * 1.3),
-                at(-s * 1.3, 0.0)
-            ),
-            4 => format!(
-                "M{}L{}L{}z",
-                at(0.0, s * 1.1),
-                at(s * 1.1, -s * 0.9),
-                at(-s * 1.1, -s * 0.9)
-            ),
-            _ => format!(
-                "M{}h{w}v{a}h{a}v{w}h-{a}v{a}h-{w}v-{a}h-{a}v-{w}h{a}z",
-                at(-s * 0.4, -s * 1.2),
-                w = n(s * 0.8),
-                a = n(s * 0.8)
-            ),
-        }
+/// Path of the entry's shape around a point.
+fn shape(look: Look, x: f64, y: f64, size: f64) -> String {
+    let (x, y, s) = (x, y, size);
+    let at = |dx: f64, dy: f64| format!("{} {}", n(x + dx), n(y + dy));
+    match look.pattern % N_PATTERNS {
+        0 => format!(
+            "M{}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z",
+            at(-s, 0.0),
+            r = n(s),
+            d = n(2.0 * s)
+        ),
+        1 => format!("M{}h{w}v{w}h-{w}z", at(-s * 0.9, -s * 0.9), w = n(s * 1.8)),
+        2 => format!("M{}L{}L{}z", at(0.0, -s * 1.1), at(s * 1.1, s * 0.9), at(-s * 1.1, s * 0.9)),
+        3 => format!(
+            "M{}L{}L{}L{}z",
+            at(0.0, -s * 1.3),
+            at(s * 1.3, 0.0),
+            at(0.0, s * 1.3),
+            at(-s * 1.3, 0.0)
+        ),
+        4 => format!("M{}L{}L{}z", at(0.0, s * 1.1), at(s * 1.1, -s * 0.9), at(-s * 1.1, -s * 0.9)),
+        _ => format!(
+            "M{}h{w}v{a}h{a}v{w}h-{a}v{a}h-{w}v-{a}h-{a}v-{w}h{a}z",
+            at(-s * 0.4, -s * 1.2),
+            w = n(s * 0.8),
+            a = n(s * 0.8)
+        ),
     }
 }
 
@@ -328,7 +319,7 @@ impl Chart {
         let frame = Frame {
             left,
             top: 26.0,
-            right: WIDTH - 30.0 - self.right_margin(),
+            right: WIDTH - self.right_margin(),
             bottom: 26.0 + self.plot_height,
         };
         let legend_top = frame.bottom + 44.0;
@@ -344,6 +335,7 @@ impl Chart {
                 desc id=(description_id) { (self.description) }
                 (self.draw_axes(&frame))
                 @for mark in &self.marks { (self.draw_mark(&frame, mark)) }
+                (self.draw_limit_texts(&frame))
                 (legend)
             }
         }
@@ -354,13 +346,16 @@ impl Chart {
         (widest + 14.0).clamp(40.0, 340.0)
     }
 
-    /// Room for the texts behind bars, which would leave the plot area otherwise.
+    /// Room for the texts behind bars, which would leave the plot area otherwise, and for the right
+    /// half of the last label of the x axis.
     fn right_margin(&self) -> f64 {
         let width = |mark: &Mark| match mark {
-            Mark::Label(_, text) => text_width(text),
+            Mark::Label(_, text) => text_width(text) + 30.0,
             _ => 0.0,
         };
-        self.marks.iter().map(width).fold(0.0, f64::max)
+        let last = self.x.ticks.iter().rev().find(|tick| !tick.label.is_empty());
+        let half = last.map_or(0.0, |tick| text_width(&tick.label) / 2.0 + 4.0);
+        self.marks.iter().map(width).fold(half.max(30.0), f64::max)
     }
 
     fn position(&self, frame: &Frame, x: f64, y: f64) -> (f64, f64) {
@@ -458,6 +453,7 @@ impl Chart {
             Mark::Dotted(look, points) => html! {
                 path class=(format!("dotted {}", look.class())) d=(self.path(frame, points)) {}
             },
+            Mark::Band(_, points) if points.is_empty() => html! {},
             Mark::Band(look, points) => {
                 let upper = points.iter().map(|&(x, _, high)| (x, high));
                 let lower = points.iter().rev().map(|&(x, low, _)| (x, low));
@@ -486,15 +482,18 @@ impl Chart {
                 let (x, y) = self.position(frame, *x, *y);
                 html! { text x=(n(x + 9.0)) y=(n(y + 4.0)) { (text) } }
             }
-            Mark::Limit { x, y, text } => {
+            Mark::Limit { x, y, .. } => {
                 let (left, top) = self.position(frame, *x, y.1);
                 let (_, bottom) = self.position(frame, *x, y.0);
-                let is_late = left + text_width(text) > WIDTH - 8.0;
                 html! {
                     path class="limit" d=(format!("M{} {}V{}", n(left), n(top), n(bottom))) {}
-                    text class="lt" x=(n(if is_late { left - 4.0 } else { left + 4.0 }))
-                        y=(n(top + 2.0)) text-anchor=(if is_late { "end" } else { "start" })
-                        { (text) }
+                }
+            }
+            Mark::Level { x, y, .. } => {
+                let (left, at) = self.position(frame, x.0, *y);
+                let (right, _) = self.position(frame, x.1, *y);
+                html! {
+                    path class="limit" d=(format!("M{} {}H{}", n(left), n(at), n(right))) {}
                 }
             }
             Mark::Interval(look, y, (low, high)) => {
@@ -514,11 +513,43 @@ impl Chart {
         }
     }
 
+    /// The texts of all limits, each moved up or down from its line until it overlaps no other.
+    fn draw_limit_texts(&self, frame: &Frame) -> Markup {
+        let mut placed: Vec<LimitText<'_>> = vec![];
+        for mark in &self.marks {
+            let (x, y, text) = match mark {
+                Mark::Limit { x, y, text } => {
+                    let (x, y) = self.position(frame, *x, y.1);
+                    (x, y + 2.0, text)
+                }
+                Mark::Level { x, y, text } => {
+                    let (x, y) = self.position(frame, x.0, *y);
+                    (x - 4.0, y - 4.0, text)
+                }
+                _ => continue,
+            };
+            let width = text_width(text);
+            let is_late = x + 4.0 + width > WIDTH - 8.0;
+            let left = if is_late { x - 4.0 - width } else { x + 4.0 };
+            let steps = (0..12).flat_map(|step| [f64::from(step), -f64::from(step)]);
+            let candidates = steps
+                .map(|step| LimitText { text, left, width, y: y - step * LIMIT_LINE_HEIGHT })
+                .filter(|one| frame.top - 8.0 < one.y && one.y < frame.bottom);
+            let free = candidates.into_iter().find(|one| placed.iter().all(|p| p.is_clear_of(one)));
+            placed.push(free.unwrap_or(LimitText { text, left, width, y }));
+        }
+        html! {
+            @for one in &placed {
+                text class="lt" x=(n(one.left)) y=(n(one.y)) { (one.text) }
+            }
+        }
+    }
+
     fn draw_points(&self, frame: &Frame, class: &str, look: Look, points: &[(f64, f64)]) -> Markup {
         let path: String = points
             .iter()
             .map(|&(x, y)| self.position(frame, x, y))
-            .map(|(x, y)| look.shape(x, y, 3.6))
+            .map(|(x, y)| shape(look, x, y, 3.6))
             .collect();
         html! { path class=(format!("{class} {}", look.class())) d=(path) {} }
     }
@@ -552,7 +583,7 @@ impl Chart {
                     path class=(format!("line {class}")) d=(format!("M{} {}h30", n(x), n(y))) {}
                 }
                 @let point = if entry.swatch == Swatch::Open { "open" } else { "point" };
-                path class=(format!("{point} {class}")) d=(entry.look.shape(x + 15.0, y, 3.6)) {}
+                path class=(format!("{point} {class}")) d=(shape(entry.look, x + 15.0, y, 3.6)) {}
                 text x=(n(x + SWATCH)) y=(n(y + 4.0)) {
                     (shortened(&entry.label, column - SWATCH - 6.0))
                 }
@@ -573,6 +604,71 @@ mod tests {
         assert_eq!((axis.low, axis.high), (1000.0, 50_000.0));
         let labels: Vec<&str> = axis.ticks.iter().map(|t| t.label.as_str()).collect();
         assert_eq!(labels, ["1000", "2000", "5000", "10000", "20000", "50000"]);
+    }
+
+    fn chart(x: Axis, y: Axis, marks: Vec<Mark>) -> Chart {
+        Chart {
+            id: "c".into(),
+            title: "t".into(),
+            description: "d".into(),
+            x,
+            y,
+            plot_height: 100.0,
+            marks,
+            legend: vec![],
+            key: String::new(),
+        }
+    }
+
+    /// Position and content of every text of a chart whose class starts with `class`.
+    fn texts(chart: &Chart, class: &str) -> Vec<(f64, f64, String)> {
+        let page = chart.draw().into_string();
+        let of = |part: &str, name: &str| -> f64 {
+            let (_, rest) = part.split_once(&format!(" {name}=\"")).unwrap();
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let parts = page.split("<text").skip(1).filter(|part| part.starts_with(class));
+        parts
+            .map(|part| {
+                let text = part.split_once('>').unwrap().1.split_once('<').unwrap().0;
+                (of(part, "x"), of(part, "y"), text.to_string())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_band_without_points_is_not_drawn() {
+        let axis = |label: &str| Axis::linear(label, 0.0, 10.0, 5, |v| v.to_string());
+        let page = chart(axis("x"), axis("y"), vec![Mark::Band(Look::of(1), vec![])]).draw();
+        assert!(!page.into_string().contains("d=\"z\""));
+    }
+
+    #[test]
+    fn the_last_label_of_the_axis_is_not_cut() {
+        let ticks = [0.0, 6.0].map(|at| Tick { at, label: "99.9999 %".into() }).to_vec();
+        let x = Axis { label: "p".into(), scale: Scale::Linear, low: 0.0, high: 6.0, ticks };
+        let chart = chart(x, Axis::linear("y", 0.0, 1.0, 2, |v| v.to_string()), vec![]);
+        let labels = texts(&chart, " x=");
+        let (middle, _, _) =
+            labels.iter().rfind(|(.., text)| text == "99.9999 %").expect("the label is drawn");
+        assert!(middle + text_width("99.9999 %") / 2.0 <= WIDTH, "{middle}");
+    }
+
+    #[test]
+    fn texts_of_near_limits_do_not_overlap() {
+        let level = |y: f64| Mark::Level { x: (1.0, 3.0), y, text: format!("p99 < {y} µs") };
+        let upright = Mark::Limit { x: 2.0, y: (4.0, 5.0), text: "median < 5 µs".into() };
+        let marks = vec![level(5.0), level(5.1), level(4.9), level(9.9), level(0.1), upright];
+        let axis = |label: &str| Axis::linear(label, 0.0, 10.0, 5, |v| v.to_string());
+        let placed = texts(&chart(axis("x"), axis("y"), marks), " class=\"lt\"");
+        assert_eq!(placed.len(), 6);
+        for (index, a) in placed.iter().enumerate() {
+            assert!(a.1 > 10.0 && a.1 < 126.0, "{a:?}");
+            for b in &placed[index + 1..] {
+                let is_beside = a.0 + text_width(&a.2) <= b.0 || b.0 + text_width(&b.2) <= a.0;
+                assert!(is_beside || (a.1 - b.1).abs() > 11.0, "{a:?} {b:?}");
+            }
+        }
     }
 
     #[test]
@@ -597,18 +693,12 @@ mod tests {
             points in prop::collection::vec((any::<f64>(), any::<f64>()), 0..9),
         ) {
             let ys: Vec<f64> = points.iter().map(|p| p.1).collect();
-            let chart = Chart {
-                id: "c".into(),
-                title: "t".into(),
-                description: "d".into(),
-                x: Axis::linear("x", 0.0, 10.0, 5, |v| v.to_string()),
-                y: Axis::log("y", &ys, |v| v.to_string()),
-                plot_height: 100.0,
-                marks: vec![Mark::Line(Look::of(0), points)],
-                legend: vec![],
-                key: String::new(),
-            };
-            let text = chart.draw().into_string();
+            let x = Axis::linear("x", 0.0, 10.0, 5, |v| v.to_string());
+            let y = Axis::log("y", &ys, |v| v.to_string());
+            let level = |y| Mark::Level { x: (0.0, y), y, text: "l".into() };
+            let mut marks: Vec<Mark> = ys.iter().map(|y| level(*y)).collect();
+            marks.push(Mark::Line(Look::of(0), points));
+            let text = chart(x, y, marks).draw().into_string();
             prop_assert!(!text.contains("NaN") && !text.contains("inf"));
         }
     }

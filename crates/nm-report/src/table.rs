@@ -50,6 +50,31 @@ impl Table {
         }
     }
 
+    /// A table of equally long columns, each with its title and cells, for figures whose format
+    /// depends on their whole column.
+    pub fn of_columns<T: AsRef<str>>(
+        caption: impl Into<String>,
+        columns: Vec<(T, Vec<String>)>,
+    ) -> Table {
+        let titles: Vec<&str> = columns.iter().map(|(title, _)| title.as_ref()).collect();
+        let mut table = Table::new(caption, &titles);
+        let n_rows = columns.first().map_or(0, |(_, cells)| cells.len());
+        let mut columns: Vec<_> = columns.into_iter().map(|(_, cells)| cells.into_iter()).collect();
+        for _ in 0..n_rows {
+            let cells: Vec<String> = columns.iter_mut().filter_map(Iterator::next).collect();
+            table.push(Tone::Plain, cells);
+        }
+        table
+    }
+
+    /// The table with a tone for each row.
+    pub fn with_tones(mut self, tones: impl IntoIterator<Item = Tone>) -> Table {
+        for (row, tone) in self.rows.iter_mut().zip(tones) {
+            row.tone = tone;
+        }
+        self
+    }
+
     /// Adds a row.
     pub fn push(&mut self, tone: Tone, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row has one cell for each column");
@@ -60,7 +85,10 @@ impl Table {
     pub fn drop_empty(&mut self, titles: &[&str]) {
         for title in titles {
             let Some(index) = self.columns.iter().position(|c| c.title == *title) else { continue };
-            let is_empty = |row: &Row| matches!(row.cells[index].as_str(), "" | "n/a" | "0");
+            let is_nothing = |cell: &str| {
+                matches!(cell, "" | "n/a") || cell.parse().is_ok_and(|value: f64| value == 0.0)
+            };
+            let is_empty = |row: &Row| is_nothing(&row.cells[index]);
             if self.rows.iter().all(is_empty) {
                 self.remove(index);
             }
@@ -264,6 +292,16 @@ mod tests {
         let mut table = Table::new("", &["a"]);
         table.push(Tone::Plain, vec!["x | <b> `y`\nz".into()]);
         assert_eq!(table.to_markdown(), "| a |\n| --- |\n| x \\| &lt;b&gt; \\`y\\` z |\n");
+    }
+
+    #[test]
+    fn columns_become_rows_with_tones() {
+        let columns =
+            vec![("stack", vec!["a".into(), "b".into()]), ("#n", vec!["1".into(), "2".into()])];
+        let table = Table::of_columns("t", columns).with_tones([Tone::Plain, Tone::Faint]);
+        assert!(!table.columns[0].is_figure && table.columns[1].is_figure);
+        assert_eq!(table.rows[1].cells, ["b", "2"]);
+        assert_eq!((table.rows[0].tone, table.rows[1].tone), (Tone::Plain, Tone::Faint));
     }
 
     #[test]

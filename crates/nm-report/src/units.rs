@@ -63,10 +63,63 @@ impl LatencyUnit {
         }
     }
 
-    /// A cell of a column whose heading names the unit.
-    pub fn cell(self, ns: Option<f64>) -> String {
-        or_not_available(ns, |ns| significant(ns / self.ns(), 4))
+    /// The cells of a column whose heading names the unit, all with the same number of decimals:
+    /// four digits of the smallest value, but none below 0.1 ns.
+    pub fn column(self, ns: &[Option<f64>]) -> Vec<String> {
+        let scaled: Vec<Option<f64>> = ns.iter().map(|ns| ns.map(|ns| ns / self.ns())).collect();
+        let precision = Precision::of(scaled.iter().copied().flatten(), 4, self.decimals_max());
+        scaled.into_iter().map(|value| precision.cell(value)).collect()
     }
+
+    fn decimals_max(self) -> usize {
+        match self {
+            LatencyUnit::Nanoseconds => 1,
+            LatencyUnit::Microseconds => 3,
+            LatencyUnit::Milliseconds | LatencyUnit::Seconds => 4,
+        }
+    }
+}
+
+/// The number of decimals that all values of a column have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precision {
+    /// Digits behind the point.
+    pub decimals: usize,
+}
+
+impl Precision {
+    /// As many decimals as show `digits` digits of the value nearest to zero, at most
+    /// `decimals_max`. Zeros and values that are not finite have no say.
+    pub fn of(
+        values: impl IntoIterator<Item = f64>,
+        digits: usize,
+        decimals_max: usize,
+    ) -> Precision {
+        let sizes = values.into_iter().map(f64::abs).filter(|v| *v > 0.0 && v.is_finite());
+        let decimals = sizes.reduce(f64::min).map_or(0, |smallest| {
+            let magnitude = smallest.log10().floor() as i64;
+            (digits as i64 - 1 - magnitude).clamp(0, decimals_max as i64) as usize
+        });
+        Precision { decimals }
+    }
+
+    /// `value` with this number of decimals.
+    pub fn text(self, value: f64) -> String {
+        // Adding zero turns -0 into 0.
+        format!("{:.*}", self.decimals, value + 0.0)
+    }
+
+    /// A cell: the text of the value, or `n/a`.
+    pub fn cell(self, value: Option<f64>) -> String {
+        or_not_available(value, |value| self.text(value))
+    }
+}
+
+/// Cells of a column of figures with equal precision: `digits` digits of the smallest, at most
+/// `decimals_max` decimals.
+pub fn column(values: &[Option<f64>], digits: usize, decimals_max: usize) -> Vec<String> {
+    let precision = Precision::of(values.iter().copied().flatten(), digits, decimals_max);
+    values.iter().map(|value| precision.cell(*value)).collect()
 }
 
 /// `format(value)`, or `n/a` where the value is absent or not a finite number.
@@ -126,6 +179,27 @@ pub fn figure(metric: Metric, value: Option<f64>) -> String {
         Quantity::Throughput => throughput(value),
         Quantity::Rate => format!("{}/s", significant(value, 4)),
     })
+}
+
+/// Figures of `metric` with their unit, all with the same unit and precision.
+pub fn figure_column(metric: Metric, values: &[Option<f64>]) -> Vec<String> {
+    let (cells, unit) = match metric.quantity() {
+        Quantity::Latency => {
+            let unit = LatencyUnit::fitting(values.iter().copied().flatten());
+            (unit.column(values), format!(" {}", unit.name()))
+        }
+        Quantity::Ratio => {
+            let percents: Vec<_> = values.iter().map(|v| v.map(|v| v * 100.0)).collect();
+            (column(&percents, 3, 4), " %".to_string())
+        }
+        Quantity::Throughput => (column(values, 4, 3), " Gb/s".to_string()),
+        Quantity::Rate => (column(values, 4, 1), "/s".to_string()),
+    };
+    let with_unit = |cell: String| match cell == NOT_AVAILABLE {
+        true => cell,
+        false => cell + &unit,
+    };
+    cells.into_iter().map(with_unit).collect()
 }
 
 /// `9.412 Gb/s`.
@@ -210,10 +284,20 @@ mod tests {
     fn a_table_has_one_unit_and_keeps_its_digits() {
         let unit = LatencyUnit::fitting([1400.0, 58_500.0]);
         assert_eq!(unit, LatencyUnit::Microseconds);
-        assert_eq!(unit.cell(Some(1421.0)), "1.421");
-        assert_eq!(unit.cell(Some(39_777_123.0)), "39777");
-        assert_eq!(unit.cell(None), "n/a");
+        let cells = unit.column(&[Some(1421.0), Some(39_777_123.4), None, Some(0.0)]);
+        assert_eq!(cells, ["1.421", "39777.123", "n/a", "0.000"]);
+        assert_eq!(unit.column(&[Some(85.0), Some(581_000.0)]), ["0.085", "581.000"]);
+        assert_eq!(unit.column(&[Some(76_270.0), Some(3_874_200.0)]), ["76.27", "3874.20"]);
+        assert_eq!(LatencyUnit::Nanoseconds.column(&[Some(41.26), None]), ["41.3", "n/a"]);
         assert_eq!(LatencyUnit::fitting([]), LatencyUnit::Microseconds);
+    }
+
+    #[test]
+    fn a_column_of_figures_has_one_unit() {
+        let cells = figure_column(Metric::Median, &[Some(812.0), Some(20_421.0), None]);
+        assert_eq!(cells, ["0.812 µs", "20.421 µs", "n/a"]);
+        assert_eq!(figure_column(Metric::Loss, &[Some(0.0), Some(0.5)]), ["0.0 %", "50.0 %"]);
+        assert_eq!(figure_column(Metric::Rate, &[Some(999.0)]), ["999.0/s"]);
     }
 
     #[test]
@@ -243,7 +327,21 @@ mod tests {
             latency(value);
             duration(value);
             percent(value);
-            LatencyUnit::fitting([value]).cell(Some(value));
+            LatencyUnit::fitting([value]).column(&[Some(value)]);
+        }
+
+        #[test]
+        fn a_column_has_one_precision(
+            values in prop::collection::vec(prop::option::of(1e-3f64..1e9), 1..9),
+            digits in 1usize..6,
+            decimals_max in 0usize..6,
+        ) {
+            let decimals = |cell: &String| cell.split_once('.').map_or(0, |(_, d)| d.len());
+            let cells = column(&values, digits, decimals_max);
+            let known: Vec<&String> = cells.iter().filter(|c| *c != NOT_AVAILABLE).collect();
+            prop_assert_eq!(known.len(), values.iter().flatten().count());
+            prop_assert!(known.iter().all(|c| decimals(c) == decimals(known[0])), "{:?}", cells);
+            prop_assert!(known.iter().all(|c| decimals(c) <= decimals_max));
         }
     }
 }

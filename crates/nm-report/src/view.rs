@@ -5,13 +5,15 @@ use nm_model::RunResult;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{RoundData, Series, Source, Statistic, ThroughputRound};
+use nm_model::result::{Flow, RoundData, Series, Source, Statistic, ThroughputRound};
 use nm_model::verdict::{Interval, Verdict};
 use nm_model::{SettingKind, Side};
+use nm_stats::describe::{cv_percent, mean, stddev};
+use nm_stats::rounds;
 
 use crate::style::Tone;
 use crate::table::Table;
-use crate::units::{self, LatencyUnit, NOT_AVAILABLE, or_not_available, significant};
+use crate::units::{self, LatencyUnit, NOT_AVAILABLE, Precision};
 
 /// What made the figures.
 pub fn source_text(source: &Source) -> String {
@@ -67,21 +69,14 @@ pub fn groups(result: &RunResult) -> Vec<Group<'_>> {
     groups
 }
 
-/// The figure of a series over its rounds: smallest minimum, largest maximum, else the estimate
-/// (median over rounds), made here where an imported series has none.
+/// The figure of a series over its rounds: smallest minimum, largest maximum, else the median over
+/// rounds.
 pub fn value(series: &Series, metric: Metric) -> Option<f64> {
-    let mut values: Vec<f64> = series.rounds.iter().filter_map(|r| r.value(metric)).collect();
-    values.retain(|v| v.is_finite());
-    values.sort_by(f64::total_cmp);
+    let values = || rounds::values(&series.rounds, metric).into_iter();
     match metric {
-        Metric::Min => values.first().copied(),
-        Metric::Max => values.last().copied(),
-        _ => series.estimate(metric).map(|e| e.value).or_else(|| {
-            let n_values = values.len();
-            let upper = *values.get(n_values / 2)?;
-            let is_even = n_values.is_multiple_of(2);
-            Some(if is_even { (values[n_values / 2 - 1] + upper) / 2.0 } else { upper })
-        }),
+        Metric::Min => values().reduce(f64::min),
+        Metric::Max => values().reduce(f64::max),
+        _ => rounds::figure(&series.rounds, metric),
     }
 }
 
@@ -120,16 +115,6 @@ pub fn throughput_rounds(series: &Series) -> impl Iterator<Item = &ThroughputRou
         RoundData::Throughput(data) => Some(data),
         RoundData::Latency(_) => None,
     })
-}
-
-/// Standard deviation of `values` (n - 1); absent below two.
-pub fn stddev(values: &[f64]) -> Option<f64> {
-    if values.len() < 2 {
-        return None;
-    }
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
-    Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
 /// A kind of doubt with everything that it applies to.
@@ -187,6 +172,8 @@ impl Notes {
 /// How much a table shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
+    /// The figures that most readers look for.
+    Main,
     /// What fits a terminal.
     Brief,
     /// Everything.
@@ -219,7 +206,41 @@ pub fn unit_of<'a>(series: impl IntoIterator<Item = &'a Series>) -> LatencyUnit 
 
 fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     let unit = unit_of(group.series.iter().copied());
-    let metrics: &[Metric] = match detail {
+    let mut table = Columns::of(group, notes, detail);
+    for metric in latency_metrics(detail) {
+        let values: Vec<_> = group.series.iter().map(|series| value(series, *metric)).collect();
+        table.add(format!("#{metric}"), unit.column(&values));
+    }
+    if detail == Detail::Main {
+        return table.with_rounds_and_doubts(format!("{}, {}", group.title(), unit.name()));
+    }
+    let rates: Vec<_> = group.series.iter().map(|series| value(series, Metric::Rate)).collect();
+    table.add_texts("#n", |series| {
+        samples(series).map_or_else(|| NOT_AVAILABLE.to_string(), units::count)
+    });
+    table.add_texts("#lost", |series| units::count(lost(series)));
+    table.add("#rate /s", units::column(&rates, 4, 1));
+    table.add_texts("#rounds", |series| series.rounds.len().to_string());
+    table.add_texts(&format!("#{}", SettingKind::CacheLineLimit), |series| {
+        let limit = series.settings.get(&SettingKind::CacheLineLimit);
+        limit.map_or_else(|| NOT_AVAILABLE.to_string(), ToString::to_string)
+    });
+    if detail == Detail::Full {
+        let medians: Vec<_> = group.series.iter().map(|s| s.estimate(Metric::Median)).collect();
+        let intervals: Vec<_> = medians.iter().map(|median| (*median)?.interval).collect();
+        let cvs: Vec<_> = medians.iter().map(|median| (*median)?.cv_percent).collect();
+        table.add("#95 % of median", interval_cells(unit, &intervals));
+        table.add("#CV %", units::column(&cvs, 2, 1));
+    }
+    let mut table = table.table(format!("{}, {}", group.title(), unit.name()));
+    let limit = SettingKind::CacheLineLimit.name();
+    table.drop_empty(&["lost", "rate /s", "doubts", limit]);
+    table.expendable(&[limit, "n", "rate /s", "min", "rounds", "max"])
+}
+
+fn latency_metrics(detail: Detail) -> &'static [Metric] {
+    match detail {
+        Detail::Main => &[Metric::Median, Metric::Percentile(99.0)],
         Detail::Brief => &[Metric::Min, Metric::Median, Metric::Percentile(99.0), Metric::Max],
         Detail::Full => &[
             Metric::Min,
@@ -233,43 +254,72 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
             Metric::Es10,
             Metric::Stddev,
         ],
-    };
-    let mut titles = vec!["stack".to_string(), "case".to_string(), "doubts".to_string()];
-    titles.extend(metrics.iter().map(|metric| format!("#{metric}")));
-    titles.extend(["#n", "#lost", "#rate /s", "#rounds"].map(String::from));
-    titles.push(format!("#{}", SettingKind::CacheLineLimit));
-    if detail == Detail::Full {
-        titles.extend(["95 % of median", "#CV %"].map(String::from));
     }
-    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-    let mut table = Table::new(format!("{}, {}", group.title(), unit.name()), &titles);
-    for series in &group.series {
-        let mut cells = vec![
-            series.key.stack.clone(),
-            case_text(&series.key.case),
-            notes.marks(&series.doubts),
-        ];
-        cells.extend(metrics.iter().map(|&metric| unit.cell(value(series, metric))));
-        cells.push(samples(series).map_or_else(|| NOT_AVAILABLE.to_string(), units::count));
-        cells.push(units::count(lost(series)));
-        cells.push(or_not_available(value(series, Metric::Rate), |v| significant(v, 4)));
-        cells.push(series.rounds.len().to_string());
-        let limit = series.settings.get(&SettingKind::CacheLineLimit);
-        cells.push(limit.map_or_else(|| NOT_AVAILABLE.to_string(), ToString::to_string));
-        if detail == Detail::Full {
-            let median = series.estimate(Metric::Median);
-            let interval = median.and_then(|e| e.interval);
-            cells.push(interval.map_or_else(
-                || NOT_AVAILABLE.to_string(),
-                |i| format!("{} to {}", unit.cell(Some(i.low)), unit.cell(Some(i.high))),
-            ));
-            cells.push(or_not_available(median.and_then(|e| e.cv_percent), |v| significant(v, 2)));
+}
+
+/// The columns of a group's table, which grow one by one.
+struct Columns<'g, 'a> {
+    group: &'g Group<'a>,
+    doubts: Vec<String>,
+    columns: Vec<(String, Vec<String>)>,
+}
+
+impl<'g, 'a> Columns<'g, 'a> {
+    /// Stack and case, and the doubts unless they come last.
+    fn of(group: &'g Group<'a>, notes: &Notes, detail: Detail) -> Columns<'g, 'a> {
+        let doubts = group.series.iter().map(|series| notes.marks(&series.doubts)).collect();
+        let mut columns = Columns { group, doubts, columns: vec![] };
+        columns.add_texts("stack", |series| series.key.stack.clone());
+        columns.add_texts("case", |series| case_text(&series.key.case));
+        if detail != Detail::Main {
+            columns.add("doubts", columns.doubts.clone());
         }
-        table.push(Tone::Plain, cells);
+        columns
     }
-    let limit = SettingKind::CacheLineLimit.name();
-    table.drop_empty(&["lost", "rate /s", "doubts", limit]);
-    table.expendable(&[limit, "n", "rate /s", "min", "rounds", "max"])
+
+    fn add(&mut self, title: impl Into<String>, cells: Vec<String>) {
+        self.columns.push((title.into(), cells));
+    }
+
+    fn add_texts(&mut self, title: &str, text: impl Fn(&Series) -> String) {
+        self.add(title, self.group.series.iter().map(|series| text(series)).collect());
+    }
+
+    /// Adds figures with equal precision.
+    fn add_figures(
+        &mut self,
+        title: &str,
+        precision: Precision,
+        value: impl Fn(&Series) -> Option<f64>,
+    ) {
+        let cells = self.group.series.iter().map(|series| precision.cell(value(series)));
+        self.add(title, cells.collect());
+    }
+
+    fn with_rounds_and_doubts(mut self, caption: String) -> Table {
+        self.add_texts("#rounds", |series| series.rounds.len().to_string());
+        self.add("doubts", self.doubts.clone());
+        let mut table = self.table(caption);
+        table.drop_empty(&["doubts"]);
+        table
+    }
+
+    fn table(self, caption: String) -> Table {
+        Table::of_columns(caption, self.columns)
+    }
+}
+
+/// Cells `LOW to HIGH` with equal precision.
+fn interval_cells(unit: LatencyUnit, intervals: &[Option<Interval>]) -> Vec<String> {
+    let low = intervals.iter().map(|interval| interval.map(|ends| ends.low));
+    let high = intervals.iter().map(|interval| interval.map(|ends| ends.high));
+    let ends = unit.column(&low.chain(high).collect::<Vec<_>>());
+    let (low, high) = ends.split_at(intervals.len());
+    let text = |((interval, low), high): ((&Option<Interval>, &String), &String)| match interval {
+        Some(_) => format!("{low} to {high}"),
+        None => NOT_AVAILABLE.to_string(),
+    };
+    intervals.iter().zip(low).zip(high).map(text).collect()
 }
 
 /// The values of `metric` in each round.
@@ -291,86 +341,71 @@ pub fn settings_text(series: &Series) -> String {
 }
 
 fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
-    let mut titles =
-        vec!["stack", "case", "doubts", "#median", "#mean", "#± SD", "#CV %", "#min", "#max"];
-    titles.extend(["#rounds", "#retransmits", "#CPU client", "#CPU server"]);
+    let rounds = |series: &Series| round_values(series, Metric::Throughput);
+    let precision = Precision::of(group.series.iter().flat_map(|s| rounds(s)), 4, 3);
+    let mut table = Columns::of(group, notes, detail);
+    let caption = format!("{}, Gb/s (1e9 bit/s)", group.title());
+    table.add_figures("#median", precision, |series| value(series, Metric::Throughput));
+    if detail != Detail::Main {
+        table.add_figures("#mean", precision, |series| mean(&rounds(series)));
+    }
+    table.add_figures("#± SD", precision, |series| stddev(&rounds(series)));
+    if detail == Detail::Main {
+        return table.with_rounds_and_doubts(caption);
+    }
+    let cvs = group.series.iter().map(|series| cv_percent(&rounds(series)));
+    table.add("#CV %", units::column(&cvs.collect::<Vec<_>>(), 2, 1));
+    table.add_figures("#min", precision, |series| rounds(series).into_iter().reduce(f64::min));
+    table.add_figures("#max", precision, |series| rounds(series).into_iter().reduce(f64::max));
+    table.add_texts("#rounds", |series| series.rounds.len().to_string());
+    table.add_texts("#retransmits", |series| {
+        let round = typical_throughput(series).filter(|round| !round.flows.is_empty());
+        let counted = round.and_then(|round| sum(round.flows.iter().map(|f| f.retransmits)));
+        counted.map_or_else(|| NOT_AVAILABLE.to_string(), units::count)
+    });
+    let cpu = Precision { decimals: 2 };
+    table.add_figures("#CPU client", cpu, |s| typical_throughput(s)?.client_cpu);
+    table.add_figures("#CPU server", cpu, |s| typical_throughput(s)?.server_cpu);
     if detail == Detail::Full {
-        titles.extend(["flows of the middle round", "settings"]);
+        table.add_texts("flows of the middle round", |series| {
+            let flows = typical_throughput(series).into_iter().flat_map(|round| &round.flows);
+            let text = |flow: &Flow| format!("{} from {}", precision.text(flow.gbps), flow.sender);
+            flows.map(text).collect::<Vec<_>>().join(", ")
+        });
+        table.add_texts("settings", settings_text);
     }
-    let mut table = Table::new(format!("{}, Gb/s (1e9 bit/s)", group.title()), &titles);
-    for series in &group.series {
-        let values = round_values(series, Metric::Throughput);
-        let cell = |v: Option<f64>| or_not_available(v, |v| significant(v, 4));
-        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-        let cv = stddev(&values).filter(|_| mean > 0.0).map(|sd| sd / mean * 100.0);
-        let mut cells = vec![
-            series.key.stack.clone(),
-            case_text(&series.key.case),
-            notes.marks(&series.doubts),
-            cell(value(series, Metric::Throughput)),
-            cell((!values.is_empty()).then_some(mean)),
-            cell(stddev(&values)),
-            or_not_available(cv, |v| significant(v, 2)),
-            cell(values.iter().copied().reduce(f64::min)),
-            cell(values.iter().copied().reduce(f64::max)),
-            series.rounds.len().to_string(),
-        ];
-        let typical = typical_throughput(series);
-        let counted = typical
-            .filter(|r| !r.flows.is_empty())
-            .and_then(|r| sum(r.flows.iter().map(|f| f.retransmits)));
-        cells.push(counted.map_or_else(|| NOT_AVAILABLE.to_string(), units::count));
-        cells.push(or_not_available(typical.and_then(|r| r.client_cpu), |v| significant(v, 3)));
-        cells.push(or_not_available(typical.and_then(|r| r.server_cpu), |v| significant(v, 3)));
-        if detail == Detail::Full {
-            let flows: Vec<String> = typical
-                .iter()
-                .flat_map(|r| &r.flows)
-                .map(|f| format!("{} from {}", significant(f.gbps, 4), f.sender))
-                .collect();
-            cells.push(flows.join(", "));
-            cells.push(settings_text(series));
-        }
-        table.push(Tone::Plain, cells);
-    }
+    let mut table = table.table(caption);
     table.drop_empty(&["retransmits", "CPU client", "CPU server", "doubts"]);
     table.expendable(&["± SD", "CPU client", "CPU server", "mean", "retransmits", "min", "max"])
 }
 
-/// An interval with its level, each end written by `format`.
-pub(crate) fn interval_text(interval: Option<Interval>, format: impl Fn(f64) -> String) -> String {
-    interval.map_or_else(
-        || NOT_AVAILABLE.to_string(),
-        |i| {
-            format!("{} to {} ({} %)", format(i.low), format(i.high), units::plain(i.level * 100.0))
-        },
-    )
-}
-
 /// The evidence of one verdict.
 pub fn evidence_table(verdict: &Verdict) -> Table {
-    let metric = verdict.require.as_ref().map(|target| target.metric);
-    let text = |value: f64| match metric {
-        Some(metric) => units::figure(metric, Some(value)),
-        None => significant(value, 4),
+    let all = &verdict.evidence;
+    let ends = |end: fn(Interval) -> f64| all.iter().map(move |e| e.interval.map(end));
+    let values = all.iter().map(|evidence| evidence.value);
+    let values: Vec<_> = values.chain(ends(|i| i.low)).chain(ends(|i| i.high)).collect();
+    // One precision for values and intervals.
+    let texts = match &verdict.require {
+        Some(target) => units::figure_column(target.metric, &values),
+        None => units::column(&values, 4, 4),
     };
-    let mut table = Table::new(
-        format!("Evidence for {}", verdict.target),
-        &["series", "outcome", "#value", "interval", "reason"],
-    );
-    for evidence in &verdict.evidence {
-        table.push(
-            evidence.outcome.into(),
-            vec![
-                evidence.series.clone(),
-                evidence.outcome.to_string(),
-                or_not_available(evidence.value, text),
-                interval_text(evidence.interval, text),
-                evidence.reason.clone(),
-            ],
-        );
-    }
-    table
+    let interval = |at: usize| match all[at].interval {
+        Some(interval) => {
+            let (low, high) = (&texts[all.len() + at], &texts[2 * all.len() + at]);
+            format!("{low} to {high} ({} %)", units::plain(interval.level * 100.0))
+        }
+        None => NOT_AVAILABLE.to_string(),
+    };
+    let columns = vec![
+        ("series", all.iter().map(|evidence| evidence.series.clone()).collect()),
+        ("outcome", all.iter().map(|evidence| evidence.outcome.to_string()).collect()),
+        ("#value", texts[..all.len()].to_vec()),
+        ("interval", (0..all.len()).map(interval).collect()),
+        ("reason", all.iter().map(|evidence| evidence.reason.clone()).collect()),
+    ];
+    Table::of_columns(format!("Evidence for {}", verdict.target), columns)
+        .with_tones(all.iter().map(|evidence| evidence.outcome.into()))
 }
 
 /// Rows of the plan that could not run.
@@ -398,7 +433,8 @@ pub fn method_notes(result: &RunResult) -> Vec<String> {
          values, because rounds differ more than samples inside one round."
             .to_string(),
         "A percentile with fewer than ten samples beyond it is n/a: it would only repeat the \
-         maximum. n is the number of samples of all rounds."
+         maximum; so is one that a round of the series lacks. n is the number of samples of all \
+         rounds."
             .to_string(),
     ];
     let has = |statistic| result.series.iter().any(|s| s.key.statistic == statistic);
@@ -450,15 +486,4 @@ fn clock_notes(result: &RunResult) -> Vec<String> {
         notes.push(note);
     }
     notes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn standard_deviation_needs_two_values() {
-        assert_eq!(stddev(&[1.0]), None);
-        assert_eq!(stddev(&[1.0, 3.0]), Some(2f64.sqrt()));
-    }
 }

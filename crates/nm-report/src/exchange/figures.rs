@@ -7,6 +7,25 @@ use nm_model::result::Series;
 use crate::units::or_not_available;
 use crate::view;
 
+/// How networks are named: by their layout and options, with the environment where a result has
+/// several.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    has_environment: bool,
+}
+
+impl Names {
+    pub fn of(own: &[&Series]) -> Names {
+        let environment = |series: &&Series| series.key.environment.clone();
+        let first = own.first().map(environment);
+        Names { has_environment: own.iter().any(|s| Some(environment(s)) != first) }
+    }
+
+    pub fn of_series(self, series: &Series) -> String {
+        if self.has_environment { series.key.path() } else { series.key.stack.clone() }
+    }
+}
+
 pub fn rate(series: &Series) -> Option<f64> {
     match series.key.case {
         Case::Request { rate_per_s, .. } => rate_per_s,
@@ -18,13 +37,8 @@ pub fn rounds(series: &Series) -> Vec<&ExchangeRound> {
     view::latency_rounds(series).filter_map(|data| data.exchange.as_deref()).collect()
 }
 
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    match values.len() % 2 {
-        0 => Some((values[values.len() / 2 - 1] + upper) / 2.0),
-        _ => Some(upper),
-    }
+pub fn median(values: Vec<f64>) -> Option<f64> {
+    nm_stats::describe::median(&values)
 }
 
 pub fn per_s(rate: Option<f64>) -> String {

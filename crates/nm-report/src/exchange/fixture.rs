@@ -8,8 +8,9 @@ use nm_model::result::{
 };
 use nm_model::stack::Comparability;
 
-/// One series with figures of CPU time, hops and faults.
-pub fn result(p99_ms: f64) -> RunResult {
+/// One series of `n_rounds` equal rounds with figures of CPU time, hops and, in the first round,
+/// faults.
+pub fn result(p99_ms: f64, n_rounds: u32) -> RunResult {
     let percentile = |percentile, ms: f64| PercentileValue {
         percentile,
         value_ns: Some(ms * 1e6),
@@ -59,15 +60,24 @@ pub fn result(p99_ms: f64) -> RunResult {
         },
         comparability: Comparability::default(),
         settings: Default::default(),
-        rounds: vec![Round {
-            round: 0,
-            started_s: 0.0,
-            data: RoundData::Latency(data),
-            placements: vec![],
-            doubts: vec![],
-        }],
+        rounds: (0..n_rounds).map(|number| round(number, data.clone())).collect(),
         estimates: vec![],
         doubts: vec![],
     });
     result
+}
+
+fn round(number: u32, mut data: LatencyRound) -> Round {
+    if number > 0
+        && let Some(exchange) = &mut data.exchange
+    {
+        exchange.faults.clear();
+    }
+    Round {
+        round: number,
+        started_s: f64::from(number),
+        data: RoundData::Latency(data),
+        placements: vec![],
+        doubts: vec![],
+    }
 }

@@ -12,7 +12,7 @@ use nm_stats::holm;
 use super::figures::{cpu_us, per_s, rate};
 use crate::style::Tone;
 use crate::table::Table;
-use crate::units::{NOT_AVAILABLE, or_not_available, significant};
+use crate::units::{NOT_AVAILABLE, column, significant};
 use crate::view;
 
 /// The transport that the others are compared with.
@@ -53,44 +53,55 @@ fn groups<'a>(own: &[&'a Series]) -> Vec<Vec<&'a Series>> {
     groups
 }
 
+/// One network over one transport.
+struct Line<'a> {
+    series: &'a Series,
+    /// The same network over TCP, unless this is it.
+    tcp: Option<&'a Series>,
+    conclusion: String,
+}
+
 /// The table; empty where no network was tried over several transports.
 pub fn table(result: &RunResult, own: &[&Series]) -> Table {
-    let mut table = Table::new(
-        "Exchange: which transport wins on this host (median of rounds; ratios to TCP with \
-         their 95 % intervals over rounds)",
-        &[
-            "network",
-            "#rate /s",
-            "transport",
-            "#median ms",
-            "median ratio",
-            "#p99 ms",
-            "p99 ratio",
-            "#CPU us",
-            "result",
-        ],
-    );
     let seed = result.plan.as_ref().map_or(1, |plan| plan.seed);
+    let mut lines = vec![];
     for group in groups(own) {
-        let conclusions = conclusions(&group, seed);
-        let tcp = group.iter().find(|series| split_transport(&series.key.stack).1 == TCP);
-        for (series, conclusion) in group.iter().zip(conclusions) {
-            let (network, transport) = split_transport(&series.key.stack);
-            let mut cells = vec![network, per_s(rate(series)), transport.name().to_string()];
-            for (metric, _) in FIGURES {
-                let value = view::value(series, metric);
-                cells.push(or_not_available(value, |ns| significant(ns / 1e6, 3)));
-                cells.push(match tcp {
-                    Some(tcp) if transport != TCP => ratio(tcp, series, metric, seed),
-                    _ => String::new(),
-                });
-            }
-            cells.push(or_not_available(cpu_us(series), |us| significant(us, 3)));
-            let tone = if conclusion.starts_with("wins") { Tone::Good } else { Tone::Plain };
-            cells.push(conclusion);
-            table.push(tone, cells);
+        let is_tcp = |series: &&Series| split_transport(&series.key.stack).1 == TCP;
+        let tcp = group.iter().copied().find(is_tcp);
+        for (series, conclusion) in group.iter().copied().zip(conclusions(&group, seed)) {
+            lines.push(Line { series, tcp: tcp.filter(|_| !is_tcp(&series)), conclusion });
         }
     }
+    let texts = |text: &dyn Fn(&Line<'_>) -> String| lines.iter().map(text).collect();
+    let ms = |metric| {
+        let values = lines.iter().map(|line| Some(view::value(line.series, metric)? / 1e6));
+        column(&values.collect::<Vec<_>>(), 3, 3)
+    };
+    let ratios = |metric| {
+        texts(&|line| {
+            line.tcp.map_or_else(String::new, |tcp| ratio(tcp, line.series, metric, seed))
+        })
+    };
+    let cpu: Vec<_> = lines.iter().map(|line| cpu_us(line.series)).collect();
+    let [(median, _), (p99, _)] = FIGURES;
+    let columns = vec![
+        ("network", texts(&|line| split_transport(&line.series.key.stack).0)),
+        ("#rate /s", texts(&|line| per_s(rate(line.series)))),
+        ("transport", texts(&|line| split_transport(&line.series.key.stack).1.to_string())),
+        ("#median ms", ms(median)),
+        ("median ratio", ratios(median)),
+        ("#p99 ms", ms(p99)),
+        ("p99 ratio", ratios(p99)),
+        ("#CPU us", column(&cpu, 3, 2)),
+        ("result", texts(&|line| line.conclusion.clone())),
+    ];
+    let wins = |line: &Line<'_>| line.conclusion.starts_with("wins");
+    let mut table = Table::of_columns(
+        "Exchange: which transport wins on this host (median of rounds; ratios to TCP with \
+         their 95 % intervals over rounds)",
+        columns,
+    )
+    .with_tones(lines.iter().map(|line| if wins(line) { Tone::Good } else { Tone::Plain }));
     if !table.rows.is_empty() {
         missing(result, &mut table);
     }
@@ -168,7 +179,7 @@ mod tests {
 
     /// A series over a transport, with a p50 and a p99 in ms for each round.
     fn series(stack: &str, rounds: &[(f64, f64)]) -> Series {
-        let mut series = result(1.0).series.remove(0);
+        let mut series = result(1.0, 1).series.remove(0);
         series.key.stack = stack.to_string();
         let template = series.rounds.remove(0);
         for (number, (median, p99)) in rounds.iter().enumerate() {
@@ -188,7 +199,7 @@ mod tests {
     }
 
     fn run(all: Vec<Series>) -> RunResult {
-        let mut run = result(1.0);
+        let mut run = result(1.0, 1);
         run.series = all;
         run
     }

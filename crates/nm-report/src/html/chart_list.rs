@@ -13,10 +13,12 @@ pub fn charts(sections: &[Section]) -> Markup {
             div.kind id=(section.anchor()) {
                 h3 { (section.title) }
                 p.reading { (section.reading) }
-                @let n_charts = section.figures.len();
-                (folded(&units::plural(n_charts, "chart", "charts"), &html! {
-                    @for figure in &section.figures { (figure.draw()) }
-                }))
+                @for one in &section.environments {
+                    @let n_charts = units::plural(one.figures.len(), "chart", "charts");
+                    (folded(&format!("{}: {n_charts}", one.environment), &html! {
+                        @for figure in &one.figures { (figure.draw()) }
+                    }))
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
-const STYLE: &str = include_str!("style.css");
+const STYLE: &str = concat!(include_str!("charts/charts.css"), include_str!("style.css"));
 
 /// A page without its content.
 pub struct Page<'a> {

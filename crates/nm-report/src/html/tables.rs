@@ -16,7 +16,11 @@ pub fn figures(result: &RunResult, notes: &Notes) -> Markup {
         @for group in view::groups(result) {
             @let heading =
                 format!("{}: {} series", group.title(), group.series.len());
-            (folded(&heading, &region(&view::group_table(&group, notes, Detail::Full))))
+            (folded(&heading, &html! {
+                (region(&view::group_table(&group, notes, Detail::Main)))
+                @let every = format!("Every figure: {}", group.title());
+                (folded(&every, &region(&view::group_table(&group, notes, Detail::Full))))
+            }))
         }
     }
 }

@@ -2,6 +2,7 @@
 //! browser.
 
 mod browser;
+mod figures;
 mod first_screen;
 mod fixture;
 mod folder;

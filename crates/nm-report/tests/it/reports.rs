@@ -148,7 +148,7 @@ fn half_round_trips_and_round_trips_are_never_drawn_together() {
         let chart = chart.split("</figure>").next().unwrap();
         assert!(chart.contains("reference made-up-reference"));
         assert!(!chart.contains("made-up-full-round-trips"));
-        assert!(chart.contains("half round trip, logarithmic"));
+        assert!(chart.contains("half round trip, median of rounds, logarithmic"));
     }
 }
 

@@ -3,7 +3,9 @@
 use nm_model::RunResult;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{Series, Statistic};
+use nm_model::verdict::Verdict;
 
+use crate::exchange::layout;
 use crate::svg::Look;
 use crate::units;
 
@@ -28,6 +30,25 @@ pub struct Family<'a> {
     pub subjects: Vec<Subject<'a>>,
     /// The same of other runs, drawn faintly.
     pub references: Vec<Subject<'a>>,
+    /// What the targets of the run came to, for their limits.
+    pub verdicts: &'a [Verdict],
+}
+
+/// The subjects of one chart.
+pub struct Panel<'f, 'a> {
+    pub environment: &'a str,
+    /// ` · netns`, with a number where the environment has several charts.
+    pub name: String,
+    pub subjects: Vec<&'f Subject<'a>>,
+    /// Subjects of other runs that belong beside them.
+    pub references: Vec<&'f Subject<'a>>,
+}
+
+impl<'f, 'a> Panel<'f, 'a> {
+    /// The subjects of this run, then the others.
+    pub fn all(&self) -> impl Iterator<Item = &'f Subject<'a>> + use<'_, 'f, 'a> {
+        self.subjects.iter().chain(&self.references).copied()
+    }
 }
 
 fn measure(statistic: Statistic) -> Option<&'static str> {
@@ -52,10 +73,12 @@ pub fn families<'a>(result: &'a RunResult, references: &'a [RunResult]) -> Vec<F
         let probe = series.key.probe;
         let found = families.iter().position(|f| f.probe == probe && f.measure == measure);
         let index = found.unwrap_or_else(|| {
-            families.push(Family { probe, measure, subjects: vec![], references: vec![] });
+            let verdicts = &result.verdicts;
+            let (subjects, references) = (vec![], vec![]);
+            families.push(Family { probe, measure, subjects, references, verdicts });
             families.len() - 1
         });
-        add(&mut families[index].subjects, series);
+        add(&mut families[index].subjects, series, 0);
     }
     for family in &mut families {
         for run in references {
@@ -63,12 +86,9 @@ pub fn families<'a>(result: &'a RunResult, references: &'a [RunResult]) -> Vec<F
             let is_same = |s: &&Series| {
                 s.key.probe == family.probe && measure(s.key.statistic) == Some(family.measure)
             };
-            run.series
-                .iter()
-                .filter(is_same)
-                .for_each(|s| add_of(&mut family.references, s, first));
+            run.series.iter().filter(is_same).for_each(|s| add(&mut family.references, s, first));
             for subject in &mut family.references[first..] {
-                subject.label = format!("reference {}", run.name);
+                subject.label = reference_label(run, &subject.series[0].key.stack);
             }
         }
         finish(family);
@@ -76,12 +96,13 @@ pub fn families<'a>(result: &'a RunResult, references: &'a [RunResult]) -> Vec<F
     families
 }
 
-fn add<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series) {
-    add_of(subjects, series, 0);
+/// `reference NAME STACK`.
+pub fn reference_label(run: &RunResult, stack: &str) -> String {
+    format!("reference {} {stack}", run.name)
 }
 
 /// Adds `series` to the subject of its stack among those from `first` on.
-fn add_of<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series, first: usize) {
+fn add<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series, first: usize) {
     let key = &series.key;
     let is_same = |subject: &Subject<'_>| {
         let other = &subject.series[0].key;
@@ -94,37 +115,35 @@ fn add_of<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series, first: usize)
         None => subjects.push(Subject {
             label: String::new(),
             environment: &key.environment,
-            look: Look::of(0),
+            look: Look::of_stack(&key.stack),
             series: vec![series],
         }),
     }
 }
 
-/// Names the subjects, gives them their looks and sorts their cases.
+/// Names the subjects, tells those of one stack apart and sorts their cases.
 fn finish(family: &mut Family<'_>) {
     for subject in &mut family.subjects {
         let key = &subject.series[0].key;
-        let pace = match rate(&key.case) {
-            Some(Some(rate)) => format!(" at {}/s", units::plain(rate)),
-            Some(None) => " closed loop".to_string(),
-            None => String::new(),
-        };
         let origin = match (key.probe, key.statistic) {
             (ProbeKind::Rr, Statistic::RoundTripFromIntended) => " from intended send",
             (ProbeKind::Rr, Statistic::RoundTrip) => " service time",
             _ => "",
         };
-        subject.label = format!("{}{pace}{origin}", key.path());
+        subject.label = format!("{}{}{origin}", key.path(), pace(&key.case));
     }
-    // Charts of one environment use the first looks again, so that neighbours differ.
-    let is_split = family.subjects.len() > ENTRIES_MAX;
     for index in 0..family.subjects.len() {
-        let environment = family.subjects[index].environment;
-        let before = &family.subjects[..index];
-        let n_before = before.iter().filter(|s| !is_split || s.environment == environment).count();
-        family.subjects[index].look = Look::of(n_before);
+        let (before, [subject, ..]) = family.subjects.split_at_mut(index) else { break };
+        let is_taken = |look: Look| {
+            before.iter().any(|s| s.environment == subject.environment && s.look == look)
+        };
+        let looks = std::iter::successors(Some(subject.look), |l| Some(l.with_next_pattern()));
+        // More of one stack than there are patterns look the same again.
+        let free = looks.take(ENTRIES_MAX).find(|look| !is_taken(*look));
+        subject.look = free.unwrap_or(subject.look);
     }
     for (index, subject) in family.references.iter_mut().enumerate() {
+        subject.label += &pace(&subject.series[0].key.case);
         subject.look = Look::faint(index);
     }
     for subject in family.subjects.iter_mut().chain(&mut family.references) {
@@ -132,17 +151,28 @@ fn finish(family: &mut Family<'_>) {
     }
 }
 
-/// The subjects of a family in charts of a readable number, each chart with its name.
-pub fn panels<'f, 'a>(family: &'f Family<'a>) -> Vec<(String, Vec<&'f Subject<'a>>)> {
-    if family.subjects.len() <= ENTRIES_MAX {
-        return vec![(String::new(), family.subjects.iter().collect())];
+fn pace(case: &Case) -> String {
+    match rate(case) {
+        Some(Some(rate)) => format!(" at {}/s", units::plain(rate)),
+        Some(None) => " closed loop".to_string(),
+        None => String::new(),
     }
-    let mut environments: Vec<&str> = vec![];
-    for subject in &family.subjects {
-        if !environments.contains(&subject.environment) {
-            environments.push(subject.environment);
+}
+
+/// Environments in order of first appearance, each once.
+pub fn environments<'a>(all: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut environments = vec![];
+    for environment in all {
+        if !environments.contains(&environment) {
+            environments.push(environment);
         }
     }
+    environments
+}
+
+/// The subjects of a family in charts of a readable number, each of one environment.
+pub fn panels<'f, 'a>(family: &'f Family<'a>) -> Vec<Panel<'f, 'a>> {
+    let environments = environments(family.subjects.iter().map(|s| s.environment));
     let mut panels = vec![];
     for environment in environments {
         let all: Vec<_> = family.subjects.iter().filter(|s| s.environment == environment).collect();
@@ -153,10 +183,25 @@ pub fn panels<'f, 'a>(family: &'f Family<'a>) -> Vec<(String, Vec<&'f Subject<'a
                 1 => format!(" · {environment}"),
                 _ => format!(" · {environment} ({} of {n_charts})", index + 1),
             };
-            panels.push((name, part.to_vec()));
+            let subjects = part.to_vec();
+            let references = references_beside(family, &subjects);
+            panels.push(Panel { environment, name, subjects, references });
         }
     }
     panels
+}
+
+/// The references that belong beside `subjects`: of an exchange only those of the same size.
+fn references_beside<'f, 'a>(
+    family: &'f Family<'a>,
+    subjects: &[&Subject<'a>],
+) -> Vec<&'f Subject<'a>> {
+    let layout = |subject: &Subject<'a>| layout(subject.series[0]);
+    let belongs = |reference: &&Subject<'a>| {
+        family.probe != ProbeKind::Exchange
+            || subjects.iter().any(|subject| layout(subject) == layout(reference))
+    };
+    family.references.iter().filter(belongs).collect()
 }
 
 /// The sizes that charts of one size show: those nearest to 64 B and 1 KiB.

@@ -1,6 +1,7 @@
 //! A chart with its table, and what all charts are made with.
 
 use maud::{Markup, html};
+use nm_model::Metric;
 use nm_model::result::Series;
 
 use super::family::Subject;
@@ -8,7 +9,7 @@ use crate::html::region::region;
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, LegendEntry, Look, Swatch};
 use crate::table::Table;
-use crate::units::{self, NOT_AVAILABLE};
+use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 use crate::view;
 
 /// Most rows in one chart of rows.
@@ -43,9 +44,9 @@ pub fn size_text(size: Option<u32>) -> String {
     size.map_or(String::new(), |size| format!(" {}", units::bytes(u64::from(size))))
 }
 
-pub fn legend(subjects: &[&Subject<'_>]) -> Vec<LegendEntry> {
+pub fn legend<'s>(subjects: impl IntoIterator<Item = &'s Subject<'s>>) -> Vec<LegendEntry> {
     subjects
-        .iter()
+        .into_iter()
         .map(|s| LegendEntry { swatch: Swatch::Line, look: s.look, label: s.label.clone() })
         .collect()
 }
@@ -70,4 +71,10 @@ pub fn number(index: usize, n_charts: usize) -> String {
 /// Height of dot `index` of `n` above the middle of its row, so that equal values stay apart.
 pub fn spread(index: usize, n: usize) -> f64 {
     if n < 2 { 0.0 } else { 0.2 - 0.4 * index as f64 / (n - 1) as f64 }
+}
+
+/// A column of a figure over the rounds of each series, as the tables of all figures show it.
+pub fn figures_column(unit: LatencyUnit, series: &[&Series], metric: Metric) -> Vec<String> {
+    let values: Vec<_> = series.iter().map(|series| view::value(series, metric)).collect();
+    unit.column(&values)
 }

@@ -1,15 +1,17 @@
-//! Percentile plots: how slow the slowest are, from the histograms of all rounds.
+//! Percentile plots: how slow the slowest are, as the median and the range of the rounds.
 
+use nm_model::Metric;
 use nm_model::result::Series;
 
 use crate::distribution::{Distribution, Point, nines};
-use crate::svg::{Axis, Chart, Mark, Scale, Tick};
+use crate::svg::{Axis, Chart, LegendEntry, Mark, Scale, Tick};
 use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Subject, of_size, panels, sizes_of_interest};
-use super::figure::{Figure, count_text, legend, size_text, time_axis, tone};
+use super::family::{Family, Panel, Subject, of_size, panels, sizes_of_interest};
+use super::figure::{Figure, count_text, figures_column, legend, size_text, time_axis, tone};
+use super::limits::{limit_text, limits_of, shared_limits};
 
 const AXIS_PERCENTILES: [(f64, &str); 9] = [
     (0.0, "0 %"),
@@ -23,54 +25,145 @@ const AXIS_PERCENTILES: [(f64, &str); 9] = [
     (99.99999, "99.99999 %"),
 ];
 
+/// Half of the length of a limit on the axis, in nines.
+const LIMIT_HALF_LENGTH: f64 = 0.3;
+
 struct Curve<'s, 'a> {
     subject: &'s Subject<'a>,
     series: &'a Series,
     distribution: Distribution,
 }
 
-pub(super) fn figures(families: &[Family<'_>]) -> Vec<Figure> {
+/// A limit at its percentile.
+struct LimitMark {
+    nines: f64,
+    value_ns: f64,
+    text: String,
+}
+
+/// The charts of one size, which share their axes so that they can be compared.
+struct Scales<'f> {
+    measure: &'f str,
+    values: Vec<f64>,
+    end: f64,
+}
+
+pub(super) fn figures(family: &Family<'_>) -> Vec<(String, Figure)> {
     let mut figures = vec![];
-    for family in families {
-        for size in sizes_of_interest(family) {
-            let mut drawn: Vec<(String, Vec<Curve<'_, '_>>)> = vec![];
-            for (name, subjects) in panels(family) {
-                let curves = subjects.into_iter().chain(&family.references).filter_map(|subject| {
-                    let series = of_size(subject, size)?;
-                    Some(Curve { subject, series, distribution: Distribution::of(series) })
-                });
-                let curves: Vec<_> = curves.filter(|c| !c.distribution.curve.is_empty()).collect();
-                if curves.iter().any(|c| !c.subject.look.is_faint) {
-                    drawn.push((name, curves));
-                }
+    for size in sizes_of_interest(family) {
+        let mut drawn: Vec<(Panel<'_, '_>, Vec<Curve<'_, '_>>)> = vec![];
+        for panel in panels(family) {
+            let curves = panel.all().filter_map(|subject| {
+                let series = of_size(subject, size)?;
+                Some(Curve { subject, series, distribution: Distribution::of(series) })
+            });
+            let curves: Vec<_> = curves.filter(|c| !c.distribution.curve.is_empty()).collect();
+            if curves.iter().any(|c| !c.subject.look.is_faint) {
+                drawn.push((panel, curves));
             }
-            // One scale for all charts of a size, so that they can be compared.
-            let all = drawn.iter().flat_map(|(_, curves)| curves);
-            let values: Vec<f64> = all
-                .clone()
-                .flat_map(|c| c.distribution.curve.iter().copied().chain(c.distribution.end()))
-                .map(|p| p.value_ns)
-                .collect();
-            let end = all.filter_map(|c| c.distribution.end().map(|p| p.nines)).fold(2.0, f64::max);
-            let title = format!("{}{}", family.probe, size_text(size));
-            for (name, curves) in &drawn {
-                let title = format!("{title}{name}: {} by percentile", family.measure);
-                figures.push(percentile_figure(title, family.measure, curves, &values, end));
-            }
+        }
+        let scales = scales(family, drawn.iter().flat_map(|(_, curves)| curves));
+        for (panel, curves) in &drawn {
+            let title = format!(
+                "{}{}{}: {} by percentile",
+                family.probe,
+                size_text(size),
+                panel.name,
+                family.measure
+            );
+            let figure = percentile_figure(title, &scales, curves, &limit_marks(family, curves));
+            figures.push((panel.environment.to_string(), figure));
         }
     }
     figures
 }
 
+fn scales<'s, 'a: 's>(
+    family: &Family<'a>,
+    curves: impl Iterator<Item = &'s Curve<'s, 'a>>,
+) -> Scales<'static> {
+    let (mut values, mut end) = (vec![], 2.0f64);
+    for curve in curves {
+        let distribution = &curve.distribution;
+        let last = distribution.end();
+        end = last.map_or(end, |last| end.max(last.nines));
+        values.extend(distribution.curve.iter().chain(&distribution.figures).map(|p| p.value_ns));
+        values.extend(last.map(|last| last.value_ns));
+        values.extend(distribution.range.iter().flat_map(|r| [r.low_ns, r.high_ns]));
+        let limits = limits_of(family.verdicts, curve.series);
+        values.extend(limits.iter().filter(|l| place(l.metric).is_some()).map(|l| l.value));
+    }
+    Scales { measure: family.measure, values, end }
+}
+
+/// The place of a figure on the axis; none for what is no percentile.
+fn place(metric: Metric) -> Option<f64> {
+    match metric {
+        Metric::Median => Some(nines(50.0)),
+        Metric::Percentile(p) if p < 100.0 => Some(nines(p)),
+        _ => None,
+    }
+}
+
+fn limit_marks(family: &Family<'_>, curves: &[Curve<'_, '_>]) -> Vec<LimitMark> {
+    let own = curves.iter().filter(|c| !c.subject.look.is_faint);
+    let of_series: Vec<_> = own.map(|c| limits_of(family.verdicts, c.series)).collect();
+    shared_limits(&of_series)
+        .into_iter()
+        .filter_map(|(limit, n)| {
+            Some(LimitMark {
+                nines: place(limit.metric)?,
+                value_ns: limit.value,
+                text: limit_text(&limit, n, of_series.len()),
+            })
+        })
+        .collect()
+}
+
 fn percentile_figure(
     title: String,
-    measure: &str,
+    scales: &Scales<'_>,
     curves: &[Curve<'_, '_>],
-    values: &[f64],
-    end: f64,
+    limits: &[LimitMark],
 ) -> Figure {
-    let mut marks = vec![];
+    let ticks = AXIS_PERCENTILES
+        .iter()
+        .map(|(q, label)| Tick { at: nines(*q), label: label.to_string() })
+        .filter(|tick| tick.at <= scales.end)
+        .collect();
+    let x = Axis {
+        label: "percentile, each step a tenth of the samples".to_string(),
+        scale: Scale::Linear,
+        low: 0.0,
+        high: scales.end,
+        ticks,
+    };
+    Figure {
+        chart: Chart {
+            id: String::new(),
+            description: percentile_description(scales.measure, curves),
+            title: title.clone(),
+            x,
+            y: time_axis(&format!("{}, median of rounds", scales.measure), &scales.values),
+            plot_height: 300.0,
+            marks: marks(curves, limits),
+            legend: curve_legend(curves),
+            key: "line and filled mark: median of the rounds · band: lowest to highest round · \
+                  open mark: maximum of all rounds"
+                .to_string(),
+        },
+        table: percentile_table(title, curves),
+    }
+}
+
+fn marks(curves: &[Curve<'_, '_>], limits: &[LimitMark]) -> Vec<Mark> {
     let position = |p: &Point| (p.nines, p.value_ns);
+    let mut marks = vec![];
+    for curve in curves.iter().filter(|c| !c.subject.look.is_faint) {
+        let range = &curve.distribution.range;
+        let band = range.iter().map(|r| (r.nines, r.low_ns, r.high_ns)).collect();
+        marks.push(Mark::Band(curve.subject.look, band));
+    }
     // References first, so that they are drawn behind.
     for curve in curves.iter().rev() {
         let (look, distribution) = (curve.subject.look, &curve.distribution);
@@ -79,90 +172,70 @@ fn percentile_figure(
             marks.push(Mark::Dotted(look, vec![position(last), position(&end)]));
             marks.push(Mark::Open(look, vec![position(&end)]));
         }
-        let is_labelled =
-            |p: &&Point| AXIS_PERCENTILES.iter().any(|(q, _)| (nines(*q) - p.nines).abs() < 0.03);
-        let dots = distribution.curve.iter().filter(is_labelled).map(position).collect();
-        marks.push(Mark::Points(look, dots));
+        marks.push(Mark::Points(look, distribution.figures.iter().map(position).collect()));
     }
-    let ticks = AXIS_PERCENTILES
-        .iter()
-        .map(|(q, label)| Tick { at: nines(*q), label: label.to_string() })
-        .filter(|tick| tick.at <= end)
-        .collect();
-    let x = Axis {
-        label: "percentile, each step a tenth of the samples".to_string(),
-        scale: Scale::Linear,
-        low: 0.0,
-        high: end,
-        ticks,
-    };
-    let subjects: Vec<&Subject<'_>> = curves.iter().map(|c| c.subject).collect();
-    Figure {
-        chart: Chart {
-            id: String::new(),
-            description: percentile_description(measure, curves),
-            title: title.clone(),
-            x,
-            y: time_axis(measure, values),
-            plot_height: 300.0,
-            marks,
-            legend: legend(&subjects),
-            key: "line: as far as ten samples lie beyond · open mark: maximum".to_string(),
-        },
-        table: percentile_table(title, curves),
+    marks.extend(limits.iter().map(|limit| Mark::Level {
+        x: ((limit.nines - LIMIT_HALF_LENGTH).max(0.0), limit.nines + LIMIT_HALF_LENGTH),
+        y: limit.value_ns,
+        text: limit.text.clone(),
+    }));
+    marks
+}
+
+/// The legend; a reference is named with its case.
+fn curve_legend(curves: &[Curve<'_, '_>]) -> Vec<LegendEntry> {
+    let mut entries = legend(curves.iter().map(|curve| curve.subject));
+    for (entry, curve) in entries.iter_mut().zip(curves) {
+        entry.label = curve_label(curve);
     }
+    entries
+}
+
+fn curve_label(curve: &Curve<'_, '_>) -> String {
+    let size = curve.series.key.case.size_bytes().filter(|_| curve.subject.look.is_faint);
+    format!("{}{}", curve.subject.label, size.map_or(String::new(), |s| size_text(Some(s))))
 }
 
 fn percentile_description(measure: &str, curves: &[Curve<'_, '_>]) -> String {
     let sentences: Vec<String> = curves
         .iter()
         .map(|c| {
-            let text = |p: f64| {
-                units::or_not_available(c.distribution.percentile(c.series, p), units::latency)
-            };
-            let max = units::or_not_available(c.distribution.max_ns, units::latency);
+            let text =
+                |metric| units::or_not_available(view::value(c.series, metric), units::latency);
             format!(
-                "{}: median {}, p99 {}, maximum {max}.",
-                c.subject.label,
-                text(50.0),
-                text(99.0)
+                "{}: median {}, p99 {}, maximum {}.",
+                curve_label(c),
+                text(Metric::Median),
+                text(Metric::Percentile(99.0)),
+                text(Metric::Max),
             )
         })
         .collect();
-    format!("Percentiles of the {measure}. {}", sentences.join(" "))
+    format!("Percentiles of the {measure}, each the median of the rounds. {}", sentences.join(" "))
 }
 
 fn percentile_table(title: String, curves: &[Curve<'_, '_>]) -> Table {
-    const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
-    let unit = view::unit_of(curves.iter().map(|c| c.series));
-    let titles = [
-        "series",
-        "#n",
-        "#min",
-        "#p50",
-        "#p90",
-        "#p99",
-        "#p99.9",
-        "#p99.99",
-        "#p99.999",
-        "#max",
-        "made from",
+    let all: Vec<&Series> = curves.iter().map(|c| c.series).collect();
+    let unit = view::unit_of(all.iter().copied());
+    let figures = |metric| figures_column(unit, &all, metric);
+    let percentile = |p| figures(Metric::Percentile(p));
+    let made_from = |curve: &Curve<'_, '_>| match curve.distribution.is_complete {
+        true => "histograms of the rounds".to_string(),
+        false => "percentiles of the rounds".to_string(),
+    };
+    let columns = vec![
+        ("series", curves.iter().map(curve_label).collect()),
+        ("#n", all.iter().map(|series| count_text(series)).collect()),
+        ("#min", figures(Metric::Min)),
+        ("#median", figures(Metric::Median)),
+        ("#p90", percentile(90.0)),
+        ("#p99", percentile(99.0)),
+        ("#p99.9", percentile(99.9)),
+        ("#p99.99", percentile(99.99)),
+        ("#p99.999", percentile(99.999)),
+        ("#max", figures(Metric::Max)),
+        ("curve made from", curves.iter().map(made_from).collect()),
     ];
-    let mut table = Table::new(format!("{title}, {}", unit.name()), &titles);
-    for curve in curves {
-        let mut cells = vec![
-            curve.subject.label.clone(),
-            count_text(curve.series),
-            unit.cell(curve.distribution.min_ns),
-        ];
-        cells
-            .extend(PERCENTILES.map(|p| unit.cell(curve.distribution.percentile(curve.series, p))));
-        cells.push(unit.cell(curve.distribution.max_ns));
-        cells.push(match curve.distribution.is_complete {
-            true => "all samples of all rounds".to_string(),
-            false => "medians of the rounds' percentiles".to_string(),
-        });
-        table.push(tone(curve.subject.look), cells);
-    }
-    table
+    Table::of_columns(format!("{title}, {}", unit.name()), columns)
+        .with_tones(curves.iter().map(|curve| tone(curve.subject.look)))
 }

@@ -8,119 +8,180 @@ use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Subject, panels};
-use super::figure::{Figure, count_text, legend, time_axis, tone};
+use super::family::{Family, Panel, Subject, panels};
+use super::figure::{Figure, count_text, figures_column, legend, time_axis, tone};
+use super::limits::{Limit, limit_text, limits_of};
 
-pub(super) fn figures(family: &Family<'_>) -> Vec<Figure> {
-    let has_sweep =
-        |s: &Subject<'_>| s.series.iter().filter(|s| s.key.case.size_bytes().is_some()).count() > 1;
-    if !family.subjects.iter().any(has_sweep) {
-        return vec![];
-    }
-    let panels = panels(family);
-    let metrics = [Metric::Min, Metric::Median, Metric::Percentile(99.0), Metric::Max];
-    let values: Vec<f64> = family
-        .subjects
-        .iter()
-        .chain(&family.references)
-        .flat_map(|s| &s.series)
-        .flat_map(|s| metrics.map(|metric| view::value(s, metric)))
-        .flatten()
-        .collect();
+/// Fewest sizes that make a sweep.
+const SIZES_MIN: usize = 3;
+
+/// The figures of the chart.
+const METRICS: [Metric; 4] = [Metric::Min, Metric::Median, Metric::Percentile(99.0), Metric::Max];
+
+pub(super) fn figures(family: &Family<'_>) -> Vec<(String, Figure)> {
     let mut figures = vec![];
-    for (name, subjects) in panels {
-        let subjects: Vec<_> =
-            subjects.into_iter().chain(&family.references).filter(|s| has_sweep(s)).collect();
+    let values = values(family);
+    for panel in panels(family) {
+        let subjects: Vec<_> = panel.all().filter(|s| sizes(s).len() >= SIZES_MIN).collect();
         if subjects.iter().any(|s| !s.look.is_faint) {
-            let title = format!("{}{name}: {} by message size", family.probe, family.measure);
-            figures.push(sweep_figure(title, family.measure, &subjects, &values));
+            figures.push((
+                panel.environment.to_string(),
+                sweep_figure(family, &panel, &subjects, &values),
+            ));
         }
     }
     figures
 }
 
-fn sweep_figure(title: String, measure: &str, subjects: &[&Subject<'_>], values: &[f64]) -> Figure {
-    let mut marks = vec![];
-    let mut sizes: Vec<u32> = vec![];
-    for subject in subjects.iter().rev() {
-        let points = |metric: Metric| -> Vec<(f64, f64)> {
-            let point = |s: &&Series| {
-                let size = s.key.case.size_bytes()?.max(1);
-                Some((f64::from(size).log2(), view::value(s, metric)?))
-            };
-            subject.series.iter().filter_map(point).collect()
-        };
-        sizes.extend(subject.series.iter().filter_map(|s| s.key.case.size_bytes()));
-        let median = points(Metric::Median);
-        if !subject.look.is_faint {
-            let band = subject.series.iter().filter_map(|s| {
-                let x = f64::from(s.key.case.size_bytes()?.max(1)).log2();
-                Some((x, view::value(s, Metric::Min)?, view::value(s, Metric::Percentile(99.0))?))
-            });
-            marks.insert(0, Mark::Band(subject.look, band.collect()));
-            marks.push(Mark::Strokes(subject.look, points(Metric::Max)));
-        }
-        marks.push(Mark::Line(subject.look, median.clone()));
-        marks.push(Mark::Points(subject.look, median));
-    }
-    sizes.sort_unstable();
+/// The sizes of a subject, rising, each once.
+fn sizes(subject: &Subject<'_>) -> Vec<u32> {
+    let mut sizes: Vec<u32> =
+        subject.series.iter().filter_map(|s| s.key.case.size_bytes()).collect();
     sizes.dedup();
-    let position = |size: u32| f64::from(size.max(1)).log2();
-    let (low, high) = (sizes.first().copied().unwrap_or(1), sizes.last().copied().unwrap_or(2));
+    sizes
+}
+
+/// Everything that the axis of all sweeps of a family holds.
+fn values(family: &Family<'_>) -> Vec<f64> {
+    let all = family.subjects.iter().chain(&family.references).flat_map(|s| &s.series);
+    let figures = all.clone().flat_map(|s| METRICS.map(|metric| view::value(s, metric))).flatten();
+    let limits = all.flat_map(|s| limits_of(family.verdicts, s));
+    let limits = limits.filter(|limit| METRICS.contains(&limit.metric)).map(|limit| limit.value);
+    figures.chain(limits).collect()
+}
+
+/// Place of a size on the axis.
+fn position(size_bytes: u32) -> f64 {
+    f64::from(size_bytes.max(1)).log2()
+}
+
+fn sweep_figure(
+    family: &Family<'_>,
+    panel: &Panel<'_, '_>,
+    subjects: &[&Subject<'_>],
+    values: &[f64],
+) -> Figure {
+    let measure = family.measure;
+    let title = format!("{}{}: {measure} by message size", family.probe, panel.name);
+    let mut all_sizes: Vec<u32> = subjects.iter().flat_map(|s| sizes(s)).collect();
+    all_sizes.sort_unstable();
+    all_sizes.dedup();
+    let (low, high) =
+        (all_sizes.first().copied().unwrap_or(1), all_sizes.last().copied().unwrap_or(2));
     let margin = ((position(high) - position(low)) * 0.02).max(0.05);
-    let x = Axis {
-        label: "message size, each step a factor of two".to_string(),
-        scale: Scale::Linear,
-        low: position(low) - margin,
-        high: position(high) + margin,
-        ticks: sizes
-            .iter()
-            .map(|&size| Tick { at: position(size), label: units::bytes(u64::from(size)) })
-            .collect(),
-    };
+    let mut marks: Vec<Mark> = subjects.iter().rev().flat_map(|s| subject_marks(s)).collect();
+    // Bands lie behind all lines.
+    marks.sort_by_key(|mark| !matches!(mark, Mark::Band(..)));
+    marks.extend(limit_marks(family, subjects, margin));
+    let ticks = all_sizes
+        .iter()
+        .map(|&size| Tick { at: position(size), label: units::bytes(u64::from(size)) })
+        .collect();
     Figure {
         chart: Chart {
             id: String::new(),
             description: format!(
-                "{} of {} at {} sizes from {} to {}; the table below holds every value.",
-                measure,
+                "{measure} of {} at {} sizes from {} to {}; the table below holds every value.",
                 units::plural(subjects.len(), "series", "series"),
-                sizes.len(),
+                all_sizes.len(),
                 units::bytes(u64::from(low)),
                 units::bytes(u64::from(high)),
             ),
             title: title.clone(),
-            x,
+            x: Axis {
+                label: "message size, each step a factor of two".to_string(),
+                scale: Scale::Linear,
+                low: position(low) - margin,
+                high: position(high) + margin,
+                ticks,
+            },
             y: time_axis(measure, values),
             plot_height: 320.0,
             marks,
-            legend: legend(subjects),
+            legend: legend(subjects.iter().copied()),
             key: "line: median · band: minimum to p99 · stroke: maximum".to_string(),
         },
         table: sweep_table(title, subjects),
     }
 }
 
-fn sweep_table(title: String, subjects: &[&Subject<'_>]) -> Table {
-    let unit = view::unit_of(subjects.iter().flat_map(|s| s.series.iter().copied()));
-    let titles = ["series", "#size", "#n", "#min", "#median", "#p99", "#max"];
-    let mut table = Table::new(format!("{title}, {}", unit.name()), &titles);
-    for subject in subjects {
+fn subject_marks(subject: &Subject<'_>) -> Vec<Mark> {
+    let points = |metric: Metric| -> Vec<(f64, f64)> {
+        let point =
+            |s: &&Series| Some((position(s.key.case.size_bytes()?), view::value(s, metric)?));
+        subject.series.iter().filter_map(point).collect()
+    };
+    let median = points(Metric::Median);
+    let mut marks = vec![];
+    if !subject.look.is_faint {
+        let band = subject.series.iter().filter_map(|s| {
+            let x = position(s.key.case.size_bytes()?);
+            Some((x, view::value(s, Metric::Min)?, view::value(s, Metric::Percentile(99.0))?))
+        });
+        marks.push(Mark::Band(subject.look, band.collect()));
+        marks.push(Mark::Strokes(subject.look, points(Metric::Max)));
+    }
+    marks.push(Mark::Line(subject.look, median.clone()));
+    marks.push(Mark::Points(subject.look, median));
+    marks
+}
+
+/// A limit with the sizes and the number of subjects that it is for.
+struct CoveredLimit {
+    limit: Limit,
+    sizes: (u32, u32),
+    n_subjects: usize,
+}
+
+/// Limits over the sizes that they are for.
+fn limit_marks(family: &Family<'_>, subjects: &[&Subject<'_>], margin: f64) -> Vec<Mark> {
+    let mut covered: Vec<CoveredLimit> = vec![];
+    let own: Vec<_> = subjects.iter().filter(|s| !s.look.is_faint).collect();
+    for subject in &own {
+        let mut seen: Vec<Limit> = vec![];
         for series in &subject.series {
-            let figure = |metric| unit.cell(view::value(series, metric));
-            table.push(
-                tone(subject.look),
-                vec![
-                    subject.label.clone(),
-                    view::case_text(&series.key.case),
-                    count_text(series),
-                    figure(Metric::Min),
-                    figure(Metric::Median),
-                    figure(Metric::Percentile(99.0)),
-                    figure(Metric::Max),
-                ],
-            );
+            let Some(size) = series.key.case.size_bytes() else { continue };
+            for limit in limits_of(family.verdicts, series) {
+                let is_new = !seen.contains(&limit);
+                match covered.iter_mut().find(|one| one.limit == limit) {
+                    Some(one) => {
+                        one.sizes = (one.sizes.0.min(size), one.sizes.1.max(size));
+                        one.n_subjects += usize::from(is_new);
+                    }
+                    None => covered.push(CoveredLimit {
+                        limit: limit.clone(),
+                        sizes: (size, size),
+                        n_subjects: 1,
+                    }),
+                }
+                seen.push(limit);
+            }
         }
     }
-    table
+    let is_drawn = |one: &CoveredLimit| METRICS.contains(&one.limit.metric);
+    let mark = |one: CoveredLimit| Mark::Level {
+        x: (position(one.sizes.0) - margin, position(one.sizes.1) + margin),
+        y: one.limit.value,
+        text: limit_text(&one.limit, one.n_subjects, own.len()),
+    };
+    covered.into_iter().filter(is_drawn).map(mark).collect()
+}
+
+fn sweep_table(title: String, subjects: &[&Subject<'_>]) -> Table {
+    let rows: Vec<(&Subject<'_>, &Series)> =
+        subjects.iter().flat_map(|s| s.series.iter().map(|series| (*s, *series))).collect();
+    let all: Vec<&Series> = rows.iter().map(|(_, series)| *series).collect();
+    let unit = view::unit_of(all.iter().copied());
+    let figures = |metric| figures_column(unit, &all, metric);
+    let columns = vec![
+        ("series", rows.iter().map(|(subject, _)| subject.label.clone()).collect()),
+        ("#size", all.iter().map(|series| view::case_text(&series.key.case)).collect()),
+        ("#n", all.iter().map(|series| count_text(series)).collect()),
+        ("#min", figures(Metric::Min)),
+        ("#median", figures(Metric::Median)),
+        ("#p99", figures(Metric::Percentile(99.0))),
+        ("#max", figures(Metric::Max)),
+    ];
+    Table::of_columns(format!("{title}, {}", unit.name()), columns)
+        .with_tones(rows.iter().map(|(subject, _)| tone(subject.look)))
 }

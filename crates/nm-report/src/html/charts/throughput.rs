@@ -3,24 +3,27 @@
 use nm_model::RunResult;
 use nm_model::metric::Metric;
 use nm_model::result::{Series, Statistic};
-use nm_model::verdict::Verdict;
 use nm_model::{SettingKind, SettingValue};
+use nm_stats::describe;
 
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, Look, Mark};
 use crate::table::Table;
-use crate::units;
+use crate::units::{self, Precision};
 use crate::view;
 
+use super::family::{environments, reference_label};
 use super::figure::{Figure, ROWS_MAX, number, spread};
+use super::limits::{Limit, limits_of};
 
 /// A row of the throughput chart.
+#[derive(Clone)]
 struct Bar<'a> {
     label: String,
     series: &'a Series,
-    is_faint: bool,
-    /// Limits of targets that judged it, with their signs.
-    limits: Vec<(f64, String)>,
+    look: Look,
+    /// Limits of targets that judged it.
+    limits: Vec<Limit>,
     /// Range that the study of a reference run expected.
     expected: Option<(f64, f64)>,
 }
@@ -28,30 +31,33 @@ struct Bar<'a> {
 impl<'a> Bar<'a> {
     fn own(result: &RunResult, series: &'a Series) -> Bar<'a> {
         let label = format!("{} {}", series.key.path(), view::case_text(&series.key.case));
-        Bar { label, series, is_faint: false, limits: limits(result, series), expected: None }
+        let look = Look::of_stack(&series.key.stack);
+        let mut limits = limits_of(&result.verdicts, series);
+        limits.retain(|limit| limit.metric == Metric::Throughput);
+        Bar { label, series, look, limits, expected: None }
     }
 
     fn of_reference(run: &RunResult, series: &'a Series) -> Bar<'a> {
         let case = view::case_text(&series.key.case);
-        let label = format!("reference {} {} {case}", run.name, series.key.stack);
+        let label = format!("{} {case}", reference_label(run, &series.key.stack));
         let setting = |kind: SettingKind| match series.settings.get(&kind)? {
             SettingValue::GigabitsPerSecond(gbps) => Some(*gbps),
             _ => None,
         };
         let expected = setting(SettingKind::ExpectedMin).zip(setting(SettingKind::ExpectedMax));
-        Bar { label, series, is_faint: true, limits: vec![], expected }
+        Bar { label, series, look: Look::faint(0), limits: vec![], expected }
     }
 
     /// Every value that the axis must hold.
     fn values(&self) -> impl Iterator<Item = f64> + '_ {
         view::round_values(self.series, Metric::Throughput)
             .into_iter()
-            .chain(self.limits.iter().map(|(limit, _)| *limit))
+            .chain(self.limits.iter().map(|limit| limit.value))
             .chain(self.expected.map(|(_, high)| high))
     }
 
     fn expectation(&self) -> String {
-        let limits = self.limits.iter().map(|(_, text)| text.clone());
+        let limits = self.limits.iter().map(|limit| limit.text.clone());
         let range = self.expected.map(|(low, high)| {
             format!("{} to {} by its study", units::plain(low), units::plain(high))
         });
@@ -59,40 +65,28 @@ impl<'a> Bar<'a> {
     }
 }
 
-pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<Figure> {
+pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<(String, Figure)> {
     let is_flows = |s: &&Series| s.key.statistic == Statistic::Throughput;
-    let mut bars: Vec<Bar<'_>> =
+    let own: Vec<Bar<'_>> =
         result.series.iter().filter(is_flows).map(|s| Bar::own(result, s)).collect();
-    if bars.is_empty() {
-        return vec![];
+    let others: Vec<Bar<'_>> = references
+        .iter()
+        .flat_map(|run| run.series.iter().filter(is_flows).map(|s| Bar::of_reference(run, s)))
+        .collect();
+    // One scale for all charts, so that they can be compared.
+    let high = own.iter().chain(&others).flat_map(Bar::values).fold(0.0, f64::max);
+    let mut figures = vec![];
+    for environment in environments(own.iter().map(|bar| bar.series.key.environment.as_str())) {
+        let of_environment = own.iter().filter(|bar| bar.series.key.environment == environment);
+        let bars: Vec<Bar<'_>> = of_environment.chain(&others).cloned().collect();
+        let n_charts = bars.len().div_ceil(ROWS_MAX);
+        for (index, part) in bars.chunks(ROWS_MAX).enumerate() {
+            let number = number(index, n_charts);
+            let title = format!("stream · {environment}{number}: throughput by stack and pattern");
+            figures.push((environment.to_string(), throughput_figure(title, part, high)));
+        }
     }
-    for run in references {
-        bars.extend(run.series.iter().filter(is_flows).map(|s| Bar::of_reference(run, s)));
-    }
-    let n_charts = bars.len().div_ceil(ROWS_MAX);
-    let high = bars.iter().flat_map(Bar::values).fold(0.0, f64::max);
-    bars.chunks(ROWS_MAX)
-        .enumerate()
-        .map(|(index, part)| {
-            let title =
-                format!("stream: throughput by stack and pattern{}", number(index, n_charts));
-            throughput_figure(title, part, high)
-        })
-        .collect()
-}
-
-/// Limits of targets on throughput that judged this very series: value and text with sign. A
-/// target may be for some stacks only, so its text alone does not decide.
-fn limits(result: &RunResult, series: &Series) -> Vec<(f64, String)> {
-    let name = series.key.to_string();
-    let limit = |verdict: &Verdict| {
-        let target = verdict.require.as_ref()?;
-        let is_judged = target.metric == Metric::Throughput
-            && verdict.evidence.iter().any(|e| e.series == name);
-        let sign = if target.op.is_upper_bound() { "≤" } else { "≥" };
-        is_judged.then(|| (target.limit, format!("{sign} {}", units::plain(target.limit))))
-    };
-    result.verdicts.iter().filter_map(limit).collect()
+    figures
 }
 
 /// The marks of one row at height `y`.
@@ -102,7 +96,6 @@ fn bar_marks(bar: &Bar<'_>, y: f64) -> Vec<Mark> {
         marks.push(Mark::Range { x, y: (y - 0.42, y + 0.42) });
     }
     let Some(total) = view::value(bar.series, Metric::Throughput) else { return marks };
-    let look = |flow| if bar.is_faint { Look::faint(flow) } else { Look::of(flow) };
     let flows: Vec<f64> = view::typical_throughput(bar.series)
         .map_or_else(Vec::new, |round| round.flows.iter().map(|f| f.gbps).collect());
     let sum: f64 = flows.iter().sum();
@@ -110,27 +103,24 @@ fn bar_marks(bar: &Bar<'_>, y: f64) -> Vec<Mark> {
     let parts =
         if sum > 0.0 { flows.iter().map(|f| f * total / sum).collect() } else { vec![total] };
     let mut from = 0.0;
-    for (flow, part) in parts.into_iter().enumerate() {
-        marks.push(Mark::Bar { look: look(flow), y: (y, 0.56), x: (from, from + part) });
+    for part in parts {
+        marks.push(Mark::Bar { look: bar.look, y: (y, 0.56), x: (from, from + part) });
         from += part;
     }
     let rounds = view::round_values(bar.series, Metric::Throughput);
     if rounds.len() > 1 {
         let dot = |(i, v): (usize, &f64)| (*v, y + spread(i, rounds.len()));
-        marks.push(Mark::Open(DOTS, rounds.iter().enumerate().map(dot).collect()));
+        marks.push(Mark::Open(Look::neutral(), rounds.iter().enumerate().map(dot).collect()));
     }
     let end = bar.values().fold(total, f64::max);
     marks.push(Mark::Label((end, y), throughput_text(bar.series, total)));
-    marks.extend(bar.limits.iter().map(|(x, text)| Mark::Limit {
-        x: *x,
+    marks.extend(bar.limits.iter().map(|limit| Mark::Limit {
+        x: limit.value,
         y: (y - 0.42, y + 0.42),
-        text: text.clone(),
+        text: limit.text.clone(),
     }));
     marks
 }
-
-/// Look of dots on bars: the colour of text, round.
-const DOTS: Look = Look { index: 6, is_faint: false };
 
 fn throughput_figure(title: String, bars: &[Bar<'_>], high: f64) -> Figure {
     let rows = bars.iter().enumerate();
@@ -160,45 +150,37 @@ fn throughput_figure(title: String, bars: &[Bar<'_>], high: f64) -> Figure {
 
 fn throughput_text(series: &Series, total: f64) -> String {
     let values = view::round_values(series, Metric::Throughput);
-    let spread = view::stddev(&values)
+    let spread = describe::stddev(&values)
         .map_or(String::new(), |sd| format!(" ± {}", units::significant(sd, 2)));
     format!("{}{spread} (n = {})", units::significant(total, 4), values.len())
 }
 
 fn throughput_table(title: String, bars: &[Bar<'_>]) -> Table {
-    let titles = [
-        "series",
-        "#median",
-        "#SD",
-        "#min",
-        "#max",
-        "#rounds",
-        "rounds in order",
-        "flows of the middle round",
-        "expected",
-    ];
-    let mut table = Table::new(format!("{title}, Gb/s"), &titles);
-    let cell = |v: Option<f64>| units::or_not_available(v, |v| units::significant(v, 4));
-    let list = |values: Vec<f64>| {
-        let texts: Vec<String> = values.iter().map(|v| units::significant(*v, 4)).collect();
-        texts.join(", ")
+    let rounds = |bar: &Bar<'_>| view::round_values(bar.series, Metric::Throughput);
+    let all = bars.iter().flat_map(rounds);
+    // One precision for the figures and the lists.
+    let precision = Precision::of(all, 4, 3);
+    let cells = |value: &dyn Fn(&Bar<'_>) -> Option<f64>| -> Vec<String> {
+        bars.iter().map(|bar| precision.cell(value(bar))).collect()
     };
-    for bar in bars {
-        let values = view::round_values(bar.series, Metric::Throughput);
-        let flows = view::typical_throughput(bar.series)
-            .map_or_else(Vec::new, |round| round.flows.iter().map(|f| f.gbps).collect());
-        let cells = vec![
-            bar.label.clone(),
-            cell(view::value(bar.series, Metric::Throughput)),
-            cell(view::stddev(&values)),
-            cell(values.iter().copied().reduce(f64::min)),
-            cell(values.iter().copied().reduce(f64::max)),
-            values.len().to_string(),
-            list(values),
-            list(flows),
-            bar.expectation(),
-        ];
-        table.push(if bar.is_faint { Tone::Faint } else { Tone::Plain }, cells);
-    }
-    table
+    let list = |values: Vec<f64>| {
+        values.into_iter().map(|v| precision.text(v)).collect::<Vec<_>>().join(", ")
+    };
+    let flows = |bar: &Bar<'_>| {
+        let typical = view::typical_throughput(bar.series);
+        list(typical.map_or_else(Vec::new, |round| round.flows.iter().map(|f| f.gbps).collect()))
+    };
+    let columns = vec![
+        ("series", bars.iter().map(|bar| bar.label.clone()).collect()),
+        ("#median", cells(&|bar| view::value(bar.series, Metric::Throughput))),
+        ("#SD", cells(&|bar| describe::stddev(&rounds(bar)))),
+        ("#min", cells(&|bar| rounds(bar).into_iter().reduce(f64::min))),
+        ("#max", cells(&|bar| rounds(bar).into_iter().reduce(f64::max))),
+        ("#rounds", bars.iter().map(|bar| rounds(bar).len().to_string()).collect()),
+        ("rounds in order", bars.iter().map(|bar| list(rounds(bar))).collect()),
+        ("flows of the middle round", bars.iter().map(flows).collect()),
+        ("expected", bars.iter().map(Bar::expectation).collect()),
+    ];
+    let tone = |bar: &Bar<'_>| if bar.look.is_faint { Tone::Faint } else { Tone::Plain };
+    Table::of_columns(format!("{title}, Gb/s"), columns).with_tones(bars.iter().map(tone))
 }

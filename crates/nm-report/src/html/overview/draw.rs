@@ -172,10 +172,7 @@ impl Drawing<'_> {
         let middle = top + ROW_HEIGHT / 2.0;
         let (from, to) = (self.x(row.median_ns), self.x(row.p99_ns.unwrap_or(row.median_ns)));
         let (from, to) = (from.min(to), from.max(to).max(from.min(to) + 2.0));
-        let colour = match row.kind {
-            Kind::Measured => "k0",
-            Kind::Published => "kf",
-        };
+        let colour = row.look.colour_class();
         let is_hatched = !row.doubts.is_empty();
         let class = format!("bar {colour}{}", if is_hatched { " pale" } else { "" });
         let label = shortened(&row.label, self.layout.label_width);

@@ -8,6 +8,7 @@ use nm_model::result::Statistic;
 use nm_model::{Case, Outcome, RunResult, Series, SeriesKey};
 
 use crate::decisive::requirement_text;
+use crate::svg::Look;
 use crate::units;
 use crate::view::{self, Notes};
 
@@ -40,8 +41,10 @@ pub struct Row {
     pub median_ns: f64,
     /// 99th percentile, ns.
     pub p99_ns: Option<f64>,
-    /// What carries the bytes.
+    /// Where it comes from.
     pub kind: Kind,
+    /// The look of its stack in all charts.
+    pub look: Look,
     /// Limits of targets that judged this series.
     pub limits: Vec<Limit>,
     /// Numbers of its doubts, as tables show them; empty without doubts.
@@ -50,7 +53,7 @@ pub struct Row {
     pub is_failing: bool,
 }
 
-/// The colour of a row.
+/// Where the figures of a row come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Measured here.
@@ -174,6 +177,7 @@ fn measured(
         median_ns: view::value(series, Metric::Median).filter(is_usable)?,
         p99_ns: view::value(series, Metric::Percentile(99.0)).filter(is_usable),
         kind: Kind::Measured,
+        look: Look::of_stack(&series.key.stack),
         limits: limits.iter().map(|(limit, _)| limit.clone()).filter(|l| l.ns > 0.0).collect(),
         doubts: notes.marks(&series.doubts),
         is_failing: limits.iter().any(|(_, is_failing)| *is_failing),
@@ -236,6 +240,7 @@ fn published(references: &[RunResult], wanted: Family, own: &[&Series]) -> Vec<R
             median_ns,
             p99_ns: view::value(series, Metric::Percentile(99.0)),
             kind: Kind::Published,
+            look: Look::faint(0),
             limits: vec![],
             doubts: String::new(),
             is_failing: false,
