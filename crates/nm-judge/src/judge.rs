@@ -192,7 +192,7 @@ fn judge_target(
         true => Decision::nothing_covered(nothing_covered(result, wanted)),
         false => decide(wanted, &findings),
     };
-    let Decision { mut outcome, mut reason, is_same_host_only } = decision;
+    let Decision { mut outcome, mut reason, is_same_host_only, decisive } = decision;
     if outcome == Outcome::Pass && result.state != RunState::Complete {
         outcome = Outcome::Inconclusive;
         reason = format!("the run did not come to its end; so far {reason}");
@@ -211,6 +211,7 @@ fn judge_target(
         reason,
         is_same_host_only: is_same_host_only && outcome == Outcome::Pass,
         why: wanted.why.clone(),
+        decisive,
         evidence: findings.into_iter().map(|finding| finding.evidence).collect(),
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Decision {
     pub reason: String,
     /// Whether the target is met, but only by stacks that need both ends on one host.
     pub is_same_host_only: bool,
+    /// The series that decides.
+    pub decisive: Option<String>,
 }
 
 impl Decision {
@@ -26,7 +28,12 @@ impl Decision {
     }
 
     fn new(outcome: Outcome, reason: String) -> Decision {
-        Decision { outcome, reason, is_same_host_only: false }
+        Decision { outcome, reason, is_same_host_only: false, decisive: None }
+    }
+
+    fn by(mut self, decisive: Option<&Finding>) -> Decision {
+        self.decisive = decisive.map(|finding| finding.evidence.series.clone());
+        self
     }
 }
 
@@ -64,7 +71,7 @@ fn every(wanted: &PlanTarget, findings: &[Finding]) -> Decision {
         true => format!("{reason}; on this host only"),
         false => reason,
     };
-    Decision { outcome, reason, is_same_host_only }
+    Decision { is_same_host_only, ..Decision::new(outcome, reason) }.by(Some(first))
 }
 
 fn is_same_host(finding: &Finding) -> bool {
@@ -110,7 +117,7 @@ fn any(wanted: &PlanTarget, findings: &[Finding]) -> Decision {
         Outcome::Fail => format!("no {stacks} meets it {case}; the best: {subject} is {found}"),
         _ => format!("no {stacks} is shown to meet it {case}; {subject}: {found}"),
     };
-    Decision::new(outcome, reason)
+    Decision::new(outcome, reason).by(Some(worst))
 }
 
 /// Of the cases with this outcome, each by the finding that comes nearest to the target, the one
@@ -142,7 +149,7 @@ fn met(wanted: &PlanTarget, findings: &[Finding], cases: &[OfCase<'_>]) -> Decis
     let is_met_between = between.len() == cases.len()
         && between.iter().all(|of_case| outcome_of(of_case) == Outcome::Pass);
     let needs_same_host = cheapest_of_all.is_same_host;
-    let sentence = cheapest_of_all.sentence;
+    let (sentence, decisive) = (cheapest_of_all.sentence, cheapest_of_all.decisive);
     if is_met_between {
         let reason = match needs_same_host {
             true => {
@@ -151,7 +158,7 @@ fn met(wanted: &PlanTarget, findings: &[Finding], cases: &[OfCase<'_>]) -> Decis
             }
             false => sentence,
         };
-        return Decision::new(Outcome::Pass, reason);
+        return Decision::new(Outcome::Pass, reason).by(decisive);
     }
     let is_meant = wanted.classes == [StackClass::SameHost];
     let reason = match is_meant {
@@ -161,7 +168,7 @@ fn met(wanted: &PlanTarget, findings: &[Finding], cases: &[OfCase<'_>]) -> Decis
             best_between(wanted, &between)
         ),
     };
-    Decision { outcome: Outcome::Pass, reason, is_same_host_only: true }
+    Decision { is_same_host_only: true, ..Decision::new(Outcome::Pass, reason) }.by(decisive)
 }
 
 /// How near the stacks that work between hosts come to the target.
@@ -262,29 +269,31 @@ impl Needs {
 }
 
 /// The stack that meets a target at least cost.
-struct Cheapest {
+struct Cheapest<'a> {
     sentence: String,
+    /// Of its cases the one nearest to the limit.
+    decisive: Option<&'a Finding>,
     /// Whether it needs both ends on one host, in a case at least.
     is_same_host: bool,
 }
 
 /// The stack of least cost that meets a target: one for all cases if there is one, else one for
 /// each.
-fn cheapest(wanted: &PlanTarget, cases: &[OfCase<'_>]) -> Cheapest {
+fn cheapest<'a>(wanted: &PlanTarget, cases: &[OfCase<'a>]) -> Cheapest<'a> {
     let is_same_stack =
         |a: &SeriesKey, b: &SeriesKey| a.environment == b.environment && a.stack == b.stack;
     let has_passed = |finding: &&&Finding| finding.evidence.outcome == Outcome::Pass;
     let passing = |of_case: &[&Finding], key: &SeriesKey| {
         of_case.iter().filter(has_passed).any(|finding| is_same_stack(&finding.key, key))
     };
-    let mut candidates: Vec<&Finding> =
+    let mut candidates: Vec<&'a Finding> =
         cases.iter().flatten().filter(has_passed).copied().collect();
     candidates
         .sort_by_key(|finding| (Needs::of_stack(&finding.key.stack), finding.key.stack.clone()));
     let is_for_all =
         |finding: &&&Finding| cases.iter().all(|of_case| passing(of_case, &finding.key));
     let Some(winner) = candidates.iter().find(is_for_all) else {
-        let of_each: Vec<&Finding> = cases
+        let of_each: Vec<&'a Finding> = cases
             .iter()
             .filter_map(|of_case| {
                 let is_of_case = |finding: &&&Finding| finding.key.case == of_case[0].key.case;
@@ -297,12 +306,14 @@ fn cheapest(wanted: &PlanTarget, cases: &[OfCase<'_>]) -> Cheapest {
             .collect();
         return Cheapest {
             sentence: format!("each case has a stack that meets it: {}", list(&each, NAMED_MAX)),
+            decisive: tightest(of_each.iter().copied()),
             is_same_host: of_each.into_iter().any(is_same_host),
         };
     };
     let key = &winner.key;
     let of_winner = cases.iter().flatten().copied().filter(|one| is_same_stack(&one.key, key));
-    let nearest = tightest(of_winner).map_or_else(String::new, |finding| {
+    let decisive = tightest(of_winner);
+    let nearest = decisive.map_or_else(String::new, |finding| {
         format!(": {} is {}", subject_of(wanted, &finding.key), finding.evidence.reason)
     });
     let needs = Needs::of_stack(&key.stack).words();
@@ -310,6 +321,7 @@ fn cheapest(wanted: &PlanTarget, cases: &[OfCase<'_>]) -> Cheapest {
         .map_or_else(String::new, |words| format!(" and needs least of the machine ({words})"));
     Cheapest {
         sentence: format!("{} meets it{needs}{nearest}", key.path()),
+        decisive,
         is_same_host: is_same_host(winner),
     }
 }

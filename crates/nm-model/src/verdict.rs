@@ -73,6 +73,11 @@ pub struct Verdict {
     /// Why the plan has this target: its source, in words.
     #[serde(default)]
     pub why: String,
+    /// The series that decides, as its evidence names it: of those with the outcome of the target
+    /// the one nearest to the limit or furthest beyond it; where one series is enough, the one that
+    /// the reason names.
+    #[serde(default)]
+    pub decisive: Option<String>,
     /// Each series that was judged.
     pub evidence: Vec<Evidence>,
 }

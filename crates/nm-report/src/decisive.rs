@@ -50,10 +50,14 @@ fn use_of_limit(verdict: &Verdict, evidence: &Evidence) -> Option<f64> {
     share.is_finite().then_some(share)
 }
 
-/// The series that decides `verdict`: of those with the verdict's outcome the one that uses most
-/// of the limit. Where other series do not pass although the target does, one is enough, and it is
-/// the one that uses least.
+/// The series that decides `verdict`, as the judge names it. In older results: of those with the
+/// verdict's outcome the one that uses most of the limit; where other series do not pass although
+/// the target does, one is enough, and it is the one that uses least.
 pub fn of_verdict<'a>(result: &'a RunResult, verdict: &'a Verdict) -> Option<Decisive<'a>> {
+    let named = verdict.decisive.as_ref();
+    if let Some(evidence) = verdict.evidence.iter().find(|e| Some(&e.series) == named) {
+        return Some(Decisive { verdict, evidence, series: series_of(result, evidence) });
+    }
     let is_any = verdict.outcome == Outcome::Pass
         && verdict.evidence.iter().any(|evidence| evidence.outcome != Outcome::Pass);
     let mut found: Option<(&Evidence, f64)> = None;
@@ -68,8 +72,11 @@ pub fn of_verdict<'a>(result: &'a RunResult, verdict: &'a Verdict) -> Option<Dec
         }
     }
     let evidence = found?.0;
-    let series = result.series.iter().find(|series| series.key.to_string() == evidence.series);
-    Some(Decisive { verdict, evidence, series })
+    Some(Decisive { verdict, evidence, series: series_of(result, evidence) })
+}
+
+fn series_of<'a>(result: &'a RunResult, evidence: &Evidence) -> Option<&'a Series> {
+    result.series.iter().find(|series| series.key.to_string() == evidence.series)
 }
 
 /// The figure that decides the outcome of `result`; none if nothing was judged, or if something

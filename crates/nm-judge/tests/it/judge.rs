@@ -70,6 +70,20 @@ fn missing_evidence_is_never_a_pass() {
 }
 
 #[test]
+fn a_verdict_names_the_series_that_decides() {
+    let mut run = result(Some(&plan(&target("median < 2us", "scope = 'any'"))));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(500.0, 5)));
+    run.series.push(pingpong("netns", "tcp-blocking", 64, &steady(1500.0, 5)));
+    let any = judged(run.clone()).verdicts.remove(0);
+    // The one that the reason names, not the fastest.
+    assert_eq!(any.decisive.as_deref(), Some("netns/tcp-blocking pingpong 64 B"), "{}", any.reason);
+    run.plan = result(Some(&plan(&target("median < 400ns", "")))).plan;
+    let every = judged(run).verdicts.remove(0);
+    assert_eq!(every.outcome, Outcome::Fail);
+    assert_eq!(every.decisive.as_deref(), Some("netns/tcp-blocking pingpong 64 B"));
+}
+
+#[test]
 fn a_pattern_without_a_match_lists_the_measured_paths() {
     let mut run = result(Some(&plan(&target("median < 2us", "on = 'netns/*'"))));
     // A plan that is read has no such target; that of an old result may have.

@@ -3,6 +3,7 @@
 
 use maud::{Markup, html};
 use nm_model::RunResult;
+use nm_model::result::RunState;
 
 use super::overview;
 use super::region::class;
@@ -47,7 +48,7 @@ fn facts(result: &RunResult) -> Markup {
         ("rounds", result.plan.as_ref().map(|plan| plan.rounds.to_string())),
         ("series", Some(result.series.len().to_string())),
         ("samples", (samples > 0).then(|| units::count(samples))),
-        ("state", Some(result.state.to_string())),
+        ("state", (result.state != RunState::Complete).then(|| result.state.to_string())),
     ];
     let summary = result.plan.as_ref().map(|plan| plan.summary.as_str()).unwrap_or_default();
     html! {
@@ -56,6 +57,6 @@ fn facts(result: &RunResult) -> Markup {
                 @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
             }
         }
-        @if !summary.is_empty() { p.reading { "The plan: " (summary) "." } }
+        @if !summary.is_empty() { p.reading { "The plan: " (summary.trim_end_matches('.')) "." } }
     }
 }

@@ -449,9 +449,11 @@ const FOLDED_HEIGHT_MAX: u64 = 6000;
 /// Height of the first screen, px.
 const FIRST_SCREEN: u32 = 800;
 
-/// A complete run of the plan `quick` on a virtual machine, without histograms and slices.
+/// A complete run of the plan `quick` on a busy virtual machine, without histograms and slices,
+/// judged by the present rules.
 fn real_run() -> (RunResult, Vec<RunResult>) {
-    let result = nm_report::folder::load(&golden::path("tests/data/quick.json")).unwrap();
+    let mut result = nm_report::folder::load(&golden::path("tests/data/quick.json")).unwrap();
+    nm_judge::judge(&mut result, &|name| nm_report::reference::load(name).ok());
     let names = result.plan.iter().flat_map(|plan| &plan.references);
     let references = names.map(|name| nm_report::reference::load(name).unwrap()).collect();
     (result, references)

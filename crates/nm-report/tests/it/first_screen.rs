@@ -29,6 +29,7 @@ fn with_verdict(
         reason: "made up".into(),
         is_same_host_only: false,
         why: String::new(),
+        decisive: None,
         evidence: evidence.collect(),
     }];
     run.outcome = outcome;
@@ -93,6 +94,10 @@ fn a_pass_names_the_figure_nearest_to_its_limit() {
     any.push(("netns/udp-blocking pingpong 64 B", Outcome::Fail, 9000.0, "above"));
     let run = with_verdict("median < 6us", Outcome::Pass, &any);
     assert!(decisive::sentence(&run).unwrap().contains("(loopback/tcp-spin) with 3.000 µs"));
+    // The judge's own choice comes first, so that sentence, table and reason agree.
+    let mut run = run;
+    run.verdicts[0].decisive = Some("netns/tcp-spin pingpong 64 B".into());
+    assert!(decisive::sentence(&run).unwrap().contains("(netns/tcp-spin) with 5.000 µs"));
 }
 
 #[test]
@@ -175,6 +180,17 @@ fn only_rows_with_doubts_are_hatched() {
     shown.unwrap().doubts.push(Doubt::new(DoubtKind::Steal, "30 ms"));
     // Once in the wide and once in the narrow picture.
     assert_eq!(hatches(&run), 2);
+}
+
+#[test]
+fn a_stack_that_fails_a_target_at_another_size_is_marked() {
+    let evidence = [("netns/tcp-spin pingpong 1024 B", Outcome::Fail, 9000.0, "above")];
+    let run = with_verdict("median < 6us at size<=1024", Outcome::Fail, &evidence);
+    let page = html::report(&run, &[]);
+    let first = section(&page, "verdict");
+    // Once in each picture and in their key; the row shows its figures at 64 B.
+    assert_eq!(first.matches("✗").count(), 3);
+    assert_eq!(first.matches("class=\"failing\"").count(), 2);
 }
 
 #[test]

@@ -417,6 +417,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             reason: "4 of 4 series are below 6 µs with their entire interval".into(),
             is_same_host_only: false,
             why: "a made-up source".into(),
+            decisive: None,
             evidence: vec![
                 evidence("tcp-spin pingpong 64 B", Outcome::Pass, Some(3022.0), "below the limit"),
                 evidence(
@@ -434,6 +435,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             reason: "netns/tcp-blocking stream reaches 9.1 Gb/s".into(),
             is_same_host_only: false,
             why: String::new(),
+            decisive: None,
             evidence: vec![evidence(
                 "tcp-blocking stream 1-uni-1, 131072 B writes",
                 Outcome::Fail,
@@ -448,6 +450,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             reason: "too few samples for p99.99 in 3 series".into(),
             is_same_host_only: false,
             why: String::new(),
+            decisive: None,
             evidence: vec![evidence(
                 "tcp-spin pingpong 64 B",
                 Outcome::Inconclusive,

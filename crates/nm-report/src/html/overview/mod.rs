@@ -33,6 +33,7 @@ pub fn picture(result: &RunResult, references: &[RunResult], notes: &Notes) -> M
     let description = description(&groups);
     let has_published = rows().any(|row| row.kind == Kind::Published);
     let has_doubts = rows().any(|row| !row.doubts.is_empty());
+    let has_failing = rows().any(|row| row.is_failing);
     let has_limits = rows().any(|row| !row.limits.is_empty());
     html! {
         figure.overview {
@@ -44,6 +45,7 @@ pub fn picture(result: &RunResult, references: &[RunResult], notes: &Notes) -> M
                     same host"
                 @if has_doubts { " · " span.swatch.k0.hatched {} " with doubts" }
                 @if has_limits { " · " span.swatch.line {} " limit of a target" }
+                @if has_failing { " · ✗ fails a target" }
                 @if has_published { " · " span.swatch.kf {} " published run" }
             }
             details {

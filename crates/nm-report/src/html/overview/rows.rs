@@ -49,7 +49,7 @@ pub struct Row {
     pub limits: Vec<Limit>,
     /// Numbers of its doubts, as tables show them; empty without doubts.
     pub doubts: String,
-    /// Whether a target fails because of this series.
+    /// Whether a target fails because of this stack here, with this case or another.
     pub is_failing: bool,
 }
 
@@ -76,7 +76,7 @@ type Family = (ProbeKind, &'static str);
 
 /// The rows of `result` and of `references`, by probe, then by environment.
 pub fn groups(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Group> {
-    let limits = limits(result);
+    let judged = Judged::of(result);
     let mut families: Vec<Family> = vec![];
     for family in result.series.iter().filter_map(|series| family(&series.key)) {
         if !families.contains(&family) {
@@ -98,7 +98,7 @@ pub fn groups(result: &RunResult, references: &[RunResult], notes: &Notes) -> Ve
                 .copied()
                 .filter(|series| series.key.environment == environment)
                 .collect();
-            let rows = of_environment.iter().filter_map(|series| measured(series, &limits, notes));
+            let rows = of_environment.iter().filter_map(|series| measured(series, &judged, notes));
             groups.push(group(environment, family, &of_environment, rows.collect()));
         }
         let rows = published(references, family, &chosen);
@@ -148,29 +148,41 @@ fn rank(series: &Series) -> (bool, f64) {
     (series.key.statistic == Statistic::RoundTrip, distance)
 }
 
-/// Limits on latencies by the name of the series that they judged.
-fn limits(result: &RunResult) -> BTreeMap<&str, Vec<(Limit, bool)>> {
-    let mut limits: BTreeMap<&str, Vec<(Limit, bool)>> = BTreeMap::new();
-    for verdict in &result.verdicts {
-        let Some(target) = &verdict.require else { continue };
-        if target.metric.quantity() != Quantity::Latency {
-            continue;
-        }
-        for evidence in &verdict.evidence {
-            let is_failing = verdict.outcome == Outcome::Fail && evidence.outcome == Outcome::Fail;
-            let limit = Limit { ns: target.limit, text: requirement_text(target) };
-            limits.entry(&evidence.series).or_default().push((limit, is_failing));
-        }
-    }
-    limits
+/// What the targets found, by series.
+struct Judged<'a> {
+    /// Limits on latencies by the name of the series that they judged.
+    limits: BTreeMap<&'a str, Vec<Limit>>,
+    /// Series because of which a target fails.
+    failing: Vec<&'a SeriesKey>,
 }
 
-fn measured(
-    series: &Series,
-    limits: &BTreeMap<&str, Vec<(Limit, bool)>>,
-    notes: &Notes,
-) -> Option<Row> {
-    let limits = limits.get(series.key.to_string().as_str()).map_or(&[][..], Vec::as_slice);
+impl<'a> Judged<'a> {
+    fn of(result: &'a RunResult) -> Judged<'a> {
+        let mut judged = Judged { limits: BTreeMap::new(), failing: vec![] };
+        let mut failing: Vec<&str> = vec![];
+        for verdict in &result.verdicts {
+            let Some(target) = &verdict.require else { continue };
+            for evidence in &verdict.evidence {
+                if verdict.outcome == Outcome::Fail && evidence.outcome == Outcome::Fail {
+                    failing.push(&evidence.series);
+                }
+                if target.metric.quantity() == Quantity::Latency && target.limit > 0.0 {
+                    let limit = Limit { ns: target.limit, text: requirement_text(target) };
+                    judged.limits.entry(&evidence.series).or_default().push(limit);
+                }
+            }
+        }
+        let keys = result.series.iter().map(|series| &series.key);
+        judged.failing = keys.filter(|key| failing.contains(&key.to_string().as_str())).collect();
+        judged
+    }
+
+    fn is_failing(&self, key: &SeriesKey) -> bool {
+        self.failing.iter().any(|other| other.probe == key.probe && other.path() == key.path())
+    }
+}
+
+fn measured(series: &Series, judged: &Judged<'_>, notes: &Notes) -> Option<Row> {
     let is_usable = |ns: &f64| ns.is_finite() && *ns > 0.0;
     Some(Row {
         label: series.key.stack.clone(),
@@ -178,9 +190,9 @@ fn measured(
         p99_ns: view::value(series, Metric::Percentile(99.0)).filter(is_usable),
         kind: Kind::Measured,
         look: Look::of_stack(&series.key.stack),
-        limits: limits.iter().map(|(limit, _)| limit.clone()).filter(|l| l.ns > 0.0).collect(),
+        limits: judged.limits.get(series.key.to_string().as_str()).cloned().unwrap_or_default(),
         doubts: notes.marks(&series.doubts),
-        is_failing: limits.iter().any(|(_, is_failing)| *is_failing),
+        is_failing: judged.is_failing(&series.key),
     })
 }
 
