@@ -20,8 +20,8 @@ pub const READING: [&str; 4] = [
      \"2.4 times slower\" takes 2.4 times as long.",
     "p is the probability of so large a difference between two equal systems, corrected for the \
      number of rows (Holm), with the test that it is of.",
-    "\"as good\" means that the whole interval of the ratio lies inside the margin, \"different\" that \
-     a difference is shown which may lie inside it, \"unclear\" that neither is shown.",
+    "\"as good\" means that the whole interval of the ratio lies inside the margin, \"different\" \
+     that a difference is shown which may lie inside it, \"unclear\" that neither is shown.",
     "With fewer than five rounds a side nothing is claimed; the row then says whether the ranges \
      of both sides overlap.",
 ];

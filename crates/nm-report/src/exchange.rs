@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_several_environments_are_told_apart() {
+    fn networks_of_several_environments_are_named_with_them() {
         let mut run = result(0.9, 5);
         let mut other = result(10.5, 5).series.remove(0);
         other.key.environment = "netns".into();

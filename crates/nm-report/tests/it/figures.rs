@@ -214,10 +214,10 @@ fn no_format_shows_a_percentile_that_some_rounds_lack() {
 fn an_old_result_loses_the_estimates_that_rest_on_some_rounds() {
     let mut run = with_a_short_round();
     for series in &mut run.series {
-        let whole = std::mem::take(&mut series.rounds);
-        series.rounds = vec![whole[2].clone()];
+        let all = std::mem::take(&mut series.rounds);
+        series.rounds = vec![all[2].clone()];
         nm_stats::estimate(series);
-        series.rounds = whole;
+        series.rounds = all;
     }
     let series = |run: &RunResult| run.series[0].clone();
     assert!(series(&run).estimate(Metric::Percentile(99.9)).is_some());

@@ -108,7 +108,7 @@ mod tests {
     use crate::reference;
 
     #[test]
-    fn references_are_told_apart_and_of_the_size_that_was_measured() {
+    fn references_have_different_labels_and_the_size_that_was_measured() {
         let references = [reference::load(LATENCY).unwrap()];
         let sections = sections(&fixture::result(0.9, 5), &references);
         let distribution = sections.iter().find(|s| s.title == "Distribution").unwrap();

@@ -41,8 +41,8 @@ pub fn picture(result: &RunResult, references: &[RunResult], notes: &Notes) -> M
             div.wide { (draw::draw(&groups, &axis, &draw::WIDE, &description)) }
             div.narrow { (draw::draw(&groups, &axis, &draw::NARROW, &description)) }
             p.key {
-                span.swatch.k0 {} " bar: median to p99, logarithmic; blue kernel, orange AF_XDP, green \
-                    same host"
+                span.swatch.k0 {} " bar: median to p99, logarithmic; blue kernel, orange AF_XDP, \
+                    green same host"
                 @if has_doubts { " · " span.swatch.k0.hatched {} " with doubts" }
                 @if has_limits { " · " span.swatch.line {} " limit of a target" }
                 @if has_failing { " · ✗ fails a target" }
