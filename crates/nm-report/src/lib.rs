@@ -18,6 +18,7 @@ pub mod html;
 pub mod import;
 pub mod junit;
 pub mod markdown;
+pub mod matrix;
 pub mod openmetrics;
 pub mod output_folder;
 pub mod reference;

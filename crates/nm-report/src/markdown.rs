@@ -8,6 +8,7 @@ use crate::decisive;
 use crate::exchange;
 use crate::facts;
 use crate::headline::{headline, not_judged};
+use crate::matrix::Matrix;
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
 use crate::title::title;
@@ -33,6 +34,9 @@ pub fn report(result: &RunResult) -> String {
     }
     if !result.series.is_empty() {
         text += "\n## Figures\n";
+        if let Some(matrix) = Matrix::of(result) {
+            text += &format!("\n{}", matrix.table(&notes).to_markdown());
+        }
         for group in view::groups(result) {
             text += &figures(&group, &notes);
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use nm_model::Metric;
 use nm_model::result::{PercentileValue, RoundData, RunResult};
+use nm_report::matrix::Matrix;
 use nm_report::view::{self, Detail, Notes};
 use nm_report::{csv, folder, html, markdown, openmetrics, terminal};
 
@@ -327,4 +328,36 @@ fn a_rate_that_is_not_shown_is_called_so_in_every_format() {
     assert!(terminal::summary(&run, &style, None).contains(words));
     assert!(markdown::report(&run).contains(words));
     assert!(page_of(&run).contains(words));
+}
+
+#[test]
+fn the_summary_matrix_groups_stacks_and_repeats_the_tables() {
+    let size = fixture::Size { stacks: &["shm-spin", "xdp-spin", "tcp-spin"], ..SMALL };
+    let mut run = fixture::result(size);
+    // One stack that an environment lacks.
+    run.series.retain(|s| s.key.path() != "netns/shm-spin");
+    let matrix = Matrix::of(&run).unwrap();
+    let notes = Notes::collect(&run);
+    let table = matrix.table(&notes);
+    assert_eq!(table.caption, "median / p99 of half round trip at 64 B, µs");
+    let stacks: Vec<&str> = table.rows.iter().map(|row| row.cells[0].as_str()).collect();
+    assert_eq!(stacks, ["tcp-spin", "xdp-spin", "shm-spin"]);
+    assert_eq!(table.rows[2].cells[3], "n/a");
+    assert_eq!(matrix.environments, ["loopback", "netns"]);
+    let figures = all_figures(&run);
+    for row in &table.rows {
+        for (at, environment) in matrix.environments.iter().enumerate() {
+            let Some((median, rest)) = row.cells[at + 2].split_once(" / ") else { continue };
+            let path = format!("{environment}/{}", row.cells[0]);
+            let known = &figures[&(path, "64 B".to_string(), "half round trip".to_string())];
+            for (title, cell) in [("median", median), ("p99", rest.split(' ').next().unwrap())] {
+                let (shown, half) = number(cell, 1e3).unwrap();
+                let (expected, other) = known[title].unwrap();
+                assert!((shown - expected).abs() <= half + other, "{title} of {row:?}");
+            }
+        }
+    }
+    assert!(markdown::report(&run).contains("median / p99 of half round trip at 64 B"));
+    run.series.retain(|s| s.key.probe != nm_model::ProbeKind::Pingpong);
+    assert_eq!(Matrix::of(&run), None);
 }
