@@ -77,7 +77,8 @@ fn an_open_loop_shows_stalls_of_the_client_and_doubts_its_delay() {
 fn a_closed_loop_hides_stalls_with_a_doubt() {
     for victim in [Victim::Server, Victim::Client] {
         let (p99_ms, series) = run_with_stalls(&["--closed"], victim, SERVICE);
-        assert!(p99_ms < 10.0, "{p99_ms} ms: the stalls are fewer than 1 % of so many requests");
+        // A stall lasts 20 ms, and is fewer than 1 % of so many requests.
+        assert!(p99_ms < 20.0, "{p99_ms} ms");
         let doubts = series["doubts"].as_array().unwrap();
         assert!(doubts.iter().any(|doubt| doubt["kind"] == "closed-loop"), "{doubts:?}");
     }

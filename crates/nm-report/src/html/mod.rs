@@ -27,7 +27,6 @@ use nm_model::RunResult;
 
 use crate::exchange;
 use crate::headline::headline;
-use crate::matrix::Matrix;
 use crate::title::title;
 use crate::view::{self, Notes};
 
@@ -86,10 +85,6 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
     add(!result.comparisons.is_empty(), "compared", "Comparisons", &|| {
         comparisons::comparisons(&result.comparisons)
     });
-    if let Some(matrix) = Matrix::of(result) {
-        let content = || region::region(&matrix.table(notes));
-        add(true, "summary", "Stacks and environments", &content);
-    }
     add(!notes.notes.is_empty(), "doubts", "How far to trust this", &|| {
         trust::doubts(result, notes)
     });

@@ -1,10 +1,12 @@
-//! All figures as tables, one folded table for each environment, probe and statistic.
+//! All figures as folded tables: stacks × environments at one size, then one table for each
+//! environment, probe and statistic.
 
 use maud::{Markup, html};
 use nm_model::RunResult;
 
 use super::page::folded;
 use super::region::region;
+use crate::matrix::Matrix;
 use crate::table::Table;
 use crate::units;
 use crate::view::{self, Detail, Notes};
@@ -13,6 +15,10 @@ use crate::view::{self, Detail, Notes};
 pub fn figures(result: &RunResult, notes: &Notes) -> Markup {
     html! {
         p.reading { "Numbers in brackets lead to the doubts above." }
+        @if let Some(matrix) = Matrix::of(result) {
+            (folded(&format!("By stack and environment: {}", matrix.caption()),
+                &region(&matrix.table(notes))))
+        }
         @for group in view::groups(result) {
             @let heading =
                 format!("{}: {} series", group.title(), group.series.len());
