@@ -135,19 +135,24 @@ fn single_paths_match_under_any_name_and_others_by_name() {
 
 #[test]
 fn facts_that_differ_are_listed_except_volatile_ones() {
-    let of = |model: &str, load| {
+    let of = |model: &str, load, tsc_hz| {
         let mut run = run(1.0, 6);
         for side in [Side::Client, Side::Server] {
             let facts = run.facts.entry(EndpointId::new("netns", side)).or_default();
             facts.cpu.model = Some(model.to_string());
             facts.host.load_1m = Some(load);
+            facts.clock.tsc_hz = Some(tsc_hz);
         }
         run
     };
-    let found = compare(&of("one", 0.1), &of("two", 0.9), &CompareOptions::default());
-    let facts: Vec<String> =
-        found.facts.iter().map(|d| format!("{} {} {}", d.field, d.a, d.b)).collect();
-    assert_eq!(facts, ["cpu.model one two"]);
+    let differing = |a, b| -> Vec<String> {
+        let found = compare(&a, &b, &CompareOptions::default());
+        found.facts.iter().map(|d| format!("{} {} {}", d.field, d.a, d.b)).collect()
+    };
+    let one = || of("one", 0.1, 2_445_431_312.84);
+    assert_eq!(differing(one(), of("two", 0.9, 2_445_432_469.73)), ["cpu.model one two"]);
+    let other_clock = differing(one(), of("one", 0.1, 2.6e9));
+    assert_eq!(other_clock, ["clock.tsc_hz 2445 MHz 2600 MHz"]);
 }
 
 #[test]
