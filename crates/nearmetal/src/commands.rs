@@ -95,15 +95,20 @@ fn list_plans(name: Option<&str>, format: Format) -> Result<Exit> {
             for (name, _) in plans::built_in() {
                 let plan = plans::load(name)?;
                 output::data(&format!("{name:<18} {}\n", plan.summary))?;
+                for part in &plan.subplans {
+                    let name = format!("{name}:{}", part.name);
+                    output::data(&format!("  {name:<16} {}\n", part.summary))?;
+                }
             }
         }
         (None, Format::Json) => {
             let listed = |(name, _): &(&str, &str)| -> Result<serde_json::Value> {
                 let plan = plans::load(name)?;
                 let (rounds, longest_s) = (plan.rounds, plan.duration_s());
-                let summary = plan.summary;
+                let parts: Vec<&str> = plan.subplans.iter().map(|p| p.name.as_str()).collect();
                 Ok(json!({
-                    "name": name, "summary": summary, "rounds": rounds, "longest_s": longest_s,
+                    "name": name, "summary": plan.summary, "rounds": rounds,
+                    "longest_s": longest_s, "subplans": parts,
                 }))
             };
             let all: Vec<_> = plans::built_in().iter().map(listed).collect::<Result<_>>()?;

@@ -182,3 +182,12 @@ fn rounds_before_the_end_of_the_server_are_kept() {
     assert_eq!(result["state"], "interrupted");
     assert_eq!(result["failures"].as_array().unwrap().len(), 1, "{}", result["failures"]);
 }
+
+#[test]
+fn plans_are_listed_with_their_parts() {
+    let listed = run(&["plans"]);
+    assert_eq!(listed.code, 0, "{}", listed.stderr);
+    let lines: Vec<&str> = listed.stdout.lines().collect();
+    let at = lines.iter().position(|line| line.starts_with("quick ")).unwrap();
+    assert!(lines[at + 1].starts_with("  quick:latency "), "{}", listed.stdout);
+}

@@ -41,7 +41,7 @@ pub enum ImportFault {
         /// What the JSON parser says.
         message: String,
     },
-    /// It holds more than [`ROUNDS_MAX`] runs.
+    /// It holds more than `ROUNDS_MAX` runs.
     #[error("more than {ROUNDS_MAX} runs in one text")]
     TooManyRuns,
     /// It has a tool's head, but no figures.
