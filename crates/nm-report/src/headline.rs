@@ -32,7 +32,7 @@ pub fn headline(result: &RunResult) -> Headline {
     if is_judged {
         sentences.push(judged(&counts));
     } else if result.not_judged.is_empty() {
-        sentences.push(without_targets(result));
+        sentences.push(without_verdict(result));
     }
     sentences.extend(incomplete(result, &counts));
     sentences.extend(left_out(result));
@@ -147,7 +147,7 @@ fn incomplete(result: &RunResult, counts: &Counts) -> Vec<String> {
         sentences.push(format!("{n_partial} {were} judged on some of the rows only."));
     }
     let is_alone = result.part.as_ref().is_none_or(|part| part.is_judged_alone);
-    if !is_alone && counts.failed + counts.open == 0 {
+    if !is_alone && counts.targets > 0 && counts.failed + counts.open == 0 {
         sentences.push(
             "A part does not pass for its plan; --only-targets judges the part alone.".to_string(),
         );
@@ -163,9 +163,17 @@ fn left_out(result: &RunResult) -> Option<String> {
     (n_rows > 0).then(|| format!("{rows} {was} left out, as {it} cannot run here."))
 }
 
-fn without_targets(result: &RunResult) -> String {
+/// Whether the plan has something to judge.
+fn has_targets(result: &RunResult) -> bool {
+    let plan = result.plan.as_ref();
+    plan.is_some_and(|plan| !plan.targets.is_empty() || !plan.comparisons.is_empty())
+}
+
+/// Why there is no verdict.
+fn without_verdict(result: &RunResult) -> String {
     match &result.source {
         Source::Measured { .. } if result.plan.is_none() => "Measured without targets.".to_string(),
+        Source::Measured { .. } if has_targets(result) => "No target was judged yet.".to_string(),
         Source::Measured { .. } => "The plan has no targets and no comparisons.".to_string(),
         Source::Reference { study, .. } => format!("Figures of a published run: {study}."),
         Source::Imported { tool } => format!("Figures read from the output of {tool}."),
@@ -175,4 +183,33 @@ fn without_targets(result: &RunResult) -> String {
 /// A sentence for each target and comparison that was not judged, or not on all of its rows.
 pub fn not_judged(result: &RunResult) -> Vec<String> {
     result.not_judged.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nm_model::{Plan, PlanPart, RowFilter};
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_was_killed_does_not_claim_that_its_plan_has_no_targets() {
+        let source = Source::Measured { version: "0".to_string() };
+        let mut result = RunResult::new("killed", source);
+        let plan = "name='p'\n[[trials]]\nenvironments=['netns']\nstacks=['tcp-spin']\n\
+                    probe='pingpong'\n";
+        result.state = RunState::Running;
+        result.plan =
+            Some(Plan::parse(&format!("{plan}[[targets]]\nrequire='p99 < 1ms'")).unwrap());
+        let kept = "The run did not end; completed trials are kept.";
+        let shown = headline(&result);
+        assert_eq!(shown.word, "NOT JUDGED");
+        assert_eq!(shown.sentence, format!("No target was judged yet. {kept}"));
+        let only = RowFilter::parse(&["netns"]).unwrap();
+        result.part = Some(PlanPart { only, is_judged_alone: false });
+        let part = "The part `--only netns` of plan p: ";
+        assert_eq!(headline(&result).sentence, format!("{part}No target was judged yet. {kept}"));
+        result.part = None;
+        result.plan = Some(Plan::parse(plan).unwrap());
+        assert!(headline(&result).sentence.starts_with("The plan has no targets"));
+    }
 }

@@ -87,6 +87,10 @@ fn the_verdict_stands_last_beside_the_report_and_in_words() {
     run.verdicts.clear();
     run.comparisons.clear();
     run.outcome = Outcome::Inconclusive;
+    assert!(last(&run).starts_with("NOT JUDGED: No target was judged yet."));
+    let plan = run.plan.as_mut().unwrap();
+    plan.targets.clear();
+    plan.comparisons.clear();
     assert!(last(&run).starts_with("NOT JUDGED: The plan has no targets and no comparisons."));
     run.source = Source::Imported { tool: "sockperf".into() };
     assert!(last(&run).starts_with("NOT JUDGED: Figures read from the output of sockperf."));
