@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use nm_model::comparison::change_text;
 use nm_model::doubt::DoubtKind;
-use nm_model::plan::PlanComparison;
+use nm_model::plan::{PlanComparison, published_run};
 use nm_model::probe::ProbeKind;
 use nm_model::result::{RunResult, RunState, Series, Source, Statistic};
 use nm_model::stack::Difference;
@@ -57,7 +57,7 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     let of_a: Vec<&Series> = chosen(a, &options.a).iter().map(|&at| &a.series[at]).collect();
     let of_b: Vec<&Series> = chosen(b, &options.b).iter().map(|&at| &b.series[at]).collect();
     let pairing = pair(&of_a, &of_b, setup.names());
-    let mut comparison = empty(setup);
+    let mut comparison = empty(setup.names.clone(), options.margin_percent);
     comparison.differences = differences(&pairing.pairs);
     if pairing.pairs.is_empty() {
         comparison.unmatched = pairing.unmatched;
@@ -86,12 +86,11 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
 }
 
 /// A comparison in which nothing is compared yet.
-fn empty(setup: &Setup) -> Comparison {
-    let [a, b] = setup.names.clone();
+fn empty([a, b]: [String; 2], margin_percent: f64) -> Comparison {
     Comparison {
         a,
         b,
-        margin_percent: setup.options.margin_percent,
+        margin_percent,
         differences: vec![],
         facts: vec![],
         rows: vec![],
@@ -151,24 +150,14 @@ pub(crate) fn compare_parts(
     planned: &PlanComparison,
     references: &dyn Fn(&str) -> Option<RunResult>,
 ) -> Comparison {
+    let names = [planned.a.clone(), planned.b.clone()];
     let impossible = |reason: String| Comparison {
-        a: planned.a.clone(),
-        b: planned.b.clone(),
-        margin_percent: planned.margin_percent,
-        differences: vec![],
-        facts: vec![],
-        rows: vec![],
-        overall: vec![],
-        unmatched: vec![],
-        outcome: Outcome::Inconclusive,
         reasons: vec![reason],
+        ..empty(names, planned.margin_percent)
     };
     let reference = |text: &str| -> Option<Result<(RunResult, Selector), String>> {
-        let rest = text.strip_prefix("reference:")?;
-        let (name, part) = match rest.split_once('/') {
-            Some((name, stack)) => (name, Selector::new(&format!("*/{stack}"))),
-            None => (rest, Selector::any()),
-        };
+        let (name, stack) = published_run(text)?;
+        let part = stack.map_or(Selector::any(), |stack| Selector::new(&format!("*/{stack}")));
         let found = references(name).map(|found| (found, part));
         Some(found.ok_or_else(|| format!("there is no published run `{name}`")))
     };

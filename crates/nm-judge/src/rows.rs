@@ -18,7 +18,8 @@ use nm_model::probe::Case;
 use nm_model::result::{Series, SeriesKey, Statistic};
 use nm_model::verdict::{ComparisonRow, Interval, Relation};
 use nm_stats::compare::{Claim, compare as compare_rounds};
-use nm_stats::holm;
+use nm_stats::describe::median;
+use nm_stats::{holm, rounds};
 
 use crate::options::{CLOSE_PERCENT, CompareOptions, Setup};
 use crate::pairing::SeriesPair;
@@ -72,21 +73,11 @@ pub(crate) fn metrics(statistic: Statistic, options: &CompareOptions) -> Vec<Met
     metrics
 }
 
+/// The values over rounds as estimates take them: none if a round lacks the percentile.
 fn values(series: &Series, metric: Metric) -> Vec<f64> {
-    let values = series.rounds.iter().filter_map(|round| round.value(metric));
-    values.filter(|value| value.is_finite() && *value >= 0.0).collect()
-}
-
-/// The median; absent if there are no values.
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let n = sorted.len();
-    match n {
-        0 => None,
-        _ if n % 2 == 1 => Some(sorted[n / 2]),
-        _ => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
-    }
+    let mut values = rounds::values(&series.rounds, metric);
+    values.retain(|value| *value >= 0.0);
+    values
 }
 
 /// One figure of one pair; nothing if a side has no such figure.

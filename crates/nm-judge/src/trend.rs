@@ -209,20 +209,17 @@ fn points(followed: &Followed<'_>, metric: Metric) -> Vec<TrendPoint> {
     points
 }
 
-/// The figure as reports show it: the smallest minimum, the largest maximum, else the median over
-/// rounds.
+/// The figure as reports show it.
 fn point(series: &Series, metric: Metric) -> TrendPoint {
-    let estimate = series.estimate(metric);
-    let values = series.rounds.iter().filter_map(|round| round.value(metric));
-    let (value, interval) = match metric {
-        Metric::Min => (values.reduce(f64::min), None),
-        Metric::Max => (values.reduce(f64::max), None),
-        _ => (estimate.map(|found| found.value), estimate.and_then(|found| found.interval)),
+    let interval = match metric {
+        // That of the estimate is about the median of the rounds' extremes.
+        Metric::Min | Metric::Max => None,
+        _ => series.estimate(metric).and_then(|found| found.interval),
     };
     let doubts: BTreeSet<DoubtKind> = series.doubts.iter().map(|doubt| doubt.kind).collect();
     TrendPoint {
         is_measured: true,
-        value: value.filter(|value| value.is_finite()),
+        value: nm_stats::rounds::figure(&series.rounds, metric),
         interval,
         rounds: series.rounds.iter().filter(|round| round.value(metric).is_some()).count() as u32,
         doubts: doubts.into_iter().collect(),

@@ -72,12 +72,7 @@ pub fn groups(result: &RunResult) -> Vec<Group<'_>> {
 /// The figure of a series over its rounds: smallest minimum, largest maximum, else the median over
 /// rounds.
 pub fn value(series: &Series, metric: Metric) -> Option<f64> {
-    let values = || rounds::values(&series.rounds, metric).into_iter();
-    match metric {
-        Metric::Min => values().reduce(f64::min),
-        Metric::Max => values().reduce(f64::max),
-        _ => rounds::figure(&series.rounds, metric),
-    }
+    rounds::figure(&series.rounds, metric)
 }
 
 /// Messages of all rounds that never came back.

@@ -22,9 +22,15 @@ pub fn values(rounds: &[Round], metric: Metric) -> Vec<f64> {
     if values.len() == described.len() { values } else { vec![] }
 }
 
-/// The figure of `metric` over `rounds`: the median of their [`values`].
+/// The figure of `metric` over `rounds`, as tables show it: the smallest minimum, the largest
+/// maximum, else the median of their [`values`].
 pub fn figure(rounds: &[Round], metric: Metric) -> Option<f64> {
-    median(&values(rounds, metric))
+    let values = values(rounds, metric);
+    match metric {
+        Metric::Min => values.into_iter().reduce(f64::min),
+        Metric::Max => values.into_iter().reduce(f64::max),
+        _ => median(&values),
+    }
 }
 
 /// The metric by which the rounds of a series are compared with each other: throughput, or the

@@ -4,7 +4,7 @@ use nm_judge::{CompareOptions, Selector, compare, judge};
 use nm_model::comparison::{RangeOf, SignificanceTest};
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
-use nm_model::result::{RoundData, RunResult, RunState, Statistic};
+use nm_model::result::{PercentileValue, RoundData, RunResult, RunState, Statistic};
 use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
 use nm_model::{EndpointId, Side};
 use proptest::prelude::*;
@@ -425,4 +425,28 @@ proptest! {
         let options = CompareOptions { margin_percent: margin, ..Default::default() };
         let _ = compare(&side(&a), &side(&b), &options);
     }
+}
+
+#[test]
+fn a_percentile_that_some_rounds_lack_is_not_compared() {
+    let with_p999 = |n_rounds: usize| {
+        let mut run = run(1.0, 6);
+        for round in run.series.iter_mut().flat_map(|series| &mut series.rounds[..n_rounds]) {
+            let RoundData::Latency(data) = &mut round.data else { panic!("not a latency") };
+            data.percentiles.push(PercentileValue {
+                percentile: 99.9,
+                value_ns: Some(1.0),
+                low_ns: None,
+                high_ns: None,
+            });
+        }
+        run
+    };
+    let has_p999 = |a: &RunResult, b: &RunResult| {
+        let found = compare(a, b, &CompareOptions::default());
+        let mut rows = found.rows.iter().chain(&found.overall);
+        rows.any(|row| row.metric == Metric::Percentile(99.9))
+    };
+    assert!(has_p999(&with_p999(6), &with_p999(6)));
+    assert!(!has_p999(&with_p999(6), &with_p999(1)));
 }
