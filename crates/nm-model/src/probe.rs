@@ -324,17 +324,25 @@ impl ProbeSpec {
     /// Whether the rounds of this probe have the figure, samples permitting. The probes that are
     /// not in this version are taken to have every figure.
     pub fn records(&self, metric: Metric) -> bool {
+        match (self, metric) {
+            (ProbeSpec::Compute | ProbeSpec::Jitter, _) => true,
+            (ProbeSpec::Stream(_), _) => metric == Metric::Throughput,
+            (_, Metric::Throughput) => false,
+            (_, Metric::Percentile(percentile)) => self.percentiles().contains(&percentile),
+            _ => true,
+        }
+    }
+
+    /// The percentiles that its rounds have, samples permitting, 0 to 100; none if it does not
+    /// measure latency.
+    pub fn percentiles(&self) -> Vec<f64> {
         let more: &[f64] = match self {
-            ProbeSpec::Compute | ProbeSpec::Jitter => return true,
-            ProbeSpec::Stream(_) => return metric == Metric::Throughput,
+            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Stream(_) => return vec![],
             ProbeSpec::Pingpong(spec) => &spec.percentiles,
             ProbeSpec::Rr(_) | ProbeSpec::Exchange(_) => &[],
         };
-        match metric {
-            Metric::Throughput => false,
-            Metric::Percentile(p) => PERCENTILES.contains(&p) || more.contains(&p),
-            _ => true,
-        }
+        let others = more.iter().filter(|percentile| !PERCENTILES.contains(percentile));
+        PERCENTILES.iter().chain(others).copied().collect()
     }
 
     /// Checks what types cannot: ranges and combinations with `protocol`.

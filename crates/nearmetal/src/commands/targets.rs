@@ -70,37 +70,27 @@ pub fn plan(
     }))
 }
 
-/// Figures of a probe, percentiles aside.
-fn figures(probe: ProbeKind) -> &'static [&'static str] {
-    match probe {
-        ProbeKind::Stream => &["throughput"],
-        _ => &["mean", "min", "median", "max", "stddev", "es10", "loss", "rate"],
-    }
-}
-
 fn check_metric(target: &Target, probe: &ProbeSpec) -> Result<(), TargetFault> {
-    let (text, kind, metric) = (target.text.clone(), probe.kind(), target.metric);
-    let figures = figures(kind);
-    let has_percentiles = kind != ProbeKind::Stream;
-    match metric {
-        Metric::Percentile(percentile) if has_percentiles => {
-            let recorded = recorded_percentiles(probe);
-            if !recorded.contains(&percentile) {
-                let known: Vec<String> = recorded.iter().map(|p| format!("p{p}")).collect();
-                let known = known.join(", ");
-                return Err(TargetFault::Percentile { target: text, probe: kind, metric, known });
-            }
-        }
-        _ if figures.contains(&metric.to_string().as_str()) => {}
-        _ => {
-            let mut known = figures.join(", ");
-            if has_percentiles {
-                known += " and percentiles";
-            }
-            return Err(TargetFault::Metric { target: text, probe: kind, metric, known });
-        }
+    if probe.records(target.metric) {
+        return Ok(());
     }
-    Ok(())
+    let (text, kind, metric) = (target.text.clone(), probe.kind(), target.metric);
+    let percentiles = probe.percentiles();
+    if matches!(metric, Metric::Percentile(_)) && !percentiles.is_empty() {
+        let known: Vec<String> = percentiles.iter().map(|p| format!("p{p}")).collect();
+        let known = known.join(", ");
+        return Err(TargetFault::Percentile { target: text, probe: kind, metric, known });
+    }
+    let is_recorded = |name: &str| {
+        let metric = name.parse();
+        metric.is_ok_and(|m: Metric| !matches!(m, Metric::Percentile(_)) && probe.records(m))
+    };
+    let names = Metric::NAMES.iter().copied().filter(|name| *name != "p50" && is_recorded(name));
+    let mut known = names.collect::<Vec<&str>>().join(", ");
+    if !percentiles.is_empty() {
+        known += " and percentiles";
+    }
+    Err(TargetFault::Metric { target: text, probe: kind, metric, known })
 }
 
 fn check_cases(target: &Target, probe: &ProbeSpec, stacks: &StackPair) -> Result<(), TargetFault> {
@@ -115,17 +105,6 @@ fn check_cases(target: &Target, probe: &ProbeSpec, stacks: &StackPair) -> Result
         Some((case, reason)) => Err(TargetFault::Unavailable { target: text, case, reason }),
         None => Ok(()),
     }
-}
-
-/// Percentiles that a run of the probe records.
-fn recorded_percentiles(probe: &ProbeSpec) -> Vec<f64> {
-    let mut all = nm_stats::summary::PERCENTILES.to_vec();
-    if let ProbeSpec::Pingpong(spec) = probe {
-        all.extend(
-            spec.percentiles.iter().filter(|more| !nm_stats::summary::PERCENTILES.contains(more)),
-        );
-    }
-    all
 }
 
 #[cfg(test)]
