@@ -219,6 +219,13 @@ pub fn range(values: &[f64]) -> (f64, f64) {
     })
 }
 
+/// Prints a table, and writes it to a file of the workspace if one is given.
+pub fn write_table(text: &str, out: Option<&str>) -> Result<()> {
+    print!("{text}");
+    let Some(path) = out else { return Ok(()) };
+    std::fs::write(shell::root().join(path), text).with_context(|| format!("cannot write {path}"))
+}
+
 /// Lines that name the date, the machine, the versions of the tools and the load.
 pub fn environment_lines(packages: &[&str]) -> String {
     let mut lines = vec![("date", "date -u +%F".to_string()), ("machine", "uname -srm".into())];

@@ -84,12 +84,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     let text = report(&sides[0].figures, &sides[1].figures, &options);
-    print!("{text}");
-    if let Some(path) = &options.out {
-        std::fs::write(shell::root().join(path), &text)
-            .with_context(|| format!("cannot write {path}"))?;
-    }
-    Ok(())
+    bench::write_table(&text, options.out.as_deref())
 }
 
 fn parse(args: &[String]) -> Result<Options> {

@@ -13,7 +13,6 @@ mod table;
 use anyhow::{Context, Result, bail};
 
 use crate::bench::{self, Build, VethPair};
-use crate::shell;
 use figures::Figures;
 
 const USAGE: &str = "\
@@ -51,12 +50,7 @@ pub fn run(args: &[String]) -> Result<()> {
         measurements.reverse();
     }
     let text = table::report(&figures, options.rounds);
-    print!("{text}");
-    if let Some(path) = &options.out {
-        std::fs::write(shell::root().join(path), &text)
-            .with_context(|| format!("cannot write {path}"))?;
-    }
-    Ok(())
+    bench::write_table(&text, options.out.as_deref())
 }
 
 fn parse(args: &[String]) -> Result<Options> {

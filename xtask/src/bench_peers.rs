@@ -12,7 +12,6 @@ use serde_json::Value;
 use crate::bench::{
     self, Build, CLIENT_CPU, Network, SERVER_CPU, Server, VethPair, median, require_tool,
 };
-use crate::shell;
 
 const USAGE: &str = "\
 usage: cargo xtask bench-peers [--rounds N] [--sizes LIST] [--seconds S] [--out FILE]
@@ -51,12 +50,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     let table = figures.table(&options);
-    print!("{table}");
-    if let Some(path) = &options.out {
-        std::fs::write(shell::root().join(path), &table)
-            .with_context(|| format!("cannot write {path}"))?;
-    }
-    Ok(())
+    bench::write_table(&table, options.out.as_deref())
 }
 
 fn parse(args: &[String]) -> Result<Options> {

@@ -6,6 +6,7 @@
 //! safe side.
 
 mod look;
+pub mod text_size;
 
 use maud::{Markup, html};
 
@@ -296,20 +297,11 @@ fn n(value: f64) -> String {
 }
 
 fn text_width(text: &str) -> f64 {
-    text.chars().count() as f64 * LETTER_WIDTH
+    text_size::width(text, LETTER_WIDTH)
 }
 
-/// `text`, shortened in the middle to at most `width`, so that labels stay distinguishable.
 fn shortened(text: &str, width: f64) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    let room = ((width / LETTER_WIDTH) as usize).max(3);
-    if letters.len() <= room {
-        return text.to_string();
-    }
-    let head = room.saturating_sub(1).div_ceil(2);
-    let tail = room - 1 - head;
-    let tail = &letters[letters.len() - tail..];
-    format!("{}…{}", String::from_iter(&letters[..head]), String::from_iter(tail))
+    text_size::shortened(text, width, LETTER_WIDTH)
 }
 
 impl Chart {

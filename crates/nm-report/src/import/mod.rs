@@ -16,6 +16,7 @@ mod series_csv;
 mod sfnt;
 mod sockperf;
 mod sweep_csv;
+mod sweep_row;
 
 use nm_model::result::RunResult;
 

@@ -5,12 +5,13 @@
 //! environment and the stack, and a figure may be `n/a`.
 
 use nm_model::doubt::DoubtKind;
-use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{LatencyRound, RoundData, Statistic};
+use nm_model::probe::ProbeKind;
+use nm_model::result::{RoundData, Statistic};
 use nm_model::stack::{Comparability, StackPair};
 
-use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile};
+use super::builder::{ImportedRun, ResultBuilder, number};
 use super::fault::{ImportFault, fault};
+use super::sweep_row;
 use crate::sfnt::MADE_BY;
 use crate::units::NOT_AVAILABLE;
 
@@ -174,51 +175,28 @@ fn row(
     import: &mut ResultBuilder,
 ) -> Result<(), ImportFault> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let [size, mean, min, median, max, tail, stddev, count] = fields[..] else {
+    let Ok(cells) = <[&str; 8]>::try_from(&fields[..]) else {
         return fault(
             at,
             format!("{} fields instead of {}: {}", fields.len(), COLUMNS.len(), COLUMNS.join(" ")),
         );
     };
     let is_absent = |text: &str| header.is_own && text == NOT_AVAILABLE;
-    let ns = |what: &str, text: &str| -> Result<Option<f64>, ImportFault> {
-        if is_absent(text) { Ok(None) } else { number(at, what, text).map(Some) }
-    };
-    let count: Option<u64> = match is_absent(count) {
-        true => None,
-        false => Some(integer(at, "iter", count)?),
-    };
-    let (min_ns, max_ns) = (ns("min", min)?, ns("max", max)?);
-    if min_ns.zip(max_ns).is_some_and(|(min, max)| min > max) {
-        return fault(at, format!("min {min} is above max {max}"));
-    }
+    let (case, round) = sweep_row::read(at, cells, header.percentile, is_absent)?;
     if header.percentile == 100.0 && !header.is_own {
         import.doubt(
             DoubtKind::Inferred,
             "sfnt-pingpong reads beyond its samples for percentile 100; max is right",
         );
     }
-    let tail = (header.percentile, ns("%ile", tail)?, count);
-    let percentiles = [(50.0, ns("median", median)?, None), tail]
-        .into_iter()
-        .filter_map(|(p, value, count)| Some(percentile(p, value?, count)))
-        .collect();
     import.push(ImportedRun {
         stack: header.stack.clone(),
         probe: ProbeKind::Pingpong,
-        case: Case::Message { size_bytes: integer(at, "size", size)? },
+        case,
         statistic: header.statistic,
         comparability: header.comparability.clone(),
         settings: vec![],
-        data: RoundData::Latency(LatencyRound {
-            count,
-            mean_ns: ns("mean", mean)?,
-            min_ns,
-            max_ns,
-            stddev_ns: ns("stddev", stddev)?,
-            percentiles: in_order(percentiles),
-            ..Default::default()
-        }),
+        data: RoundData::Latency(round),
         doubts: vec![],
     })
 }

@@ -3,13 +3,14 @@
 //! (`netns-tcp-spin.csv`).
 
 use nm_model::doubt::DoubtKind;
-use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{LatencyRound, RoundData, Statistic};
+use nm_model::probe::ProbeKind;
+use nm_model::result::{RoundData, Statistic};
 use nm_model::stack::StackPair;
 
-use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile};
+use super::builder::{ImportedRun, ResultBuilder};
 use super::fault::{ImportFault, fault};
 use super::records::records;
+use super::sweep_row;
 use crate::csv::SWEEP_HEADING;
 
 /// Stack of a table whose name does not tell it.
@@ -37,42 +38,19 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
     let stack = pair.map_or_else(|| UNKNOWN_STACK.to_string(), |pair| pair.to_string());
     for record in records(text)?.into_iter().skip(1) {
         let line = record.line;
-        let cells: Vec<&str> = record.cells.iter().map(String::as_str).collect();
-        let [size, mean, min, median, max, p99, stddev, count] = cells[..] else {
+        let cells: Vec<&str> = record.cells.iter().map(|cell| cell.trim()).collect();
+        let Ok(cells) = <[&str; 8]>::try_from(&cells[..]) else {
             return fault(line, format!("{} cells instead of 8: {SWEEP_HEADING}", cells.len()));
         };
-        let ns = |what: &str, cell: &str| -> Result<Option<f64>, ImportFault> {
-            let is_absent = cell.trim().is_empty();
-            if is_absent { Ok(None) } else { number(line, what, cell).map(Some) }
-        };
-        let count: Option<u64> = match count.trim() {
-            "" => None,
-            count => Some(integer(line, "iter", count)?),
-        };
-        let (min_ns, max_ns) = (ns("min", min)?, ns("max", max)?);
-        if min_ns.zip(max_ns).is_some_and(|(min, max)| min > max) {
-            return fault(line, format!("min {min} is above max {max}"));
-        }
-        let percentiles = [(50.0, ns("median", median)?, None), (99.0, ns("p99", p99)?, count)]
-            .into_iter()
-            .filter_map(|(p, value, count)| Some(percentile(p, value?, count)))
-            .collect();
+        let (case, round) = sweep_row::read(line, cells, 99.0, str::is_empty)?;
         import.push(ImportedRun {
             stack: stack.clone(),
             probe: ProbeKind::Pingpong,
-            case: Case::Message { size_bytes: integer(line, "size", size)? },
+            case,
             statistic: Statistic::HalfRoundTrip,
             comparability: pair.map(|pair| pair.comparability()).unwrap_or_default(),
             settings: vec![],
-            data: RoundData::Latency(LatencyRound {
-                count,
-                mean_ns: ns("mean", mean)?,
-                min_ns,
-                max_ns,
-                stddev_ns: ns("stddev", stddev)?,
-                percentiles: in_order(percentiles),
-                ..Default::default()
-            }),
+            data: RoundData::Latency(round),
             doubts: vec![],
         })?;
     }

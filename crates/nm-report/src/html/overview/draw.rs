@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::rows::{Group, Kind, Limit, Row};
-use crate::svg::Axis;
+use crate::svg::{Axis, text_size};
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 
 /// Sizes of a drawing, in px.
@@ -225,19 +225,11 @@ fn figures(row: &Row) -> String {
 }
 
 fn text_width(text: &str) -> f64 {
-    text.chars().count() as f64 * LETTER_WIDTH
+    text_size::width(text, LETTER_WIDTH)
 }
 
-/// `text`, shortened in the middle to at most `width`, so that labels stay distinguishable.
 fn shortened(text: &str, width: f64) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    let room = ((width / LETTER_WIDTH) as usize).max(3);
-    if letters.len() <= room {
-        return text.to_string();
-    }
-    let head = (room - 1).div_ceil(2);
-    let tail = &letters[letters.len() - (room - 1 - head)..];
-    format!("{}…{}", String::from_iter(&letters[..head]), String::from_iter(tail))
+    text_size::shortened(text, width, LETTER_WIDTH)
 }
 
 /// A coordinate with at most one decimal.
