@@ -11,6 +11,7 @@ mod connect;
 mod dist;
 mod setup;
 mod shell;
+mod soak_conformance;
 mod suite;
 mod tidy;
 
@@ -31,6 +32,8 @@ usage: cargo xtask TASK
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
   bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
                 kernel and the limit of the hardware (root; --help)
+  soak-conformance  the accelerator's conformance suite again and again while programs compete
+                for the CPUs; counts what fails (--help)
   bench-builds  the figures of this build against those of another one, in turn (root; --help)";
 
 fn main() -> ExitCode {
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
         Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
         Some("bench-builds") => bench_builds::run(&args.collect::<Vec<_>>()),
+        Some("soak-conformance") => soak_conformance::run(&args.collect::<Vec<_>>()),
         // A program that bench-bypass measures.
         Some("connect") => connect::run(&args.collect::<Vec<_>>()),
         _ => {

@@ -11,16 +11,18 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use nm_sys::clock::Deadline;
 
-/// Whether the body runs on the kernel alone or with the library.
+/// Whether the body runs on the kernel alone or with the library, and on how many CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Kernel,
     Accelerated,
+    /// All processes of the body share one CPU.
+    AcceleratedOnOneCpu,
 }
 
 /// A body and its full name.
@@ -45,8 +47,13 @@ pub(crate) fn check(side: Side, bodies: &[Body], name: &str) {
     command.env(BODY, full).env_remove("LD_PRELOAD").env("RUST_BACKTRACE", "0").process_group(0);
     command.stdin(Stdio::null());
     command.stdout(output.try_clone().unwrap()).stderr(output.try_clone().unwrap());
-    if side == Side::Accelerated {
+    if side != Side::Kernel {
         accelerate(&mut command, library());
+    }
+    if side == Side::AcceleratedOnOneCpu {
+        let cpu = next_cpu();
+        // SAFETY: a plain system call on a local set, which may be made between fork and exec.
+        unsafe { command.pre_exec(move || pin_to(cpu)) };
     }
     // SAFETY: the call is a plain system call, which may be made between fork and exec.
     unsafe { command.pre_exec(keep_only_standard_streams) };
@@ -57,6 +64,29 @@ pub(crate) fn check(side: Side, bodies: &[Body], name: &str) {
     if let Some(fault) = fault(ended, report) {
         panic!("{full} on {side:?} {fault}\n{}", text_of(&mut output));
     }
+}
+
+/// The CPU for the next body that runs on one: each of those allowed in turn.
+fn next_cpu() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // SAFETY: the set is live for the call; all zero is the empty set.
+    let allowed: Vec<usize> = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect()
+    };
+    allowed[NEXT.fetch_add(1, Relaxed) % allowed.len()]
+}
+
+/// Pins this process to one CPU.
+pub(crate) fn pin_to(cpu: usize) -> std::io::Result<()> {
+    // SAFETY: the set is live for the calls; all zero is the empty set.
+    let pinned = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    if pinned == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// Bodies count descriptors, so those that the caller of the tests left open must be closed.
@@ -268,7 +298,7 @@ static START: extern "C" fn() = start;
 pub(crate) fn another(name: &str, side: Side) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(BODY, name).env_remove("LD_PRELOAD");
-    if side == Side::Accelerated {
+    if side != Side::Kernel {
         accelerate(&mut command, library());
     }
     command

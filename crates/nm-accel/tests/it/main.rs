@@ -1,8 +1,9 @@
 //! The conformance suite: each behaviour of TCP sockets that a program can observe has one body. It
-//! runs twice: without the library (`kernel::`, which validates the expectation) and with it
-//! (`accelerated::`). A body runs in a process of its own, see [`harness`].
+//! runs three times: without the library (`kernel::`, which validates the expectation), with it
+//! (`accelerated::`), and with it on one CPU (`accelerated_on_one_cpu::`), where whoever waits must
+//! give way to whoever sends. A body runs in a process of its own, see [`harness`].
 
-/// Makes both tests of each body: `MODULE::kernel::NAME` and `MODULE::accelerated::NAME`.
+/// Makes the three tests of each body, such as `MODULE::kernel::NAME`.
 macro_rules! behaviours {
     ($($name:ident),* $(,)?) => {
         pub(crate) const BODIES: &[$crate::harness::Body] =
@@ -27,10 +28,20 @@ macro_rules! behaviours {
                 }
             )*
         }
+
+        mod accelerated_on_one_cpu {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::harness::check($crate::harness::Side::AcceleratedOnOneCpu,
+                        super::BODIES, stringify!($name));
+                }
+            )*
+        }
     };
 }
 
-/// Makes the accelerated test only, of bodies that have no meaning on the kernel.
+/// Makes the accelerated tests only, of bodies that have no meaning on the kernel.
 macro_rules! accelerated_only {
     ($($name:ident),* $(,)?) => {
         pub(crate) const BODIES: &[$crate::harness::Body] =
@@ -41,6 +52,16 @@ macro_rules! accelerated_only {
                 #[test]
                 fn $name() {
                     $crate::harness::check($crate::harness::Side::Accelerated,
+                        super::BODIES, stringify!($name));
+                }
+            )*
+        }
+
+        mod accelerated_on_one_cpu {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::harness::check($crate::harness::Side::AcceleratedOnOneCpu,
                         super::BODIES, stringify!($name));
                 }
             )*

@@ -10,7 +10,7 @@ use libc::{POLLIN, POLLOUT, pollfd, sigset_t};
 use nm_sys::clock::Deadline;
 
 use crate::calls::*;
-use crate::harness::{accelerated, mark, run_and_exit, state};
+use crate::harness::{accelerated, mark, pin_to, run_and_exit, state};
 
 /// Time limit for anything that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
@@ -459,9 +459,7 @@ pub(crate) fn on_one_cpu() {
         let size = size_of::<libc::cpu_set_t>();
         assert_eq!(libc::sched_getaffinity(0, size, &raw mut allowed), 0);
         let first = (0..1024).find(|cpu| libc::CPU_ISSET(*cpu, &allowed)).unwrap();
-        let mut one: libc::cpu_set_t = zeroed();
-        libc::CPU_SET(first, &mut one);
-        assert_eq!(libc::sched_setaffinity(0, size, &raw const one), 0);
+        pin_to(first).unwrap();
     }
 }
 
