@@ -121,6 +121,7 @@ macro_rules! calls {
         /// # Safety
         /// Every pointer is valid for what the call reads or writes through it.
         #[inline(always)]
+        #[allow(dead_code)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
             let mut registers = [0_usize; 6];
             let mut next = 0;

@@ -7,6 +7,7 @@
 //! | module             | what it contains                                                     |
 //! | ------------------ | -------------------------------------------------------------------- |
 //! | `calls`            | the functions of libc that are replaced                              |
+//! | `blocking`         | libc's own blocking calls, which are cancellation points             |
 //! | `table`            | which descriptors are sockets that the library manages               |
 //! | `socket`           | one connection: its phase, its stages, its return to the kernel      |
 //! | `rendezvous`       | how the two ends find each other and share memory                    |
@@ -20,6 +21,7 @@
 // In the crate's own tests the functions are not exported, so the compiler sees no callers.
 #![cfg_attr(test, allow(dead_code))]
 
+mod blocking;
 mod calls;
 mod exec_substitutes;
 mod kernel;

@@ -4,6 +4,7 @@
 //! candidate's calls also go to the kernel, and are counted; a joined socket's calls go to
 //! [`crate::stream`].
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::slice;
@@ -13,7 +14,7 @@ use nm_ring::ledger::KernelReason;
 
 use super::handover;
 use crate::socket::{Phase, Socket};
-use crate::{kernel, rendezvous, stream, table, wait};
+use crate::{blocking, kernel, rendezvous, stream, table, wait};
 
 /// Longest vector that the kernel accepts, parts.
 const PARTS_MAX: usize = 1024;
@@ -138,6 +139,15 @@ fn count_sent(socket: &Socket, result: isize) -> isize {
     result
 }
 
+/// The socket of `fd`, if the library manages it. The calls that ask are cancellation points; for
+/// other descriptors libc's own call is one.
+#[inline(always)]
+fn managed(fd: c_int) -> Option<&'static Socket> {
+    let socket = table::get(fd)?;
+    blocking::cancellation_point();
+    Some(socket)
+}
+
 /// One buffer as a vector.
 #[inline(always)]
 fn single_part(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
@@ -166,10 +176,10 @@ unsafe fn parts<'a>(vector: *const iovec, count: usize) -> Option<&'a [iovec]> {
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> isize {
+pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::read(fd, buffer, bytes) };
-    match table::get(fd) {
+    let raw = || unsafe { blocking::read(fd, buffer, bytes) };
+    match managed(fd) {
         Some(socket) if bytes > 0 => receive(socket, fd, &single_part(buffer, bytes), 0, raw),
         _ => raw(),
     }
@@ -180,10 +190,10 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: usize) -> i
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -> isize {
+pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::write(fd, buffer, bytes) };
-    match table::get(fd) {
+    let raw = || unsafe { blocking::write(fd, buffer, bytes) };
+    match managed(fd) {
         Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), 0, raw),
         None => raw(),
     }
@@ -194,12 +204,17 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: usize) -
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, bytes: usize, flags: c_int) -> isize {
+pub unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: usize,
+    flags: c_int,
+) -> isize {
     let raw = || {
         // SAFETY: the program's own arguments, passed on unchanged.
-        unsafe { kernel::recvfrom(fd, buffer, bytes, flags, ptr::null_mut(), ptr::null_mut()) }
+        unsafe { blocking::recvfrom(fd, buffer, bytes, flags, ptr::null_mut(), ptr::null_mut()) }
     };
-    match table::get(fd) {
+    match managed(fd) {
         Some(socket) => receive(socket, fd, &single_part(buffer, bytes), flags, raw),
         None => raw(),
     }
@@ -210,15 +225,15 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, bytes: usize, flag
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn send(
+pub unsafe extern "C-unwind" fn send(
     fd: c_int,
     buffer: *const c_void,
     bytes: usize,
     flags: c_int,
 ) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, ptr::null(), 0) };
-    match table::get(fd) {
+    let raw = || unsafe { blocking::sendto(fd, buffer, bytes, flags, ptr::null(), 0) };
+    match managed(fd) {
         Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), flags, raw),
         None => raw(),
     }
@@ -229,7 +244,7 @@ pub unsafe extern "C" fn send(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recvfrom(
+pub unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,
@@ -238,8 +253,8 @@ pub unsafe extern "C" fn recvfrom(
     length: *mut socklen_t,
 ) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::recvfrom(fd, buffer, bytes, flags, address, length) };
-    let Some(socket) = table::get(fd) else { return raw() };
+    let raw = || unsafe { blocking::recvfrom(fd, buffer, bytes, flags, address, length) };
+    let Some(socket) = managed(fd) else { return raw() };
     let result = receive(socket, fd, &single_part(buffer, bytes), flags, raw);
     if result >= 0 && !address.is_null() && !length.is_null() {
         // SAFETY: the program's own variable.
@@ -253,7 +268,7 @@ pub unsafe extern "C" fn recvfrom(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendto(
+pub unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buffer: *const c_void,
     bytes: usize,
@@ -262,8 +277,8 @@ pub unsafe extern "C" fn sendto(
     length: socklen_t,
 ) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::sendto(fd, buffer, bytes, flags, address, length) };
-    match table::get(fd) {
+    let raw = || unsafe { blocking::sendto(fd, buffer, bytes, flags, address, length) };
+    match managed(fd) {
         Some(socket) => transmit(socket, fd, &single_part(buffer, bytes), flags, raw),
         None => raw(),
     }
@@ -274,10 +289,10 @@ pub unsafe extern "C" fn sendto(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> isize {
+pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::readv(fd, vector, count) };
-    let Some(socket) = table::get(fd) else { return raw() };
+    let raw = || unsafe { blocking::readv(fd, vector, count) };
+    let Some(socket) = managed(fd) else { return raw() };
     // SAFETY: the program's own vector.
     match unsafe { parts(vector, count as usize) } {
         Some(parts) if stream::total(parts) > 0 => receive(socket, fd, parts, 0, raw),
@@ -290,10 +305,10 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> isize {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::writev(fd, vector, count) };
-    let Some(socket) = table::get(fd) else { return raw() };
+    let raw = || unsafe { blocking::writev(fd, vector, count) };
+    let Some(socket) = managed(fd) else { return raw() };
     // SAFETY: the program's own vector.
     match unsafe { parts(vector, count as usize) } {
         Some(parts) => transmit(socket, fd, parts, 0, raw),
@@ -306,7 +321,7 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn preadv2(
+pub unsafe extern "C-unwind" fn preadv2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -314,8 +329,8 @@ pub unsafe extern "C" fn preadv2(
     flags: c_int,
 ) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::preadv2(fd, vector, count, offset, 0, flags) };
-    let Some(socket) = table::get(fd) else { return raw() };
+    let raw = || unsafe { blocking::preadv2(fd, vector, count, offset, flags) };
+    let Some(socket) = managed(fd) else { return raw() };
     let allowed = libc::RWF_NOWAIT | libc::RWF_HIPRI;
     if offset != -1 || flags & !allowed != 0 {
         return raw();
@@ -333,7 +348,7 @@ pub unsafe extern "C" fn preadv2(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pwritev2(
+pub unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -341,8 +356,8 @@ pub unsafe extern "C" fn pwritev2(
     flags: c_int,
 ) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::pwritev2(fd, vector, count, offset, 0, flags) };
-    let Some(socket) = table::get(fd) else { return raw() };
+    let raw = || unsafe { blocking::pwritev2(fd, vector, count, offset, flags) };
+    let Some(socket) = managed(fd) else { return raw() };
     let allowed = libc::RWF_NOWAIT | libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
     if offset != -1 || flags & !allowed != 0 {
         return raw();
@@ -360,7 +375,7 @@ pub unsafe extern "C" fn pwritev2(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn preadv64v2(
+pub unsafe extern "C-unwind" fn preadv64v2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -376,7 +391,7 @@ pub unsafe extern "C" fn preadv64v2(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pwritev64v2(
+pub unsafe extern "C-unwind" fn pwritev64v2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -387,15 +402,19 @@ pub unsafe extern "C" fn pwritev64v2(
     unsafe { pwritev2(fd, vector, count, offset, flags) }
 }
 
-/// `recvmsg(2)`. TCP gives no address and no control messages.
+/// `recvmsg(2)`. What comes through memory has no address and no control messages.
 ///
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
-    // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::recvmsg(fd, message, flags) };
-    let Some(socket) = table::get(fd) else { return raw() };
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
+    let by_kernel = Cell::new(false);
+    let raw = || {
+        by_kernel.set(true);
+        // SAFETY: the program's own arguments, passed on unchanged.
+        unsafe { blocking::recvmsg(fd, message, flags) }
+    };
+    let Some(socket) = managed(fd) else { return raw() };
     if message.is_null() || !socket.is_joined() && socket.phase() == Phase::Kernel {
         return raw();
     }
@@ -404,8 +423,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         return raw();
     };
     let result = receive(socket, fd, parts, flags, raw);
-    if result >= 0 {
-        // SAFETY: the program's own header.
+    // What the kernel received it has described itself.
+    if result >= 0 && !by_kernel.get() {
+        // SAFETY: the program's own header, which the kernel has not written.
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
@@ -420,9 +440,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::sendmsg(fd, message, flags) };
+    let raw = || unsafe { blocking::sendmsg(fd, message, flags) };
     if message.is_null() {
         return raw();
     }
@@ -432,7 +452,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     if control && !handover::before_sendmsg(message) {
         return kernel::fail(libc::ECONNRESET);
     }
-    let Some(socket) = table::get(fd) else { return raw() };
+    let Some(socket) = managed(fd) else { return raw() };
     if control {
         socket.move_to_kernel(KernelReason::UnsupportedCall);
     }
@@ -448,20 +468,23 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: u32,
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let Some(_) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
+    let Some(_) = managed(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
         // SAFETY: the program's own arguments, passed on unchanged.
-        return unsafe { kernel::recvmmsg(fd, messages, count, flags, timeout) };
+        return unsafe { blocking::recvmmsg(fd, messages, count, flags, timeout) };
     };
     // SAFETY: the program's own variable, if it gives one.
-    let limit_ns = unsafe { timeout.as_ref() }
-        .map(|time| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+    let limit = unsafe { timeout.as_ref() }.map(|time| super::poll::nanoseconds(*time));
+    if limit == Some(None) {
+        return kernel::fail(libc::EINVAL) as c_int;
+    }
+    let limit_ns = limit.flatten();
     let begun = wait::now_ns();
     let mut flags = flags;
     for index in 0..count.min(PARTS_MAX as u32) {
@@ -489,13 +512,13 @@ pub unsafe extern "C" fn recvmmsg(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendmmsg(
+pub unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: u32,
     flags: c_int,
 ) -> c_int {
-    let known = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel);
+    let known = managed(fd).filter(|socket| socket.phase() != Phase::Kernel);
     if known.is_none() {
         for index in 0..if messages.is_null() { 0 } else { count.min(PARTS_MAX as u32) } {
             // SAFETY: the program's own array of `count` entries.
@@ -506,7 +529,7 @@ pub unsafe extern "C" fn sendmmsg(
             }
         }
         // SAFETY: the program's own arguments, passed on unchanged.
-        return unsafe { kernel::sendmmsg(fd, messages, count, flags) };
+        return unsafe { blocking::sendmmsg(fd, messages, count, flags) };
     }
     for index in 0..count.min(PARTS_MAX as u32) {
         // SAFETY: the program's own array of `count` entries.
@@ -536,7 +559,7 @@ const FILE_BYTES: usize = 16 * 1024;
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendfile(
+pub unsafe extern "C-unwind" fn sendfile(
     out: c_int,
     file: c_int,
     offset: *mut i64,
@@ -544,7 +567,7 @@ pub unsafe extern "C" fn sendfile(
 ) -> isize {
     // SAFETY: the program's own arguments, passed on unchanged.
     let raw = || unsafe { kernel::sendfile(out, file, offset, bytes) };
-    let Some(socket) = table::get(out) else { return raw() };
+    let Some(socket) = managed(out) else { return raw() };
     if !socket.is_joined() {
         return transmit_slow(socket, out, &[], 0, raw);
     }
@@ -603,7 +626,7 @@ pub unsafe extern "C" fn sendfile(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn sendfile64(
+pub unsafe extern "C-unwind" fn sendfile64(
     out: c_int,
     file: c_int,
     offset: *mut i64,
@@ -623,7 +646,7 @@ unsafe extern "C" {
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __read_chk(
+pub unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,
@@ -642,7 +665,7 @@ pub unsafe extern "C" fn __read_chk(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __recv_chk(
+pub unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,
@@ -662,7 +685,7 @@ pub unsafe extern "C" fn __recv_chk(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __recvfrom_chk(
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buffer: *mut c_void,
     bytes: usize,

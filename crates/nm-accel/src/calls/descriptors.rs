@@ -11,7 +11,7 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::processes::{MemoryOwnership, memory_ownership};
 use crate::calls::sockets::fcntl_other;
 use crate::socket::Socket;
-use crate::{kernel, multiplex, table};
+use crate::{blocking, kernel, multiplex, table};
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn dup3(original: c_int, copy: c_int, flags: c_int) -> c_i
 /// # Safety
 /// As fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     if table::is_library_descriptor(fd) {
         return bad_descriptor();
     }
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 /// # Safety
 /// As fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { fcntl(fd, command, argument) }
 }
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
 /// # Safety
 /// As fcntl(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub unsafe extern "C-unwind" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { fcntl(fd, command, argument) }
 }
@@ -182,15 +182,16 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> 
 /// # Safety
 /// As close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::get(fd).is_none() {
         if table::is_library_descriptor(fd) {
             return bad_descriptor();
         }
         multiplex::descriptor_closed(fd);
         // SAFETY: the caller guarantees that it may be closed; it is not one of the library's.
-        return unsafe { kernel::close(fd) };
+        return unsafe { blocking::close(fd) };
     }
+    blocking::cancellation_point();
     close_known(fd)
 }
 
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// # Safety
 /// As close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
     // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { close(fd) }
 }
@@ -284,7 +285,7 @@ fn for_each_gap(first: u32, last: u32, mut visit: impl FnMut(u32, u32)) {
 /// # Safety
 /// As closefrom(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn closefrom(lowest: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(lowest: c_int) {
     let first = lowest.max(0).cast_unsigned();
     let errno = kernel::errno();
     // SAFETY: the caller guarantees the arguments, as the C function requires.

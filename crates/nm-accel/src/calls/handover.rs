@@ -12,7 +12,7 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::processes::{after_bare_fork, before_fork};
 use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
 use crate::next::Next;
-use crate::{exec_substitutes, kernel, table};
+use crate::{blocking, exec_substitutes, kernel, table};
 
 /// Returns the socket of `fd`, if the library manages it, to the kernel.
 fn return_to_kernel(fd: c_int, reason: KernelReason) {
@@ -58,14 +58,11 @@ pub fn before_sendmsg(message: *const msghdr) -> bool {
 }
 
 type FdopenFn = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
-type SpliceFn = unsafe extern "C" fn(c_int, *mut i64, c_int, *mut i64, usize, c_uint) -> isize;
 type AnyFn = unsafe extern "C" fn();
 type AddDup2Fn = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int, c_int) -> c_int;
 
 // SAFETY: type as in stdio.h.
 static FDOPEN: Next<FdopenFn> = unsafe { Next::new(c"fdopen") };
-// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
-static SPLICE: Next<SpliceFn> = unsafe { Next::new(c"splice") };
 // SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
 static ADD_DUP2: Next<AddDup2Fn> = unsafe { Next::new(c"posix_spawn_file_actions_adddup2") };
 // SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
@@ -80,7 +77,6 @@ static VDPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__vdprintf_chk") };
 /// Looks up the C library's functions here, because a signal handler must not.
 pub fn prepare() {
     FDOPEN.get();
-    SPLICE.get();
     ADD_DUP2.get();
     for function in [&DPRINTF, &VDPRINTF, &DPRINTF_CHECKED, &VDPRINTF_CHECKED] {
         function.get();
@@ -242,7 +238,7 @@ pass_through! {
 /// # Safety
 /// As splice(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     source: c_int,
     source_offset: *mut i64,
     target: c_int,
@@ -252,9 +248,8 @@ pub unsafe extern "C" fn splice(
 ) -> isize {
     return_to_kernel(source, KernelReason::Splice);
     return_to_kernel(target, KernelReason::Splice);
-    let Some(real) = SPLICE.get() else { return kernel::fail(libc::ENOSYS) };
     // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { real(source, source_offset, target, target_offset, bytes, flags) }
+    unsafe { blocking::splice(source, source_offset, target, target_offset, bytes, flags) }
 }
 
 /// `int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *, int fd, int copy)`: the copy
@@ -359,7 +354,7 @@ io_uring_makers! {
 /// # Safety
 /// As the system call of that number.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn syscall(
+pub unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: usize,
     b: usize,
@@ -369,6 +364,11 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     let int = |word: usize| word as c_int;
+    // Unlike libc's functions, this one is no cancellation point.
+    if moves_data(number) && table::get(int(a)).is_none() {
+        // SAFETY: the caller guarantees the arguments of the call of this number.
+        return unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;
+    }
     // SAFETY: the caller guarantees the arguments of the call of this number, and each function
     // takes the same ones.
     unsafe {
@@ -393,6 +393,21 @@ pub unsafe extern "C" fn syscall(
         };
         result as c_long
     }
+}
+
+/// Whether the system call moves data of the descriptor that is its first argument, and of no other.
+fn moves_data(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_recvfrom
+            | libc::SYS_sendto
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+    )
 }
 
 /// System calls by number that do not move data.

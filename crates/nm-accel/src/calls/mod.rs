@@ -1,11 +1,13 @@
 //! The functions of libc that are replaced, one family per file.
 
+pub mod aio;
 pub mod data;
 pub mod descriptors;
 pub mod epoll;
 pub mod handover;
 pub mod poll;
 pub mod processes;
+mod second_names;
 pub mod select;
 pub mod signals;
 pub mod sockets;

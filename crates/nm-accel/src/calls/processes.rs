@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use nm_ring::ledger::KernelReason;
 
-use crate::calls::{handover, signals};
+use crate::calls::{aio, handover, signals};
 use crate::exec_substitutes::Substitutes;
 use crate::next::Next;
 use crate::socket::Socket;
-use crate::{kernel, multiplex, rendezvous, table};
+use crate::{blocking, kernel, multiplex, rendezvous, table};
 
 /// Whether the calling process may change the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +87,9 @@ pub fn prepare() {
     FEXECVE.get();
     POSIX_SPAWN.get();
     POSIX_SPAWNP.get();
-    SYSTEM.get();
     POPEN.get();
+    blocking::prepare();
+    aio::prepare();
     handover::prepare();
     signals::prepare();
     crate::signals::wrap_existing_handlers();
@@ -168,7 +169,6 @@ type SpawnFn = unsafe extern "C" fn(
     Strings,
     Strings,
 ) -> c_int;
-type SystemFn = unsafe extern "C" fn(*const c_char) -> c_int;
 type PopenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 
 // SAFETY: type as in unistd.h.
@@ -187,8 +187,6 @@ static FEXECVE: Next<FexecveFn> = unsafe { Next::new(c"fexecve") };
 static POSIX_SPAWN: Next<SpawnFn> = unsafe { Next::new(c"posix_spawn") };
 // SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static POSIX_SPAWNP: Next<SpawnFn> = unsafe { Next::new(c"posix_spawnp") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static SYSTEM: Next<SystemFn> = unsafe { Next::new(c"system") };
 // SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
 static POPEN: Next<PopenFn> = unsafe { Next::new(c"popen") };
 
@@ -499,13 +497,12 @@ pub unsafe extern "C" fn posix_spawnp(
 /// # Safety
 /// As system(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    let Some(real) = SYSTEM.get() else { return not_supported() };
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     if !command.is_null() {
         return_surviving_sockets(|_, _| ());
     }
     // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { real(command) }
+    unsafe { blocking::system(command) }
 }
 
 /// `FILE *popen(const char *command, const char *mode)`

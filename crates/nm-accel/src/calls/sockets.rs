@@ -10,7 +10,7 @@ use nm_ring::ledger::{KernelReason, SocketRole};
 
 use super::processes::{self, MemoryOwnership};
 use crate::socket::{Phase, Socket};
-use crate::{kernel, rendezvous, table};
+use crate::{blocking, kernel, rendezvous, table};
 
 /// Registers a socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
@@ -45,9 +45,13 @@ unsafe fn copy(source: *const sockaddr, length: socklen_t) -> sockaddr_storage {
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
     // SAFETY: the program's own arguments, passed on unchanged.
-    let result = unsafe { kernel::connect(fd, address, length) };
+    let result = unsafe { blocking::connect(fd, address, length) };
     let begun = result == 0 || kernel::errno() == libc::EINPROGRESS;
     if !begun || address.is_null() || length < 2 {
         return result;
@@ -75,7 +79,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: so
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn accept(
+pub unsafe extern "C-unwind" fn accept(
     fd: c_int,
     address: *mut sockaddr,
     length: *mut socklen_t,
@@ -89,39 +93,77 @@ pub unsafe extern "C" fn accept(
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn accept4(
+pub unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    if !address.is_null() {
+    if !address.is_null() && !length.is_null() {
+        // SAFETY: the program's own variable: bytes that its buffer holds.
+        let capacity = unsafe { *length };
         // SAFETY: the program's own arguments, passed on unchanged.
-        let accepted = unsafe { kernel::accept4(fd, address, length, flags) };
-        if accepted >= 0 && !length.is_null() {
-            // SAFETY: the program's own variables, which the kernel has just written. If its buffer
-            // was too short, only the family is used.
-            let storage = unsafe { copy(address, *length) };
-            // SAFETY: the program's own variable, which the kernel has just written.
-            admit_accepted(accepted, &storage, unsafe { *length });
+        let accepted = unsafe { blocking::accept4(fd, address, length, flags) };
+        if accepted >= 0 {
+            // SAFETY: the kernel has written the address's full length, and as much of the address
+            // as the program's buffer holds.
+            let peer = unsafe { whole_address(address, capacity, *length) };
+            admit_accepted(accepted, peer.as_ref());
         }
         return accepted;
     }
     // SAFETY: all zero is a valid address storage.
     let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut size = size_of::<sockaddr_storage>() as socklen_t;
-    // SAFETY: both are live and of the stated size.
-    let accepted = unsafe { kernel::accept4(fd, (&raw mut storage).cast(), &raw mut size, flags) };
+    let own_size = if address.is_null() { &raw mut size } else { length };
+    let place = if address.is_null() { (&raw mut storage).cast() } else { address };
+    // SAFETY: both are live and of the stated size, or the program's own arguments, of which the
+    // length is null; the kernel rejects it.
+    let accepted = unsafe { blocking::accept4(fd, place, own_size, flags) };
     if accepted >= 0 {
-        admit_accepted(accepted, &storage, size);
+        admit_accepted(accepted, Some(&storage));
     }
     accepted
 }
 
-fn admit_accepted(fd: c_int, storage: &sockaddr_storage, _length: socklen_t) {
-    if matches!(c_int::from(storage.ss_family), libc::AF_INET | libc::AF_INET6) {
-        admit(fd, SocketRole::Server, rendezvous::parse_address(storage));
+/// An address that the kernel has written to a program's buffer; none if the buffer was too short.
+///
+/// # Safety
+/// `address` points to `capacity` live bytes.
+unsafe fn whole_address(
+    address: *const sockaddr,
+    capacity: socklen_t,
+    length: socklen_t,
+) -> Option<sockaddr_storage> {
+    // SAFETY: no more than the buffer holds is read.
+    (length <= capacity).then(|| unsafe { copy(address, length) })
+}
+
+/// Registers an accepted socket. Without its peer's address the kernel is asked for it.
+fn admit_accepted(fd: c_int, peer: Option<&sockaddr_storage>) {
+    let asked;
+    let peer = match peer {
+        Some(peer) => peer,
+        None => {
+            asked = peer_address(fd);
+            &asked
+        }
+    };
+    if matches!(c_int::from(peer.ss_family), libc::AF_INET | libc::AF_INET6) {
+        admit(fd, SocketRole::Server, rendezvous::parse_address(peer));
     }
+}
+
+/// `getpeername(2)`; an address of no family if it fails.
+fn peer_address(fd: c_int) -> sockaddr_storage {
+    // SAFETY: all zero is a valid address storage.
+    let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut size = size_of::<sockaddr_storage>() as socklen_t;
+    let errno = kernel::errno();
+    // SAFETY: both are live and of the stated size.
+    unsafe { kernel::getpeername(fd, (&raw mut storage).cast(), &raw mut size) };
+    kernel::set_errno(errno);
+    storage
 }
 
 /// `shutdown(2)`: the direction away from this end goes back to the kernel, which then sends its
@@ -264,8 +306,9 @@ fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
 /// # Safety
 /// As libc's function.
 pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::fcntl(fd, command, argument) };
+    // SAFETY: the program's own arguments, passed on unchanged. A wait for a file lock is a
+    // cancellation point.
+    let raw = || unsafe { blocking::fcntl(fd, command, argument) };
     let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel) else {
         return raw();
     };

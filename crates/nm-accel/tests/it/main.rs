@@ -78,6 +78,7 @@ mod data;
 mod descriptors;
 mod ends;
 mod epoll;
+mod foreign;
 mod hostile;
 mod network;
 mod options;
@@ -93,6 +94,7 @@ const BODIES: &[&[harness::Body]] = &[
     descriptors::BODIES,
     ends::BODIES,
     epoll::BODIES,
+    foreign::BODIES,
     hostile::BODIES,
     hostile::PEERS,
     network::BODIES,

@@ -105,5 +105,7 @@ numbered! {
         OtherVersion = "the peer runs another version of the accelerator",
         /// It was used by a call that is not implemented for shared memory.
         UnsupportedCall = "used by a call that only the kernel supports",
+        /// It was used by POSIX asynchronous i/o.
+        AsynchronousIo = "used by asynchronous i/o (aio)",
     }
 }
