@@ -1,5 +1,5 @@
-//! Bytes in a pipe that cannot be sent again through the kernel: the peer was killed, or it sent
-//! its FIN when the kernel had no space for them (see [`Socket::flush_to_kernel`]). This library
+//! Bytes in memory that the peer did not send again through the kernel: it was killed, or is busy
+//! elsewhere (see `Socket::wait_for_return`). This library
 //! can still read them. A program without it, which gets the kernel's descriptor through an exec or
 //! from another process, would take the kernel's end of the stream for the end of the data and lose
 //! bytes silently.
@@ -15,7 +15,7 @@ use std::ptr;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::socket::{Socket, pid};
+use crate::socket::Socket;
 use crate::{kernel, signals, table};
 
 /// Descriptors that one exec can substitute.
@@ -43,8 +43,8 @@ impl Substitutes {
 
     /// Substitutes `fd`, in this process only, if bytes of `socket` would be lost.
     pub fn replace(&mut self, fd: c_int, socket: &'static Socket) {
-        let Some(_guard) = socket.enter(fd) else { return };
-        if !socket.is_joined() || !socket.has_unreturnable_bytes() {
+        let Some(_guard) = table::enter(socket, fd) else { return };
+        if !socket.is_joined() || !socket.has_memory_bytes() {
             return;
         }
         let free_entry = self.0.iter().position(Option::is_none);
@@ -52,7 +52,7 @@ impl Substitutes {
         let original = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         let mut others = self.0.iter().flatten();
         let known = others.find(|other| ptr::eq(other.socket, socket)).map(|other| other.fd);
-        let fresh = if known.is_none() { substitute_for(socket) } else { None };
+        let fresh = if known.is_none() { substitute_for(socket, fd) } else { None };
         let source = known.or(fresh.as_ref().map(AsRawFd::as_raw_fd));
         // If no descriptor is left, closing it is better than silent loss. SAFETY: the program is
         // about to be replaced; if that fails, `undo` restores the descriptor.
@@ -82,8 +82,8 @@ impl Substitutes {
 }
 
 /// A stream that holds the remaining bytes, or whose first read fails.
-fn substitute_for(socket: &'static Socket) -> Option<OwnedFd> {
-    if socket.peer_is_gone() {
+fn substitute_for(socket: &'static Socket, fd: c_int) -> Option<OwnedFd> {
+    if socket.peer_is_gone(fd) {
         let (near, far) = local_stream()?;
         if copy_remaining(socket, &far).is_some() {
             return Some(near);
@@ -106,7 +106,7 @@ fn copy_remaining(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, BUFFER_BYTES);
     let incoming = socket.incoming();
     let _deferral = signals::defer_handlers();
-    if !incoming.lock_receive(pid()) {
+    if !socket.lock_receive() {
         return None;
     }
     let (mut offset, readable) = (0, incoming.readable());
@@ -122,12 +122,12 @@ fn copy_remaining(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
         }
         offset += count;
     }
-    incoming.unlock_receive();
+    socket.unlock_receive();
     (offset >= readable).then_some(())
 }
 
 /// Whether `fd` must not be passed to another process, as bytes would be lost.
 pub fn must_not_be_passed(fd: c_int) -> bool {
     let Some(socket) = table::get(fd).filter(|socket| socket.is_joined()) else { return false };
-    socket.enter(fd).is_some_and(|_guard| socket.is_joined() && socket.has_unreturnable_bytes())
+    table::enter(socket, fd).is_some_and(|_guard| socket.is_joined() && socket.has_memory_bytes())
 }

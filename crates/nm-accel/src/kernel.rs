@@ -282,6 +282,16 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
     unsafe { ppoll(fds.as_mut_ptr(), fds.len(), time, ptr::null(), 0) }
 }
 
+/// What the kernel reports of one descriptor now, as `POLL*` bits; `errno` stays as it is.
+pub fn events(fd: c_int) -> i16 {
+    let wanted = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI;
+    let mut one = [pollfd { fd, events: wanted, revents: 0 }];
+    let saved = errno();
+    poll(&mut one, Some(0));
+    set_errno(saved);
+    one[0].revents
+}
+
 /// An option of `int` size, if the socket supports it.
 pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;

@@ -7,16 +7,21 @@
 //! | module             | what it contains                                                     |
 //! | ------------------ | -------------------------------------------------------------------- |
 //! | `calls`            | the functions of libc that are replaced                              |
-//! | `blocking`         | libc's own blocking calls, which are cancellation points             |
-//! | `table`            | which descriptors are sockets that the library manages               |
-//! | `socket`           | one connection: its phase, its stages, its return to the kernel      |
-//! | `rendezvous`       | how the two ends find each other and share memory                    |
-//! | `stream`           | receiving and sending                                                |
 //! | `exec_substitutes` | replacing a descriptor whose bytes an exec'd program could not read  |
-//! | `wait`             | spinning and sleeping                                                |
+//! | `stream`           | receiving and sending                                                |
+//! | `rendezvous`       | how the two ends find each other and share memory                    |
 //! | `multiplex`        | readiness for poll, select and epoll                                 |
+//! | `io_uring`         | whether the process uses io_uring                                    |
+//! | `table`            | which descriptors are sockets that the library manages               |
+//! | `socket`           | one connection: its phase, its memory, the counts of both directions |
+//! | `blocking`         | libc's own blocking calls, which are cancellation points             |
+//! | `wait`             | spinning and sleeping                                                |
 //! | `signals`          | deliveries of signal handlers, for `EINTR`                           |
+//! | `process`          | which process this memory belongs to                                 |
+//! | `tcp_info`         | the kernel's counts of a connection                                  |
 //! | `kernel`           | raw system calls                                                     |
+//!
+//! Each imports only modules below it.
 
 // In the crate's own tests the functions are not exported, so the compiler sees no callers.
 #![cfg_attr(test, allow(dead_code))]
@@ -24,10 +29,12 @@
 mod blocking;
 mod calls;
 mod exec_substitutes;
+mod io_uring;
 mod kernel;
 mod multiplex;
 mod next;
 mod policy;
+mod process;
 mod rendezvous;
 mod report;
 mod settings;
@@ -35,6 +42,7 @@ mod signals;
 mod socket;
 mod stream;
 mod table;
+mod tcp_info;
 mod wait;
 
 use std::ffi::c_int;
@@ -44,7 +52,7 @@ use socket::Phase;
 /// Runs before the program's `main`, after its libraries are loaded.
 extern "C" fn begin() {
     let errno = kernel::errno();
-    table::take_ownership();
+    process::take_ownership();
     wait::prepare();
     rendezvous::prepare();
     calls::processes::prepare();
@@ -56,7 +64,7 @@ extern "C" fn begin() {
 static BEGIN: extern "C" fn() = begin;
 
 /// Which way a descriptor's bytes go, for tests and tools: 0 unknown, 1 the kernel, 2 the kernel so
-/// far, 3 shared memory in both directions, 4 shared memory in part.
+/// far, 3 shared memory in both directions, 4 shared memory that cannot be used now.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn nearmetal_accel_state(fd: c_int) -> c_int {
     let Some(socket) = table::get(fd) else { return 0 };
@@ -64,7 +72,8 @@ pub extern "C" fn nearmetal_accel_state(fd: c_int) -> c_int {
         Phase::Kernel => 1,
         Phase::Candidate => 2,
         Phase::Joined => {
-            socket.enter(fd).map_or(0, |_guard| if socket.is_fully_in_memory() { 3 } else { 4 })
+            let Some(_guard) = table::enter(socket, fd) else { return 0 };
+            if socket.is_held() || !socket.both_directions_are_known() { 4 } else { 3 }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -16,25 +16,28 @@ use nm_ring::EndpointRole;
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
 use nm_ring::ledger::{KernelReason, Ledger, SocketPhase, SocketRole};
 
-use crate::calls::handover;
 use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
-use crate::{kernel, report, signals, table};
+use crate::tcp_info::{ESTABLISHED, TcpInfo};
+use crate::{io_uring, kernel, multiplex, process, report, signals, table, wait};
 
 /// Version of the rendezvous protocol and of the region's layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Data calls after which a candidate without a peer moves to the kernel permanently.
 const CALLS_MAX: u32 = 1 << 16;
 
 /// State of a region that was offered and not accepted yet.
-pub const OFFERED: u32 = 0;
+const OFFERED: u32 = 0;
 
 /// State of a region that the accepting end has accepted.
 const ACCEPTED: u32 = 1;
 
 /// State of a region that the connecting end has withdrawn.
-pub const WITHDRAWN: u32 = 2;
+const WITHDRAWN: u32 = 2;
+
+/// Time after which memory that the peer has not accepted is withdrawn, ns.
+const OFFER_NS: u64 = 2_000_000_000;
 
 /// Time that a connected client has to send its memory.
 const OFFER_TIMEOUT_NS: u64 = 20_000_000;
@@ -50,7 +53,7 @@ pub fn prepare() {
     let length = program_name(&mut name);
     let program = std::str::from_utf8(&name[..length]).unwrap_or("");
     let hashes = Settings::get().to_text();
-    let pid = table::owner_pid() as u32;
+    let pid = process::owner_pid() as u32;
     let Ok((ledger, file)) = Ledger::create(pid, program, &hashes, boot_ns()) else { return };
     report::send_ledger(file.as_fd());
     table::protect(file.into_raw_fd());
@@ -138,7 +141,7 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     if !tcp || fd as usize >= table::DESCRIPTORS {
         return;
     }
-    let Some(record) = ledger.claim(table::owner_pid() as u32, boot_ns()) else { return };
+    let Some(record) = ledger.claim(process::owner_pid() as u32, boot_ns()) else { return };
     let Some(socket) = table::claim() else { return };
     record.set_role(role);
     let local = socket_address(fd, false);
@@ -160,7 +163,7 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     };
     socket.open(fd, record, phase);
     table::bind(fd, socket);
-    crate::multiplex::socket_registered(fd, socket);
+    multiplex::socket_registered(fd, socket);
 }
 
 /// Why a new socket cannot be accelerated, as far as that is known at once.
@@ -173,7 +176,7 @@ fn initial_kernel_reason(
     if !settings.enabled {
         return KernelReason::Disabled;
     }
-    if let Some(reason) = handover::process_kernel_reason() {
+    if let Some(reason) = io_uring::kernel_reason() {
         return reason;
     }
     let (Some(local), Some(peer)) = (local, peer) else { return KernelReason::ConnectionNotSeen };
@@ -188,38 +191,46 @@ fn initial_kernel_reason(
     }
 }
 
-/// After each successful data call of a candidate: looks for the peer at some of them.
+/// Data calls from one attempt to the next, at first; it doubles up to [`ATTEMPT_CALLS_MAX`].
+const ATTEMPT_CALLS_MAX: u32 = 256;
+
+/// A call that moved so many bytes counts as more than one.
+const BYTES_PER_CALL: usize = 4096;
+
+/// After each successful data call of a candidate, which moved `bytes`: looks for the peer at some
+/// of them.
 #[inline]
-pub fn after_data_call(socket: &'static Socket, fd: c_int) {
-    let calls = socket.calls.fetch_add(1, Ordering::Relaxed) + 1;
-    let after = Settings::get().after_calls.max(1);
-    let due = calls >= after
-        && (calls == after || calls.is_power_of_two() || calls.is_multiple_of(64) && calls <= 4096);
-    if due || calls >= CALLS_MAX {
+pub fn after_data_call(socket: &'static Socket, fd: c_int, bytes: usize) {
+    let weight = 1 + (bytes / BYTES_PER_CALL) as u32;
+    let calls = socket.calls.fetch_add(weight, Ordering::Relaxed).saturating_add(weight);
+    let due = socket.next_attempt.load(Ordering::Relaxed).max(Settings::get().after_calls);
+    if calls >= due {
         try_rendezvous(socket, fd, calls);
     }
 }
 
 #[cold]
 fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
-    if socket.record().holders.load(Ordering::Acquire) != 1
-        || RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
+    if socket.record().holders.load(Ordering::Acquire) != 1 || socket.is_held() {
+        return;
+    }
+    if RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // Another socket's attempt, or a fork: the next call tries again.
         return;
     }
     let errno = kernel::errno();
     {
         let _deferral = signals::defer_handlers();
+        let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
+        socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
         if calls >= CALLS_MAX {
-            socket.move_to_kernel(KernelReason::PeerNotAccelerated);
-        } else if let Some(_guard) = socket.enter(fd)
+            withdraw(socket);
+            move_to_kernel(socket, KernelReason::PeerNotAccelerated);
+        } else if let Some(_guard) = table::enter(socket, fd)
             && socket.phase() == Phase::Candidate
         {
             match check_eligibility(socket, fd) {
-                Err((reason, detail)) => {
-                    socket.record().set_reason(reason, detail);
-                    socket.move_to_kernel(reason);
-                }
+                Err((reason, detail)) => refuse(socket, fd, reason, detail),
                 Ok(Some(address)) => connect_ends(socket, fd, &address),
                 Ok(None) => {}
             }
@@ -229,17 +240,60 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     kernel::set_errno(errno);
 }
 
+/// Takes an offer back that was not accepted; one that was is used.
+fn withdraw(socket: &'static Socket) {
+    if socket.is_mapped() && socket.phase() == Phase::Candidate {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let offer = &socket.conduit().opened;
+        if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err() {
+            socket.join();
+        } else {
+            socket.unmap_offer();
+        }
+    }
+}
+
+/// Keeps a candidate on the kernel for the rest of its life; a joined socket gets a hold that does
+/// not end.
+pub fn move_to_kernel(socket: &'static Socket, reason: KernelReason) {
+    if socket.leave_candidacy() {
+        socket.record().set_reason(reason, 0);
+        table::close_listener(socket);
+        return;
+    }
+    if let Some((_guard, fd)) = table::enter_any(socket)
+        && socket.is_joined()
+    {
+        let errno = kernel::errno();
+        socket.begin_hold(reason);
+        let local = table::local_peer_of(socket);
+        let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
+        socket.wait_for_return(fd, local);
+        kernel::set_errno(errno);
+    }
+}
+
 fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress) {
     debug_assert_eq!(RENDEZVOUS_LOCK.load(Ordering::Relaxed), 1, "one rendezvous at a time");
     socket.connection_token.store(address.token, Ordering::Relaxed);
     let result = match socket.record().role() {
         SocketRole::Server => accept_memory(socket, fd, address),
-        SocketRole::Client => offer_memory(socket, address),
-        _ => Err(KernelReason::ConnectionNotSeen),
+        SocketRole::Client => offer_memory(socket, fd, address),
+        _ => Err(Refusal::Own(KernelReason::ConnectionNotSeen)),
     };
-    if let Err(reason) = result {
-        socket.move_to_kernel(reason);
+    match result {
+        Err(Refusal::Own(reason)) => refuse(socket, fd, reason, 0),
+        Err(Refusal::OfPeer(reason)) => move_to_kernel(socket, reason),
+        Ok(()) => {}
     }
+}
+
+/// Why a rendezvous will not come about.
+enum Refusal {
+    /// This end refuses.
+    Own(KernelReason),
+    /// The other end has told this one.
+    OfPeer(KernelReason),
 }
 
 /// Options that only the kernel supports: level, name, largest value without effect.
@@ -279,15 +333,14 @@ fn check_eligibility(
     socket: &Socket,
     fd: c_int,
 ) -> Result<Option<RendezvousAddress>, (KernelReason, u32)> {
-    let (Some(local), Some(peer)) = (socket_address(fd, false), socket_address(fd, true)) else {
-        return Ok(None);
-    };
+    let Some((client, server)) = addresses(socket, fd) else { return Ok(None) };
+    let (local, peer) = if socket.is_client() { (client, server) } else { (server, client) };
     socket.record().set_addresses(local, peer);
     let here = peer.ip().is_loopback() || peer.ip() == local.ip();
     if !here && Settings::get().share.is_none() {
         return Err((KernelReason::NotSameHost, 0));
     }
-    if handover::has_io_uring() {
+    if io_uring::is_in_use() {
         return Err((KernelReason::IoUring, 0));
     }
     for &(level, name, harmless) in KERNEL_ONLY_OPTIONS {
@@ -307,11 +360,13 @@ fn check_eligibility(
     }
     socket.set_nonblocking(flags & libc::O_NONBLOCK != 0);
     socket.read_timeouts(fd);
-    let (client, server) = match socket.record().role() {
-        SocketRole::Server => (peer, local),
-        _ => (local, peer),
-    };
     Ok(Some(RendezvousAddress::new(client, server)))
+}
+
+/// Addresses of the two ends of a connection, the connecting one first.
+fn addresses(socket: &Socket, fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
+    let (local, peer) = (socket_address(fd, false)?, socket_address(fd, true)?);
+    Some(if socket.is_client() { (local, peer) } else { (peer, local) })
 }
 
 /// Address of a rendezvous.
@@ -401,112 +456,129 @@ fn is_trusted(fd: c_int) -> bool {
             || Settings::get().group == Some(who.gid))
 }
 
-/// The connecting end: if the other one listens, offers it the memory.
-fn offer_memory(socket: &'static Socket, address: &RendezvousAddress) -> Result<(), KernelReason> {
+/// What the connecting end sends: version, bytes of the region. With the region's descriptor; or
+/// [`REFUSED`] and a reason, without one.
+type Message = [u32; 2];
+
+/// First word of a message that refuses instead.
+const REFUSED: u32 = u32::MAX;
+
+/// The connecting end: if the other one listens, offers it the memory; then looks for the answer.
+fn offer_memory(
+    socket: &'static Socket,
+    fd: c_int,
+    address: &RendezvousAddress,
+) -> Result<(), Refusal> {
+    if socket.is_mapped() {
+        return look_for_answer(socket, fd);
+    }
+    let Some(connection) = connect_to_peer(address) else { return Ok(()) };
+    if !is_trusted(connection.as_raw_fd()) {
+        return Err(Refusal::Own(KernelReason::PeerOfAnotherUser));
+    }
+    if joined_sockets() >= Settings::get().joined_max {
+        return Err(Refusal::Own(KernelReason::TooManyJoined));
+    }
+    let Ok((mapped, memory)) = ConduitMapping::new() else {
+        return Err(Refusal::Own(KernelReason::OutOfResources));
+    };
+    let message = [VERSION, CONDUIT_BYTES as u32];
+    if send_message(connection.as_raw_fd(), message, Some(memory.as_fd())) {
+        socket.map(mapped, EndpointRole::Creator);
+        socket.offered_at_ns.store(wait::now_ns(), Ordering::Relaxed);
+        let connection = table::protect(connection.into_raw_fd());
+        socket.rendezvous_listener.store(connection, Ordering::Relaxed);
+        attempt_again_soon(socket);
+    }
+    Ok(())
+}
+
+/// The connecting end has offered memory: joins if it was accepted.
+fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
+    let offer = &socket.conduit().opened;
+    if offer.load(Ordering::Acquire) == OFFERED {
+        let connection = socket.rendezvous_listener.load(Ordering::Relaxed);
+        let mut message = [0; 2];
+        if receive_message(connection, &mut message).is_some() && message[0] == REFUSED {
+            let reason = KernelReason::from_number(message[1]);
+            return Err(Refusal::OfPeer(reason.unwrap_or(KernelReason::PeerNotAccelerated)));
+        }
+        let waited_ns = wait::now_ns().saturating_sub(socket.offered_at_ns.load(Ordering::Relaxed));
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if waited_ns < OFFER_NS
+            || offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err()
+        {
+            attempt_again_soon(socket);
+            return Ok(());
+        }
+        // The next attempt begins anew.
+        table::close_listener(socket);
+        socket.unmap_offer();
+        return Ok(());
+    }
+    table::close_listener(socket);
+    socket.join();
+    socket.publish_received(fd);
+    Ok(())
+}
+
+/// The other end is about to answer: the next call looks.
+fn attempt_again_soon(socket: &Socket) {
+    let calls = socket.calls.load(Ordering::Relaxed);
+    socket.next_attempt.store(calls.saturating_add(1), Ordering::Relaxed);
+}
+
+fn connect_to_peer(address: &RendezvousAddress) -> Option<OwnedFd> {
     let fd = unix_socket();
     if fd < 0 {
-        return Ok(());
+        return None;
     }
     // SAFETY: a descriptor that was just created, and that nothing else uses.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the address is live and of the stated length.
-    if unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } != 0 {
-        return Ok(());
-    }
-    if !is_trusted(fd) {
-        return Err(KernelReason::PeerOfAnotherUser);
-    }
-    let Ok((mapped, memory)) = ConduitMapping::new() else {
-        return Err(KernelReason::OutOfResources);
-    };
-    let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
-    // SAFETY: no pointers.
-    let doorbells =
-        unsafe { [kernel::eventfd(0, flags), kernel::eventfd(0, flags)] }.map(table::protect);
-    if doorbells.iter().any(|&doorbell| doorbell < 0) {
-        doorbells.into_iter().for_each(table::close_library_descriptor);
-        return Err(KernelReason::OutOfResources);
-    }
-    let [own, peer] = doorbells;
-    socket.join(mapped, EndpointRole::Creator, own, peer);
-    let message = [VERSION, CONDUIT_BYTES as u32];
-    if !send_descriptors(fd, &message, [memory.as_fd().as_raw(), own, peer]) {
-        socket.leave_shared_memory(KernelReason::PeerNotAccelerated);
-    }
-    drop(connection);
-    Ok(())
+    let connected = unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } == 0;
+    connected.then_some(connection)
 }
 
-trait Raw {
-    fn as_raw(&self) -> c_int;
+/// Sockets of this process that are in shared memory.
+fn joined_sockets() -> usize {
+    let mut count = 0;
+    table::for_each_socket(|socket| count += usize::from(socket.is_joined()));
+    count
 }
 
-impl Raw for std::os::fd::BorrowedFd<'_> {
-    fn as_raw(&self) -> c_int {
-        std::os::fd::AsRawFd::as_raw_fd(self)
+/// Sends a message, with a descriptor or without; false if that failed.
+fn send_message(unix: c_int, message: Message, memory: Option<BorrowedFd<'_>>) -> bool {
+    let bytes: [u8; 8] = message_bytes(message);
+    // SAFETY: the descriptor is open for the whole call.
+    let unix = unsafe { BorrowedFd::borrow_raw(unix) };
+    match memory {
+        Some(memory) => nm_sys::unix::send_descriptor(unix, &bytes, memory).is_ok(),
+        None => rustix::net::send(unix, &bytes, rustix::net::SendFlags::NOSIGNAL).is_ok(),
     }
 }
 
-/// Space for a control message with three descriptors.
-#[repr(C, align(8))]
-struct ControlBuffer([u8; 64]);
-
-const FDS_BYTES: u32 = 3 * size_of::<c_int>() as u32;
-
-fn send_descriptors(fd: c_int, message: &[u32; 2], descriptors: [c_int; 3]) -> bool {
-    let mut control = ControlBuffer([0; 64]);
-    let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: 8 };
-    // SAFETY: all zero is a valid message header.
-    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    header.msg_iov = &raw mut part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: computes a size from a number.
-    header.msg_controllen = unsafe { libc::CMSG_SPACE(FDS_BYTES) } as _;
-    // SAFETY: the control buffer is large enough for one header and three descriptors, and live.
-    unsafe {
-        let first = libc::CMSG_FIRSTHDR(&raw const header);
-        (*first).cmsg_level = libc::SOL_SOCKET;
-        (*first).cmsg_type = libc::SCM_RIGHTS;
-        (*first).cmsg_len = libc::CMSG_LEN(FDS_BYTES) as _;
-        libc::CMSG_DATA(first).cast::<[c_int; 3]>().write_unaligned(descriptors);
-        kernel::sendmsg(fd, &raw const header, libc::MSG_NOSIGNAL) == 8
+fn message_bytes(message: Message) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    for (place, word) in bytes.chunks_exact_mut(4).zip(message) {
+        place.copy_from_slice(&word.to_le_bytes());
     }
+    bytes
 }
 
-fn receive_descriptors(fd: c_int, message: &mut [u32; 2]) -> Option<[OwnedFd; 3]> {
-    let mut control = ControlBuffer([0; 64]);
-    let mut part = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: 8 };
-    // SAFETY: all zero is a valid message header.
-    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    header.msg_iov = &raw mut part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len() as _;
-    // SAFETY: the header's parts are live and of the stated sizes.
-    let count = unsafe { kernel::recvmsg(fd, &raw mut header, libc::MSG_CMSG_CLOEXEC) };
-    if count < 0 {
+/// Receives a message that is there already; the inner result is its descriptor.
+fn receive_message(unix: c_int, message: &mut Message) -> Option<Option<OwnedFd>> {
+    let mut bytes = [0; 8];
+    // SAFETY: the descriptor is open for the whole call.
+    let unix = unsafe { BorrowedFd::borrow_raw(unix) };
+    let (count, descriptor) = nm_sys::unix::receive_descriptor(unix, &mut bytes).ok()?;
+    if count != bytes.len() {
         return None;
     }
-    let mut received: [Option<OwnedFd>; 12] = [const { None }; 12];
-    let mut total = 0;
-    // SAFETY: the kernel filled the control buffer; its lengths are within it.
-    unsafe {
-        let first = libc::CMSG_FIRSTHDR(&raw const header);
-        if !first.is_null()
-            && ((*first).cmsg_level, (*first).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
-        {
-            let bytes = (*first).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-            for index in 0..(bytes / size_of::<c_int>()).min(received.len()) {
-                let descriptor = libc::CMSG_DATA(first).cast::<c_int>().add(index).read_unaligned();
-                received[index] = Some(OwnedFd::from_raw_fd(descriptor));
-                total += 1;
-            }
-        }
+    for (word, place) in message.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = place.try_into().map_or(0, u32::from_le_bytes);
     }
-    let [first, second, third, ..] = received;
-    let is_valid = count == 8 && total == 3 && header.msg_flags & libc::MSG_CTRUNC == 0;
-    if is_valid { Some([first?, second?, third?]) } else { None }
+    Some(descriptor)
 }
 
 /// The accepting end: listens, and accepts the memory if it was offered.
@@ -514,39 +586,20 @@ fn accept_memory(
     socket: &'static Socket,
     fd: c_int,
     address: &RendezvousAddress,
-) -> Result<(), KernelReason> {
-    let listener = socket.rendezvous_listener.load(Ordering::Relaxed);
-    if listener < 0 {
-        open_listener(socket, address);
-        return Ok(());
-    }
-    // SAFETY: no pointers.
-    let accepted = unsafe {
-        kernel::accept4(
-            listener,
-            ptr::null_mut(),
-            ptr::null_mut(),
-            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-        )
-    };
-    if accepted < 0 {
-        return Ok(());
-    }
-    // SAFETY: a descriptor that was just created, and that nothing else uses.
-    let _connection = unsafe { OwnedFd::from_raw_fd(accepted) };
-    if !is_trusted(accepted) {
-        return Ok(());
-    }
-    let mut wait = [libc::pollfd { fd: accepted, events: libc::POLLIN, revents: 0 }];
-    kernel::poll(&mut wait, Some(OFFER_TIMEOUT_NS));
+) -> Result<(), Refusal> {
+    let Some(connection) = accept_peer(socket, address) else { return Ok(()) };
+    let unix = connection.as_raw_fd();
+    let mut readable = [libc::pollfd { fd: unix, events: libc::POLLIN, revents: 0 }];
+    kernel::poll(&mut readable, Some(OFFER_TIMEOUT_NS));
     let mut message = [0_u32; 2];
-    let Some([memory, peer, own]) = receive_descriptors(accepted, &mut message) else {
-        return Ok(());
-    };
+    let Some(memory) = receive_message(unix, &mut message) else { return Ok(()) };
     if message != [VERSION, CONDUIT_BYTES as u32] {
-        return Err(KernelReason::OtherVersion);
+        return Err(Refusal::Own(KernelReason::OtherVersion));
     }
-    let Ok(mapped) = ConduitMapping::open(memory) else { return Ok(()) };
+    if joined_sockets() >= Settings::get().joined_max {
+        return Err(Refusal::Own(KernelReason::TooManyJoined));
+    }
+    let Some(Ok(mapped)) = memory.map(ConduitMapping::open) else { return Ok(()) };
     // The connection must still be established: its addresses may be reused after that.
     if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
         return Ok(());
@@ -555,17 +608,52 @@ fn accept_memory(
     if mapped.opened.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_err() {
         return Ok(());
     }
-    let [own, peer] = [own, peer].map(|doorbell| {
-        let doorbell = table::protect(doorbell.into_raw_fd());
-        // A blocking doorbell would let the peer stop this process. SAFETY: sets flags of a
-        // descriptor of ours.
-        unsafe { kernel::fcntl(doorbell, libc::F_SETFL, libc::O_NONBLOCK as usize) };
-        doorbell
-    });
-    socket.join(mapped, EndpointRole::Opener, own, peer);
-    address.remove();
-    close_listener(socket);
+    socket.map(mapped, EndpointRole::Opener);
+    socket.join();
+    socket.publish_received(fd);
+    table::close_listener(socket);
     Ok(())
+}
+
+/// Accepts a connection of the peer at the rendezvous; listens there first if that was not done.
+fn accept_peer(socket: &'static Socket, address: &RendezvousAddress) -> Option<OwnedFd> {
+    let listener = socket.rendezvous_listener.load(Ordering::Relaxed);
+    if listener < 0 {
+        open_listener(socket, address);
+        return None;
+    }
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is wanted.
+    let accepted = unsafe { kernel::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) };
+    if accepted < 0 {
+        return None;
+    }
+    // SAFETY: a descriptor that was just created, and that nothing else uses.
+    let connection = unsafe { OwnedFd::from_raw_fd(accepted) };
+    is_trusted(accepted).then_some(connection)
+}
+
+/// Keeps the socket on the kernel because of `reason`, and tells the other end, so that its report
+/// names the true reason.
+#[cold]
+fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32) {
+    socket.record().set_reason(reason, detail);
+    let is_server = socket.record().role() == SocketRole::Server;
+    let address =
+        addresses(socket, fd).map(|(client, server)| RendezvousAddress::new(client, server));
+    let Some(address) = address else { return move_to_kernel(socket, reason) };
+    let message = [REFUSED, reason as u32];
+    if !is_server {
+        if let Some(connection) = connect_to_peer(&address) {
+            send_message(connection.as_raw_fd(), message, None);
+        }
+        return move_to_kernel(socket, reason);
+    }
+    // The server's end listens until the client has come once, or has not come for long.
+    if let Some(connection) = accept_peer(socket, &address) {
+        send_message(connection.as_raw_fd(), message, None);
+        move_to_kernel(socket, reason);
+    }
 }
 
 /// Listens for the peer at `address`. If that fails, a later call tries again.
@@ -587,108 +675,9 @@ fn open_listener(socket: &Socket, address: &RendezvousAddress) {
     }
 }
 
-/// Closes the socket's rendezvous listener, if it has one.
-pub fn close_listener(socket: &Socket) {
-    let listener = socket.rendezvous_listener.swap(-1, Ordering::AcqRel);
-    if listener < 0 {
-        return;
-    }
-    if Settings::get().share.is_some() {
-        // SAFETY: all zero is a valid unix address.
-        let mut storage: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-        let mut length = size_of::<libc::sockaddr_un>() as socklen_t;
-        let target = (&raw mut storage).cast();
-        // SAFETY: both are live and of the stated size.
-        unsafe { kernel::getsockname(listener, target, &raw mut length) };
-        RendezvousAddress { token: 0, storage, length }.remove();
-    }
-    table::close_library_descriptor(listener);
-}
-
-const ESTABLISHED: u8 = 1;
-
-/// States after the peer's FIN, which the kernel counts as a received byte.
-const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
-
-/// The kernel's state of a TCP connection: the first 17 words of `struct tcp_info`.
-struct TcpInfo {
-    state: u8,
-    bytes_acked: u64,
-    bytes_received: u64,
-}
-
-impl TcpInfo {
-    fn read(fd: c_int) -> Option<TcpInfo> {
-        let mut hashes = [0_u64; 17];
-        let mut length = size_of_val(&hashes) as socklen_t;
-        let target = hashes.as_mut_ptr().cast();
-        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-        // SAFETY: both are live and of the stated size.
-        let result = unsafe { kernel::getsockopt(fd, level, name, target, &raw mut length) };
-        let is_complete = result == 0 && length as usize == size_of_val(&hashes);
-        is_complete.then(|| TcpInfo {
-            state: hashes[0].to_ne_bytes()[0],
-            bytes_acked: hashes[15],
-            bytes_received: hashes[16],
-        })
-    }
-}
-
-/// Bytes that this end has sent through the kernel since the beginning, by the kernel's own count,
-/// so that calls which bypass this library are included. None if the count kept changing.
-pub fn sent_through_kernel(socket: &Socket, fd: c_int) -> Option<u64> {
-    // The connecting end's SYN counts as an acknowledged byte.
-    let syn = u64::from(socket.record().role() == SocketRole::Client);
-    for _ in 0..16 {
-        let before = TcpInfo::read(fd)?;
-        let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize)?;
-        let after = TcpInfo::read(fd)?;
-        if before.bytes_acked == after.bytes_acked {
-            return (after.bytes_acked + queued as u64).checked_sub(syn);
-        }
-    }
-    None
-}
-
-/// Bytes that this end has received from the kernel since the beginning, and those that are unread
-/// there.
-pub fn received_through_kernel(fd: c_int) -> Option<(u64, u64)> {
-    for _ in 0..16 {
-        let before = TcpInfo::read(fd)?;
-        let unread = kernel::ioctl_int(fd, libc::FIONREAD as usize)?;
-        let after = TcpInfo::read(fd)?;
-        if before.bytes_received == after.bytes_received && before.state == after.state {
-            let fin = u64::from(FIN_RECEIVED.contains(&after.state));
-            let received = after.bytes_received.saturating_sub(fin);
-            return Some((received.saturating_sub(unread as u64), unread as u64));
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
-
-    #[test]
-    fn kernel_counts_match_the_programs() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        client.write_all(&[1; 1000]).unwrap();
-        server.read_exact(&mut [0; 300]).unwrap();
-        assert_eq!(received_through_kernel(server.as_raw_fd()), Some((300, 700)));
-        assert_eq!(received_through_kernel(client.as_raw_fd()), Some((0, 0)));
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        // The peer's FIN must not count as a byte.
-        server.read_exact(&mut [0; 700]).unwrap();
-        assert_eq!(server.read(&mut [0]).unwrap(), 0);
-        assert_eq!(received_through_kernel(server.as_raw_fd()), Some((1000, 0)));
-    }
-
     #[test]
     fn both_ends_compute_the_same_rendezvous_address() {
         let [one, two] = ["127.0.0.1:5000", "127.0.0.1:80"].map(|it| it.parse().unwrap());

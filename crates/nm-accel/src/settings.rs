@@ -7,6 +7,7 @@
 //! | `NEARMETAL_ACCEL_AFTER`    | data calls of a connection before the ends look for each other  |
 //! | `NEARMETAL_ACCEL_SHARE`    | folder for the rendezvous of ends in different namespaces       |
 //! | `NEARMETAL_ACCEL_GROUP`    | number of a group whose members may share memory                |
+//! | `NEARMETAL_ACCEL_MAX`      | most connections of a process in shared memory                  |
 //! | `NEARMETAL_ACCEL_REPORT`   | socket that receives the ledger: see [`crate::report`]          |
 //! | `NEARMETAL_ACCEL_POLICY`   | rules: see [`crate::policy`]                                    |
 
@@ -19,6 +20,9 @@ use crate::policy::Policy;
 /// Default for the data calls of a connection before its ends look for each other: for a connection
 /// that carries one request and ends, the rendezvous would cost more than it saves.
 const AFTER_CALLS: u32 = 4;
+
+/// Default for the most connections of a process in shared memory: 2 GiB.
+const JOINED_MAX: usize = 4096;
 
 /// The settings of this process.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub struct Settings {
     pub share: Option<&'static CStr>,
     /// Group whose members may share memory with this user's processes.
     pub group: Option<u32>,
+    /// Most connections of this process in shared memory, each of which takes 516 KiB.
+    pub joined_max: usize,
     /// Socket that receives the ledger.
     pub report: Option<&'static CStr>,
     /// Rules by port that apply to this program.
@@ -66,6 +72,7 @@ impl Settings {
             after_calls: number(c"NEARMETAL_ACCEL_AFTER").unwrap_or(AFTER_CALLS),
             share: path(c"NEARMETAL_ACCEL_SHARE"),
             group: number(c"NEARMETAL_ACCEL_GROUP"),
+            joined_max: number(c"NEARMETAL_ACCEL_MAX").map_or(JOINED_MAX, |max| max as usize),
             report: path(c"NEARMETAL_ACCEL_REPORT"),
             policy,
         }

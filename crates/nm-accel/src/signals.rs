@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{SA_RESETHAND, SA_RESTART, SA_SIGINFO, siginfo_t, timespec};
 
-use crate::calls::processes::{MemoryOwnership, memory_ownership};
 use crate::kernel;
+use crate::process::{MemoryOwnership, memory_ownership};
 
 /// Signal numbers are 1..=64.
 const SIGNALS: usize = 65;

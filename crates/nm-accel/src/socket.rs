@@ -1,10 +1,11 @@
 //! A TCP socket that the library manages: one open file description as this process sees it. Which
-//! way its bytes go, its shared memory, and how it returns to the kernel.
+//! way its bytes go, its shared memory, and the counts by which the two ends agree on the way.
 //!
-//! Each direction is in one of three stages, and only moves forward: [`BEFORE_PIPE`] (through the
-//! kernel, until the sender publishes where the pipe begins), [`IN_PIPE`], and [`AFTER_PIPE`]
-//! (through the kernel for good). The authoritative state is in the switch points of the pipe,
-//! shared with the peer; the stage stored here is a private copy that saves reading them.
+//! **The kernel carries bytes to a receiver that sleeps, memory carries bytes to a receiver that is
+//! awake.** A sender may use memory only while nobody at the other end relies on the kernel
+//! ([`Socket::rely_on_kernel`]) and while all bytes that went through the kernel were received. So
+//! the bytes in memory always come before those in the kernel, and the kernel's readiness is true
+//! for everybody who relies on it: see [`outgoing`] and [`incoming`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -14,14 +15,14 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{ConduitEnd, ConduitMapping};
-use nm_ring::ledger::Record;
-use nm_ring::pipe::{Pipe, QUARTER_BYTES};
+use nm_ring::ledger::{EndState, Record, SocketPhase, SocketRole};
+use nm_ring::pipe::Pipe;
 
-use crate::{kernel, table};
+use crate::kernel;
 
-mod phases;
-mod readiness;
-mod sharing;
+pub mod holds;
+pub mod incoming;
+pub mod outgoing;
 
 /// Which way a socket's calls go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub enum Phase {
     Kernel,
     /// To the kernel, until the two ends share memory.
     Candidate,
-    /// To shared memory or to the kernel, depending on the stage of each direction.
+    /// To memory or to the kernel, as the counts say.
     Joined,
 }
 
@@ -38,14 +39,11 @@ const KERNEL: u32 = 0;
 const CANDIDATE: u32 = 1;
 const JOINED: u32 = 2;
 
-/// Stage of a direction that goes through the kernel and may still move to the pipe.
-pub const BEFORE_PIPE: u32 = 0;
-/// Stage of a direction that goes through shared memory.
-pub const IN_PIPE: u32 = 1;
-/// Stage of a direction that has returned to the kernel.
-pub const AFTER_PIPE: u32 = 2;
+/// Bits of `Socket::phase_and_reliances` that hold the phase.
+const PHASE_MASK: u32 = 3;
 
-const _: () = assert!(BEFORE_PIPE < IN_PIPE && IN_PIPE < AFTER_PIPE);
+/// One more reliance in `Socket::phase_and_reliances`.
+const ONE_RELIANCE: u32 = 4;
 
 /// Flag in `active_calls`: the last descriptor is closed; the last active call releases the memory.
 const CLOSING: u32 = 1 << 31;
@@ -56,21 +54,15 @@ const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 /// Flag in `active_calls`: the memory has been released.
 const RELEASED: u32 = 1 << 29;
 
-/// Free bytes at which a full pipe becomes writable again: below that writers sleep.
-pub const WRITABLE_BYTES: usize = QUARTER_BYTES;
-
 /// One open file description.
 #[repr(C, align(128))]
 pub struct Socket {
-    phase: AtomicU32,
-    /// Stage of the incoming direction.
-    pub incoming_stage: AtomicU32,
-    /// Stage of the outgoing direction.
-    pub outgoing_stage: AtomicU32,
+    /// The phase, and while it is not `Joined` the number of reliances on the kernel: the join moves
+    /// them into shared memory, where the peer sees them.
+    phase_and_reliances: AtomicU32,
     active_calls: AtomicU32,
     role: AtomicU32,
-    doorbell: AtomicI32,
-    peer_doorbell: AtomicI32,
+    is_mapped: AtomicU32,
     record: AtomicPtr<Record>,
     conduit: UnsafeCell<MaybeUninit<ConduitMapping>>,
     /// Count of this process's descriptors of it.
@@ -81,78 +73,57 @@ pub struct Socket {
     /// Index of the next free socket in the pool, plus one.
     pub next_free: AtomicU32,
     receive_timeout_ns: AtomicU64,
-    send_timeout_ns: AtomicU64,
-    /// Events of the kernel socket when it was last polled, as `EPOLL*` bits.
-    kernel_events: AtomicU32,
-    /// Incremented with each new bit in `kernel_events`.
-    kernel_event_count: AtomicU64,
-    /// Twice the number of times that the outgoing pipe was found full, plus one while it is full.
-    full_transitions: AtomicU64,
-    kernel_waiters: AtomicU32,
-    kernel_senders: AtomicU32,
-    /// Not zero while the outgoing direction is being moved to the pipe.
-    switching: AtomicU32,
-    readers: AtomicU32,
-    writers: AtomicU32,
-    /// Count of threads that sleep on the doorbell itself, count of those that have seen the last
-    /// ring, and count of the rings that all have seen.
-    sleepers: AtomicU32,
-    sleepers_notified: AtomicU32,
-    doorbell_drains: AtomicU32,
     /// Hash of the connection's addresses: two sockets of one process with the same value are the
     /// two ends of one connection.
     pub connection_token: AtomicU64,
     /// Count of data calls so far, which decides when to look for the peer.
     pub calls: AtomicU32,
+    /// Count of data calls at which to look for the peer next.
+    pub next_attempt: AtomicU32,
     /// Socket on which the server's end listens for its peer, or −1.
     pub rendezvous_listener: AtomicI32,
     /// Duplicate of the last descriptor, made when that was closed while threads were in a call:
     /// for them the connection stays open, as it does in the kernel. −1 if there is none.
     duplicate: AtomicI32,
     /// The descriptor that was added last.
-    descriptor: AtomicI32,
-    /// Count of registrations in epoll sets; written by `multiplex` only.
-    pub epoll_registrations: AtomicU32,
-    /// Spin budget of readers and of writers, ns: see `wait`.
-    pub spin_budgets_ns: [AtomicU64; 2],
-    /// Spins without success since the last successful one, of readers and of writers.
-    pub failed_spins: [AtomicU32; 2],
-    /// Time when the kernel socket was last polled, ns.
-    pub kernel_checked_at_ns: AtomicU64,
+    pub last_descriptor: AtomicI32,
+    /// Spin budget, ns: see `wait`.
+    pub spin_budget_ns: AtomicU64,
+    /// Spins without success since the last successful one.
+    pub failed_spins: AtomicU32,
+    /// Time when the kernel socket was last asked, ns.
+    kernel_checked_at_ns: AtomicU64,
+    /// The process's count of kernel events when the kernel socket was last asked.
+    kernel_events_seen: AtomicU64,
     /// Time of the first call after this end offered memory that was not accepted yet, ns.
-    offered_at_ns: AtomicU64,
+    pub offered_at_ns: AtomicU64,
     /// Not zero once the peer's reset was reported to the program.
-    pub reset_reported: AtomicU32,
+    reset_reported: AtomicU32,
+    /// Not zero once the peer was found dead: nothing more is sent to memory.
+    peer_is_dead: AtomicU32,
 }
 
 // SAFETY: the only field that is no atomic, `conduit`, is written before the phase becomes `Joined`
 // (with release ordering) and dropped after the last active call has ended.
 unsafe impl Sync for Socket {}
 
-/// An active call: while it exists, the socket's memory stays mapped.
-pub struct CallGuard(&'static Socket);
-
-impl Drop for CallGuard {
-    #[inline(always)]
-    fn drop(&mut self) {
-        let before = self.0.active_calls.fetch_sub(1, Ordering::AcqRel);
-        if before == CLOSING + 1 {
-            self.0.release_memory();
-        }
-    }
+/// What the end of a call, or of a close, leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// Nothing.
+    Nothing,
+    /// The socket's memory is to be released, by the caller alone.
+    Release,
 }
 
 impl Socket {
     /// An unused socket.
     pub const fn new() -> Socket {
         Socket {
-            phase: AtomicU32::new(KERNEL),
-            incoming_stage: AtomicU32::new(BEFORE_PIPE),
-            outgoing_stage: AtomicU32::new(BEFORE_PIPE),
+            phase_and_reliances: AtomicU32::new(KERNEL),
             active_calls: AtomicU32::new(0),
             role: AtomicU32::new(0),
-            doorbell: AtomicI32::new(-1),
-            peer_doorbell: AtomicI32::new(-1),
+            is_mapped: AtomicU32::new(0),
             record: AtomicPtr::new(ptr::null_mut()),
             conduit: UnsafeCell::new(MaybeUninit::uninit()),
             descriptors: AtomicU32::new(0),
@@ -160,82 +131,57 @@ impl Socket {
             index: AtomicU32::new(0),
             next_free: AtomicU32::new(0),
             receive_timeout_ns: AtomicU64::new(0),
-            send_timeout_ns: AtomicU64::new(0),
-            kernel_events: AtomicU32::new(0),
-            kernel_event_count: AtomicU64::new(0),
-            full_transitions: AtomicU64::new(0),
-            kernel_waiters: AtomicU32::new(0),
-            kernel_senders: AtomicU32::new(0),
-            switching: AtomicU32::new(0),
-            readers: AtomicU32::new(0),
-            writers: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            sleepers_notified: AtomicU32::new(0),
-            doorbell_drains: AtomicU32::new(0),
             connection_token: AtomicU64::new(0),
             calls: AtomicU32::new(0),
+            next_attempt: AtomicU32::new(0),
             rendezvous_listener: AtomicI32::new(-1),
             duplicate: AtomicI32::new(-1),
-            descriptor: AtomicI32::new(-1),
-            epoll_registrations: AtomicU32::new(0),
-            spin_budgets_ns: [const { AtomicU64::new(u64::MAX) }; 2],
-            failed_spins: [const { AtomicU32::new(0) }; 2],
+            last_descriptor: AtomicI32::new(-1),
+            spin_budget_ns: AtomicU64::new(u64::MAX),
+            failed_spins: AtomicU32::new(0),
             kernel_checked_at_ns: AtomicU64::new(0),
+            kernel_events_seen: AtomicU64::new(0),
             offered_at_ns: AtomicU64::new(0),
             reset_reported: AtomicU32::new(0),
+            peer_is_dead: AtomicU32::new(0),
         }
     }
 
     /// Initialises a socket from the pool.
     pub fn open(&self, fd: c_int, record: &'static Record, phase: Phase) {
         assert_ne!(phase, Phase::Joined, "only `join` makes a socket joined");
-        debug_assert!(self.doorbell() < 0, "a socket of the pool has no memory");
+        debug_assert_eq!(self.is_mapped.load(Ordering::Relaxed), 0, "a free socket has no memory");
         self.record.store(ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
-        self.incoming_stage.store(BEFORE_PIPE, Ordering::Relaxed);
-        self.outgoing_stage.store(BEFORE_PIPE, Ordering::Relaxed);
-        for word in
-            [&self.kernel_events, &self.kernel_waiters, &self.kernel_senders, &self.switching]
-        {
-            word.store(0, Ordering::Relaxed);
-        }
         for word in [
-            &self.readers,
-            &self.writers,
             &self.calls,
+            &self.next_attempt,
+            &self.failed_spins,
             &self.reset_reported,
-            &self.epoll_registrations,
+            &self.peer_is_dead,
         ] {
             word.store(0, Ordering::Relaxed);
-        }
-        for word in &self.spin_budgets_ns {
-            word.store(u64::MAX, Ordering::Relaxed);
         }
         for word in [
-            &self.kernel_event_count,
-            &self.full_transitions,
             &self.receive_timeout_ns,
-            &self.send_timeout_ns,
+            &self.connection_token,
+            &self.kernel_checked_at_ns,
+            &self.kernel_events_seen,
+            &self.offered_at_ns,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        self.offered_at_ns.store(0, Ordering::Relaxed);
-        self.sleepers.store(0, Ordering::Relaxed);
-        self.sleepers_notified.store(0, Ordering::Relaxed);
-        self.connection_token.store(0, Ordering::Relaxed);
+        self.spin_budget_ns.store(u64::MAX, Ordering::Relaxed);
         self.duplicate.store(-1, Ordering::Relaxed);
-        self.descriptor.store(fd, Ordering::Relaxed);
-        let phase = match phase {
-            Phase::Candidate => CANDIDATE,
-            _ => KERNEL,
-        };
+        self.last_descriptor.store(fd, Ordering::Relaxed);
         self.active_calls.store(0, Ordering::Release);
-        self.phase.store(phase, Ordering::Release);
+        let phase = if phase == Phase::Candidate { CANDIDATE } else { KERNEL };
+        self.phase_and_reliances.store(phase, Ordering::Release);
     }
 
     /// Which way the socket's calls go.
     #[inline(always)]
     pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
+        match self.phase_and_reliances.load(Ordering::Acquire) & PHASE_MASK {
             JOINED => Phase::Joined,
             CANDIDATE => Phase::Candidate,
             _ => Phase::Kernel,
@@ -245,24 +191,7 @@ impl Socket {
     /// Whether the socket shares memory with its peer.
     #[inline(always)]
     pub fn is_joined(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == JOINED
-    }
-
-    /// Starts a call on the socket of `fd`: its memory stays mapped while the result exists. `None`
-    /// if it has been closed meanwhile.
-    #[inline(always)]
-    pub fn enter(&'static self, fd: c_int) -> Option<CallGuard> {
-        let before = self.active_calls.fetch_add(1, Ordering::AcqRel);
-        let inside = CallGuard(self);
-        let here = before & (CLOSING | RELEASED) == 0
-            && table::get(fd).is_some_and(|it| ptr::eq(it, self));
-        here.then_some(inside)
-    }
-
-    /// Whether the last descriptor has been closed while a call is still active.
-    #[inline(always)]
-    pub fn is_closing(&self) -> bool {
-        self.active_calls.load(Ordering::Acquire) & CLOSING != 0
+        self.phase_and_reliances.load(Ordering::Acquire) & PHASE_MASK == JOINED
     }
 
     /// Changes when the object is reused for another socket.
@@ -277,34 +206,23 @@ impl Socket {
         unsafe { &*self.record.load(Ordering::Relaxed) }
     }
 
-    /// A descriptor of the socket in this process, if one is left.
-    pub fn descriptor(&self) -> Option<c_int> {
-        if self.is_closing() {
-            return Some(self.duplicate.load(Ordering::SeqCst)).filter(|&fd| fd >= 0);
-        }
-        let fd = self.descriptor.load(Ordering::Relaxed);
-        if table::get(fd).is_some_and(|socket| ptr::eq(socket, self)) {
-            return Some(fd);
-        }
-        let mut found = None;
-        table::for_each_descriptor(|fd, socket| {
-            if ptr::eq(socket, self) {
-                found = Some(fd);
-            }
-        });
-        if let Some(fd) = found {
-            self.descriptor.store(fd, Ordering::Relaxed);
-        }
-        found
+    /// What the processes of the program share about this end.
+    #[inline(always)]
+    pub fn end(&self) -> &'static EndState {
+        &self.record().end
+    }
+
+    /// Whether this end made the connection.
+    pub fn is_client(&self) -> bool {
+        self.record().role() == SocketRole::Client
     }
 
     /// The shared region.
     ///
-    /// Only for a joined socket, during a call ([`Socket::enter`]): it stays mapped when both
-    /// directions have returned to the kernel.
+    /// Only for a joined socket, during a call (`table::enter`).
     #[inline(always)]
     pub fn conduit(&self) -> &ConduitMapping {
-        debug_assert!(self.doorbell() >= 0 || self.is_closing() || self.generation() > 0);
+        debug_assert!(self.is_mapped.load(Ordering::Relaxed) != 0, "a joined socket has memory");
         // SAFETY: written before the phase became `Joined`, and callers check the phase first.
         unsafe { (*self.conduit.get()).assume_init_ref() }
     }
@@ -359,32 +277,157 @@ impl Socket {
         Some(self.receive_timeout_ns.load(Ordering::Relaxed)).filter(|&ns| ns > 0)
     }
 
-    /// `SO_SNDTIMEO`, ns; none if it is not set.
-    pub fn send_timeout_ns(&self) -> Option<u64> {
-        Some(self.send_timeout_ns.load(Ordering::Relaxed)).filter(|&ns| ns > 0)
-    }
-
-    /// Reads both time limits from the kernel socket.
+    /// Reads the time limit of receiving calls from the kernel socket.
     pub fn read_timeouts(&self, fd: c_int) {
-        for (name, word) in [
-            (libc::SO_RCVTIMEO, &self.receive_timeout_ns),
-            (libc::SO_SNDTIMEO, &self.send_timeout_ns),
-        ] {
-            let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-            let mut length = size_of::<libc::timeval>() as libc::socklen_t;
-            let value = (&raw mut time).cast();
-            // SAFETY: both point to live values of the stated size.
-            unsafe { kernel::getsockopt(fd, libc::SOL_SOCKET, name, value, &raw mut length) };
-            let ns = (time.tv_sec as u64)
-                .saturating_mul(1_000_000_000)
-                .saturating_add(time.tv_usec as u64 * 1000);
-            word.store(ns, Ordering::Relaxed);
-        }
+        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let mut length = size_of::<libc::timeval>() as libc::socklen_t;
+        let value = (&raw mut time).cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
+        // SAFETY: both point to live values of the stated size.
+        unsafe { kernel::getsockopt(fd, level, name, value, &raw mut length) };
+        let ns = (time.tv_sec as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(time.tv_usec as u64 * 1000);
+        self.receive_timeout_ns.store(ns, Ordering::Relaxed);
     }
 }
 
-/// This process's id, which owns the locks in shared memory.
-#[inline(always)]
-pub fn pid() -> u32 {
-    table::owner_pid() as u32
+/// Joining, and returning for good.
+impl Socket {
+    /// Stores the region that the two ends share once both have agreed. The rendezvous lock admits
+    /// one thread at a time.
+    pub fn map(&self, mapped: ConduitMapping, role: EndpointRole) {
+        assert_eq!(self.phase(), Phase::Candidate, "only a candidate gets memory");
+        assert_eq!(self.is_mapped.load(Ordering::Relaxed), 0, "a socket gets memory once");
+        // SAFETY: the phase is not `Joined` yet, so no thread reads it; the rendezvous lock admits
+        // one thread at a time.
+        unsafe { (*self.conduit.get()).write(mapped) };
+        self.role.store(u32::from(role == EndpointRole::Opener), Ordering::Relaxed);
+        self.is_mapped.store(1, Ordering::Release);
+    }
+
+    /// Whether there is a region, which may be offered only.
+    pub fn is_mapped(&self) -> bool {
+        self.is_mapped.load(Ordering::Acquire) != 0
+    }
+
+    /// Drops a region that the peer has not accepted.
+    pub fn unmap_offer(&self) {
+        assert_eq!(self.phase(), Phase::Candidate, "a joined socket keeps its memory");
+        if self.is_mapped.swap(0, Ordering::AcqRel) != 0 {
+            // SAFETY: a candidate's memory is used under the rendezvous lock only.
+            unsafe { (*self.conduit.get()).assume_init_drop() };
+        }
+    }
+
+    /// Both ends have agreed on the region. The peer sends to memory once this end has published
+    /// what it received through the kernel ([`Socket::publish_received`]).
+    pub fn join(&self) {
+        assert_eq!(self.phase(), Phase::Candidate, "a socket joins once");
+        assert!(self.is_mapped(), "a joined socket has memory");
+        let users = &self.incoming().kernel_use.users;
+        let mut before = self.phase_and_reliances.load(Ordering::SeqCst);
+        loop {
+            users.store(before / ONE_RELIANCE, Ordering::SeqCst);
+            let word = &self.phase_and_reliances;
+            match word.compare_exchange(before, JOINED, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => before = now,
+            }
+        }
+        self.record().set_phase(SocketPhase::SharedMemory);
+    }
+
+    /// Keeps a candidate on the kernel for the rest of its life; false if it is none.
+    pub fn leave_candidacy(&self) -> bool {
+        let change =
+            |word: u32| (word & PHASE_MASK == CANDIDATE).then_some(word & !PHASE_MASK | KERNEL);
+        let order = Ordering::SeqCst;
+        let left = self.phase_and_reliances.fetch_update(order, order, change).is_ok();
+        if left {
+            self.record().set_phase(SocketPhase::Kernel);
+        }
+        left
+    }
+}
+
+/// Calls and closing. The table (`table`) decides when; the words are here.
+impl Socket {
+    /// Counts an active call; false if the socket has been closed. Each needs its
+    /// [`Socket::end_call`], whatever the result.
+    #[inline(always)]
+    pub fn begin_call(&self) -> bool {
+        self.active_calls.fetch_add(1, Ordering::AcqRel) & (CLOSING | RELEASED) == 0
+    }
+
+    /// Ends a call.
+    #[inline(always)]
+    pub fn end_call(&self) -> Remains {
+        let before = self.active_calls.fetch_sub(1, Ordering::AcqRel);
+        if before == CLOSING + 1 { self.claim_release() } else { Remains::Nothing }
+    }
+
+    /// Whether a call is active.
+    pub fn has_active_calls(&self) -> bool {
+        self.active_calls.load(Ordering::SeqCst) & !(CLOSING | CLOSE_IN_PROGRESS | RELEASED) > 0
+    }
+
+    /// Whether the last descriptor has been closed while a call is still active.
+    #[inline(always)]
+    pub fn is_closing(&self) -> bool {
+        self.active_calls.load(Ordering::Acquire) & CLOSING != 0
+    }
+
+    /// The last descriptor is about to be closed; `duplicate` is kept for active calls, or −1.
+    pub fn begin_close(&self, duplicate: c_int) {
+        self.duplicate.store(duplicate, Ordering::SeqCst);
+        self.active_calls.fetch_or(CLOSING | CLOSE_IN_PROGRESS, Ordering::AcqRel);
+    }
+
+    /// The kernel has closed the last descriptor.
+    pub fn finish_close(&self) -> Remains {
+        let before = self.active_calls.fetch_and(!CLOSE_IN_PROGRESS, Ordering::AcqRel);
+        if before == CLOSING | CLOSE_IN_PROGRESS { self.claim_release() } else { Remains::Nothing }
+    }
+
+    fn claim_release(&self) -> Remains {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let released = CLOSING | RELEASED;
+        let claimed = self.active_calls.compare_exchange(CLOSING, released, order.0, order.1);
+        if claimed.is_ok() { Remains::Release } else { Remains::Nothing }
+    }
+
+    /// The duplicate that active calls use after the close, or −1.
+    #[inline(always)]
+    pub fn duplicate(&self) -> c_int {
+        self.duplicate.load(Ordering::SeqCst)
+    }
+
+    /// Takes the duplicate, which is then the caller's.
+    pub fn take_duplicate(&self) -> c_int {
+        self.duplicate.swap(-1, Ordering::AcqRel)
+    }
+
+    /// The descriptor to use during a call, after `fd` may have been closed by another thread.
+    #[inline(always)]
+    pub fn current_descriptor(&self, fd: c_int) -> c_int {
+        if self.is_closing() { self.duplicate() } else { fd }
+    }
+
+    /// Unmaps the memory, for the caller of [`Remains::Release`].
+    pub fn release_memory(&self) {
+        self.phase_and_reliances.store(KERNEL, Ordering::Release);
+        if self.is_mapped.swap(0, Ordering::AcqRel) != 0 {
+            // SAFETY: a mapped socket has been joined, and no call is active any more.
+            unsafe { (*self.conduit.get()).assume_init_drop() };
+        }
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// In the child of a fork: no other thread is in a call or waits. What the parent counts in
+    /// shared memory stays the parent's.
+    pub fn reset_threads_after_fork(&self) {
+        self.active_calls.store(0, Ordering::Relaxed);
+        self.phase_and_reliances.fetch_and(PHASE_MASK, Ordering::Relaxed);
+    }
 }

@@ -1,771 +1,459 @@
 //! Receiving and sending on a joined socket: with the semantics of TCP, whichever way each
 //! direction goes at the moment.
+//!
+//! Each call gets the program's own call of the kernel (`raw`). Whenever a call must go through the
+//! kernel as a whole it is that call, so that blocking, time limits, signals and errors are the
+//! kernel's own.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::slice;
-use std::sync::atomic::Ordering;
 
 use libc::iovec;
-use nm_ring::conduit::{CLOSED, WRITE_SHUT};
-use nm_ring::ledger::KernelReason;
 
-use crate::socket::{AFTER_PIPE, BEFORE_PIPE, IN_PIPE, Socket, WRITABLE_BYTES, pid};
-use crate::wait::{self, WaitLimit, WaitOutcome};
-use crate::{kernel, rendezvous, signals};
+use crate::kernel;
+use crate::signals;
+use crate::socket::Socket;
+use crate::wait::{self, Spin, SpinStep, WaitLimit};
 
-/// Longest time that non-blocking calls on an empty pipe do not poll the kernel socket, ns.
-const KERNEL_CHECK_NS: u64 = 50_000;
+/// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
+/// the end of the stream.
+const MEMORY_SLEEP_NS: u64 = 1_000_000;
 
-/// Longest time that a sender whose bytes are not read does not poll the kernel socket, ns.
-const SENDER_KERNEL_CHECK_NS: u64 = 20_000_000;
+/// Longest wait for bytes that the peer is just sending again through the kernel, ns.
+const TAKE_BACK_NS: u64 = 10_000_000;
 
-/// Attempts to read bytes that the peer has published but that are not there.
-const MISSING_BYTES_MAX: u32 = 1000;
+/// Longest time for which a non-blocking sender waits for space in a full pipe, ns: about what the
+/// kernel's own copy of as many bytes takes.
+const FULL_PIPE_NS: u64 = 10_000;
 
-/// Bits that report data.
-const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// Longest time for which a blocking sender waits for space in a full pipe, ns; after it the kernel
+/// takes the rest.
+const FULL_PIPE_BLOCKING_NS: u64 = 200_000;
 
-/// Bits that report the end of the connection.
-const END_EVENTS: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+/// Calls through the kernel after which the count of sent bytes is checked, if it never fits.
+const CALLS_PER_CORRECTION: u32 = 64;
 
 /// Total bytes of a vector.
 pub fn total(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
-/// One receiving call.
-struct ReceiveCall<'a> {
-    socket: &'static Socket,
-    fd: c_int,
-    parts: &'a [iovec],
-    total: usize,
-    flags: c_int,
-    transferred: usize,
-    missing_bytes: u32,
+/// What a call asks for.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The socket.
+    pub socket: &'static Socket,
+    /// Its descriptor.
+    pub fd: c_int,
+    /// The caller's buffers.
+    pub parts: &'a [iovec],
+    /// The flags of recv or send.
+    pub flags: c_int,
 }
 
-/// Result of one attempt to transfer bytes.
-enum Step {
-    /// Try again at once.
-    Retry,
-    /// Nothing could be transferred: wait.
-    Wait,
-    /// The call returns: a count, or −1 with `errno` set.
-    Return(isize),
-}
-
-/// Counts attempts of a call that transfer nothing and do not wait. A correct peer causes a few;
-/// one that keeps changing the shared memory could make a call loop forever, because the bytes it
-/// announces are never there.
-#[derive(Default)]
-struct SpuriousWakeups {
-    transferred: usize,
-    count: u32,
-}
-
-/// Spurious wake-ups after which the connection is reset.
-const SPURIOUS_WAKEUPS_MAX: u32 = 1 << 20;
-
-impl SpuriousWakeups {
-    /// Counts an attempt after `transferred` bytes; true if the peer violates the protocol.
-    fn exceeds_limit(&mut self, transferred: usize) -> bool {
-        if transferred != self.transferred {
-            (self.transferred, self.count) = (transferred, 0);
-        }
-        self.count += 1;
-        self.count > SPURIOUS_WAKEUPS_MAX
-    }
-}
-
-/// Receives into `parts`: returns the count, 0 at the end of the stream, or −1 with `errno` set.
-#[inline]
-pub fn receive(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
-    let total = total(parts);
-    let mut call =
-        ReceiveCall { socket, fd, parts, total, flags, transferred: 0, missing_bytes: 0 };
-    let mut limit = None;
-    let mut spurious = SpuriousWakeups::default();
-    loop {
-        let step = match socket.incoming_stage.load(Ordering::Acquire) {
-            IN_PIPE => call.receive_from_pipe(),
-            BEFORE_PIPE => call.before_pipe(),
-            _ => call.receive_from_kernel(usize::MAX),
-        };
-        match step {
-            Step::Retry if spurious.exceeds_limit(call.transferred) => {
-                return call.finish(kernel::fail(libc::ECONNRESET));
-            }
-            Step::Retry => continue,
-            Step::Return(result) => return call.finish(result),
-            Step::Wait => spurious.count = 0,
-        }
-        if call.transferred > 0 && flags & libc::MSG_WAITALL == 0 {
-            return call.finish(0);
-        }
-        if flags & libc::MSG_DONTWAIT != 0 || socket.nonblocking() {
-            return call.finish(kernel::fail(libc::EAGAIN));
-        }
-        let limit = limit.get_or_insert_with(|| WaitLimit::new(socket.receive_timeout_ns()));
-        // A hostile peer may announce bytes at each check that are never there: the time limit
-        // holds all the same.
-        if limit.left_ns() == Some(0) {
-            return call.finish(kernel::fail(libc::EAGAIN));
-        }
-        match wait::readable(socket, call.fd, limit) {
-            WaitOutcome::Retry => {}
-            WaitOutcome::TimedOut => return call.finish(kernel::fail(libc::EAGAIN)),
-            WaitOutcome::Interrupted => return call.finish(kernel::fail(libc::EINTR)),
-        }
-        call.fd = socket.current_descriptor(call.fd);
-        if call.fd < 0 {
-            return call.finish(kernel::fail(libc::EBADF));
-        }
-    }
-}
-
-impl ReceiveCall<'_> {
-    /// The call's result: transferred bytes take precedence over a later error.
+impl Request<'_> {
     #[inline(always)]
-    fn finish(&self, result: isize) -> isize {
-        if self.transferred > 0 { self.transferred as isize } else { result }
-    }
-
     fn has_flag(&self, flag: c_int) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether the call may return with what it has.
     #[inline(always)]
-    fn is_complete(&self) -> bool {
-        self.transferred >= self.total || !self.has_flag(libc::MSG_WAITALL)
+    fn is_nonblocking(&self) -> bool {
+        self.has_flag(libc::MSG_DONTWAIT) || self.socket.nonblocking()
     }
 
-    /// Receives from the pipe.
-    #[inline(always)]
-    fn receive_from_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        let incoming = socket.incoming();
-        let readable = incoming.readable();
-        if readable == 0 {
-            return self.on_empty_pipe();
-        }
-        if self.total == 0 {
-            return Step::Return(0);
-        }
-        if self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0 {
-            return self.peek(readable);
-        }
-        let _deferral = signals::defer_handlers();
-        if !incoming.lock_receive(pid()) {
-            return Step::Return(kernel::fail(libc::EAGAIN));
-        }
-        if self.has_returned_to_kernel() {
-            return Step::Retry;
-        }
-        let count = self.pull();
-        if count > 0 {
-            let counters = &socket.record().incoming;
-            counters.memory_bytes.add_exclusive(count as u64);
-            counters.memory_calls.add_exclusive(1);
-        }
-        incoming.unlock_receive();
-        if count == 0 {
-            return self.protocol_violation();
-        }
-        self.transferred += count;
-        socket.wake_peer_writer();
-        if self.is_complete() { Step::Return(0) } else { Step::Retry }
-    }
-
-    /// Under the receive lock, which is released if true: whether the remaining bytes come through
-    /// the kernel, because the peer or another process that shares this end requested it.
-    #[inline(always)]
-    fn has_returned_to_kernel(&self) -> bool {
-        let incoming = self.socket.incoming();
-        if incoming.resend_from().is_none() {
-            return false;
-        }
-        self.socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
-        incoming.unlock_receive();
-        true
-    }
-
-    /// Bytes were announced, but another thread took them, or they were never there.
-    #[cold]
-    fn protocol_violation(&mut self) -> Step {
-        self.missing_bytes += 1;
-        if self.missing_bytes < MISSING_BYTES_MAX {
-            return Step::Retry;
-        }
-        self.socket.record().set_reason(KernelReason::Inconsistent, 0);
-        Step::Return(kernel::fail(libc::ECONNRESET))
-    }
-
-    /// Receives what fits, part by part, under the receive lock.
-    #[inline(always)]
-    fn pull(&self) -> usize {
-        let incoming = self.socket.incoming();
-        let (mut skip, mut count) = (self.transferred, 0);
-        for part in self.parts {
-            if skip >= part.iov_len {
-                skip -= part.iov_len;
-                continue;
-            }
-            let bytes = part.iov_len - skip;
-            // SAFETY: the caller's vector names writable memory of this length.
-            let buffer =
-                unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(skip), bytes) };
-            skip = 0;
-            let now = incoming.pull(buffer);
-            count += now;
-            if now < bytes {
-                break;
-            }
-        }
-        count
-    }
-
-    /// `MSG_PEEK` leaves the bytes in the pipe, `MSG_TRUNC` does not copy them.
-    #[cold]
-    fn peek(&mut self, readable: usize) -> Step {
-        let incoming = self.socket.incoming();
-        let wanted = self.total.min(nm_ring::pipe::PIPE_BYTES);
-        if self.has_flag(libc::MSG_PEEK)
-            && self.has_flag(libc::MSG_WAITALL)
-            && readable < wanted
-            && incoming.ends_at().is_none()
-            && self.socket.kernel_events() & END_EVENTS == 0
-        {
-            return self.wait_for_bytes(wanted);
-        }
-        let _deferral = signals::defer_handlers();
-        if !incoming.lock_receive(pid()) {
-            return Step::Return(kernel::fail(libc::EAGAIN));
-        }
-        if self.has_returned_to_kernel() {
-            return Step::Retry;
-        }
-        let mut count = 0;
-        if !self.has_flag(libc::MSG_PEEK) {
-            count = incoming.discard(self.total - self.transferred);
-        } else if self.has_flag(libc::MSG_TRUNC) {
-            count = incoming.readable().min(self.total);
-        } else {
-            for part in self.parts.iter().filter(|part| part.iov_len > 0) {
-                let start = part.iov_base.cast::<u8>();
-                // SAFETY: the caller's vector names writable memory of this length.
-                let buffer = unsafe { slice::from_raw_parts_mut(start, part.iov_len) };
-                let now = incoming.peek(count, buffer);
-                count += now;
-                if now < part.iov_len {
-                    break;
-                }
-            }
-        }
-        incoming.unlock_receive();
-        self.transferred += count;
-        if !self.has_flag(libc::MSG_PEEK) {
-            self.socket.wake_peer_writer();
-            return if self.is_complete() { Step::Return(0) } else { Step::Retry };
-        }
-        if count == 0 { self.protocol_violation() } else { Step::Return(0) }
-    }
-
-    /// Waits until `wanted` bytes are in the pipe, by short sleeps, because the doorbell rings for
-    /// the first byte only.
-    #[cold]
-    fn wait_for_bytes(&mut self, wanted: usize) -> Step {
-        let limit = WaitLimit::new(self.socket.receive_timeout_ns());
-        let incoming = self.socket.incoming();
-        if self.has_flag(libc::MSG_DONTWAIT) || self.socket.nonblocking() {
-            self.flags &= !libc::MSG_WAITALL;
-            return Step::Retry;
-        }
-        while incoming.readable() < wanted && incoming.ends_at().is_none() {
-            if limit.interrupted() || limit.left_ns() == Some(0) || self.socket.is_closing() {
-                break;
-            }
-            if self.socket.poll_kernel_events(self.fd) & (END_EVENTS | READABLE) != 0 {
-                break;
-            }
-            let _ = kernel::poll(&mut [], Some(200_000));
-        }
-        self.flags &= !libc::MSG_WAITALL;
-        Step::Retry
-    }
-
-    /// The pipe is empty: it may have ended, or the kernel may report an end.
-    #[inline(always)]
-    fn on_empty_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        if socket.incoming().ends_at().is_some() {
-            return self.leave_pipe();
-        }
-        if socket.kernel_events() & (READABLE | END_EVENTS) != 0 {
-            return self.on_kernel_event();
-        }
-        if self.transferred == 0 && (self.has_flag(libc::MSG_DONTWAIT) || socket.nonblocking()) {
-            let now = wait::now_ns();
-            if now.wrapping_sub(socket.kernel_checked_at_ns.load(Ordering::Relaxed))
-                > KERNEL_CHECK_NS
-            {
-                socket.kernel_checked_at_ns.store(now, Ordering::Relaxed);
-                if socket.poll_kernel_events(self.fd) & (READABLE | END_EVENTS) != 0 {
-                    return self.on_kernel_event();
-                }
-            }
-        }
-        Step::Wait
-    }
-
-    /// The peer has ended the pipe: once it is empty, bytes come through the kernel.
-    #[cold]
-    fn leave_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        let incoming = socket.incoming();
-        let _deferral = signals::defer_handlers();
-        if incoming.lock_receive(pid()) {
-            if incoming.readable() == 0 {
-                socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
-                socket.record().incoming.fallbacks.add(1);
-            }
-            incoming.unlock_receive();
-        }
-        Step::Retry
-    }
-
-    /// The kernel socket has events while the pipe was empty: an end, an error, or bytes that were
-    /// written to it without this library.
-    #[cold]
-    fn on_kernel_event(&mut self) -> Step {
-        let socket = self.socket;
-        if socket.incoming().readable() > 0 || socket.incoming().ends_at().is_some() {
-            return Step::Retry;
-        }
-        let mut byte = 0_u8;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let (target, none) = ((&raw mut byte).cast(), ptr::null_mut());
-        // SAFETY: the byte is live.
-        let result = unsafe { kernel::recvfrom(self.fd, target, 1, flags, none, ptr::null_mut()) };
-        if socket.incoming().readable() > 0 || socket.incoming().ends_at().is_some() {
-            return Step::Retry;
-        }
-        match result {
-            0 => self.end_of_stream(),
-            1.. => {
-                let step = self.receive_from_kernel(usize::MAX);
-                socket.poll_kernel_events(self.fd);
-                step
-            }
-            _ if kernel::errno() == libc::EAGAIN => {
-                socket.poll_kernel_events(self.fd);
-                if socket.kernel_events() & (READABLE | END_EVENTS) == 0 {
-                    Step::Retry
-                } else {
-                    Step::Wait
-                }
-            }
-            _ => Step::Return(-1),
-        }
-    }
-
-    /// The kernel reports the end of the stream. If the peer did not announce it in shared memory,
-    /// it has died; if it left bytes of ours unread, the kernel would have reset the connection.
-    fn end_of_stream(&self) -> Step {
-        let socket = self.socket;
-        let peer_has_shut =
-            socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0;
-        let own_read_shut =
-            socket.own().state.load(Ordering::Acquire) & nm_ring::conduit::READ_SHUT != 0;
-        if !peer_has_shut
-            && !own_read_shut
-            && socket.outgoing().readable() > 0
-            && socket.outgoing().resend_from().is_none()
-            && socket.reset_reported.swap(1, Ordering::AcqRel) == 0
-        {
-            socket.record().set_reason(KernelReason::PeerDied, 0);
-            return Step::Return(kernel::fail(libc::ECONNRESET));
-        }
-        Step::Return(0)
-    }
-
-    /// Before the peer's pipe begins: bytes come through the kernel up to that position.
-    #[cold]
-    fn before_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        socket.withdraw_stale_offer();
-        let incoming = socket.incoming();
-        let _deferral = signals::defer_handlers();
-        if !incoming.lock_receive(pid()) {
-            return Step::Return(kernel::fail(libc::EAGAIN));
-        }
-        // Another thread may have moved the direction on since its stage was read.
-        let step = match socket.incoming_stage.load(Ordering::Acquire) {
-            BEFORE_PIPE => self.before_pipe_locked(),
-            _ => Step::Retry,
-        };
-        incoming.unlock_receive();
-        step
-    }
-
-    fn before_pipe_locked(&mut self) -> Step {
-        let socket = self.socket;
-        let incoming = socket.incoming();
-        let Some((received, unread)) = rendezvous::received_through_kernel(self.fd) else {
-            return Step::Retry;
-        };
-        // In this order: what the kernel had before this check belongs before the pipe.
-        let limit = match (incoming.starts_at(), incoming.ends_at()) {
-            (Some(begin), _) if begin <= received => {
-                // The stored kernel events are of bytes that were received since. The kernel is not
-                // polled again before it reports new events, so they must be cleared now.
-                socket.poll_kernel_events(self.fd);
-                socket.incoming_stage.store(IN_PIPE, Ordering::Release);
-                return Step::Retry;
-            }
-            (Some(begin), _) => begin - received,
-            (None, Some(_)) => {
-                socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
-                return Step::Retry;
-            }
-            (None, None) if unread > 0 => unread,
-            // No bytes: the kernel may report an end or an error.
-            (None, None) => {
-                return match self.peek_kernel() {
-                    1.. => Step::Retry,
-                    0 => Step::Return(0),
-                    _ if kernel::errno() == libc::EAGAIN => Step::Wait,
-                    _ => Step::Return(-1),
-                };
-            }
-        };
-        self.receive_from_kernel(limit as usize)
-    }
-
-    fn peek_kernel(&self) -> isize {
-        let mut byte = 0_u8;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let (target, none) = ((&raw mut byte).cast(), ptr::null_mut());
-        // SAFETY: the byte is live.
-        unsafe { kernel::recvfrom(self.fd, target, 1, flags, none, ptr::null_mut()) }
-    }
-
-    /// Receives at most `limit` bytes from the kernel without blocking.
-    fn receive_from_kernel(&mut self, limit: usize) -> Step {
-        let flags = (self.flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
-        let mut received = 0;
-        let mut skip = self.transferred;
-        for part in self.parts {
-            if skip >= part.iov_len && self.total > 0 {
-                skip -= part.iov_len;
-                continue;
-            }
-            let bytes = (part.iov_len - skip).min(limit - received);
-            let target = part.iov_base.cast::<u8>().wrapping_add(skip).cast::<c_void>();
-            skip = 0;
-            let none = ptr::null_mut();
-            // SAFETY: the caller's vector names writable memory of this length.
-            let result =
-                unsafe { kernel::recvfrom(self.fd, target, bytes, flags, none, ptr::null_mut()) };
-            if result <= 0 {
-                if self.transferred + received > 0 {
-                    break;
-                }
-                self.socket.clear_kernel_events(READABLE as c_int);
-                return match result {
-                    0 => Step::Return(0),
-                    _ if kernel::errno() == libc::EAGAIN => Step::Wait,
-                    _ => Step::Return(-1),
-                };
-            }
-            received += result as usize;
-            if (result as usize) < bytes || received >= limit || self.has_flag(libc::MSG_PEEK) {
-                break;
-            }
-        }
-        self.transferred += received;
-        if received > 0 {
-            let counters = &self.socket.record().incoming;
-            counters.kernel_bytes.add(received as u64);
-            counters.kernel_calls.add(1);
-        }
-        self.socket.finish_return();
-        if self.is_complete() || self.has_flag(libc::MSG_PEEK) {
-            Step::Return(0)
-        } else if received == 0 {
-            // The stream ended after the bytes that the call has received.
-            Step::Return(self.transferred as isize)
-        } else {
-            Step::Retry
-        }
-    }
-}
-
-/// One sending call.
-struct SendCall<'a> {
-    socket: &'static Socket,
-    fd: c_int,
-    parts: &'a [iovec],
-    total: usize,
-    flags: c_int,
-    transferred: usize,
-}
-
-/// Sends `parts`: returns the count, or −1 with `errno` set.
-#[inline]
-pub fn send(socket: &'static Socket, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
-    let mut call = SendCall { socket, fd, parts, total: total(parts), flags, transferred: 0 };
-    let mut limit = None;
-    let mut spurious = SpuriousWakeups::default();
-    loop {
-        let step = match socket.outgoing_stage.load(Ordering::Acquire) {
-            IN_PIPE => call.send_to_pipe(),
-            BEFORE_PIPE => call.before_pipe(),
-            _ => call.after_pipe(),
-        };
-        match step {
-            Step::Retry if spurious.exceeds_limit(call.transferred) => {
-                let reset = kernel::fail(libc::ECONNRESET);
-                return if call.transferred > 0 { call.transferred as isize } else { reset };
-            }
-            Step::Retry => continue,
-            Step::Return(result) => {
-                return if call.transferred > 0 { call.transferred as isize } else { result };
-            }
-            Step::Wait => spurious.count = 0,
-        }
-        let transferred = call.transferred;
-        let end = |error| if transferred > 0 { transferred as isize } else { kernel::fail(error) };
-        if flags & libc::MSG_DONTWAIT != 0 || socket.nonblocking() {
-            return end(libc::EAGAIN);
-        }
-        let limit = limit.get_or_insert_with(|| WaitLimit::new(socket.send_timeout_ns()));
-        // A hostile peer may show free space at each check that is never there: the time limit
-        // holds all the same.
-        if limit.left_ns() == Some(0) {
-            return end(libc::EAGAIN);
-        }
-        match wait::writable(socket, call.fd, limit) {
-            WaitOutcome::Retry => {}
-            WaitOutcome::TimedOut => return end(libc::EAGAIN),
-            WaitOutcome::Interrupted => return end(libc::EINTR),
-        }
-        call.fd = socket.current_descriptor(call.fd);
-        if call.fd < 0 {
-            return end(libc::EBADF);
-        }
-        if socket.kernel_events() & END_EVENTS != 0 {
-            socket.end_outgoing_pipe();
-        }
-    }
-}
-
-impl SendCall<'_> {
-    /// The parts that are still to be sent.
-    fn remaining_parts(&self) -> impl Iterator<Item = &'static [u8]> {
-        let mut skip = self.transferred;
+    /// The caller's buffers from byte `skip` on.
+    fn rest(&self, mut skip: usize) -> impl Iterator<Item = (*mut u8, usize)> {
         self.parts.iter().filter_map(move |part| {
             if skip >= part.iov_len {
                 skip -= part.iov_len;
                 return None;
             }
-            let (start, bytes) =
-                (part.iov_base.cast::<u8>().wrapping_add(skip), part.iov_len - skip);
+            let start = part.iov_base.cast::<u8>().wrapping_add(skip);
+            let bytes = part.iov_len - skip;
             skip = 0;
-            // SAFETY: the caller's vector names readable memory of this length, live for the call.
-            Some(unsafe { slice::from_raw_parts(start, bytes) })
+            Some((start, bytes))
         })
-    }
-
-    /// Pushes what fits into the pipe.
-    #[inline(always)]
-    fn send_to_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        if socket.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0 {
-            socket.end_outgoing_pipe();
-            // It is not ended only if the lock could not be acquired.
-            let ended = socket.outgoing_stage.load(Ordering::Acquire) == AFTER_PIPE;
-            return if ended { Step::Retry } else { Step::Return(kernel::fail(libc::EAGAIN)) };
-        }
-        if self.total == 0 {
-            return Step::Return(0);
-        }
-        let outgoing = socket.outgoing();
-        let _deferral = signals::defer_handlers();
-        if !outgoing.lock_send(pid()) {
-            return Step::Return(kernel::fail(libc::EAGAIN));
-        }
-        if outgoing.ends_at().is_some() {
-            socket.outgoing_stage.store(AFTER_PIPE, Ordering::Release);
-            socket.record().outgoing.fallbacks.add(1);
-            outgoing.unlock_send();
-            return Step::Retry;
-        }
-        let count = match self.parts {
-            [one] if self.transferred == 0 => {
-                // SAFETY: the caller's vector names readable memory of this length.
-                outgoing.push(unsafe { slice::from_raw_parts(one.iov_base.cast(), one.iov_len) })
-            }
-            _ => outgoing.push_parts(self.remaining_parts()),
-        };
-        if count > 0 {
-            let counters = &socket.record().outgoing;
-            counters.memory_bytes.add_exclusive(count as u64);
-            counters.memory_calls.add_exclusive(1);
-        }
-        outgoing.unlock_send();
-        socket.wake_peer_reader();
-        self.transferred += count;
-        if self.transferred >= self.total {
-            if outgoing.readable() > count {
-                self.check_kernel_occasionally();
-            }
-            return Step::Return(0);
-        }
-        if outgoing.writable() >= WRITABLE_BYTES {
-            return Step::Retry;
-        }
-        socket.note_full();
-        self.check_kernel_occasionally();
-        if socket.outgoing_stage.load(Ordering::Relaxed) == AFTER_PIPE {
-            Step::Retry
-        } else {
-            Step::Wait
-        }
-    }
-
-    /// The peer leaves bytes unread: it may have died.
-    fn check_kernel_occasionally(&self) {
-        let socket = self.socket;
-        let now = wait::now_ns();
-        if now.wrapping_sub(socket.kernel_checked_at_ns.load(Ordering::Relaxed))
-            > SENDER_KERNEL_CHECK_NS
-        {
-            socket.kernel_checked_at_ns.store(now, Ordering::Relaxed);
-            if socket.poll_kernel_events(self.fd) & END_EVENTS != 0 {
-                socket.end_outgoing_pipe();
-            }
-        }
-    }
-
-    /// Before the pipe begins: begins it if possible, else sends through the kernel.
-    #[cold]
-    fn before_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        socket.withdraw_stale_offer();
-        socket.start_outgoing_pipe(self.fd);
-        if socket.outgoing_stage.load(Ordering::Acquire) != BEFORE_PIPE {
-            return Step::Retry;
-        }
-        if !socket.begin_kernel_send() {
-            std::hint::spin_loop();
-            return Step::Retry;
-        }
-        let step = if socket.outgoing_stage.load(Ordering::Acquire) == BEFORE_PIPE {
-            self.send_to_kernel()
-        } else {
-            Step::Retry
-        };
-        socket.end_kernel_send();
-        step
-    }
-
-    /// After the pipe: bytes that the peer requested again are replayed first.
-    #[cold]
-    fn after_pipe(&mut self) -> Step {
-        let socket = self.socket;
-        if socket.replay_pending() {
-            socket.replay(self.fd);
-            if socket.replay_pending() {
-                return Step::Wait;
-            }
-        }
-        let step = self.send_to_kernel();
-        socket.finish_return();
-        step
-    }
-
-    /// Sends the rest by the kernel's own call, blocking or not as the program set it.
-    fn send_to_kernel(&mut self) -> Step {
-        let result = if self.transferred == 0 {
-            // SAFETY: all zero is a valid message header.
-            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-            header.msg_iov = self.parts.as_ptr().cast_mut();
-            header.msg_iovlen = self.parts.len() as _;
-            // SAFETY: the vector is the caller's.
-            unsafe { kernel::sendmsg(self.fd, &raw const header, self.flags) }
-        } else {
-            let Some(next) = self.remaining_parts().next() else { return Step::Return(0) };
-            let start = next.as_ptr().cast();
-            // SAFETY: the part is live and of this length.
-            unsafe { kernel::sendto(self.fd, start, next.len(), self.flags, ptr::null(), 0) }
-        };
-        if result < 0 {
-            self.socket.clear_kernel_events(libc::EPOLLOUT | libc::EPOLLWRNORM);
-            return Step::Return(-1);
-        }
-        let counters = &self.socket.record().outgoing;
-        counters.kernel_bytes.add(result as u64);
-        counters.kernel_calls.add(1);
-        let retry =
-            self.transferred > 0 && result > 0 && self.transferred + (result as usize) < self.total;
-        self.transferred += result as usize;
-        if retry { Step::Retry } else { Step::Return(0) }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::socket::Phase;
-    use crate::table;
-    use nm_ring::EndpointRole;
-    use nm_ring::conduit::ConduitMapping;
-    use nm_ring::ledger::Ledger;
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsRawFd as _, IntoRawFd as _};
-
-    /// A joined socket on `fd`; like those of the library, it is never freed.
-    fn joined(fd: c_int) -> &'static Socket {
-        table::take_ownership();
-        let (ledger, _) = Ledger::create(std::process::id(), "test", "", 0).unwrap();
-        let ledger: &'static Ledger = Box::leak(Box::new(ledger));
-        let record = ledger.claim(std::process::id(), 0).expect("a new ledger has room");
-        let socket: &'static Socket = Box::leak(Box::new(Socket::new()));
-        socket.open(fd, record, Phase::Candidate);
-        let (conduit, _) = ConduitMapping::new().unwrap();
-        let [own, peer] = [(); 2].map(|()| {
-            let flags = rustix::event::EventfdFlags::NONBLOCK;
-            rustix::event::eventfd(0, flags).unwrap().into_raw_fd()
-        });
-        socket.join(conduit, EndpointRole::Opener, own, peer);
-        socket
+/// Receives: returns the count, 0 at the end of the stream, or −1 with `errno` set.
+#[inline]
+pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
+    let total = total(request.parts);
+    if total == 0 {
+        return if request.socket.has_memory_bytes() { 0 } else { raw() };
     }
+    let mut done = 0;
+    let mut limit = None;
+    loop {
+        done += receive_from_memory(&request, done);
+        let is_complete = done == total
+            || done > 0 && (!request.has_flag(libc::MSG_WAITALL) || request.is_nonblocking());
+        if is_complete {
+            return done as isize;
+        }
+        if request.has_flag(libc::MSG_PEEK) && done > 0 {
+            return peek_rest(&request, done);
+        }
+        if request.is_nonblocking() {
+            if !request.socket.kernel_check_is_due() {
+                return kernel::fail(libc::EAGAIN);
+            }
+            return match receive_now(&request, done, &raw) {
+                Some(result) => result,
+                None => continue,
+            };
+        }
+        let limit =
+            limit.get_or_insert_with(|| WaitLimit::new(request.socket.receive_timeout_ns()));
+        if wait_for_memory(&request, limit) {
+            continue;
+        }
+        if limit.interrupted() {
+            return if done > 0 { done as isize } else { kernel::fail(libc::EINTR) };
+        }
+        if let Some(result) = receive_in_kernel(&request, done, &raw) {
+            return result;
+        }
+    }
+}
 
-    /// A call has read the stage, and before it has the lock another thread moves the direction
-    /// through the pipe and back to the kernel.
-    #[test]
-    fn a_receive_that_lost_a_race_does_not_move_the_direction_back() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let socket = joined(client.as_raw_fd());
-        socket.incoming().set_starts_at(0);
-        socket.incoming().set_ends_at(0);
-        socket.incoming_stage.store(AFTER_PIPE, Ordering::Release);
-        let mut bytes = [0_u8; 8];
-        let parts = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
-        let (fd, total) = (client.as_raw_fd(), bytes.len());
-        let mut call = ReceiveCall {
-            socket,
-            fd,
-            parts: &parts,
-            total,
-            flags: 0,
-            transferred: 0,
-            missing_bytes: 0,
-        };
-        assert!(matches!(call.before_pipe(), Step::Retry));
-        assert_eq!(socket.incoming_stage.load(Ordering::Acquire), AFTER_PIPE);
+/// Receives what is in memory, from byte `done` of the buffers on, and returns how much.
+#[inline(always)]
+fn receive_from_memory(request: &Request<'_>, done: usize) -> usize {
+    let socket = request.socket;
+    if !socket.has_memory_bytes() {
+        return 0;
+    }
+    let incoming = socket.incoming();
+    let _deferral = signals::defer_handlers();
+    if !socket.lock_receive() {
+        return 0;
+    }
+    let count = match request.parts {
+        _ if request.has_flag(libc::MSG_PEEK | libc::MSG_TRUNC) => peek_or_discard(request, done),
+        [one] if done == 0 => {
+            // SAFETY: the caller's vector names writable memory of this length.
+            incoming.pull(unsafe { slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) })
+        }
+        _ => pull_parts(request, done),
+    };
+    if count > 0 && !request.has_flag(libc::MSG_PEEK) {
+        let counters = &socket.record().incoming;
+        counters.memory_bytes.add_exclusive(count as u64);
+        counters.memory_calls.add_exclusive(1);
+    }
+    socket.unlock_receive();
+    count
+}
+
+/// Receives part by part, under the receive lock.
+fn pull_parts(request: &Request<'_>, done: usize) -> usize {
+    let mut count = 0;
+    for (start, bytes) in request.rest(done) {
+        // SAFETY: the caller's vector names writable memory of this length.
+        let buffer = unsafe { slice::from_raw_parts_mut(start, bytes) };
+        let now = request.socket.incoming().pull(buffer);
+        count += now;
+        if now < bytes {
+            break;
+        }
+    }
+    count
+}
+
+/// `MSG_PEEK` leaves the bytes in the pipe, `MSG_TRUNC` does not copy them. Under the receive lock.
+#[cold]
+fn peek_or_discard(request: &Request<'_>, done: usize) -> usize {
+    let incoming = request.socket.incoming();
+    let wanted = total(request.parts) - done;
+    if !request.has_flag(libc::MSG_PEEK) {
+        return incoming.discard(wanted);
+    }
+    if request.has_flag(libc::MSG_TRUNC) {
+        return incoming.readable().min(wanted);
+    }
+    let mut count = 0;
+    for (start, bytes) in request.rest(done) {
+        // SAFETY: the caller's vector names writable memory of this length.
+        let buffer = unsafe { slice::from_raw_parts_mut(start, bytes) };
+        let now = incoming.peek(count, buffer);
+        count += now;
+        if now < bytes {
+            break;
+        }
+    }
+    count
+}
+
+/// `MSG_PEEK | MSG_WAITALL` with `done` bytes in memory: the rest, if any comes, is in the kernel.
+#[cold]
+fn peek_rest(request: &Request<'_>, done: usize) -> isize {
+    let _receiving = request.socket.begin_kernel_receive();
+    let mut done = done;
+    for (start, bytes) in request.rest(done) {
+        let flags = request.flags;
+        // SAFETY: the caller's vector names writable memory of this length.
+        let now = unsafe { receive_into(request.fd, start, bytes, flags) };
+        done += now.max(0) as usize;
+        // Another part would peek the same bytes.
+        break;
+    }
+    done as isize
+}
+
+/// # Safety
+/// `start` points to `bytes` writable bytes.
+unsafe fn receive_into(fd: c_int, start: *mut u8, bytes: usize, flags: c_int) -> isize {
+    let (start, none) = (start.cast::<c_void>(), ptr::null_mut());
+    // SAFETY: the caller guarantees the buffer.
+    unsafe { kernel::recvfrom(fd, start, bytes, flags, none, ptr::null_mut()) }
+}
+
+/// Receives from the kernel without waiting. None: look into memory again.
+fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> Option<isize> {
+    let begun_ns = wait::now_ns();
+    loop {
+        let take_backs = request.socket.take_backs();
+        let result = receive_in_kernel(request, done, raw)?;
+        if result >= 0 || kernel::errno() != libc::EAGAIN {
+            return Some(result);
+        }
+        // Bytes that were reported already may be on their way from memory to the kernel.
+        let moving = !take_backs.is_multiple_of(2) || take_backs != request.socket.take_backs();
+        if !moving || wait::now_ns().saturating_sub(begun_ns) > TAKE_BACK_NS {
+            kernel::set_errno(libc::EAGAIN);
+            return Some(result);
+        }
+        rustix::thread::sched_yield();
+    }
+}
+
+/// Receives by the kernel, which waits if the call does. None: memory has bytes, which come first.
+fn receive_in_kernel(
+    request: &Request<'_>,
+    done: usize,
+    raw: &impl Fn() -> isize,
+) -> Option<isize> {
+    let socket = request.socket;
+    let fd = socket.current_descriptor(request.fd);
+    if fd < 0 {
+        return Some(if done > 0 { done as isize } else { kernel::fail(libc::EBADF) });
+    }
+    let receiving = socket.begin_kernel_receive();
+    if socket.has_memory_bytes() {
+        return None;
+    }
+    if !request.is_nonblocking() {
+        socket.flush_to_kernel(fd);
+        socket.record().incoming.sleeps.add(1);
+    }
+    let result = match request.rest(done).next() {
+        Some((start, bytes)) if done > 0 || fd != request.fd => {
+            // SAFETY: the caller's vector names writable memory of this length.
+            unsafe { receive_into(fd, start, bytes, request.flags) }
+        }
+        _ => raw(),
+    };
+    let errno = kernel::errno();
+    if result > 0 && !request.has_flag(libc::MSG_PEEK) {
+        socket.count_kernel_received(result as usize);
+        let counters = &socket.record().incoming;
+        counters.kernel_bytes.add(result as u64);
+        counters.kernel_calls.add(1);
+    }
+    drop(receiving);
+    socket.publish_received(fd);
+    kernel::set_errno(errno);
+    Some(match result {
+        0 if done == 0 && socket.end_is_a_reset() => kernel::fail(libc::ECONNRESET),
+        0.. => done as isize + result,
+        _ if done > 0 => done as isize,
+        _ => result,
+    })
+}
+
+/// Waits, for a while, until memory has bytes; false: wait in the kernel.
+#[inline(always)]
+fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
+    let socket = request.socket;
+    let budget_ns = wait::budget(socket);
+    let mut spin = Spin::begin(budget_ns);
+    loop {
+        if socket.has_memory_bytes() {
+            wait::adjust_budget(socket, true);
+            return true;
+        }
+        if socket.kernel_has_bytes_for_us() || limit.interrupted() {
+            return false;
+        }
+        match spin.step() {
+            SpinStep::Retry => {}
+            SpinStep::CheckKernel => {
+                if limit.left_ns() == Some(0) || kernel::events(request.fd) & !libc::POLLOUT != 0 {
+                    return false;
+                }
+                if socket.current_descriptor(request.fd) != request.fd {
+                    return false;
+                }
+                if socket.return_is_requested() {
+                    socket.flush_to_kernel(request.fd);
+                }
+            }
+            SpinStep::Sleep => break,
+        }
+    }
+    if budget_ns > 0 {
+        wait::adjust_budget(socket, false);
+        socket.record().incoming.failed_spins.add(1);
+    }
+    sleep_for_memory(request, limit)
+}
+
+/// Sleeps until memory has bytes, for a short time; true if it has.
+fn sleep_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
+    let socket = request.socket;
+    // The peer must be able to answer to memory at all, and this end's bytes must not be waited for
+    // by somebody who cannot see them.
+    let is_short = limit.left_ns().is_some_and(|left| left <= MEMORY_SLEEP_NS);
+    if is_short || !socket.peer_may_send_to_memory() {
+        return false;
+    }
+    if kernel::events(request.fd) & !libc::POLLOUT == 0 {
+        wait::sleep_for_memory(socket, MEMORY_SLEEP_NS);
+    }
+    socket.has_memory_bytes()
+}
+
+/// Sends: returns the count, or −1 with `errno` set.
+#[inline]
+pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
+    let total = total(request.parts);
+    let socket = request.socket;
+    let mut done = 0;
+    if total > 0 {
+        socket.learn_kernel_sent(request.fd);
+        done = send_to_memory(&request, 0);
+        if done == total {
+            return total as isize;
+        }
+        if socket.may_send_to_memory() {
+            done = send_to_full_pipe(&request, done, total);
+        }
+        if done == total {
+            return total as isize;
+        }
+    }
+    let result = send_to_kernel(&request, done, raw);
+    let errno = kernel::errno();
+    socket.end_take_back();
+    kernel::set_errno(errno);
+    result
+}
+
+/// Sends what fits to memory, from byte `done` of the buffers on, if the direction may use it.
+#[inline(always)]
+fn send_to_memory(request: &Request<'_>, done: usize) -> usize {
+    let outgoing_of = |socket: &'static Socket| socket.outgoing();
+    request.socket.send_to_memory(request.fd, || {
+        let outgoing = outgoing_of(request.socket);
+        match request.parts {
+            [one] if done == 0 => {
+                // SAFETY: the caller's vector names readable memory of this length.
+                outgoing.push(unsafe { slice::from_raw_parts(one.iov_base.cast(), one.iov_len) })
+            }
+            _ => outgoing.push_parts(request.rest(done).map(|(start, bytes)| {
+                // SAFETY: the caller's vector names readable memory of this length, live for the
+                // call.
+                unsafe { slice::from_raw_parts(start.cast_const(), bytes) }
+            })),
+        }
+    })
+}
+
+/// Sends to memory alone, what it takes, waiting for space as long as it pays; the caller sends the
+/// rest through the kernel. Returns how many bytes are there.
+pub fn send_to_memory_alone(request: &Request<'_>) -> usize {
+    let total = total(request.parts);
+    request.socket.learn_kernel_sent(request.fd);
+    let done = send_to_memory(request, 0);
+    if done == total { done } else { send_to_full_pipe(request, done, total) }
+}
+
+/// The pipe is full with `done` bytes of the call: waits for space as long as the peer is awake and
+/// it pays; the kernel takes the rest. Returns how many bytes are in memory now.
+#[cold]
+fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> usize {
+    let socket = request.socket;
+    let mut done = done;
+    let patience_ns = match wait::shares_cpu_with_peer(socket) {
+        true => 0,
+        false if request.is_nonblocking() => FULL_PIPE_NS,
+        false => FULL_PIPE_BLOCKING_NS,
+    };
+    let mut spin = Spin::begin(patience_ns);
+    while done < total && socket.may_send_to_memory() {
+        let space = socket.outgoing().writable();
+        if space >= (total - done).min(nm_ring::pipe::QUARTER_BYTES) {
+            done += send_to_memory(request, done);
+            spin = Spin::begin(patience_ns);
+        } else if spin.step() == SpinStep::Sleep {
+            break;
+        }
+    }
+    done
+}
+
+/// Sends the rest through the kernel, blocking or not as the program set it.
+fn send_to_kernel(request: &Request<'_>, done: usize, raw: impl Fn() -> isize) -> isize {
+    let socket = request.socket;
+    let fd = socket.current_descriptor(request.fd);
+    if fd < 0 {
+        return if done > 0 { done as isize } else { kernel::fail(libc::EBADF) };
+    }
+    if done == 0 && !socket.may_send_to_memory() {
+        // What is in memory would be behind these bytes for somebody who cannot read memory.
+        socket.flush_to_kernel(fd);
+    }
+    let sending = socket.begin_kernel_send();
+    let mut sent = 0;
+    let mut result = 0;
+    if done == 0 && fd == request.fd {
+        result = raw();
+        sent = result.max(0) as usize;
+    } else {
+        for (start, bytes) in request.rest(done) {
+            let start = start.cast_const().cast();
+            // SAFETY: the caller's vector names readable memory of this length.
+            result = unsafe { kernel::sendto(fd, start, bytes, request.flags, ptr::null(), 0) };
+            sent += result.max(0) as usize;
+            if result < bytes as isize {
+                break;
+            }
+        }
+    }
+    let errno = kernel::errno();
+    if sent > 0 {
+        socket.count_kernel_sent(sent);
+        let counters = &socket.record().outgoing;
+        counters.kernel_bytes.add(sent as u64);
+        counters.kernel_calls.add(1);
+    }
+    drop(sending);
+    after_kernel_send(socket, fd);
+    kernel::set_errno(errno);
+    if done + sent > 0 { (done + sent) as isize } else { result }
+}
+
+/// Finds out what was sent through the kernel, if that is not known or does not fit.
+#[inline]
+fn after_kernel_send(socket: &'static Socket, fd: c_int) {
+    socket.learn_kernel_sent(fd);
+    let calls = socket.calls.load(std::sync::atomic::Ordering::Relaxed).wrapping_add(1);
+    socket.calls.store(calls, std::sync::atomic::Ordering::Relaxed);
+    if calls.is_multiple_of(CALLS_PER_CORRECTION) {
+        socket.correct_kernel_sent(fd);
     }
 }

@@ -4,10 +4,14 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use nm_ring::conduit::CLOSED;
+use nm_ring::ledger::KernelReason;
 
 use crate::kernel;
-use crate::socket::Socket;
+use crate::settings::Settings;
+use crate::socket::{Remains, Socket};
 
 /// Descriptors beyond this number are left to the kernel.
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -22,7 +26,6 @@ static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
 /// Marks a descriptor as the library's own.
 static LIBRARY_OWNED: Socket = Socket::new();
 
-static OWNER_PID: AtomicI32 = AtomicI32::new(0);
 static HIGHEST_LIBRARY_FD: AtomicUsize = AtomicUsize::new(0);
 
 /// The socket of a descriptor, if the library manages it.
@@ -36,6 +39,64 @@ pub fn get(fd: c_int) -> Option<&'static Socket> {
     Some(unsafe { &*entry })
 }
 
+/// An active call: while it exists, the socket's memory stays mapped.
+pub struct CallGuard(&'static Socket);
+
+impl Drop for CallGuard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.0.end_call() == Remains::Release {
+            release(self.0);
+        }
+    }
+}
+
+/// Starts a call on the socket of `fd`: its memory stays mapped while the result exists. `None` if
+/// it has been closed meanwhile.
+#[inline(always)]
+pub fn enter(socket: &'static Socket, fd: c_int) -> Option<CallGuard> {
+    let is_open = socket.begin_call();
+    let guard = CallGuard(socket);
+    let here = is_open && get(fd).is_some_and(|it| ptr::eq(it, socket));
+    here.then_some(guard)
+}
+
+/// Starts a call on a socket by any of its descriptors, which is returned too.
+pub fn enter_any(socket: &'static Socket) -> Option<(CallGuard, c_int)> {
+    let fd = descriptor_of(socket)?;
+    Some((enter(socket, fd)?, fd))
+}
+
+/// A descriptor of the socket in this process, if one is left.
+pub fn descriptor_of(socket: &'static Socket) -> Option<c_int> {
+    if socket.is_closing() {
+        return Some(socket.duplicate()).filter(|&fd| fd >= 0);
+    }
+    let is_ours = |fd: c_int| get(fd).is_some_and(|it| ptr::eq(it, socket));
+    let last = socket.last_descriptor.load(Ordering::Relaxed);
+    if is_ours(last) {
+        return Some(last);
+    }
+    let found = (0..limit()).filter_map(|fd| c_int::try_from(fd).ok()).find(|&fd| is_ours(fd))?;
+    socket.last_descriptor.store(found, Ordering::Relaxed);
+    Some(found)
+}
+
+/// The other end of the socket's connection, if it is in this process, with its descriptor.
+pub fn local_peer_of(socket: &'static Socket) -> Option<(CallGuard, &'static Socket, c_int)> {
+    let token = socket.connection_token.load(Ordering::Relaxed);
+    let mut found = None;
+    for_each_socket(|other| {
+        let is_same = other.connection_token.load(Ordering::Relaxed) == token && token != 0;
+        if is_same && !ptr::eq(other, socket) && found.is_none() {
+            found = enter_any(other)
+                .filter(|_| other.is_joined())
+                .map(|(guard, fd)| (guard, other, fd));
+        }
+    });
+    found
+}
+
 /// Adds a descriptor of `socket`. A former entry is dropped: its descriptor must have been closed
 /// without this library, because the kernel has just assigned its number again.
 pub fn bind(fd: c_int, socket: &'static Socket) {
@@ -45,12 +106,7 @@ pub fn bind(fd: c_int, socket: &'static Socket) {
     if !old.is_null() && !ptr::eq(old, &raw const LIBRARY_OWNED) {
         // SAFETY: entries point into the pool, whose memory is never freed.
         let old = unsafe { &*old };
-        if let Some(pending) = drop_descriptor(old) {
-            if pending.last {
-                old.begin_close(-1);
-            }
-            pending.finish();
-        }
+        drop_descriptor(old, -1).finish();
     }
 }
 
@@ -64,15 +120,28 @@ pub struct PendingClose {
 impl PendingClose {
     /// Releases the socket's memory if that was its last descriptor in this process.
     pub fn finish(self) {
-        if self.last {
-            self.socket.finish_close();
+        if self.last && self.socket.finish_close() == Remains::Release {
+            release(self.socket);
         }
     }
 }
 
-fn drop_descriptor(socket: &'static Socket) -> Option<PendingClose> {
-    let before = socket.descriptors.fetch_sub(1, Ordering::AcqRel);
-    Some(PendingClose { socket, last: before == 1 })
+/// One descriptor less. Before the kernel closes the last one, `fd`, the end is published; threads
+/// with an active call keep a duplicate of it.
+fn drop_descriptor(socket: &'static Socket, fd: c_int) -> PendingClose {
+    let last = socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1;
+    if last {
+        let mut duplicate = -1;
+        if fd >= 0 && socket.is_joined() && socket.has_active_calls() {
+            // SAFETY: duplicates a descriptor; the duplicate is ours.
+            duplicate = protect(unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) });
+        }
+        socket.begin_close(duplicate);
+        if duplicate < 0 {
+            publish_end(socket, fd);
+        }
+    }
+    PendingClose { socket, last }
 }
 
 /// Removes a descriptor from the table, before the kernel closes it. With the last one, the end is
@@ -83,11 +152,84 @@ pub fn unbind(fd: c_int) -> Option<PendingClose> {
     let taken = ptr::from_ref(socket).cast_mut();
     let null = ptr::null_mut();
     entry.compare_exchange(taken, null, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-    let pending = drop_descriptor(socket)?;
-    if pending.last {
-        socket.begin_close(fd);
+    Some(drop_descriptor(socket, fd))
+}
+
+/// Before the kernel closes `fd`, the last descriptor: publishes the end in shared memory.
+fn publish_end(socket: &'static Socket, fd: c_int) {
+    let record = socket.record();
+    let last = record.release() == 0;
+    close_listener(socket);
+    if !socket.is_joined() || !last {
+        return;
     }
-    Some(pending)
+    // What the peer has not received stays in memory, which the peer keeps; but a process without
+    // this library may be the one that receives it.
+    socket.flush_to_kernel(fd);
+    // Nobody receives any more: the peer's bytes go to the kernel, which answers with a reset.
+    socket.rely_on_kernel();
+    let unread = record.reason() == KernelReason::None && socket.has_memory_bytes();
+    socket.own().set_flags(CLOSED);
+    if unread && fd >= 0 {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let length = size_of::<libc::linger>() as libc::socklen_t;
+        let value = (&raw const linger).cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
+        // SAFETY: the value is live and of the stated size.
+        unsafe { kernel::setsockopt(fd, level, name, value, length) };
+    }
+}
+
+/// Releases the memory of a socket that is closed and that no call uses.
+fn release(socket: &'static Socket) {
+    let duplicate = socket.take_duplicate();
+    if duplicate >= 0 {
+        publish_end(socket, duplicate);
+        close_library_descriptor(duplicate);
+    }
+    socket.release_memory();
+    free(socket);
+}
+
+/// Closes the socket on which the server's end listens for its peer, if there is one.
+pub fn close_listener(socket: &Socket) {
+    let listener = socket.rendezvous_listener.swap(-1, Ordering::AcqRel);
+    if listener < 0 {
+        return;
+    }
+    if Settings::get().share.is_some() {
+        remove_path_of(listener);
+    }
+    close_library_descriptor(listener);
+}
+
+/// Removes the file of a Unix socket that is bound to a path.
+fn remove_path_of(listener: c_int) {
+    // SAFETY: all zero is a valid unix address.
+    let mut storage: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    let target = (&raw mut storage).cast();
+    // SAFETY: both are live and of the stated size.
+    let named = unsafe { kernel::getsockname(listener, target, &raw mut length) } == 0;
+    if named && storage.sun_path[0] != 0 {
+        // SAFETY: the path ends with a zero, because it is shorter than the field.
+        unsafe { kernel::unlinkat(libc::AT_FDCWD, storage.sun_path.as_ptr(), 0) };
+    }
+}
+
+/// Before the process ends without closing: its last bytes must not need this process any more.
+pub fn release_before_exit() {
+    for_each_socket(|socket| {
+        if socket.record().release() == 0 {
+            close_listener(socket);
+            if let Some((_guard, fd)) = enter_any(socket)
+                && socket.is_joined()
+            {
+                socket.flush_to_kernel(fd);
+                socket.rely_on_kernel();
+            }
+        }
+    });
 }
 
 /// Calls `visit` for each descriptor in the table.
@@ -174,22 +316,9 @@ pub fn next_library_descriptor(from: c_int) -> Option<c_int> {
         .map(|fd| fd as c_int)
 }
 
-/// The process that the table belongs to (0 before the constructor ran).
-#[inline(always)]
-pub fn owner_pid() -> i32 {
-    OWNER_PID.load(Ordering::Relaxed)
-}
-
-/// Makes this process the owner of the table.
-pub fn take_ownership() {
-    OWNER_PID.store(kernel::getpid(), Ordering::Relaxed);
-}
-
 /// In the child after a fork: the child owns its copy of the table, and has no other threads.
 pub fn forked_child() {
-    take_ownership();
     for_each_socket(Socket::reset_threads_after_fork);
-    crate::rendezvous::forked_child();
 }
 
 const CHUNK: usize = 64;

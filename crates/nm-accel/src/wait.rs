@@ -1,15 +1,10 @@
-//! Waiting: a spin for as long as it pays, then a sleep that ends with the peer's doorbell, with an
-//! event of the kernel socket, with a signal, or at the time limit.
+//! How long a wait spins before it sleeps, and the sleep of a receiver until memory has bytes.
 
-use std::ffi::{c_int, c_ulong};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-use libc::pollfd;
-use nm_ring::ledger::DirectionCounters;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::settings::Settings;
-use crate::socket::{IN_PIPE, Socket, WRITABLE_BYTES};
-use crate::{kernel, signals};
+use crate::signals;
+use crate::socket::Socket;
 
 /// Longest spin unless the settings say otherwise, µs.
 const SPIN_US: u32 = 200;
@@ -33,7 +28,6 @@ static SINGLE_CPU: AtomicBool = AtomicBool::new(false);
 /// Offset from the thread pointer at which the kernel stores a thread's CPU number; 0 if it does
 /// not.
 static RSEQ_OFFSET: AtomicUsize = AtomicUsize::new(0);
-
 /// Initialises what waiting depends on: settings, clock, CPUs. Called once, by the constructor.
 pub fn prepare() {
     let spin_us = Settings::get().spin_us.unwrap_or(SPIN_US);
@@ -98,12 +92,10 @@ fn thread_pointer() -> usize {
 pub enum SpinStep {
     /// Check again.
     Retry,
-    /// Check again, and poll the kernel socket as well.
+    /// Check again, and ask the kernel as well.
     CheckKernel,
     /// The budget is used up: sleep.
     Sleep,
-    /// A handler without `SA_RESTART` ran: the call ends.
-    Interrupted,
 }
 
 /// A spin. The caller calls [`Spin::step`] after each unsuccessful check.
@@ -112,20 +104,21 @@ pub struct Spin {
     budget_ns: u64,
     kernel_checked_at_ns: u64,
     spins: u32,
-    signals: u32,
 }
 
 impl Spin {
-    /// Begins a spin of at most `budget_ns`; `signals` is [`signals::interrupt_count`] at the
-    /// beginning of the call.
+    /// Begins a spin of at most `budget_ns`.
     #[inline(always)]
-    pub fn begin(budget_ns: u64, signals: u32) -> Spin {
-        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, spins: 0, signals }
+    pub fn begin(budget_ns: u64) -> Spin {
+        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, spins: 0 }
     }
 
     /// Decides how to go on after an unsuccessful check.
     #[inline(always)]
     pub fn step(&mut self) -> SpinStep {
+        if self.budget_ns == 0 {
+            return SpinStep::Sleep;
+        }
         std::hint::spin_loop();
         self.spins += 1;
         if !self.spins.is_multiple_of(SPINS_PER_CLOCK_READ) && self.begun_ns != 0 {
@@ -135,9 +128,6 @@ impl Spin {
         if self.begun_ns == 0 {
             self.begun_ns = now;
             self.kernel_checked_at_ns = now;
-        }
-        if signals::interrupt_count() != self.signals {
-            return SpinStep::Interrupted;
         }
         if now.wrapping_sub(self.begun_ns) >= self.budget_ns {
             return SpinStep::Sleep;
@@ -155,23 +145,29 @@ pub fn spin_ns_max() -> u64 {
     SPIN_NS.load(Ordering::Relaxed)
 }
 
-/// Spin budget of this socket now, ns: zero if both ends share a CPU.
+/// Whether spinning is pointless now, because both ends share a CPU.
 #[inline(always)]
-pub fn budget(socket: &Socket, writer: bool) -> u64 {
+pub fn shares_cpu_with_peer(socket: &Socket) -> bool {
     let here = cpu();
     socket.own().set_cpu(here);
-    if SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here) {
+    SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here)
+}
+
+/// Spin budget of this socket now, ns: zero if both ends share a CPU.
+#[inline(always)]
+pub fn budget(socket: &Socket) -> u64 {
+    if shares_cpu_with_peer(socket) {
         return 0;
     }
-    socket.spin_budgets_ns[usize::from(writer)].load(Ordering::Relaxed).min(spin_ns_max())
+    socket.spin_budget_ns.load(Ordering::Relaxed).min(spin_ns_max())
 }
 
 /// Adjusts the spin budget: an unsuccessful spin halves it, a successful one doubles it. If both
 /// ends have begun to sleep at once, no short spin would ever succeed again, so one of
 /// [`PROBE_EVERY`] is as long as the settings allow.
-pub fn adjust_budget(socket: &Socket, writer: bool, success: bool) {
-    let word = &socket.spin_budgets_ns[usize::from(writer)];
-    let failed = &socket.failed_spins[usize::from(writer)];
+pub fn adjust_budget(socket: &Socket, success: bool) {
+    let word = &socket.spin_budget_ns;
+    let failed = &socket.failed_spins;
     let longest = spin_ns_max();
     let old = word.load(Ordering::Relaxed).min(longest);
     let shortest = SPIN_NS_MIN.min(longest);
@@ -190,17 +186,6 @@ pub fn adjust_budget(socket: &Socket, writer: bool, success: bool) {
     if new != old {
         word.store(new, Ordering::Relaxed);
     }
-}
-
-/// Result of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitOutcome {
-    /// Try the transfer again.
-    Retry,
-    /// The time limit has passed.
-    TimedOut,
-    /// A handler ran, and the call must return `EINTR`.
-    Interrupted,
 }
 
 /// A call's time limit, and the counts of signals when it began.
@@ -245,161 +230,23 @@ impl WaitLimit {
     }
 }
 
-/// Waits until the socket may be readable.
-#[inline(always)]
-pub fn readable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOutcome {
-    let incoming = socket.incoming();
-    if socket.incoming_stage.load(Ordering::Relaxed) == IN_PIPE {
-        let ready = || incoming.readable() > 0 || incoming.ends_at().is_some();
-        match spin(socket, fd, limit, false, ready) {
-            WaitOutcome::TimedOut => {}
-            outcome => return outcome,
-        }
+/// Sleeps until memory has bytes, the peer says that the kernel has some, or `limit_ns` has passed:
+/// a wake-up from here costs less than one by the kernel's TCP. Nobody reports the peer's end here,
+/// so the caller keeps it short. It may return early.
+pub fn sleep_for_memory(socket: &Socket, limit_ns: u64) {
+    let sleeper = &socket.incoming().kernel_use.sleeper;
+    sleeper.store(1, Ordering::SeqCst);
+    // This end announces its sleep, then looks for bytes; the peer publishes its bytes, then looks
+    // for sleepers.
+    fence(Ordering::SeqCst);
+    if !socket.has_memory_bytes() && !socket.kernel_has_bytes_for_us() {
+        socket.record().incoming.sleeps.add(1);
+        nm_sys::futex::wait(sleeper, 1, std::time::Duration::from_nanos(limit_ns));
     }
-    sleep(socket, fd, limit, false, || {
-        incoming.readable() > 0 && socket.pipe_is_next()
-            || incoming.ends_at().is_some()
-                && socket.incoming_stage.load(Ordering::Relaxed) == IN_PIPE
-    })
-}
-
-/// Waits until the socket may be writable.
-pub fn writable(socket: &'static Socket, fd: c_int, limit: &WaitLimit) -> WaitOutcome {
-    let outgoing = socket.outgoing();
-    if socket.outgoing_stage.load(Ordering::Relaxed) == IN_PIPE {
-        let ready = || outgoing.writable() >= WRITABLE_BYTES || outgoing.ends_at().is_some();
-        match spin(socket, fd, limit, true, ready) {
-            WaitOutcome::TimedOut => {}
-            outcome => return outcome,
-        }
-    }
-    sleep(socket, fd, limit, true, || {
-        socket.outgoing_stage.load(Ordering::Relaxed) == IN_PIPE
-            && (outgoing.writable() >= WRITABLE_BYTES || outgoing.ends_at().is_some())
-    })
-}
-
-/// The counters of the direction that is waited for.
-fn counters(socket: &Socket, writer: bool) -> &'static DirectionCounters {
-    let record = socket.record();
-    if writer { &record.outgoing } else { &record.incoming }
-}
-
-/// Spins; `TimedOut` means that the caller should sleep.
-#[inline(always)]
-fn spin(
-    socket: &'static Socket,
-    fd: c_int,
-    limit: &WaitLimit,
-    writer: bool,
-    ready: impl Fn() -> bool,
-) -> WaitOutcome {
-    let budget = budget(socket, writer);
-    if budget == 0 {
-        return WaitOutcome::TimedOut;
-    }
-    let mut spin = Spin::begin(budget, signals::interrupt_count());
-    loop {
-        if ready() {
-            adjust_budget(socket, writer, true);
-            return WaitOutcome::Retry;
-        }
-        match spin.step() {
-            SpinStep::Retry => {}
-            SpinStep::CheckKernel => {
-                if limit.left_ns() == Some(0) {
-                    return WaitOutcome::TimedOut;
-                }
-                let kernel_events =
-                    socket.poll_kernel_events(fd) & !(libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-                if kernel_events != 0 && !writer {
-                    return WaitOutcome::Retry;
-                }
-                if kernel_events & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0
-                {
-                    return WaitOutcome::Retry;
-                }
-            }
-            SpinStep::Sleep => {
-                adjust_budget(socket, writer, false);
-                counters(socket, writer).failed_spins.add(1);
-                return WaitOutcome::TimedOut;
-            }
-            SpinStep::Interrupted => {
-                if limit.interrupted() {
-                    return WaitOutcome::Interrupted;
-                }
-            }
-        }
-        if socket.current_descriptor(fd) != fd {
-            return WaitOutcome::Retry;
-        }
-    }
-}
-
-/// Sleeps on the kernel socket and this end's doorbell.
-fn sleep(
-    socket: &'static Socket,
-    fd: c_int,
-    limit: &WaitLimit,
-    writer: bool,
-    ready: impl Fn() -> bool,
-) -> WaitOutcome {
-    let mut events = libc::POLLRDHUP;
-    let stage = if writer { &socket.outgoing_stage } else { &socket.incoming_stage };
-    if !writer {
-        events |= libc::POLLIN;
-    } else {
-        if stage.load(Ordering::Relaxed) != IN_PIPE {
-            events |= libc::POLLOUT;
-        }
-        // Events that are known already would end each sleep at once.
-        if socket.kernel_events() & libc::EPOLLRDHUP as u32 != 0 {
-            events &= !libc::POLLRDHUP;
-        }
-    }
-    socket.begin_sleep();
-    socket.arm(!writer, writer);
-    let result = loop {
-        if ready() || socket.current_descriptor(fd) != fd {
-            break WaitOutcome::Retry;
-        }
-        let left = limit.left_ns();
-        if left == Some(0) {
-            break WaitOutcome::TimedOut;
-        }
-        let time = signals::sleep_timeout(left);
-        if limit.interrupted() {
-            break WaitOutcome::Interrupted;
-        }
-        let doorbell = pollfd { fd: socket.doorbell(), events: libc::POLLIN, revents: 0 };
-        let mut entries = [pollfd { fd, events, revents: 0 }, doorbell];
-        counters(socket, writer).sleeps.add(1);
-        // SAFETY: the array is live; the time is in this thread's own memory.
-        let count = unsafe { kernel::ppoll(entries.as_mut_ptr(), 2, time, std::ptr::null(), 0) };
-        if entries[1].revents != 0 {
-            socket.drain_as_sleeper();
-        }
-        if count > 0 {
-            if entries[0].revents != 0 {
-                socket.poll_kernel_events(fd);
-            }
-            break WaitOutcome::Retry;
-        }
-        if limit.interrupted() {
-            break WaitOutcome::Interrupted;
-        }
-        if count < 0 && kernel::errno() != libc::EINTR {
-            break WaitOutcome::Retry;
-        }
-    };
-    socket.disarm(!writer, writer);
-    socket.end_sleep();
-    result
 }
 
 /// The time as the kernel's structure.
 pub fn timespec(ns: u64) -> libc::timespec {
-    let nanoseconds = (ns % 1_000_000_000) as c_ulong;
+    let nanoseconds = (ns % 1_000_000_000) as std::ffi::c_ulong;
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: nanoseconds as i64 }
 }

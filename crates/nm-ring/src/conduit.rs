@@ -13,13 +13,10 @@ use crate::role::EndpointRole;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// First word of a region: a magic number that contains the version of the layout.
-pub const MARK: u64 = 0x6e6d_636f_6e64_0001;
+pub const MARK: u64 = 0x6e6d_636f_6e64_0002;
 
 /// Bytes of a region. Both ends compare it before they map the memory.
 pub const CONDUIT_BYTES: usize = size_of::<Conduit>();
-
-/// State bit of an end of which every waiting thread also watches its doorbell.
-pub const WATCHES_DOORBELL: u32 = 1;
 
 /// State bit of an end that sends no more.
 pub const WRITE_SHUT: u32 = 2;
@@ -30,15 +27,16 @@ pub const READ_SHUT: u32 = 4;
 /// State bit of an end whose last descriptor was closed.
 pub const CLOSED: u32 = 8;
 
-/// State bit of an end that was closed with bytes unread: the connection is reset.
-pub const RESET: u32 = 16;
+/// State bit of an end that asks the other one to send again, through the kernel, what it has not
+/// received from memory.
+pub const RETURN_REQUESTED: u32 = 16;
 
 /// State that one end publishes; the other end only reads it.
 #[repr(C, align(128))]
 pub struct ConduitEnd {
-    /// Bits of [`WATCHES_DOORBELL`], [`WRITE_SHUT`], [`READ_SHUT`], [`CLOSED`] and [`RESET`].
+    /// Bits of [`WRITE_SHUT`], [`READ_SHUT`], [`CLOSED`] and [`RETURN_REQUESTED`].
     pub state: AtomicU32,
-    /// CPU on role this end waited last, plus one; zero while it is not known.
+    /// CPU on which this end waited last, plus one; zero while it is not known.
     pub cpu: AtomicU32,
     /// Process that used this end last, numbered in its own pid namespace.
     pub pid: AtomicU32,
@@ -67,7 +65,7 @@ impl ConduitEnd {
         }
     }
 
-    /// CPU on role this end waited last.
+    /// CPU on which this end waited last.
     #[inline(always)]
     pub fn cpu(&self) -> Option<u32> {
         self.cpu.load(Relaxed).checked_sub(1)
@@ -208,9 +206,9 @@ mod tests {
         assert_eq!(&buffer[..5], b"there");
         assert_eq!(first.incoming(EndpointRole::Creator).pull(&mut buffer), 4);
         assert_eq!(&buffer[..4], b"back");
-        first.own(EndpointRole::Creator).set_flags(WATCHES_DOORBELL | WRITE_SHUT);
+        first.own(EndpointRole::Creator).set_flags(READ_SHUT | WRITE_SHUT);
         assert!(second.peer(EndpointRole::Opener).has_flags(WRITE_SHUT));
-        assert!(!second.peer(EndpointRole::Opener).has_flags(WRITE_SHUT | RESET));
+        assert!(!second.peer(EndpointRole::Opener).has_flags(WRITE_SHUT | CLOSED));
         second.own(EndpointRole::Opener).set_cpu(0);
         assert_eq!(
             (first.peer(EndpointRole::Creator).cpu(), first.own(EndpointRole::Creator).cpu()),

@@ -28,6 +28,8 @@ pub mod ledger;
 #[cfg(not(loom))]
 pub mod memory;
 pub mod pipe;
+#[cfg(not(loom))]
+pub mod process_lock;
 pub mod record_queue;
 mod role;
 mod sync;

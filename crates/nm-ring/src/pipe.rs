@@ -16,7 +16,14 @@
 //!
 //! Each end keeps its own position in its own cache lines; the sender reads the receiver's position
 //! only when the remembered one leaves too little space. All state is in shared memory, so that a
-//! fork shares it; locks by process id separate the processes and threads of one end.
+//! fork shares it. Each end allows one thread at a time: its user locks it.
+//!
+//! The consumed position belongs to whoever takes the bytes, by compare-and-swap: the receiver as a
+//! rule, or the sender, which takes bytes back ([`Pipe::take_back`]) that nobody has received, to
+//! send them another way. A pull that loses against it returns nothing.
+//!
+//! [`KernelUse`] is for a user whose bytes can also go another way, through the kernel: the
+//! receiving end counts there who relies on that way, and what came that way.
 //!
 //! Nothing that the other end can write is trusted: distances between positions are clamped to the
 //! pipe's length and positions in the area are masked, so that a hostile peer can corrupt its own
@@ -25,9 +32,6 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use crate::sync::{AtomicU32, AtomicU64, Bytes, fence};
-
-#[cfg(not(loom))]
-mod lock;
 
 /// Bytes that may be in flight in one direction of a socket.
 pub const PIPE_BYTES: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
@@ -74,19 +78,32 @@ struct WaitFlags {
     writer: AtomicU32,
 }
 
-/// Positions at which the direction switches between the kernel and the pipe, each plus one; zero
-/// means not set.
+/// Use of the other way, through the kernel; written by the receiving end. The sending end reads it
+/// and must not trust it.
 #[repr(C, align(128))]
-struct SwitchPoints {
-    starts_at: AtomicU64,
-    ends_at: AtomicU64,
-    resend_from: AtomicU64,
+pub struct KernelUse {
+    /// Threads and registrations of the receiving end that rely on the kernel: the sender must send
+    /// through the kernel while it is not zero.
+    pub users: AtomicU32,
+    /// Not zero while a thread sleeps on this word until the pipe has bytes.
+    pub sleeper: AtomicU32,
+    /// Bytes that the receiving end has received from the kernel, plus one; zero means unknown.
+    pub received: AtomicU64,
+}
+
+/// Written by the sending end, for the receiving end.
+#[repr(C, align(128))]
+pub struct KernelSent {
+    /// Bytes that the sending end has sent through the kernel, plus one; zero means unknown.
+    pub sent: AtomicU64,
+    /// Incremented before bytes are taken back, and again when they were sent through the kernel: in
+    /// between (odd) they are in neither place.
+    pub take_backs: AtomicU32,
 }
 
 /// What only the sending end uses.
 #[repr(C, align(128))]
 struct SenderState {
-    lock: ProcessLock,
     /// Bytes written, in full.
     sent: AtomicU64,
     /// Bytes consumed when the sender last read the receiver's position.
@@ -96,18 +113,8 @@ struct SenderState {
 /// What only the receiving end uses.
 #[repr(C, align(128))]
 struct ReceiverState {
-    lock: ProcessLock,
     /// Bytes consumed at the last check whether the writer sleeps.
     wake_checked_at: AtomicU64,
-}
-
-/// A lock held by a process id, so that a dead holder can be detected.
-#[repr(C)]
-struct ProcessLock {
-    /// Process that holds it, or zero.
-    owner: AtomicU32,
-    /// Not zero if a thread may sleep on `owner`.
-    contended: AtomicU32,
 }
 
 /// One direction with space for `BYTES` bytes, a power of two. All zero is a valid initial state.
@@ -116,7 +123,10 @@ pub struct Pipe<const BYTES: usize = PIPE_BYTES> {
     control: ControlLine,
     consumed: ConsumedLine,
     wait_flags: WaitFlags,
-    switch_points: SwitchPoints,
+    /// Use of the way through the kernel.
+    pub kernel_use: KernelUse,
+    /// Bytes sent through the kernel.
+    pub kernel_sent: KernelSent,
     sender: SenderState,
     receiver: ReceiverState,
     area: Bytes<BYTES>,
@@ -126,8 +136,8 @@ pub struct Pipe<const BYTES: usize = PIPE_BYTES> {
 const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(offset_of!(Pipe, consumed) == 128 && offset_of!(Pipe, wait_flags) == 256);
-    assert!(offset_of!(Pipe, area) == 6 * 128);
-    assert!(size_of::<Pipe>() == 6 * 128 + PIPE_BYTES);
+    assert!(offset_of!(Pipe, area) == 7 * 128);
+    assert!(size_of::<Pipe>() == 7 * 128 + PIPE_BYTES);
 };
 
 #[inline(always)]
@@ -169,13 +179,20 @@ impl<const BYTES: usize> Pipe<BYTES> {
         self.space_for(self.sender.sent.load(Relaxed), BYTES / 2)
     }
 
-    /// Bytes written since the beginning: exact under the send lock.
+    /// Bytes written since the beginning, as the receiving end sees it.
     pub fn written(&self) -> u64 {
         let consumed = self.consumed();
         consumed.wrapping_add(Self::distance(self.control.word.load(Acquire), consumed) as u64)
     }
 
-    /// Bytes consumed since the beginning: exact under the receive lock.
+    /// Bytes written since the beginning, as the sending end sees it. Exact for the thread that
+    /// sends.
+    #[inline(always)]
+    pub fn sent(&self) -> u64 {
+        self.sender.sent.load(Relaxed)
+    }
+
+    /// Bytes consumed since the beginning.
     #[inline(always)]
     pub fn consumed(&self) -> u64 {
         self.consumed.position.load(Acquire)
@@ -194,8 +211,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         space(consumed)
     }
 
-    /// Sends as much of `bytes` as there is space for, and returns how much. The caller holds the
-    /// send lock and calls [`Pipe::take_reader_waiting`] afterwards.
+    /// Sends as much of `bytes` as there is space for, and returns how much. One thread at a time.
+    /// A sleeping reader must be woken: see [`Pipe::take_reader_waiting`] and [`KernelUse`].
     #[inline]
     pub fn push(&self, bytes: &[u8]) -> usize {
         let sent = self.sender.sent.load(Relaxed);
@@ -214,7 +231,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
     }
 
     /// Sends as much of the parts as there is space for, published at once, and returns the count
-    /// of bytes. The caller holds the send lock.
+    /// of bytes. One thread at a time.
     pub fn push_parts<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> usize {
         let sent = self.sender.sent.load(Relaxed);
         let mut staged = [0; INLINE_BYTES_MAX];
@@ -277,33 +294,56 @@ impl<const BYTES: usize> Pipe<BYTES> {
     }
 
     /// Reads bytes into `buffer` and returns how many. It may be fewer than [`Pipe::readable`]
-    /// returned if the sender writes meanwhile, but it is not zero unless the sender violates the
-    /// protocol. The caller holds the receive lock and calls [`Pipe::take_writer_waiting`]
-    /// afterwards.
+    /// returned if the sender writes meanwhile, and none if the sender has taken them back: then the
+    /// content of `buffer` is undefined. One thread at a time; a sleeping writer must be woken: see
+    /// [`Pipe::take_writer_waiting`].
     #[inline]
     pub fn pull(&self, buffer: &mut [u8]) -> usize {
         let consumed = self.consumed.position.load(Relaxed);
         let count = self.copy(consumed, 0, buffer);
-        if count > 0 {
-            self.consumed.position.store(consumed.wrapping_add(count as u64), Release);
+        if count > 0 && !self.advance(consumed, count) {
+            return 0;
         }
         count
     }
 
+    /// Takes `count` bytes from `consumed` on; false if somebody else has taken them.
+    #[inline(always)]
+    fn advance(&self, consumed: u64, count: usize) -> bool {
+        let next = consumed.wrapping_add(count as u64);
+        self.consumed.position.compare_exchange(consumed, next, AcqRel, Relaxed).is_ok()
+    }
+
     /// Copies bytes from `offset` bytes after the next one on without consuming them, and returns
-    /// how many. The caller holds the receive lock.
+    /// how many. One thread at a time.
     #[inline]
     pub fn peek(&self, offset: usize, buffer: &mut [u8]) -> usize {
         self.copy(self.consumed.position.load(Relaxed), offset, buffer)
     }
 
-    /// Discards the next `bytes` bytes, or as many as there are, and returns how many. The caller
-    /// holds the receive lock.
+    /// Discards the next `bytes` bytes, or as many as there are, and returns how many; none if the
+    /// sender has taken them back. One thread at a time.
     pub fn discard(&self, bytes: usize) -> usize {
         let consumed = self.consumed.position.load(Relaxed);
         let count = Self::distance(self.control.word.load(Acquire), consumed).min(bytes);
-        self.consumed.position.store(consumed.wrapping_add(count as u64), Release);
-        count
+        if self.advance(consumed, count) { count } else { 0 }
+    }
+
+    /// Takes all bytes back that the receiver has not consumed, if they were sent after the position
+    /// `from` ([`Pipe::sent`] at that time); returns how many. They are the last ones sent, and can
+    /// still be copied by [`Pipe::copy_sent`] until the next push. Called by the sending thread.
+    pub fn take_back(&self, from: u64) -> usize {
+        let sent = self.sender.sent.load(Relaxed);
+        loop {
+            let consumed = self.consumed.position.load(Acquire);
+            let unread = sent.wrapping_sub(consumed);
+            if unread == 0 || unread > sent.wrapping_sub(from).min(BYTES as u64) {
+                return 0;
+            }
+            if self.advance(consumed, unread as usize) {
+                return unread as usize;
+            }
+        }
     }
 
     #[inline(always)]
@@ -357,8 +397,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
         self.control.word.load(Relaxed) == control
     }
 
-    /// Lets the sender copy bytes from `position` on that are still in the pipe, to send them again
-    /// another way; returns how many. The caller holds the send lock.
+    /// Lets the sender copy bytes from `position` on that are still in the area, to send them again
+    /// another way; returns how many. Called by the sending thread.
     pub fn copy_sent(&self, position: u64, buffer: &mut [u8]) -> usize {
         let behind = self.sender.sent.load(Relaxed).wrapping_sub(position);
         if behind > BYTES as u64 {
@@ -387,42 +427,6 @@ impl<const BYTES: usize> Pipe<BYTES> {
         if !tail.is_empty() {
             self.area.read(0, tail);
         }
-    }
-
-    /// Bytes of this direction that went through the kernel before the pipe, once the sender has
-    /// published it. A thread that sees bytes in the pipe sees this too.
-    pub fn starts_at(&self) -> Option<u64> {
-        load_switch_point(&self.switch_points.starts_at)
-    }
-
-    /// Publishes that what follows the first `position` bytes is in the pipe. Before the first
-    /// push.
-    pub fn set_starts_at(&self, position: u64) {
-        store_switch_point(&self.switch_points.starts_at, position);
-    }
-
-    /// Position of the pipe after which the direction is in the kernel again. A thread that sees it
-    /// also sees all bytes before it.
-    #[inline(always)]
-    pub fn ends_at(&self) -> Option<u64> {
-        load_switch_point(&self.switch_points.ends_at)
-    }
-
-    /// Publishes that nothing follows `position` in the pipe. Under the send lock, after the last
-    /// push.
-    pub fn set_ends_at(&self, position: u64) {
-        store_switch_point(&self.switch_points.ends_at, position);
-    }
-
-    /// Position from which on the receiver requests everything again, through the kernel.
-    #[inline(always)]
-    pub fn resend_from(&self) -> Option<u64> {
-        load_switch_point(&self.switch_points.resend_from)
-    }
-
-    /// Requests that everything from `position` on is sent again. Under the receive lock.
-    pub fn request_resend_from(&self, position: u64) {
-        store_switch_point(&self.switch_points.resend_from, position);
     }
 
     /// The reader is about to sleep: after this call it checks once more whether there is something
@@ -484,10 +488,10 @@ impl<const BYTES: usize> Pipe<BYTES> {
         take_flag(&self.wait_flags.writer)
     }
 
-    /// Restores a consistent state after the lock's owner has died during a push: published bytes
-    /// are kept, others are dropped. Under the send lock.
+    /// Restores a consistent state after a sender has died during a push: published bytes are kept,
+    /// others are dropped. Called by the thread that sends next.
     #[cfg(not(loom))]
-    fn recover(&self) {
+    pub fn recover_sender(&self) {
         let control = self.control.word.load(Acquire);
         let sent = self.written();
         let inline = inline_count(control);
@@ -502,15 +506,6 @@ impl<const BYTES: usize> Pipe<BYTES> {
 #[inline(always)]
 fn take_flag(flag: &AtomicU32) -> bool {
     flag.load(Relaxed) != 0 && flag.swap(0, Acquire) != 0
-}
-
-#[inline(always)]
-fn load_switch_point(word: &AtomicU64) -> Option<u64> {
-    word.load(Acquire).checked_sub(1)
-}
-
-fn store_switch_point(word: &AtomicU64, position: u64) {
-    word.store(position.saturating_add(1), Release);
 }
 
 /// Eight bytes as a word.
@@ -542,14 +537,14 @@ impl Pipe {
     /// A pipe for loom, whose atomics cannot be made by zeroing memory.
     pub fn new() -> Pipe {
         let (word, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
-        let lock = || ProcessLock { owner: word(), contended: word() };
         Pipe {
             control: ControlLine { word: long(), inline: std::array::from_fn(|_| long()) },
             consumed: ConsumedLine { position: long() },
             wait_flags: WaitFlags { reader: word(), writer: word() },
-            switch_points: SwitchPoints { starts_at: long(), ends_at: long(), resend_from: long() },
-            sender: SenderState { lock: lock(), sent: long(), known_consumed: long() },
-            receiver: ReceiverState { lock: lock(), wake_checked_at: long() },
+            kernel_use: KernelUse { users: word(), sleeper: word(), received: long() },
+            kernel_sent: KernelSent { sent: long(), take_backs: word() },
+            sender: SenderState { sent: long(), known_consumed: long() },
+            receiver: ReceiverState { wake_checked_at: long() },
             area: Bytes::new(),
         }
     }

@@ -19,6 +19,11 @@ pub fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
+/// `futex(FUTEX_WAKE)`—Wakes all sleepers on `word`.
+pub fn wake_all(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,8 @@ use nm_ring::ledger::KernelReason;
 
 use super::handover;
 use crate::socket::{Phase, Socket};
-use crate::{blocking, kernel, rendezvous, stream, table, wait};
+use crate::stream::{self, Request};
+use crate::{blocking, kernel, rendezvous, table, wait};
 
 /// Longest vector that the kernel accepts, parts.
 const PARTS_MAX: usize = 1024;
@@ -36,34 +37,35 @@ fn receive(
 ) -> isize {
     if socket.is_joined()
         && flags & KERNEL_RECEIVE == 0
-        && let Some(_guard) = socket.enter(fd)
+        && let Some(_guard) = table::enter(socket, fd)
         && socket.is_joined()
     {
-        return stream::receive(socket, fd, parts, flags);
+        return stream::receive(Request { socket, fd, parts, flags }, raw);
     }
-    receive_slow(socket, fd, parts, flags, raw)
+    receive_slow(socket, fd, flags, raw)
 }
 
 #[cold]
 fn receive_slow(
     socket: &'static Socket,
     fd: c_int,
-    parts: &[iovec],
     flags: c_int,
     raw: impl Fn() -> isize,
 ) -> isize {
     if socket.phase() != Phase::Candidate || flags & KERNEL_RECEIVE != 0 {
         return count_received(socket, raw());
     }
-    if !socket.begin_kernel_wait() {
-        return receive(socket, fd, parts, flags, raw);
-    }
+    socket.begin_candidate_receive();
     let result = raw();
-    socket.end_kernel_wait();
+    let errno = kernel::errno();
+    if let Some(_guard) = table::enter(socket, fd) {
+        socket.end_candidate_receive(fd);
+    }
     if result >= 0 && flags & libc::MSG_PEEK == 0 {
         count_received(socket, result);
-        rendezvous::after_data_call(socket, fd);
+        rendezvous::after_data_call(socket, fd, result as usize);
     }
+    kernel::set_errno(errno);
     result
 }
 
@@ -87,46 +89,44 @@ fn transmit(
 ) -> isize {
     if socket.is_joined()
         && flags & KERNEL_SEND == 0
-        && let Some(_guard) = socket.enter(fd)
+        && let Some(_guard) = table::enter(socket, fd)
         && socket.is_joined()
     {
-        return stream::send(socket, fd, parts, flags);
+        return stream::send(Request { socket, fd, parts, flags }, raw);
     }
-    transmit_slow(socket, fd, parts, flags, raw)
+    transmit_slow(socket, fd, flags, raw)
 }
 
 #[cold]
 fn transmit_slow(
     socket: &'static Socket,
     fd: c_int,
-    parts: &[iovec],
     flags: c_int,
     raw: impl Fn() -> isize,
 ) -> isize {
     if flags & KERNEL_SEND != 0 {
         let urgent = flags & libc::MSG_OOB != 0;
-        socket.move_to_kernel(if urgent {
-            KernelReason::UrgentData
-        } else {
-            KernelReason::UnsupportedCall
-        });
+        let reason = if urgent { KernelReason::UrgentData } else { KernelReason::UnsupportedCall };
+        rendezvous::move_to_kernel(socket, reason);
     }
-    if socket.phase() != Phase::Candidate {
+    if socket.phase() == Phase::Kernel {
         return count_sent(socket, raw());
     }
-    while !socket.begin_kernel_send() {
-        std::hint::spin_loop();
-    }
-    if socket.is_joined() {
-        socket.end_kernel_send();
-        return transmit(socket, fd, parts, flags, raw);
-    }
+    let sending = socket.begin_kernel_send();
     let result = raw();
-    socket.end_kernel_send();
+    let errno = kernel::errno();
+    if result > 0
+        && let Some(_guard) = table::enter(socket, fd)
+        && socket.is_joined()
+    {
+        socket.count_kernel_sent(result as usize);
+    }
+    drop(sending);
     if result >= 0 {
         count_sent(socket, result);
-        rendezvous::after_data_call(socket, fd);
+        rendezvous::after_data_call(socket, fd, result as usize);
     }
+    kernel::set_errno(errno);
     result
 }
 
@@ -454,7 +454,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     }
     let Some(socket) = managed(fd) else { return raw() };
     if control {
-        socket.move_to_kernel(KernelReason::UnsupportedCall);
+        rendezvous::move_to_kernel(socket, KernelReason::UnsupportedCall);
     }
     // SAFETY: the program's own vector.
     match unsafe { parts(header.msg_iov, header.msg_iovlen) } {
@@ -553,8 +553,8 @@ pub unsafe extern "C-unwind" fn sendmmsg(
 /// Bytes of a file that are read at a time for `sendfile`.
 const FILE_BYTES: usize = 16 * 1024;
 
-/// `sendfile(2)` into a joined socket: reads the file and sends it. The offset moves by what was
-/// sent.
+/// `sendfile(2)`: into a joined socket as far as memory takes it, by reading the file; the kernel
+/// sends the rest itself.
 ///
 /// # Safety
 /// As libc's function of this name.
@@ -569,56 +569,61 @@ pub unsafe extern "C-unwind" fn sendfile(
     let raw = || unsafe { kernel::sendfile(out, file, offset, bytes) };
     let Some(socket) = managed(out) else { return raw() };
     if !socket.is_joined() {
-        return transmit_slow(socket, out, &[], 0, raw);
+        return transmit_slow(socket, out, 0, raw);
     }
-    let Some(_guard) = socket.enter(out) else { return raw() };
+    let Some(_guard) = table::enter(socket, out) else { return raw() };
     // SAFETY: the program's own variable, if it gives one; else the file's own position is queried.
-    let (mut at, own) = unsafe {
+    let (begin, is_own) = unsafe {
         match offset.as_ref() {
             Some(&at) => (at, false),
             None => (kernel::lseek(file, 0, libc::SEEK_CUR), true),
         }
     };
-    if at < 0 {
-        return kernel::fail(libc::EINVAL);
-    }
-    let mut buffer = [0_u8; FILE_BYTES];
-    let mut sent = 0;
-    let result = loop {
-        let wanted = FILE_BYTES.min(bytes - sent);
-        if wanted == 0 {
-            break 0;
-        }
-        // SAFETY: the buffer is live and of this length.
-        let read = unsafe { kernel::pread(file, buffer.as_mut_ptr().cast(), wanted, at) };
-        if read <= 0 {
-            break read;
-        }
-        let parts = single_part(buffer.as_ptr().cast(), read as usize);
-        let now = stream::send(socket, out, &parts, 0);
-        if now < 0 {
-            break now;
-        }
-        sent += now as usize;
-        at += now as i64;
-        if now < read {
-            break 0;
-        }
-    };
-    if result < 0 && sent == 0 {
-        if kernel::errno() == libc::ESPIPE {
-            kernel::set_errno(libc::EINVAL);
-        }
-        return -1;
-    }
-    if own {
+    let sent = if begin < 0 { 0 } else { send_file_to_memory(socket, out, file, begin, bytes) };
+    let at = begin + sent as i64;
+    if sent > 0 && is_own {
         // SAFETY: no pointers.
         unsafe { kernel::lseek(file, at, libc::SEEK_SET) };
-    } else if !offset.is_null() {
+    } else if sent > 0 && !offset.is_null() {
         // SAFETY: the program's own variable.
         unsafe { *offset = at };
     }
-    sent as isize
+    if sent == bytes && bytes > 0 {
+        return sent as isize;
+    }
+    // SAFETY: the program's own arguments; the offset was moved behind what was sent.
+    let rest = || unsafe { kernel::sendfile(out, file, offset, bytes - sent) };
+    let request = Request { socket, fd: out, parts: &[], flags: 0 };
+    let result = stream::send(request, rest);
+    if sent > 0 { sent as isize + result.max(0) } else { result }
+}
+
+/// Reads the file from `begin` on and sends to memory what that takes, at most `bytes`; returns how
+/// much.
+fn send_file_to_memory(
+    socket: &'static Socket,
+    out: c_int,
+    file: c_int,
+    begin: i64,
+    bytes: usize,
+) -> usize {
+    let mut buffer = [0_u8; FILE_BYTES];
+    let mut sent = 0;
+    while sent < bytes && socket.may_send_to_memory() {
+        let wanted = FILE_BYTES.min(bytes - sent);
+        let (start, at) = (buffer.as_mut_ptr().cast(), begin + sent as i64);
+        // SAFETY: the buffer is live and of this length.
+        let read = unsafe { kernel::pread(file, start, wanted, at) };
+        let Ok(read) = usize::try_from(read) else { break };
+        let parts = single_part(buffer.as_ptr().cast(), read);
+        let request = Request { socket, fd: out, parts: &parts, flags: 0 };
+        let now = stream::send_to_memory_alone(&request);
+        sent += now;
+        if now < read || read == 0 {
+            break;
+        }
+    }
+    sent
 }
 
 /// `sendfile64`, the name of [`sendfile`] in programs with 64-bit offsets.

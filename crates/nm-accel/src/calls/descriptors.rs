@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use libc::{EBADF, F_DUPFD, F_DUPFD_CLOEXEC};
 use nm_ring::ledger::KernelReason;
 
-use crate::calls::processes::{MemoryOwnership, memory_ownership};
 use crate::calls::sockets::fcntl_other;
+use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::Socket;
-use crate::{blocking, kernel, multiplex, table};
+use crate::{blocking, kernel, multiplex, rendezvous, table};
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
@@ -28,12 +28,12 @@ fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
     if memory_ownership() == MemoryOwnership::Borrower {
         // A vfork child makes copies for the program that it executes. The table is its parent's
         // and cannot contain them, so the exec would not find the copy.
-        socket.move_to_kernel(KernelReason::Exec);
+        rendezvous::move_to_kernel(socket, KernelReason::Exec);
         return;
     }
     if (0..=2).contains(&copy) {
         // The C library reads and writes the standard streams directly.
-        socket.move_to_kernel(KernelReason::Stdio);
+        rendezvous::move_to_kernel(socket, KernelReason::Stdio);
     }
     table::bind(copy, socket);
 }
@@ -82,6 +82,7 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
         }
         return result;
     }
+    multiplex::descriptor_closed(copy);
     let release = table::unbind(copy);
     // SAFETY: plain numbers.
     let result = unsafe { kernel::dup3(original, copy, flags) };
@@ -210,6 +211,7 @@ pub unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 fn close_known(fd: c_int) -> c_int {
     let mut release = None;
     if memory_ownership() == MemoryOwnership::Owner {
+        multiplex::descriptor_closed(fd);
         release = table::unbind(fd);
     }
     // SAFETY: the program closes its own descriptor.

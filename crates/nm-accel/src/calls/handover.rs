@@ -4,20 +4,19 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{FILE, cmsghdr, msghdr};
 use nm_ring::ledger::KernelReason;
 
 use crate::calls::processes::{after_bare_fork, before_fork};
-use crate::calls::{data, descriptors, epoll, poll, processes, select, sockets};
+use crate::calls::{data, descriptors, processes, sockets};
 use crate::next::Next;
-use crate::{blocking, exec_substitutes, kernel, table};
+use crate::{blocking, exec_substitutes, io_uring, kernel, rendezvous, table};
 
 /// Returns the socket of `fd`, if the library manages it, to the kernel.
 fn return_to_kernel(fd: c_int, reason: KernelReason) {
     if let Some(socket) = table::get(fd) {
-        socket.move_to_kernel(reason);
+        rendezvous::move_to_kernel(socket, reason);
     }
 }
 
@@ -269,55 +268,6 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     unsafe { real(actions, fd, copy) }
 }
 
-/// 1 once the process has created an io_uring.
-static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
-/// How often [`has_io_uring`] was called.
-static IO_URING_CHECKS: AtomicU32 = AtomicU32::new(0);
-
-/// Why new sockets of this process stay on the kernel, if they do.
-pub fn process_kernel_reason() -> Option<KernelReason> {
-    (IO_URING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
-}
-
-/// The kernel uses descriptors without any call of the program: every socket returns to it.
-fn io_uring_created() {
-    IO_URING_SEEN.store(1, Ordering::Relaxed);
-    table::for_each_socket(|socket| socket.move_to_kernel(KernelReason::IoUring));
-}
-
-/// Whether the process has an io_uring that was created by inlined instructions (as statically
-/// linked liburing does): searches the descriptors at the first, second, fourth … call.
-pub fn has_io_uring() -> bool {
-    if IO_URING_SEEN.load(Ordering::Relaxed) != 0 {
-        return true;
-    }
-    let check = IO_URING_CHECKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if check.is_power_of_two() && has_io_uring_descriptor() {
-        io_uring_created();
-        return true;
-    }
-    false
-}
-
-/// Reads /proc/self/fd without allocating.
-fn has_io_uring_descriptor() -> bool {
-    use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };
-    let mut space = [std::mem::MaybeUninit::<u8>::uninit(); 2048];
-    let mut entries = RawDir::new(&folder, &mut space);
-    while let Some(entry) = entries.next() {
-        let Ok(entry) = entry else { return false };
-        let mut target = [std::mem::MaybeUninit::<u8>::uninit(); 32];
-        if let Ok((target, _)) = readlinkat_raw(&folder, entry.file_name(), &mut target)
-            && target.starts_with(b"anon_inode:[io_uring]")
-        {
-            return true;
-        }
-    }
-    false
-}
-
 /// liburing's own functions, which make the system call by an inlined instruction. Where liburing
 /// is not loaded nothing calls these.
 macro_rules! io_uring_makers {
@@ -331,7 +281,7 @@ macro_rules! io_uring_makers {
             type Function = unsafe extern "C" fn($(io_uring_makers!(@word $argument)),*) -> c_int;
             // SAFETY: all arguments are words or smaller, passed on unchanged.
             static REAL: Next<Function> = unsafe { Next::new($text) };
-            io_uring_created();
+            io_uring::created();
             let Some(real) = REAL.get() else { return -libc::ENOSYS };
             // SAFETY: the caller guarantees the arguments, as the C function requires.
             unsafe { real($($argument),*) }
@@ -386,7 +336,7 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_sendfile => data::sendfile(int(a), int(b), c as _, d),
             libc::SYS_splice => splice(int(a), b as _, int(c), d as _, e, f as _),
             libc::SYS_io_uring_setup => {
-                io_uring_created();
+                io_uring::created();
                 kernel::call(number, a, b, c, d, e, f)
             }
             _ => return other_syscall(number, [a, b, c, d, e, f]),
@@ -432,7 +382,6 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             libc::SYS_shutdown => sockets::shutdown(int(a), int(b)),
             libc::SYS_setsockopt => sockets::setsockopt(int(a), int(b), int(c), d as _, e as _),
             libc::SYS_ioctl => sockets::ioctl(int(a), b as _, c as _),
-            libc::SYS_epoll_ctl => epoll::epoll_ctl(int(a), int(b), int(c), d as _),
             libc::SYS_execve => processes::execve(a as _, b as _, c as _),
             libc::SYS_execveat => processes::execveat(int(a), b as _, c as _, d as _, int(e)),
             libc::SYS_clone => return raw_fork(number, words, a),
@@ -441,25 +390,10 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
                 let flags = (a as *const u64).as_ref().map_or(0, |flags| *flags as usize);
                 return raw_fork(number, words, flags);
             }
-            libc::SYS_ppoll => poll::ppoll(a as _, b as _, c as _, d as _),
-            libc::SYS_pselect6 => {
-                // The mask and its size are passed in memory.
-                let mask = (f as *const *const libc::sigset_t).as_ref();
-                let mask = mask.map_or(ptr::null(), |mask| *mask);
-                select::pselect(int(a), b as _, c as _, d as _, e as _, mask)
-            }
-            libc::SYS_epoll_pwait => epoll::epoll_pwait(int(a), b as _, int(c), int(d), e as _),
-            libc::SYS_epoll_pwait2 => epoll::epoll_pwait2(int(a), b as _, int(c), d as _, e as _),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => return raw_fork(number, words, 0),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => descriptors::dup2(int(a), int(b)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_poll => poll::poll(a as _, b as _, int(c)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_select => select::select(int(a), b as _, c as _, d as _, e as _),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_wait => epoll::epoll_wait(int(a), b as _, int(c), int(d)),
             _ => return kernel::call(number, a, b, c, d, e, f) as c_long,
         };
         c_long::from(result)

@@ -8,7 +8,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use nm_ring::ledger::KernelReason;
@@ -16,64 +16,14 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::{aio, handover, signals};
 use crate::exec_substitutes::Substitutes;
 use crate::next::Next;
+use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::Socket;
-use crate::{blocking, kernel, multiplex, rendezvous, table};
-
-/// Whether the calling process may change the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryOwnership {
-    /// The table is its own.
-    Owner,
-    /// It runs on the memory of the process that owns the table (vfork and similar): its
-    /// descriptors are its own, the table is not.
-    Borrower,
-}
-
-/// A word that is 1 in this process and 0 in a new copy of it that a fork made.
-static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-
-/// Set when the process is ending and has released its sockets.
-static HAS_EXITED: AtomicBool = AtomicBool::new(false);
-
-/// Who owns this memory; costs one getpid. A child that was made without fork (a raw clone) is
-/// detected here and becomes the owner of its copy.
-pub fn memory_ownership() -> MemoryOwnership {
-    let owner = table::owner_pid();
-    if owner == 0 || kernel::getpid() == owner {
-        return if HAS_EXITED.load(Ordering::Relaxed) {
-            MemoryOwnership::Borrower
-        } else {
-            MemoryOwnership::Owner
-        };
-    }
-    let mark = FORK_MARK.load(Ordering::Relaxed);
-    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
-    let is_copy = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);
-    if !is_copy {
-        return MemoryOwnership::Borrower;
-    }
-    hold_sockets();
-    after_fork_in_child();
-    MemoryOwnership::Owner
-}
+use crate::{blocking, kernel, multiplex, process, rendezvous, table};
 
 /// Prepares everything that is needed before the program's first call: fork handlers, the fork
 /// mark, and functions of the C library that a signal handler or the child of a fork may need.
 pub fn prepare() {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    const PAGE: usize = 4096;
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
-    let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
-    if let Ok(page) = page
-        // SAFETY: the advice is for the page just mapped.
-        && unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
-    {
-        let mark = page.cast::<AtomicU32>();
-        // SAFETY: at the beginning of a page of zeros that stays mapped.
-        unsafe { &*mark }.store(1, Ordering::Relaxed);
-        FORK_MARK.store(mark, Ordering::Relaxed);
-    }
+    process::prepare(adopt_copy);
     // The C library runs the handlers for fork, daemon and forkpty alike. Fails only without
     // memory. SAFETY: three functions without arguments and results, valid as long as the process.
     unsafe {
@@ -100,6 +50,12 @@ extern "C" fn before_handler() {
 }
 
 extern "C" fn parent_handler() {
+    after_fork_in_parent();
+}
+
+/// Called in the parent once the memory is copied.
+fn after_fork_in_parent() {
+    multiplex::after_fork_in_parent();
     rendezvous::unlock();
 }
 
@@ -107,10 +63,8 @@ extern "C" fn parent_handler() {
 /// that holds each socket.
 pub fn before_fork() {
     rendezvous::lock_for_fork();
-    table::for_each_socket(|socket| {
-        socket.before_fork();
-        socket.record().hold();
-    });
+    multiplex::before_fork();
+    hold_sockets();
 }
 
 extern "C" fn child_handler() {
@@ -133,14 +87,17 @@ pub fn release_sockets() {
 
 /// In the child of a fork: makes it the owner of table, sets and locks.
 pub fn after_fork_in_child() {
-    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
-    if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Relaxed).as_ref() } {
-        mark.store(1, Ordering::Relaxed);
-    }
-    HAS_EXITED.store(false, Ordering::Relaxed);
+    process::adopt();
     table::forked_child();
+    rendezvous::forked_child();
     multiplex::forked_child();
     crate::signals::forked_child();
+}
+
+/// In a copy of the process that was made without fork handlers.
+fn adopt_copy() {
+    hold_sockets();
+    after_fork_in_child();
 }
 
 /// After a fork that ran no handlers, in both processes: the child becomes the owner, and a failed
@@ -153,7 +110,7 @@ pub fn after_bare_fork(pid: i64) {
     if pid < 0 {
         release_sockets();
     }
-    rendezvous::unlock();
+    after_fork_in_parent();
 }
 
 type ForkFn = unsafe extern "C" fn() -> pid_t;
@@ -204,7 +161,7 @@ pub unsafe extern "C" fn fork() -> pid_t {
     let Some(real) = FORK.get() else { return not_supported() };
     // SAFETY: as fork(2); the handlers of `prepare` count the sockets' holders.
     let pid = unsafe { real() };
-    if pid < 0 && !FORK_MARK.load(Ordering::Relaxed).is_null() {
+    if pid < 0 && process::is_prepared() {
         release_sockets();
     }
     pid
@@ -249,7 +206,7 @@ fn return_surviving_sockets(mut survives: impl FnMut(c_int, &'static Socket)) {
         // SAFETY: a query of plain numbers.
         let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            socket.move_to_kernel(KernelReason::Exec);
+            rendezvous::move_to_kernel(socket, KernelReason::Exec);
             survives(fd, socket);
         }
     });
@@ -536,14 +493,9 @@ pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) 
 /// Exit handlers of other libraries may still run. The kernel closes their descriptors, and they
 /// change nothing here, because a socket must not be released twice.
 pub fn before_exit() {
-    if table::owner_pid() != 0 && memory_ownership() == MemoryOwnership::Owner {
-        HAS_EXITED.store(true, Ordering::Relaxed);
-        table::for_each_socket(|socket| {
-            if socket.record().release() == 0 {
-                rendezvous::close_listener(socket);
-                socket.flush_before_exit();
-            }
-        });
+    if process::owner_pid() != 0 && memory_ownership() == MemoryOwnership::Owner {
+        process::set_exited();
+        table::release_before_exit();
     }
 }
 

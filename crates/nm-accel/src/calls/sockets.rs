@@ -8,14 +8,12 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use nm_ring::conduit::{READ_SHUT, WRITE_SHUT};
 use nm_ring::ledger::{KernelReason, SocketRole};
 
-use super::processes::{self, MemoryOwnership};
-use crate::socket::{Phase, Socket};
-use crate::{blocking, kernel, rendezvous, table};
+use crate::socket::{Phase, Socket, incoming};
+use crate::{blocking, kernel, process, rendezvous, table};
 
 /// Registers a socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
-    if table::owner_pid() == 0 || matches!(processes::memory_ownership(), MemoryOwnership::Borrower)
-    {
+    if process::owner_pid() == 0 || process::is_borrower() {
         return;
     }
     let errno = kernel::errno();
@@ -66,7 +64,7 @@ pub unsafe extern "C-unwind" fn connect(
             // The connection is dissolved: the socket stays on the kernel, whatever it is used for
             // next.
             if let Some(socket) = table::get(fd) {
-                socket.move_to_kernel(KernelReason::ConnectionNotSeen);
+                rendezvous::move_to_kernel(socket, KernelReason::ConnectionNotSeen);
             }
         }
         _ => {}
@@ -166,41 +164,32 @@ fn peer_address(fd: c_int) -> sockaddr_storage {
     storage
 }
 
-/// `shutdown(2)`: the direction away from this end goes back to the kernel, which then sends its
-/// FIN behind all that is in the pipe.
+/// `shutdown(2)`: the kernel sends its FIN; the peer receives what is in memory before it.
 ///
 /// # Safety
 /// As libc's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let raw = || unsafe { kernel::shutdown(fd, how) };
     if let Some(socket) = table::get(fd)
         && socket.is_joined()
-        && let Some(_guard) = socket.enter(fd)
+        && let Some(_guard) = table::enter(socket, fd)
         && socket.is_joined()
         && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
     {
         if how != libc::SHUT_RD {
             socket.flush_to_kernel(fd);
-            socket.end_outgoing_pipe();
-            if socket.replay_pending() {
-                socket.replay(fd);
-            }
             socket.own().set_flags(WRITE_SHUT);
         }
         if how != libc::SHUT_WR {
             socket.own().set_flags(READ_SHUT);
         }
-        // SAFETY: no pointers.
-        let result = unsafe { kernel::shutdown(fd, how) };
-        let errno = kernel::errno();
-        socket.poll_kernel_events(fd);
-        socket.wake_peer_reader();
-        socket.wake_own_sleepers();
-        kernel::set_errno(errno);
+        let result = raw();
+        incoming::kernel_events_returned();
         return result;
     }
-    // SAFETY: no pointers.
-    unsafe { kernel::shutdown(fd, how) }
+    raw()
 }
 
 /// `setsockopt(2)`: the kernel's own, and remembered where it changes what we do.
@@ -227,7 +216,7 @@ pub unsafe extern "C" fn setsockopt(
             socket
                 .record()
                 .set_reason(KernelReason::SocketOption, rendezvous::option_number(level, name));
-            socket.move_to_kernel(KernelReason::SocketOption);
+            rendezvous::move_to_kernel(socket, KernelReason::SocketOption);
         }
     }
     // SAFETY: the program's own arguments, passed on unchanged.
@@ -267,7 +256,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             result
         }
         libc::FIOASYNC => {
-            socket.move_to_kernel(KernelReason::SignalDriven);
+            rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
             raw()
         }
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
@@ -292,10 +281,10 @@ fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
     if !socket.is_joined() {
         return 0;
     }
-    let Some(_guard) = socket.enter(fd).filter(|_| socket.is_joined()) else { return 0 };
+    let Some(_guard) = table::enter(socket, fd).filter(|_| socket.is_joined()) else { return 0 };
     let bytes = match request {
-        libc::FIONREAD if socket.pipe_is_next() => socket.incoming().readable(),
-        libc::TIOCOUTQ if socket.outgoing().resend_from().is_none() => socket.outgoing().readable(),
+        libc::FIONREAD => socket.incoming().readable(),
+        libc::TIOCOUTQ => socket.outgoing().readable(),
         _ => 0,
     };
     bytes as c_int
@@ -315,7 +304,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     match command {
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0 {
-                socket.move_to_kernel(KernelReason::SignalDriven);
+                rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
             }
             let result = raw();
             if result == 0 {
@@ -324,7 +313,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
             result
         }
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
-            socket.move_to_kernel(KernelReason::SignalDriven);
+            rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
             raw()
         }
         _ => raw(),

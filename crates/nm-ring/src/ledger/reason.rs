@@ -107,5 +107,7 @@ numbered! {
         UnsupportedCall = "used by a call that only the kernel supports",
         /// It was used by POSIX asynchronous i/o.
         AsynchronousIo = "used by asynchronous i/o (aio)",
+        /// The process has as many connections in shared memory as the limit allows.
+        TooManyJoined = "as many connections are in shared memory as the limit allows",
     }
 }

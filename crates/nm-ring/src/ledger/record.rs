@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::process_lock::ProcessLock;
+
 use super::reason::{KernelReason, SocketPhase, SocketRole};
 
 /// First word: a magic number that contains the version of the layout.
-pub const MARK: u64 = 0x6e6d_6c65_6467_0001;
+pub const MARK: u64 = 0x6e6d_6c65_6467_0002;
 
 /// Count of records. Those that were never claimed take no memory.
 pub const RECORDS: usize = 65_536;
@@ -93,12 +95,33 @@ pub struct DirectionCounters {
     pub kernel_calls: Counter,
     /// Times that a thread went to sleep for this direction.
     pub sleeps: Counter,
-    /// Wake-ups sent to the peer (outgoing) or received from it (incoming).
-    pub doorbells: Counter,
+    /// Wake-ups of a peer that slept until memory had bytes (outgoing).
+    pub wakeups: Counter,
     /// Spins that ended without success.
     pub failed_spins: Counter,
-    /// Times that the direction returned to the kernel.
+    /// Times that both directions had to use the kernel for the time being.
     pub fallbacks: Counter,
+}
+
+/// How one end uses a joined connection: shared by the processes of the program, and out of the
+/// peer's reach.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct EndState {
+    /// Held by the thread that sends to memory.
+    pub send_lock: ProcessLock,
+    /// Held by the thread that receives from memory.
+    pub receive_lock: ProcessLock,
+    /// Threads that are in a sending call of the kernel.
+    pub kernel_senders: AtomicU32,
+    /// Threads that are in a receiving call of the kernel.
+    pub kernel_receivers: AtomicU32,
+    /// Bytes sent through the kernel, plus one; zero means unknown.
+    pub kernel_sent: AtomicU64,
+    /// Reasons for which both directions must use the kernel for the time being.
+    pub holds: AtomicU32,
+    /// Times that a hold ended, and memory could be used again.
+    pub rejoins: AtomicU32,
 }
 
 /// One socket (open file description) of the program.
@@ -125,12 +148,14 @@ pub struct Record {
     pub outgoing: DirectionCounters,
     /// The direction that this socket receives.
     pub incoming: DirectionCounters,
+    /// How this end uses the connection.
+    pub end: EndState,
 }
 
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Record, outgoing) == 128 && offset_of!(Record, incoming) == 256);
-    assert!(size_of::<Record>() == 384);
+    assert!(offset_of!(Record, end) == 384 && size_of::<Record>() == 512);
     assert!(offset_of!(LedgerLayout, records) == 4096);
     assert!(LEDGER_BYTES.is_multiple_of(4096));
 };
@@ -168,6 +193,14 @@ impl Record {
             self.detail.store(detail, Relaxed);
         }
         first
+    }
+
+    /// Forgets `reason`, if it is the one that is stored: it has passed.
+    pub fn clear_reason(&self, reason: KernelReason) {
+        let none = KernelReason::None as u32;
+        if self.reason.compare_exchange(reason as u32, none, Relaxed, Relaxed).is_ok() {
+            self.detail.store(0, Relaxed);
+        }
     }
 
     /// Sets its side of the connection.
@@ -220,12 +253,25 @@ impl Record {
         for word in self.local.iter().chain(&self.peer) {
             word.store(0, Relaxed);
         }
+        self.end.reset();
         for counter in self.outgoing.counters().into_iter().chain(self.incoming.counters()) {
             counter.0.store(0, Relaxed);
         }
         self.opened_at_ns.store(opened_at_ns, Relaxed);
         self.pid.store(pid, Relaxed);
         self.holders.store(1, Relaxed);
+    }
+}
+
+impl EndState {
+    fn reset(&self) {
+        self.send_lock.reset();
+        self.receive_lock.reset();
+        let words = [&self.kernel_senders, &self.kernel_receivers, &self.holds, &self.rejoins];
+        for word in words {
+            word.store(0, Relaxed);
+        }
+        self.kernel_sent.store(0, Relaxed);
     }
 }
 
@@ -237,7 +283,7 @@ impl DirectionCounters {
             &self.kernel_bytes,
             &self.kernel_calls,
             &self.sleeps,
-            &self.doorbells,
+            &self.wakeups,
             &self.failed_spins,
             &self.fallbacks,
         ]

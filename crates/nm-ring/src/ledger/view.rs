@@ -29,11 +29,11 @@ pub struct DirectionCounts {
     pub kernel_calls: u64,
     /// Times that a thread went to sleep.
     pub sleeps: u64,
-    /// Wake-ups sent to the peer (outgoing) or received from it (incoming).
-    pub doorbells: u64,
+    /// Wake-ups of a peer that slept until memory had bytes (outgoing).
+    pub wakeups: u64,
     /// Spins that ended without success.
     pub failed_spins: u64,
-    /// Times that the direction returned to the kernel.
+    /// Times that both directions had to use the kernel for the time being.
     pub fallbacks: u64,
 }
 
@@ -45,7 +45,7 @@ impl DirectionCounts {
             kernel_bytes: flow.kernel_bytes.get(),
             kernel_calls: flow.kernel_calls.get(),
             sleeps: flow.sleeps.get(),
-            doorbells: flow.doorbells.get(),
+            wakeups: flow.wakeups.get(),
             failed_spins: flow.failed_spins.get(),
             fallbacks: flow.fallbacks.get(),
         }
@@ -57,6 +57,8 @@ impl DirectionCounts {
 pub struct RecordView {
     /// Index in the ledger.
     pub index: usize,
+    /// Times that memory could be used again after the kernel had to be.
+    pub rejoins: u32,
     /// How often the record was claimed.
     pub generation: u32,
     /// The phase; never [`SocketPhase::Free`].
@@ -106,6 +108,7 @@ impl RecordView {
         let words = |words: &[_; 2]| words.each_ref().map(|word: &AtomicU64| word.load(Relaxed));
         Some(RecordView {
             index,
+            rejoins: record.end.rejoins.load(Relaxed),
             generation,
             phase,
             reason: record.reason(),

@@ -41,11 +41,9 @@ fn control_word_behind_the_reader_reads_as_empty() {
 
 #[test]
 fn pipe_recovers_from_a_sender_killed_after_each_step() {
-    let dead = u32::MAX; // no process has this number
     for step in 0..4 {
         let pipe = pipe();
         assert_eq!(pipe.push(b"before"), 6);
-        pipe.sender.lock.owner.store(dead, Relaxed);
         // The steps of `publish_inline` for "dying", up to `step`.
         if step >= 1 {
             pipe.control.word.store(pack(6, 0), Release);
@@ -56,9 +54,8 @@ fn pipe_recovers_from_a_sender_killed_after_each_step() {
         if step >= 3 {
             pipe.control.word.store(pack(11, 5), Release);
         }
-        assert!(pipe.lock_send(std::process::id()));
+        pipe.recover_sender();
         assert_eq!(pipe.push(b"after"), 5);
-        pipe.unlock_send();
         let mut buffer = [0; 32];
         let count = pipe.pull(&mut buffer);
         let expected: &[u8] = if step < 3 { b"beforeafter" } else { b"beforedyingafter" };
@@ -78,4 +75,31 @@ fn overwritten_inline_copy_is_rejected() {
     let mut both = [0; 10];
     assert_eq!(pipe.pull(&mut both), 10);
     assert_eq!(&both, b"firstother");
+}
+
+#[test]
+fn sender_takes_back_what_nobody_has_received() {
+    let pipe = pipe();
+    let mut buffer = [0; 16];
+    assert_eq!(pipe.push(b"older"), 5);
+    let from = pipe.sent();
+    assert_eq!(pipe.push(b"newer"), 5);
+    assert_eq!(pipe.take_back(from), 0, "older bytes are unread");
+    assert_eq!(pipe.pull(&mut buffer[..7]), 7);
+    assert_eq!(pipe.take_back(from), 3, "two of five were received");
+    assert_eq!((pipe.readable(), pipe.take_back(from)), (0, 0));
+    assert_eq!(pipe.copy_sent(pipe.sent() - 3, &mut buffer[..3]), 3);
+    assert_eq!(&buffer[..3], b"wer");
+    assert_eq!(pipe.push(b"again"), 5);
+    assert_eq!((pipe.pull(&mut buffer), &buffer[..5]), (5, &b"again"[..]));
+}
+
+#[test]
+fn pull_that_lost_against_take_back_returns_nothing() {
+    let pipe = pipe();
+    assert_eq!(pipe.push(b"bytes"), 5);
+    let consumed = pipe.consumed();
+    assert_eq!(pipe.take_back(0), 5);
+    assert!(!pipe.advance(consumed, 5));
+    assert_eq!(pipe.pull(&mut [0; 5]), 0);
 }

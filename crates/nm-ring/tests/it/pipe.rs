@@ -7,7 +7,9 @@ use std::thread;
 
 use nm_ring::EndpointRole::{Creator, Opener};
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
+use nm_ring::ledger::Ledger;
 use nm_ring::pipe::{INLINE_BYTES_MAX, PIPE_BYTES, Pipe, QUARTER_BYTES};
+use nm_ring::process_lock::{LockOutcome, ProcessLock};
 use nm_sys::shared_memory::SharedMemory;
 use proptest::prelude::*;
 
@@ -218,50 +220,56 @@ fn lock_of_a_dead_process_is_taken_over_and_its_pipe_recovered() {
     let _fork_lock = FORK_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (a, b) = mapped();
     let (out, back) = (a.outgoing(Creator), b.incoming(Opener));
+    let lock = shared_lock();
     // The child is not reaped at first: a zombie must count as dead.
     let pid = fork(|| {
-        assert!(out.lock_send(std::process::id()) && back.lock_receive(std::process::id()));
+        assert_eq!(lock.lock(std::process::id()), LockOutcome::Acquired);
         out.push(b"last words");
     });
-    while out.lock_owners().0 == 0 || out.readable() == 0 {
+    while lock.owner() == 0 || out.readable() == 0 {
         thread::yield_now();
     }
-    assert!(out.lock_send(1 + std::process::id()), "stolen");
-    assert!(back.lock_receive(std::process::id()), "stolen");
+    assert_eq!(lock.lock(1 + std::process::id()), LockOutcome::TakenFromDeadProcess);
+    out.recover_sender();
     assert_eq!(out.push(b", and more"), 10);
     let mut buffer = [0; 30];
     let count = back.pull(&mut buffer);
     assert_eq!(&buffer[..count], b"last words, and more");
-    out.unlock_send();
-    back.unlock_receive();
-    assert_eq!(out.lock_owners(), (0, 0));
+    lock.unlock();
+    assert_eq!(lock.owner(), 0);
     wait_for(pid);
+}
+
+/// A lock in memory that a fork shares.
+fn shared_lock() -> &'static ProcessLock {
+    let (ledger, _) = Ledger::create(std::process::id(), "test", "", 0).unwrap();
+    let ledger: &'static Ledger = Box::leak(Box::new(ledger));
+    &ledger.claim(std::process::id(), 0).unwrap().end.send_lock
 }
 
 #[test]
 fn waiting_for_a_lock_that_is_never_released_times_out() {
-    let (a, _b) = mapped();
-    let own = std::process::id();
-    assert!(a.outgoing(Creator).lock_send(own));
-    assert!(!a.outgoing(Creator).try_lock_send(own));
-    assert!(!a.outgoing(Creator).lock_send(own), "its owner lives");
-    a.outgoing(Creator).unlock_send();
-    assert!(a.outgoing(Creator).try_lock_send(own));
+    let (lock, own) = (ProcessLock::new(), std::process::id());
+    assert_eq!(lock.lock(own), LockOutcome::Acquired);
+    assert!(!lock.try_lock(own));
+    assert_eq!(lock.lock(own), LockOutcome::TimedOut, "its owner lives");
+    lock.unlock();
+    assert!(lock.try_lock(own));
 }
 
 #[test]
 fn lock_excludes_other_threads() {
     let (a, b) = mapped();
-    let own = std::process::id();
+    let (lock, own) = (ProcessLock::new(), std::process::id());
     let send = || {
         for _ in 0..20_000 {
-            while !a.outgoing(Creator).lock_send(own) {}
+            while lock.lock(own) != LockOutcome::Acquired {}
             // Two pushes whose bytes must stay adjacent, which only the lock guarantees.
             while a.outgoing(Creator).writable() < 2 {
                 thread::yield_now();
             }
             assert_eq!(a.outgoing(Creator).push(b"x") + a.outgoing(Creator).push(b"y"), 2);
-            a.outgoing(Creator).unlock_send();
+            lock.unlock();
         }
     };
     thread::scope(|scope| {
@@ -323,7 +331,7 @@ fn run_steps(raw: &SharedMemory, endpoint_under_attack: &ConduitMapping, random:
             _ => assert!(out.copy_sent(*word, &mut buffer[..length]) <= length),
         }
         assert!(back.readable() <= PIPE_BYTES && out.writable() <= PIPE_BYTES);
-        let _ = (out.written(), out.starts_at(), out.ends_at(), back.resend_from());
+        let _ = (out.written(), out.sent(), out.take_back(*word));
         let _ = (out.take_reader_waiting(), back.take_writer_waiting());
     }
 }

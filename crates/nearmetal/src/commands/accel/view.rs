@@ -93,8 +93,8 @@ impl Row {
             sent: Traffic::new(&record.outgoing),
             received: Traffic::new(&record.incoming),
             sleeps: record.outgoing.sleeps.saturating_add(record.incoming.sleeps),
-            wakeups_sent: record.outgoing.doorbells,
-            wakeups_received: record.incoming.doorbells,
+            wakeups_sent: record.outgoing.wakeups,
+            wakeups_received: record.incoming.wakeups,
             fallbacks: connection.fallbacks(),
         }
     }

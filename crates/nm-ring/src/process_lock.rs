@@ -1,5 +1,4 @@
-//! The locks of a pipe: held by process id, so that they work across a fork and survive the death
-//! of their owner.
+//! A lock held by process id, so that it works across a fork and survives the death of its owner.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -8,7 +7,15 @@ use std::time::Duration;
 use nm_sys::clock::Deadline;
 use nm_sys::{futex, process};
 
-use super::{Pipe, ProcessLock};
+/// A lock in memory that the processes of a fork share. All zero is unlocked. It is not recursive.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ProcessLock {
+    /// Process that holds it, or zero.
+    owner: AtomicU32,
+    /// Not zero if a thread may sleep on `owner`.
+    contended: AtomicU32,
+}
 
 /// Attempts before the waiter sleeps to give the owner time.
 const SPINS_BEFORE_SLEEP: u32 = 200;
@@ -27,21 +34,30 @@ const PROCESS_ID_MAX: u32 = 1 << 22;
 
 /// Result of an attempt to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LockOutcome {
+pub enum LockOutcome {
+    /// It was free, or became free.
     Acquired,
     /// The former owner died while it held the lock.
     TakenFromDeadProcess,
+    /// It could not be acquired within about a second.
     TimedOut,
 }
 
 impl ProcessLock {
+    /// An unlocked lock.
+    pub const fn new() -> ProcessLock {
+        ProcessLock { owner: AtomicU32::new(0), contended: AtomicU32::new(0) }
+    }
+
+    /// Locks for process `owner` (not zero); takes over the lock of a process that has died.
     #[inline(always)]
-    fn lock(&self, owner: u32) -> LockOutcome {
+    pub fn lock(&self, owner: u32) -> LockOutcome {
         if self.try_lock(owner) { LockOutcome::Acquired } else { self.lock_slowly(owner) }
     }
 
+    /// Locks if it is free.
     #[inline(always)]
-    fn try_lock(&self, owner: u32) -> bool {
+    pub fn try_lock(&self, owner: u32) -> bool {
         self.owner.compare_exchange(0, owner, Acquire, Relaxed).is_ok()
     }
 
@@ -86,8 +102,9 @@ impl ProcessLock {
         self.owner.compare_exchange(from, owner, Acquire, Relaxed).is_ok()
     }
 
+    /// Unlocks.
     #[inline(always)]
-    fn unlock(&self) {
+    pub fn unlock(&self) {
         self.owner.store(0, Release);
         // Not ordered with the store: a sleeper that is missed retries after [`SLEEP_MAX`].
         if self.contended.load(Relaxed) != 0 {
@@ -95,62 +112,19 @@ impl ProcessLock {
         }
     }
 
+    /// Unlocks whoever holds it: in a process or for an end that nothing else uses.
+    pub fn reset(&self) {
+        self.owner.store(0, Release);
+    }
+
+    /// Process that holds it; zero means unlocked.
+    pub fn owner(&self) -> u32 {
+        self.owner.load(Relaxed)
+    }
+
     #[cold]
     fn wake(&self) {
         self.contended.store(0, Relaxed);
         futex::wake(&self.owner);
-    }
-}
-
-impl<const BYTES: usize> Pipe<BYTES> {
-    /// Locks the sending end for process `owner` (not zero). A lock whose owner has died is taken
-    /// over. False if it could not be acquired within about a second. The lock is not recursive: a
-    /// thread that holds it must not lock it again.
-    #[inline(always)]
-    pub fn lock_send(&self, owner: u32) -> bool {
-        match self.sender.lock.lock(owner) {
-            LockOutcome::Acquired => true,
-            LockOutcome::TakenFromDeadProcess => {
-                self.recover();
-                true
-            }
-            LockOutcome::TimedOut => false,
-        }
-    }
-
-    /// Locks the sending end if it is free.
-    pub fn try_lock_send(&self, owner: u32) -> bool {
-        self.sender.lock.try_lock(owner)
-    }
-
-    /// Unlocks the sending end.
-    #[inline(always)]
-    pub fn unlock_send(&self) {
-        self.sender.lock.unlock();
-    }
-
-    /// Locks the receiving end, as [`Pipe::lock_send`] the sending end. An owner that died while it
-    /// received has either consumed bytes or not, so nothing needs recovery.
-    #[inline(always)]
-    pub fn lock_receive(&self, owner: u32) -> bool {
-        self.receiver.lock.lock(owner) != LockOutcome::TimedOut
-    }
-
-    /// Locks the receiving end if it is free.
-    pub fn try_lock_receive(&self, owner: u32) -> bool {
-        self.receiver.lock.try_lock(owner)
-    }
-
-    /// Unlocks the receiving end.
-    #[inline(always)]
-    pub fn unlock_receive(&self) {
-        self.receiver.lock.unlock();
-    }
-
-    /// Processes that hold the sending end's lock and the receiving end's lock; zero means
-    /// unlocked.
-    pub fn lock_owners(&self) -> (u32, u32) {
-        let owner = |word: &AtomicU32| word.load(Relaxed);
-        (owner(&self.sender.lock.owner), owner(&self.receiver.lock.owner))
     }
 }

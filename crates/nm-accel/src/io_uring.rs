@@ -1,0 +1,68 @@
+//! Whether the process uses io_uring, by which the kernel uses descriptors without any call of the
+//! program.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nm_ring::ledger::KernelReason;
+
+use crate::socket::Socket;
+use crate::table;
+
+/// 1 once the process has created an io_uring.
+static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
+/// How often [`is_in_use`] was called.
+static IO_URING_CHECKS: AtomicU32 = AtomicU32::new(0);
+
+/// Why new sockets of this process stay on the kernel, if they do.
+pub fn kernel_reason() -> Option<KernelReason> {
+    (IO_URING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
+}
+
+/// The kernel uses descriptors without any call of the program: every socket returns to it.
+pub fn created() {
+    IO_URING_SEEN.store(1, Ordering::Relaxed);
+    table::for_each_socket(|socket| begin_hold(socket));
+}
+
+fn begin_hold(socket: &'static Socket) {
+    if socket.leave_candidacy() {
+        socket.record().set_reason(KernelReason::IoUring, 0);
+    } else if let Some((_guard, _)) = table::enter_any(socket)
+        && socket.is_joined()
+    {
+        socket.begin_hold(KernelReason::IoUring);
+    }
+}
+
+/// Whether the process has an io_uring that was created by inlined instructions (as statically
+/// linked liburing does): searches the descriptors at the first, second, fourth … call.
+pub fn is_in_use() -> bool {
+    if IO_URING_SEEN.load(Ordering::Relaxed) != 0 {
+        return true;
+    }
+    let check = IO_URING_CHECKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if check.is_power_of_two() && has_io_uring_descriptor() {
+        created();
+        return true;
+    }
+    false
+}
+
+/// Reads /proc/self/fd without allocating.
+fn has_io_uring_descriptor() -> bool {
+    use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };
+    let mut space = [std::mem::MaybeUninit::<u8>::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut space);
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return false };
+        let mut target = [std::mem::MaybeUninit::<u8>::uninit(); 32];
+        if let Ok((target, _)) = readlinkat_raw(&folder, entry.file_name(), &mut target)
+            && target.starts_with(b"anon_inode:[io_uring]")
+        {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,115 @@
+//! Which process this memory belongs to: a child of vfork runs on its parent's memory and must not
+//! change what describes the parent's descriptors, a child of fork has a copy of its own.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use crate::kernel;
+
+/// Whether the calling process may change what describes descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryOwnership {
+    /// The memory is its own.
+    Owner,
+    /// It runs on the memory of another process (vfork and similar), or has released its sockets
+    /// because it is ending.
+    Borrower,
+}
+
+/// The process that the memory belongs to; 0 before the constructor ran.
+static OWNER_PID: AtomicI32 = AtomicI32::new(0);
+
+/// A word that is 1 in this process and 0 in a new copy of it that a fork made.
+static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Set when the process is ending and has released its sockets.
+static HAS_EXITED: AtomicBool = AtomicBool::new(false);
+
+/// What a copy of the process must do first, as a `fn()`; 0 until it is known.
+static ADOPT_COPY: AtomicUsize = AtomicUsize::new(0);
+
+/// The process that the memory belongs to (0 before the constructor ran).
+#[inline(always)]
+pub fn owner_pid() -> i32 {
+    OWNER_PID.load(Ordering::Relaxed)
+}
+
+/// As [`owner_pid`], as the number that owns locks in shared memory.
+#[inline(always)]
+pub fn lock_owner() -> u32 {
+    owner_pid() as u32
+}
+
+/// Makes the calling process the owner.
+pub fn take_ownership() {
+    OWNER_PID.store(kernel::getpid(), Ordering::Relaxed);
+}
+
+/// Maps the word by which a copy of the process is detected. `adopt_copy` is called in a copy that
+/// was made without fork handlers (a raw clone), at its first use.
+pub fn prepare(adopt_copy: fn()) {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+    const PAGE: usize = 4096;
+    ADOPT_COPY.store(adopt_copy as usize, Ordering::Relaxed);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
+    let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
+    if let Ok(page) = page
+        // SAFETY: the advice is for the page just mapped.
+        && unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
+    {
+        let mark = page.cast::<AtomicU32>();
+        // SAFETY: at the beginning of a page of zeros that stays mapped.
+        unsafe { &*mark }.store(1, Ordering::Relaxed);
+        FORK_MARK.store(mark, Ordering::Relaxed);
+    }
+}
+
+/// Whether copies of the process can be detected.
+pub fn is_prepared() -> bool {
+    !FORK_MARK.load(Ordering::Relaxed).is_null()
+}
+
+/// In a copy of the process: makes it the owner of its copy.
+pub fn adopt() {
+    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
+    if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Relaxed).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
+    HAS_EXITED.store(false, Ordering::Relaxed);
+    take_ownership();
+}
+
+/// The process is ending and has released its sockets.
+pub fn set_exited() {
+    HAS_EXITED.store(true, Ordering::Relaxed);
+}
+
+/// Who owns this memory; costs one getpid. A copy that was made without fork handlers is detected
+/// here and becomes the owner of its copy.
+pub fn memory_ownership() -> MemoryOwnership {
+    let owner = owner_pid();
+    if owner == 0 || kernel::getpid() == owner {
+        return if HAS_EXITED.load(Ordering::Relaxed) {
+            MemoryOwnership::Borrower
+        } else {
+            MemoryOwnership::Owner
+        };
+    }
+    let mark = FORK_MARK.load(Ordering::Relaxed);
+    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
+    let is_copy = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);
+    let adopt_copy = ADOPT_COPY.load(Ordering::Relaxed);
+    if !is_copy || adopt_copy == 0 {
+        return MemoryOwnership::Borrower;
+    }
+    // SAFETY: only `prepare` stores it, from a function pointer of this type.
+    let adopt_copy = unsafe { std::mem::transmute::<usize, fn()>(adopt_copy) };
+    adopt_copy();
+    MemoryOwnership::Owner
+}
+
+/// Whether this is a child that borrows its parent's memory.
+pub fn is_borrower() -> bool {
+    memory_ownership() == MemoryOwnership::Borrower
+}

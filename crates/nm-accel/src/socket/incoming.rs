@@ -1,0 +1,235 @@
+//! The incoming direction: who relies on the kernel, and what was received through it.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use nm_ring::conduit::{CLOSED, READ_SHUT, WRITE_SHUT};
+use nm_ring::ledger::KernelReason;
+use nm_ring::process_lock::LockOutcome;
+
+use super::{JOINED, ONE_RELIANCE, PHASE_MASK, Socket};
+use crate::{kernel, process, tcp_info, wait};
+
+/// Longest time for which a non-blocking call on an empty pipe does not ask the kernel, ns.
+const KERNEL_CHECK_NS: u64 = 50_000;
+
+/// Count of waits of this process that have returned events of the kernel: after one, the next call
+/// on an empty pipe asks the kernel, whatever the time.
+static KERNEL_EVENTS: AtomicU64 = AtomicU64::new(0);
+
+/// A wait has returned events of the kernel to the program.
+#[inline]
+pub fn kernel_events_returned() {
+    KERNEL_EVENTS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A call of the kernel that receives, from [`Socket::begin_kernel_receive`] on. The peer sends
+/// through the kernel while it exists.
+pub struct KernelReceive<'a>(&'a Socket);
+
+impl Drop for KernelReceive<'_> {
+    fn drop(&mut self) {
+        self.0.end().kernel_receivers.fetch_sub(1, Ordering::SeqCst);
+        self.0.end_reliance();
+    }
+}
+
+/// Waiting, and receiving through the kernel.
+impl Socket {
+    /// Announces that a thread of this process, or a registration in an epoll set, relies on the
+    /// kernel to report what arrives: the peer then sends through the kernel. Counted: each call
+    /// needs its [`Socket::end_reliance`]. In any phase.
+    ///
+    /// Bytes may be in memory already: the caller must check [`Socket::has_memory_bytes`] once more
+    /// before it relies on the kernel.
+    #[inline]
+    pub fn rely_on_kernel(&self) {
+        self.change_reliances(|count| count.wrapping_add(1));
+        // The peer publishes its bytes, then reads the count; this end counts, then reads the
+        // position of the bytes.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Reverts one [`Socket::rely_on_kernel`].
+    #[inline]
+    pub fn end_reliance(&self) {
+        self.change_reliances(|count| count.wrapping_sub(1));
+    }
+
+    #[inline]
+    fn change_reliances(&self, change: impl Fn(u32) -> u32) {
+        let word = &self.phase_and_reliances;
+        let mut before = word.load(Ordering::SeqCst);
+        loop {
+            if before & PHASE_MASK == JOINED {
+                let users = &self.incoming().kernel_use.users;
+                // A peer that overwrites the count harms its own connection only.
+                let delta = change(0);
+                let counted = users.fetch_add(delta, Ordering::SeqCst).wrapping_add(delta);
+                debug_assert!(counted < 1 << 24 || cfg!(not(test)), "reliances are balanced");
+                return;
+            }
+            let count = change(before / ONE_RELIANCE) & (u32::MAX / ONE_RELIANCE);
+            let after = count * ONE_RELIANCE | before & PHASE_MASK;
+            match word.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// Whether the peer could send to memory now, as far as this end knows: it could answer a thread
+    /// that sleeps until memory has bytes.
+    pub fn peer_may_send_to_memory(&self) -> bool {
+        let incoming = self.incoming();
+        incoming.kernel_use.users.load(Ordering::Relaxed) == 0
+            && incoming.kernel_use.received.load(Ordering::Relaxed) != 0
+            && !self.kernel_has_bytes_for_us()
+            && self.peer().state.load(Ordering::Relaxed) & (CLOSED | WRITE_SHUT) == 0
+    }
+
+    /// Whether unread bytes are in memory. Only for a joined socket, during a call.
+    #[inline(always)]
+    pub fn has_memory_bytes(&self) -> bool {
+        self.incoming().readable() > 0
+    }
+
+    /// Grows with each arrival in memory: for edge-triggered waiting. Only for a joined socket,
+    /// during a call.
+    #[inline(always)]
+    pub fn memory_arrivals(&self) -> u64 {
+        self.incoming().written()
+    }
+
+    /// Whether the peer says that it has sent bytes through the kernel that were not received: then
+    /// the kernel is to be asked at once.
+    #[inline(always)]
+    pub fn kernel_has_bytes_for_us(&self) -> bool {
+        let incoming = self.incoming();
+        incoming.kernel_sent.sent.load(Ordering::Relaxed)
+            != incoming.kernel_use.received.load(Ordering::Relaxed)
+    }
+
+    /// Whether a non-blocking call on an empty pipe must ask the kernel: it does so when the peer or
+    /// a wait has announced something, and every now and then, because an end of the stream is
+    /// announced by nobody.
+    #[inline]
+    pub fn kernel_check_is_due(&self) -> bool {
+        let events = KERNEL_EVENTS.load(Ordering::Relaxed);
+        let now = wait::now_ns();
+        let due = self.kernel_has_bytes_for_us()
+            || events != self.kernel_events_seen.load(Ordering::Relaxed)
+            || now.wrapping_sub(self.kernel_checked_at_ns.load(Ordering::Relaxed))
+                > KERNEL_CHECK_NS;
+        if due {
+            self.kernel_events_seen.store(events, Ordering::Relaxed);
+            self.kernel_checked_at_ns.store(now, Ordering::Relaxed);
+        }
+        due
+    }
+
+    /// Begins a call of the kernel that receives, in any phase. Of a joined socket, the caller must
+    /// check [`Socket::has_memory_bytes`] after it, and receive those first.
+    #[inline]
+    pub fn begin_kernel_receive(&self) -> KernelReceive<'_> {
+        self.end().kernel_receivers.fetch_add(1, Ordering::SeqCst);
+        self.rely_on_kernel();
+        KernelReceive(self)
+    }
+
+    /// As [`Socket::begin_kernel_receive`] for a candidate: if it joins meanwhile, the peer sends
+    /// through the kernel until the last such call has published what was received.
+    #[inline]
+    pub fn begin_candidate_receive(&self) {
+        self.end().kernel_receivers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends it. If the socket has joined meanwhile, the last call publishes what was received.
+    #[inline]
+    pub fn end_candidate_receive(&self, fd: c_int) {
+        let last = self.end().kernel_receivers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.is_joined() {
+            self.publish_received(fd);
+        }
+    }
+
+    /// Counts bytes that a kernel call has received on a joined socket.
+    #[inline]
+    pub fn count_kernel_received(&self, bytes: usize) {
+        let received = &self.incoming().kernel_use.received;
+        if received.load(Ordering::Relaxed) != 0 {
+            received.fetch_add(bytes as u64, Ordering::SeqCst);
+        }
+    }
+
+    /// Publishes how many bytes this end has received through the kernel, by the kernel's count, if
+    /// that is not known yet and no thread is in a receiving call of the kernel. From then on the
+    /// peer may send to memory.
+    pub fn publish_received(&self, fd: c_int) {
+        let received = &self.incoming().kernel_use.received;
+        if received.load(Ordering::Relaxed) != 0
+            || self.end().kernel_receivers.load(Ordering::SeqCst) != 0
+            || self.end().holds.load(Ordering::SeqCst) != 0
+            || !self.lock_receive()
+        {
+            return;
+        }
+        let nobody_receives = || self.end().kernel_receivers.load(Ordering::SeqCst) == 0;
+        if received.load(Ordering::Relaxed) == 0
+            && let Some(count) = tcp_info::received_through_kernel(fd)
+            && nobody_receives()
+        {
+            let published = count.saturating_add(1);
+            received.store(published, Ordering::SeqCst);
+            // A call that began and ended in between has not counted its bytes. A count that is too
+            // low does no harm, but would never become equal to the peer's.
+            if !nobody_receives() || tcp_info::received_through_kernel(fd) != Some(count) {
+                let order = (Ordering::SeqCst, Ordering::Relaxed);
+                let _ = received.compare_exchange(published, 0, order.0, order.1);
+            }
+        }
+        self.unlock_receive();
+    }
+
+    /// Count of the peer's take-backs; bytes are in neither place while it is odd.
+    #[inline]
+    pub fn take_backs(&self) -> u32 {
+        self.incoming().kernel_sent.take_backs.load(Ordering::SeqCst)
+    }
+
+    /// Locks receiving from memory for this process; false if that failed for about a second. The
+    /// caller defers signal handlers while it holds the lock.
+    #[inline(always)]
+    pub fn lock_receive(&self) -> bool {
+        self.end().receive_lock.lock(process::lock_owner()) != LockOutcome::TimedOut
+    }
+
+    /// Unlocks receiving from memory.
+    #[inline(always)]
+    pub fn unlock_receive(&self) {
+        self.end().receive_lock.unlock();
+    }
+
+    /// The kernel reports the end of the stream: whether the program must see a reset instead. If
+    /// the peer did not announce the end in shared memory, it has died; if it left bytes of ours
+    /// unread, the kernel would have reset the connection.
+    pub fn end_is_a_reset(&self) -> bool {
+        let peer_has_shut = self.peer().state.load(Ordering::Acquire) & (CLOSED | WRITE_SHUT) != 0;
+        let own_read_shut = self.own().state.load(Ordering::Acquire) & READ_SHUT != 0;
+        let is_reset = !peer_has_shut
+            && !own_read_shut
+            && self.outgoing().readable() > 0
+            && self.reset_reported.swap(1, Ordering::AcqRel) == 0;
+        if is_reset {
+            self.record().set_reason(KernelReason::PeerDied, 0);
+        }
+        is_reset
+    }
+
+    /// Whether the peer neither sends nor receives any more.
+    pub fn peer_is_gone(&self, fd: c_int) -> bool {
+        let state = self.peer().state.load(Ordering::Acquire);
+        // A FIN that was not announced in shared memory: the peer has died.
+        state & CLOSED != 0 || state & WRITE_SHUT == 0 && kernel::events(fd) & libc::POLLRDHUP != 0
+    }
+}

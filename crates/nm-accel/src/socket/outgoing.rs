@@ -1,0 +1,304 @@
+//! The outgoing direction: when it may use memory, and how bytes are taken back from there.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{Ordering, fence};
+
+use nm_ring::conduit::{CLOSED, RETURN_REQUESTED, WRITE_SHUT};
+use nm_ring::process_lock::LockOutcome;
+
+use super::Socket;
+use crate::{kernel, process, signals, tcp_info, wait};
+
+/// Shortest time between two looks for the death of a peer that leaves bytes unread, ns.
+const PEER_CHECK_NS: u64 = 1_000_000;
+
+/// A call of the kernel that sends, from [`Socket::begin_kernel_send`] on.
+pub struct KernelSend<'a>(&'a Socket);
+
+impl Drop for KernelSend<'_> {
+    fn drop(&mut self) {
+        self.0.end().kernel_senders.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Which way to send.
+impl Socket {
+    /// Whether the next bytes may go to memory: nobody at the other end relies on the kernel, and
+    /// all that went through the kernel was received.
+    #[inline(always)]
+    pub fn may_send_to_memory(&self) -> bool {
+        let outgoing = self.outgoing();
+        let end = self.end();
+        let received = outgoing.kernel_use.received.load(Ordering::Acquire);
+        received != 0
+            && received == end.kernel_sent.load(Ordering::Acquire)
+            && outgoing.kernel_use.users.load(Ordering::Acquire) == 0
+            && end.kernel_senders.load(Ordering::Acquire) == 0
+            && end.holds.load(Ordering::Acquire) == 0
+            && self.peer().state.load(Ordering::Relaxed) & (CLOSED | RETURN_REQUESTED) == 0
+            && self.own().state.load(Ordering::Relaxed) & WRITE_SHUT == 0
+            && self.peer_is_dead.load(Ordering::Relaxed) == 0
+    }
+
+    /// Sends to memory by `push` if the direction may use it; returns the count of bytes that are
+    /// there for the peer. Fewer than pushed if the peer has begun to rely on the kernel: then the
+    /// bytes of the push are taken back, and the caller sends them through the kernel.
+    #[inline(always)]
+    pub fn send_to_memory(&self, fd: c_int, push: impl FnOnce() -> usize) -> usize {
+        if !self.may_send_to_memory() {
+            return 0;
+        }
+        let outgoing = self.outgoing();
+        let _deferral = signals::defer_handlers();
+        if !self.lock_send() {
+            return 0;
+        }
+        if !self.may_send_to_memory() {
+            self.unlock_send();
+            return 0;
+        }
+        let mut count = push();
+        // This end publishes, then reads who relies on the kernel; the other end counts itself,
+        // then looks for bytes.
+        fence(Ordering::SeqCst);
+        if outgoing.kernel_use.users.load(Ordering::Relaxed) != 0 {
+            count = self.take_back_after(fd, count);
+        }
+        if count > 0 {
+            let counters = &self.record().outgoing;
+            counters.memory_bytes.add_exclusive(count as u64);
+            counters.memory_calls.add_exclusive(1);
+        }
+        self.unlock_send();
+        if count > 0 && outgoing.kernel_use.sleeper.load(Ordering::Relaxed) != 0 {
+            self.wake_sleeper();
+        }
+        if outgoing.readable() > count {
+            self.look_for_death(fd);
+        }
+        count
+    }
+
+    /// Somebody began to rely on the kernel while a call pushed `count` bytes: takes back all that
+    /// is unread, and sends what is older than the call through the kernel, where it wakes those who
+    /// were told of it before and wait for more. Returns how many bytes of the call were received.
+    /// Under the send lock.
+    #[cold]
+    fn take_back_after(&self, fd: c_int, count: usize) -> usize {
+        let outgoing = self.outgoing();
+        let unread = outgoing.readable();
+        if unread > count && kernel_send_space(fd) < unread {
+            return count;
+        }
+        let take_backs = &outgoing.kernel_sent.take_backs;
+        take_backs.fetch_add(1, Ordering::SeqCst);
+        let taken_back = outgoing.take_back(outgoing.consumed());
+        if taken_back > count {
+            self.send_taken_back(fd, taken_back, taken_back - count);
+        }
+        // The bytes of the call follow by the caller, who ends this state.
+        if taken_back == 0 {
+            take_backs.fetch_add(1, Ordering::SeqCst);
+        }
+        count.saturating_sub(taken_back)
+    }
+
+    /// The caller of [`Socket::send_to_memory`] has sent through the kernel what was taken back.
+    #[inline]
+    pub fn end_take_back(&self) {
+        let take_backs = &self.outgoing().kernel_sent.take_backs;
+        if !take_backs.load(Ordering::Relaxed).is_multiple_of(2) {
+            take_backs.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Wakes a thread of the peer that sleeps until memory has bytes.
+    #[cold]
+    fn wake_sleeper(&self) {
+        let sleeper = &self.outgoing().kernel_use.sleeper;
+        if sleeper.swap(0, Ordering::SeqCst) != 0 {
+            nm_sys::futex::wake_all(sleeper);
+            self.record().outgoing.wakeups.add(1);
+        }
+    }
+
+    /// The peer leaves bytes unread: if it has died, the kernel says so, and later bytes go there.
+    fn look_for_death(&self, fd: c_int) {
+        let now = wait::now_ns();
+        let checked = &self.kernel_checked_at_ns;
+        if now.wrapping_sub(checked.load(Ordering::Relaxed)) < PEER_CHECK_NS {
+            return;
+        }
+        checked.store(now, Ordering::Relaxed);
+        let has_shut = self.peer().state.load(Ordering::Relaxed) & WRITE_SHUT != 0;
+        let ended = libc::POLLHUP | libc::POLLERR | if has_shut { 0 } else { libc::POLLRDHUP };
+        if kernel::events(fd) & ended != 0 {
+            self.peer_is_dead.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins a call of the kernel that sends, in any phase.
+    #[inline]
+    pub fn begin_kernel_send(&self) -> KernelSend<'_> {
+        self.end().kernel_senders.fetch_add(1, Ordering::SeqCst);
+        KernelSend(self)
+    }
+
+    /// Counts bytes that a kernel call has sent on a joined socket, before its [`KernelSend`] ends.
+    #[inline]
+    pub fn count_kernel_sent(&self, bytes: usize) {
+        let sent = &self.end().kernel_sent;
+        if sent.load(Ordering::Relaxed) != 0 {
+            let now = sent.fetch_add(bytes as u64, Ordering::SeqCst) + bytes as u64;
+            self.outgoing().kernel_sent.sent.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Finds out how many bytes this end has sent through the kernel, by the kernel's count, if that
+    /// is not known and the peer has published what it received.
+    #[inline]
+    pub fn learn_kernel_sent(&self, fd: c_int) {
+        let received = self.outgoing().kernel_use.received.load(Ordering::Relaxed);
+        if received != 0 && self.end().kernel_sent.load(Ordering::Relaxed) == 0 {
+            self.read_kernel_sent(fd);
+        }
+    }
+
+    #[cold]
+    fn read_kernel_sent(&self, fd: c_int) {
+        let end = self.end();
+        let _deferral = signals::defer_handlers();
+        if end.holds.load(Ordering::SeqCst) != 0
+            || end.kernel_senders.load(Ordering::SeqCst) != 0
+            || !self.lock_send()
+        {
+            return;
+        }
+        // A thread that begins to send now counts its bytes once more: then the count is too high,
+        // never equal to the peer's, and read again later (`correct_kernel_sent`).
+        if let Some(count) = tcp_info::sent_through_kernel(fd, self.is_client())
+            && end.kernel_senders.load(Ordering::SeqCst) == 0
+        {
+            let count = count.saturating_add(1);
+            end.kernel_sent.store(count, Ordering::SeqCst);
+            self.outgoing().kernel_sent.sent.store(count, Ordering::Relaxed);
+        }
+        self.unlock_send();
+    }
+
+    /// Reads the count again, if the kernel has nothing left to deliver and the count still differs
+    /// from the peer's: some bytes were sent without this library.
+    #[cold]
+    pub fn correct_kernel_sent(&self, fd: c_int) {
+        let received = self.outgoing().kernel_use.received.load(Ordering::SeqCst);
+        if received != 0
+            && received != self.end().kernel_sent.load(Ordering::SeqCst)
+            && kernel::ioctl_int(fd, libc::TIOCOUTQ as usize) == Some(0)
+        {
+            self.read_kernel_sent(fd);
+        }
+    }
+
+    /// Before this process sleeps, ends, or must not be waited for: takes back what the peer has not
+    /// received, and sends it through the kernel, if that has space for all of it. So no two ends
+    /// sleep with bytes in memory, and any process can read the bytes, also one without this
+    /// library.
+    pub fn flush_to_kernel(&self, fd: c_int) {
+        let outgoing = self.outgoing();
+        if outgoing.readable() == 0 {
+            return;
+        }
+        let end = self.end();
+        let _deferral = signals::defer_handlers();
+        if !self.lock_send() {
+            return;
+        }
+        // Behind bytes that are in the kernel these would be out of order.
+        let received = outgoing.kernel_use.received.load(Ordering::SeqCst);
+        let is_first = received == end.kernel_sent.load(Ordering::SeqCst) && received != 0;
+        if is_first
+            && end.kernel_senders.load(Ordering::SeqCst) == 0
+            && kernel_send_space(fd) >= outgoing.readable()
+        {
+            let take_backs = &outgoing.kernel_sent.take_backs;
+            take_backs.fetch_add(1, Ordering::SeqCst);
+            let count = outgoing.take_back(outgoing.consumed());
+            self.send_taken_back(fd, count, count);
+            take_backs.fetch_add(1, Ordering::SeqCst);
+        }
+        self.unlock_send();
+    }
+
+    /// Sends `count` bytes of the pipe through the kernel, from `distance` bytes before its end on.
+    /// Under the send lock.
+    fn send_taken_back(&self, fd: c_int, distance: usize, count: usize) {
+        let outgoing = self.outgoing();
+        let sending = self.begin_kernel_send();
+        let mut buffer = [0_u8; 4096];
+        let mut left = count;
+        while left > 0 {
+            let from = outgoing.sent().wrapping_sub((distance - count + left) as u64);
+            let bytes = outgoing.copy_sent(from, &mut buffer).min(left);
+            let flags = libc::MSG_NOSIGNAL;
+            let start = buffer.as_ptr().cast();
+            // SAFETY: the buffer is live and at least `bytes` long.
+            let sent = unsafe { kernel::sendto(fd, start, bytes, flags, ptr::null(), 0) };
+            if sent > 0 {
+                self.count_kernel_sent(sent as usize);
+                left -= sent as usize;
+            } else if sent < 0 && kernel::errno() == libc::EAGAIN {
+                // Rare: the kernel had space, but not for this many small segments.
+                let mut writable = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                kernel::poll(&mut writable, None);
+            } else if sent == 0 || kernel::errno() != libc::EINTR {
+                break;
+            }
+        }
+        drop(sending);
+        let counters = &self.record().outgoing;
+        counters.kernel_bytes.add((count - left) as u64);
+        counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
+    }
+
+    /// Whether each direction may use memory as soon as its receiver is awake.
+    pub fn both_directions_are_known(&self) -> bool {
+        let outgoing = self.outgoing().kernel_use.received.load(Ordering::Relaxed);
+        let incoming = self.incoming().kernel_use.received.load(Ordering::Relaxed);
+        outgoing != 0 && incoming != 0 && !self.return_is_requested()
+    }
+
+    /// Whether the other end asks for what it has not received, through the kernel.
+    #[inline]
+    pub fn return_is_requested(&self) -> bool {
+        self.peer().state.load(Ordering::Relaxed) & RETURN_REQUESTED != 0
+    }
+
+    /// Locks sending to memory for this process; false if that failed for about a second. The caller
+    /// defers signal handlers while it holds the lock.
+    #[inline(always)]
+    pub fn lock_send(&self) -> bool {
+        match self.end().send_lock.lock(process::lock_owner()) {
+            LockOutcome::Acquired => true,
+            LockOutcome::TakenFromDeadProcess => {
+                self.outgoing().recover_sender();
+                true
+            }
+            LockOutcome::TimedOut => false,
+        }
+    }
+
+    /// Unlocks sending to memory.
+    #[inline(always)]
+    pub fn unlock_send(&self) {
+        self.end().send_lock.unlock();
+    }
+}
+
+/// Bytes that the kernel accepts without blocking, at least. Its own overhead counts in the buffer
+/// size, up to as much again.
+fn kernel_send_space(fd: c_int) -> usize {
+    let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).unwrap_or(size);
+    usize::try_from(size / 2 - queued).unwrap_or(0)
+}
