@@ -64,9 +64,7 @@ impl Socket {
             if before & PHASE_MASK == JOINED {
                 let users = &self.incoming().kernel_use.users;
                 // A peer that overwrites the count harms its own connection only.
-                let delta = change(0);
-                let counted = users.fetch_add(delta, Ordering::SeqCst).wrapping_add(delta);
-                debug_assert!(counted < 1 << 24 || cfg!(not(test)), "reliances are balanced");
+                users.fetch_add(change(0), Ordering::SeqCst);
                 return;
             }
             let count = change(before / ONE_RELIANCE) & (u32::MAX / ONE_RELIANCE);

@@ -13,6 +13,9 @@ use crate::{kernel, process, signals, tcp_info, wait};
 /// Shortest time between two looks for the death of a peer that leaves bytes unread, ns.
 const PEER_CHECK_NS: u64 = 1_000_000;
 
+/// Longest wait for space that the kernel said it had, ns.
+const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
+
 /// A call of the kernel that sends, from [`Socket::begin_kernel_send`] on.
 pub struct KernelSend<'a>(&'a Socket);
 
@@ -240,7 +243,7 @@ impl Socket {
         while left > 0 {
             let from = outgoing.sent().wrapping_sub((distance - count + left) as u64);
             let bytes = outgoing.copy_sent(from, &mut buffer).min(left);
-            let flags = libc::MSG_NOSIGNAL;
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             let start = buffer.as_ptr().cast();
             // SAFETY: the buffer is live and at least `bytes` long.
             let sent = unsafe { kernel::sendto(fd, start, bytes, flags, ptr::null(), 0) };
@@ -250,10 +253,18 @@ impl Socket {
             } else if sent < 0 && kernel::errno() == libc::EAGAIN {
                 // Rare: the kernel had space, but not for this many small segments.
                 let mut writable = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-                kernel::poll(&mut writable, None);
+                if kernel::poll(&mut writable, Some(SPACE_TIMEOUT_NS)) == 0 {
+                    break;
+                }
             } else if sent == 0 || kernel::errno() != libc::EINTR {
                 break;
             }
+        }
+        if left > 0 {
+            // Only a peer that violates the protocol gets here: rather no stream than one with a
+            // gap.
+            // SAFETY: no pointers.
+            unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
         }
         drop(sending);
         let counters = &self.record().outgoing;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT};
 use nm_ring::EndpointRole;
-use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping, WATCHES_DOORBELL};
+use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
 use nm_sys::clock::{Deadline, Moment};
 
 use crate::calls::*;
@@ -47,7 +47,7 @@ pub(crate) const PEERS: &[Body] =
 const MANNER: &str = "NEARMETAL_TEST_MANNER";
 const PORT: &str = "NEARMETAL_TEST_PORT";
 /// Version of the rendezvous protocol; see `rendezvous.rs`.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Messages before the attack, so that the accelerated end has opened the rendezvous.
 const ROUNDS: usize = 20;
 
@@ -349,7 +349,7 @@ fn squat() {
         let visitor = accept(rendezvous).unwrap();
         let mapped = ConduitMapping::open(first_descriptor(visitor)).unwrap();
         mapped.opened.store(1, Relaxed);
-        mapped.own(EndpointRole::Opener).set_flags(WATCHES_DOORBELL);
+        claim_received(&mapped, EndpointRole::Opener);
         overwrite(&mapped, attack_kind.ends_with("control"), fd);
     }
     nonblocking(rendezvous, true);
@@ -439,10 +439,7 @@ fn rendezvous_connection(attack_kind: &str) -> Fd {
 fn attack_rendezvous(rendezvous: Fd, attack_kind: &str) -> Option<ConduitMapping> {
     let size = CONDUIT_BYTES as u32;
     let (mapped, memory) = ConduitMapping::new().unwrap();
-    let doorbells = [eventfd(), eventfd()];
-    let offer_memory = |words: [u32; 2], memory: Fd| {
-        offer(rendezvous, words, &[memory, doorbells[0], doorbells[1]]);
-    };
+    let offer_memory = |words: [u32; 2], memory: Fd| offer(rendezvous, words, &[memory]);
     match attack_kind {
         "garbage" => drop(send(rendezvous, b"not a message of the rendezvous protocol", 0)),
         "wrong version" => offer_memory([VERSION + 1, size], memory.as_raw_fd()),
@@ -496,6 +493,12 @@ fn offer(rendezvous: Fd, words: [u32; 2], descriptors: &[Fd]) {
     note(&format!("the attacker's message: {sent}"));
 }
 
+/// Claims to have received all that came through the kernel, so that the other end uses memory.
+fn claim_received(mapped: &ConduitMapping, role: EndpointRole) {
+    let received = &mapped.incoming(role).kernel_use.received;
+    received.store(1 + ROUNDS as u64, Relaxed);
+}
+
 /// Writes random words to random offsets, most of them where positions and states are, until the
 /// harness ends it. Reads the other end's bytes, so that it does not block.
 fn overwrite(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
@@ -503,7 +506,7 @@ fn overwrite(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
     // SAFETY: the region is that long and never unmapped, and all of it is shared words.
     let words = unsafe { std::slice::from_raw_parts(first, CONDUIT_BYTES / 8) };
     // Correct at first, so that the other end accepts the memory.
-    mapped.own(EndpointRole::Creator).set_flags(WATCHES_DOORBELL);
+    claim_received(mapped, EndpointRole::Creator);
     eventually("the accelerated end takes the memory", || {
         let _ = recv(fd, &mut [0; 4096], MSG_DONTWAIT);
         mapped.opened.load(Relaxed) != 0
