@@ -73,7 +73,11 @@ pub extern "C" fn nearmetal_accel_state(fd: c_int) -> c_int {
         Phase::Candidate => 2,
         Phase::Joined => {
             let Some(_guard) = table::enter(socket, fd) else { return 0 };
-            if socket.is_held() || !socket.both_directions_are_known() { 4 } else { 3 }
+            match () {
+                () if socket.is_held() => 1,
+                () if socket.both_directions_are_known() => 3,
+                () => 4,
+            }
         }
     }
 }

@@ -95,7 +95,13 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
             return done as isize;
         }
         if request.has_flag(libc::MSG_PEEK) && done > 0 {
-            return peek_rest(&request, done);
+            match peek_rest(&request) {
+                Some(result) => return result,
+                None => {
+                    done = 0;
+                    continue;
+                }
+            }
         }
         if request.is_nonblocking() {
             if !request.socket.kernel_check_is_due() {
@@ -188,20 +194,24 @@ fn peek_or_discard(request: &Request<'_>, done: usize) -> usize {
     count
 }
 
-/// `MSG_PEEK | MSG_WAITALL` with `done` bytes in memory: the rest, if any comes, is in the kernel.
+/// `MSG_PEEK | MSG_WAITALL` with bytes in memory: the rest, if any comes, is in the kernel. None: the
+/// peer has moved the bytes meanwhile.
 #[cold]
-fn peek_rest(request: &Request<'_>, done: usize) -> isize {
-    let _receiving = request.socket.begin_kernel_receive();
-    let mut done = done;
-    for (start, bytes) in request.rest(done) {
-        let flags = request.flags;
+fn peek_rest(request: &Request<'_>) -> Option<isize> {
+    let socket = request.socket;
+    let _receiving = socket.begin_kernel_receive();
+    let take_backs = socket.take_backs();
+    // From here on nothing new comes to memory.
+    let in_memory = receive_from_memory(request, 0);
+    let mut done = in_memory;
+    if let Some((start, bytes)) = request.rest(done).next() {
         // SAFETY: the caller's vector names writable memory of this length.
-        let now = unsafe { receive_into(request.fd, start, bytes, flags) };
+        let now = unsafe { receive_into(request.fd, start, bytes, request.flags) };
         done += now.max(0) as usize;
-        // Another part would peek the same bytes.
-        break;
     }
-    done as isize
+    let is_unchanged =
+        take_backs == socket.take_backs() && socket.incoming().readable() >= in_memory;
+    is_unchanged.then_some(done as isize)
 }
 
 /// # Safety
@@ -219,6 +229,7 @@ fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> 
         let take_backs = request.socket.take_backs();
         let result = receive_in_kernel(request, done, raw)?;
         if result >= 0 || kernel::errno() != libc::EAGAIN {
+            request.socket.ask_kernel_again();
             return Some(result);
         }
         // Bytes that were reported already may be on their way from memory to the kernel.
@@ -250,13 +261,8 @@ fn receive_in_kernel(
         socket.flush_to_kernel(fd);
         socket.record().incoming.sleeps.add(1);
     }
-    let result = match request.rest(done).next() {
-        Some((start, bytes)) if done > 0 || fd != request.fd => {
-            // SAFETY: the caller's vector names writable memory of this length.
-            unsafe { receive_into(fd, start, bytes, request.flags) }
-        }
-        _ => raw(),
-    };
+    let result =
+        if done > 0 || fd != request.fd { receive_rest(request, fd, done) } else { raw() };
     let errno = kernel::errno();
     if result > 0 && !request.has_flag(libc::MSG_PEEK) {
         socket.count_kernel_received(result as usize);
@@ -273,6 +279,25 @@ fn receive_in_kernel(
         _ if done > 0 => done as isize,
         _ => result,
     })
+}
+
+/// Receives the rest of a call from the kernel, part by part; −1 with `errno` set if there is
+/// nothing.
+#[cold]
+fn receive_rest(request: &Request<'_>, fd: c_int, done: usize) -> isize {
+    let mut received = 0;
+    for (start, bytes) in request.rest(done) {
+        // SAFETY: the caller's vector names writable memory of this length.
+        let now = unsafe { receive_into(fd, start, bytes, request.flags) };
+        if now < 0 && received == 0 {
+            return now;
+        }
+        received += now.max(0);
+        if now < bytes as isize || !request.has_flag(libc::MSG_WAITALL) {
+            break;
+        }
+    }
+    received
 }
 
 /// Waits, for a while, until memory has bytes; false: wait in the kernel.

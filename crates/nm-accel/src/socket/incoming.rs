@@ -126,6 +126,11 @@ impl Socket {
         due
     }
 
+    /// The kernel had something else to say than that there is nothing: the next call asks it again.
+    pub fn ask_kernel_again(&self) {
+        self.kernel_checked_at_ns.store(0, Ordering::Relaxed);
+    }
+
     /// Begins a call of the kernel that receives, in any phase. Of a joined socket, the caller must
     /// check [`Socket::has_memory_bytes`] after it, and receive those first.
     #[inline]

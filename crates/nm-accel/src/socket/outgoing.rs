@@ -209,18 +209,20 @@ impl Socket {
     /// library.
     pub fn flush_to_kernel(&self, fd: c_int) {
         let outgoing = self.outgoing();
-        if outgoing.readable() == 0 {
+        let end = self.end();
+        // Behind bytes that are in the kernel these would be out of order.
+        let is_first = || {
+            let received = outgoing.kernel_use.received.load(Ordering::SeqCst);
+            received == end.kernel_sent.load(Ordering::SeqCst) && received != 0
+        };
+        if outgoing.readable() == 0 || !is_first() || self.peer_is_gone(fd) {
             return;
         }
-        let end = self.end();
         let _deferral = signals::defer_handlers();
         if !self.lock_send() {
             return;
         }
-        // Behind bytes that are in the kernel these would be out of order.
-        let received = outgoing.kernel_use.received.load(Ordering::SeqCst);
-        let is_first = received == end.kernel_sent.load(Ordering::SeqCst) && received != 0;
-        if is_first
+        if is_first()
             && end.kernel_senders.load(Ordering::SeqCst) == 0
             && kernel_send_space(fd) >= outgoing.readable()
         {

@@ -619,12 +619,12 @@ fn one_thread_may_use_both_ends() {
 
 fn blocked_writer_continues_when_space_is_free() {
     let pair = joined_pair();
-    let bytes = pattern(2, 4 << 20);
+    let bytes = pattern(2, 16 << 20);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| assert_eq!(send(pair.client, &bytes, 0), Ok(4 << 20)));
+        let writer = scope.spawn(|| assert_eq!(send(pair.client, &bytes, 0), Ok(16 << 20)));
         pause_ms(30);
-        assert!(!writer.is_finished(), "4 MiB fitted without a reader");
-        assert_bytes(&recv_exact(pair.server, 4 << 20), &bytes);
+        assert!(!writer.is_finished(), "16 MiB fitted without a reader");
+        assert_bytes(&recv_exact(pair.server, 16 << 20), &bytes);
     });
 }
 
