@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{sockaddr_storage, socklen_t};
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
-use nm_ring::ledger::{KernelReason, Ledger, SocketPhase, SocketRole};
+use nm_ring::ledger::{KernelReason, Ledger, REASON_OF_PEER, SocketPhase, SocketRole};
 
 use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
@@ -283,7 +283,11 @@ fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress)
     };
     match result {
         Err(Refusal::Own(reason)) => refuse(socket, fd, reason, 0),
-        Err(Refusal::OfPeer(reason)) => move_to_kernel(socket, reason),
+        Err(Refusal::OfPeer(reason)) => {
+            socket.record().set_reason(reason, REASON_OF_PEER);
+            withdraw(socket);
+            move_to_kernel(socket, reason);
+        }
         Ok(()) => {}
     }
 }

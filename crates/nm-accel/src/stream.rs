@@ -261,8 +261,7 @@ fn receive_in_kernel(
         socket.flush_to_kernel(fd);
         socket.record().incoming.sleeps.add(1);
     }
-    let result =
-        if done > 0 || fd != request.fd { receive_rest(request, fd, done) } else { raw() };
+    let result = if done > 0 || fd != request.fd { receive_rest(request, fd, done) } else { raw() };
     let errno = kernel::errno();
     if result > 0 && !request.has_flag(libc::MSG_PEEK) {
         socket.count_kernel_received(result as usize);
@@ -442,6 +441,7 @@ fn send_to_kernel(request: &Request<'_>, done: usize, raw: impl Fn() -> isize) -
         // What is in memory would be behind these bytes for somebody who cannot read memory.
         socket.flush_to_kernel(fd);
     }
+    socket.note_hold_of_peer();
     let sending = socket.begin_kernel_send();
     let mut sent = 0;
     let mut result = 0;

@@ -6,7 +6,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nm_ring::ledger::{self, KernelReason, LedgerView, RecordView, SocketPhase, SocketRole};
+use nm_ring::ledger::{
+    self, KernelReason, LedgerView, REASON_OF_PEER, RecordView, SocketPhase, SocketRole,
+};
 use rustix::fs::fstat;
 
 /// A ledger and its identity.
@@ -129,22 +131,20 @@ impl Connection {
         )
     }
 
-    /// Whether it fell back to the kernel before it was closed. The end that caused the fallback
-    /// records the reason; the other end only counts fallbacks in both directions. A fallback in
-    /// one direction only is part of closing.
+    /// Whether it fell back to the kernel and did not return before it was closed: then there is a
+    /// reason.
     fn has_fallen_back(&self) -> bool {
-        let RecordView { outgoing: out, incoming: back, reason, .. } = &self.record;
-        match reason {
-            KernelReason::PeerDied => false,
-            KernelReason::None => out.fallbacks > 0 && back.fallbacks > 0,
-            _ => true,
-        }
+        !matches!(self.record.reason, KernelReason::PeerDied | KernelReason::None)
     }
 
-    /// Directions that fell back to the kernel before the connection was closed.
+    /// Times that it could use shared memory again after a fallback.
+    pub fn rejoins(&self) -> u64 {
+        u64::from(self.record.rejoins)
+    }
+
+    /// Times that it had to use the kernel for a while, or for the rest of its life.
     pub fn fallbacks(&self) -> u64 {
-        let counted = self.record.outgoing.fallbacks.saturating_add(self.record.incoming.fallbacks);
-        if self.path() == DataPath::KernelAfterFallback { counted.max(1) } else { 0 }
+        self.record.outgoing.fallbacks.max(self.record.incoming.fallbacks)
     }
 
     /// Its data path.
@@ -165,15 +165,15 @@ impl Connection {
         let path = self.path();
         match (self.record.reason, self.record.phase) {
             _ if path == DataPath::SharedMemory => None,
+            (reason, _) if self.record.detail == REASON_OF_PEER => {
+                Some(format!("at the peer: {}", reason.text()))
+            }
             (KernelReason::SocketOption, _) if self.record.detail != 0 => {
                 let (level, name) = (self.record.detail >> 16, self.record.detail & 0xffff);
                 Some(format!(
                     "{} (level {level}, option {name})",
                     KernelReason::SocketOption.text()
                 ))
-            }
-            (KernelReason::None, _) if path == DataPath::KernelAfterFallback => {
-                Some("the peer fell back to the kernel".to_string())
             }
             (KernelReason::None, SocketPhase::Candidate) => {
                 Some("the handshake of both ends is not complete yet".to_string())
@@ -197,6 +197,7 @@ pub(crate) mod fixture {
     pub fn connection(memory_calls: u64, kernel_calls: u64, reason: KernelReason) -> Connection {
         let flow = DirectionCounts { memory_calls, kernel_calls, ..DirectionCounts::default() };
         let record = RecordView {
+            rejoins: 0,
             index: 0,
             generation: 1,
             phase: SocketPhase::Closed,
@@ -255,8 +256,9 @@ mod tests {
         let reason = |text: &str| Some(text.to_string());
         assert_eq!(of(&connection(9, 4, KernelReason::None)), (DataPath::SharedMemory, None));
         let mut one = connection(9, 4, KernelReason::None);
-        one.record.incoming.fallbacks = 1;
-        assert_eq!(of(&one), (DataPath::SharedMemory, None), "fallback while closing");
+        (one.record.incoming.fallbacks, one.record.rejoins) = (1, 1);
+        assert_eq!(of(&one), (DataPath::SharedMemory, None), "it has rejoined");
+        assert_eq!((one.fallbacks(), one.rejoins()), (1, 1));
         let mut one = connection(0, 4, KernelReason::None);
         assert_eq!(
             of(&one),
@@ -279,10 +281,10 @@ mod tests {
         let (path, why) = of(&back);
         assert_eq!(path, DataPath::KernelAfterFallback);
         assert!(why.unwrap().ends_with("(level 6, option 19)"));
-        let mut other = connection(9, 4, KernelReason::None);
-        (other.record.outgoing.fallbacks, other.record.incoming.fallbacks) = (1, 1);
-        let why = reason("the peer fell back to the kernel");
-        assert_eq!((of(&other), other.fallbacks()), ((DataPath::KernelAfterFallback, why), 2));
+        let mut other = connection(9, 4, KernelReason::Exec);
+        other.record.detail = REASON_OF_PEER;
+        let why = reason("at the peer: passed on through exec");
+        assert_eq!(of(&other), (DataPath::KernelAfterFallback, why));
         assert_eq!(of(&connection(9, 4, KernelReason::PeerDied)), (DataPath::SharedMemory, None));
     }
 }

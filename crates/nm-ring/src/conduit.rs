@@ -40,6 +40,9 @@ pub struct ConduitEnd {
     pub cpu: AtomicU32,
     /// Process that used this end last, numbered in its own pid namespace.
     pub pid: AtomicU32,
+    /// Why this end must use the kernel for the time being, as the number of a
+    /// [`KernelReason`](crate::ledger::KernelReason); zero if it need not.
+    pub hold_reason: AtomicU32,
 }
 
 impl ConduitEnd {

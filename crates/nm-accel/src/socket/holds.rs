@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use nm_ring::conduit::RETURN_REQUESTED;
-use nm_ring::ledger::KernelReason;
+use nm_ring::ledger::{KernelReason, REASON_OF_PEER};
 
 use super::Socket;
 use crate::kernel;
@@ -23,6 +23,7 @@ impl Socket {
         self.rely_on_kernel();
         self.record().set_reason(reason, 0);
         if self.is_joined() {
+            self.own().hold_reason.store(reason as u32, Ordering::Relaxed);
             self.record().outgoing.fallbacks.add(1);
             self.record().incoming.fallbacks.add(1);
         }
@@ -33,6 +34,7 @@ impl Socket {
     pub fn end_hold(&self, fd: c_int, reason: KernelReason) {
         let last = self.end().holds.load(Ordering::SeqCst) == 1;
         if last && self.is_joined() {
+            self.own().hold_reason.store(0, Ordering::Relaxed);
             self.own().state.fetch_and(!RETURN_REQUESTED, Ordering::SeqCst);
             self.incoming().kernel_use.received.store(0, Ordering::SeqCst);
             self.end().kernel_sent.store(0, Ordering::SeqCst);
@@ -45,6 +47,22 @@ impl Socket {
                 self.end().rejoins.fetch_add(1, Ordering::Relaxed);
                 self.publish_received(fd);
             }
+        }
+    }
+
+    /// This end must send through the kernel: if the other end has a hold, notes why.
+    #[cold]
+    pub fn note_hold_of_peer(&self) {
+        let number = self.peer().hold_reason.load(Ordering::Relaxed);
+        let reason = KernelReason::from_number(number).unwrap_or(KernelReason::None);
+        let noted = self.record().reason();
+        if reason != KernelReason::None && noted == KernelReason::None {
+            self.record().set_reason(reason, REASON_OF_PEER);
+            self.record().outgoing.fallbacks.add(1);
+            self.record().incoming.fallbacks.add(1);
+        } else if number == 0 && self.record().reason_detail() == REASON_OF_PEER {
+            self.record().clear_reason(noted);
+            self.end().rejoins.fetch_add(1, Ordering::Relaxed);
         }
     }
 

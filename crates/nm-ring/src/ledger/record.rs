@@ -24,6 +24,9 @@ pub const PROGRAM_BYTES: usize = 256;
 /// Longest text of settings that is stored, bytes.
 pub const SETTINGS_BYTES: usize = 1024;
 
+/// Detail of a reason that is the other end's.
+pub const REASON_OF_PEER: u32 = u32::MAX;
+
 /// A text stored in words; it ends at the first zero byte.
 #[repr(transparent)]
 pub(super) struct Text<const WORDS: usize>(pub(super) [AtomicU64; WORDS]);
@@ -193,6 +196,11 @@ impl Record {
             self.detail.store(detail, Relaxed);
         }
         first
+    }
+
+    /// Number of the option, or [`REASON_OF_PEER`].
+    pub fn reason_detail(&self) -> u32 {
+        self.detail.load(Relaxed)
     }
 
     /// Forgets `reason`, if it is the one that is stored: it has passed.

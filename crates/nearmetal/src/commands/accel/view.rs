@@ -44,6 +44,8 @@ pub struct Row {
     pub wakeups_received: u64,
     /// Fallbacks from shared memory to the kernel.
     pub fallbacks: u64,
+    /// Returns from the kernel to shared memory.
+    pub rejoins: u64,
 }
 
 /// One direction of a connection.
@@ -96,6 +98,7 @@ impl Row {
             wakeups_sent: record.outgoing.wakeups,
             wakeups_received: record.incoming.wakeups,
             fallbacks: connection.fallbacks(),
+            rejoins: connection.rejoins(),
         }
     }
 }
@@ -116,6 +119,7 @@ pub fn table(rows: &[Row], style: &Style) -> String {
         "#sleeps",
         "#wake-ups",
         "#fallbacks",
+        "#rejoins",
     ];
     let mut table = Table::new("connections", &titles);
     for row in rows {
@@ -137,10 +141,11 @@ pub fn table(rows: &[Row], style: &Style) -> String {
                 units::count(row.sleeps),
                 sum(row.wakeups_sent, row.wakeups_received),
                 units::count(row.fallbacks),
+                units::count(row.rejoins),
             ],
         );
     }
-    table.drop_empty(&["why", "sleeps", "wake-ups", "fallbacks"]);
+    table.drop_empty(&["why", "sleeps", "wake-ups", "fallbacks", "rejoins"]);
     // Wrapped rows are unreadable: a line wider than the terminal is better.
     table.to_text(&Style { width: style.width.max(WIDTH_MIN), ..*style })
 }
