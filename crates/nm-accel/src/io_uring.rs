@@ -21,7 +21,7 @@ pub fn kernel_reason() -> Option<KernelReason> {
 /// The kernel uses descriptors without any call of the program: every socket returns to it.
 pub fn created() {
     IO_URING_SEEN.store(1, Ordering::Relaxed);
-    table::for_each_socket(|socket| begin_hold(socket));
+    table::for_each_socket(begin_hold);
 }
 
 fn begin_hold(socket: &'static Socket) {
