@@ -14,6 +14,7 @@ use libc::iovec;
 use crate::kernel;
 use crate::signals;
 use crate::socket::Socket;
+use crate::socket::outgoing::Pushed;
 use crate::wait::{self, Spin, SpinStep, WaitLimit};
 
 /// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
@@ -233,7 +234,7 @@ fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> 
             return Some(result);
         }
         // Bytes that were reported already may be on their way from memory to the kernel.
-        let moving = !take_backs.is_multiple_of(2) || take_backs != request.socket.take_backs();
+        let moving = take_backs.0 != take_backs.1 || take_backs != request.socket.take_backs();
         if !moving || wait::now_ns().saturating_sub(begun_ns) > TAKE_BACK_NS {
             kernel::set_errno(libc::EAGAIN);
             return Some(result);
@@ -356,33 +357,31 @@ fn sleep_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
 pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     let total = total(request.parts);
     let socket = request.socket;
-    let mut done = 0;
-    if total > 0 {
-        socket.learn_kernel_sent(request.fd);
-        done = send_to_memory(&request, 0);
-        if done == total {
-            return total as isize;
-        }
-        if socket.may_send_to_memory() {
-            done = send_to_full_pipe(&request, done, total);
-        }
-        if done == total {
-            return total as isize;
-        }
+    if total == 0 {
+        return send_to_kernel(&request, 0, raw);
+    }
+    socket.learn_kernel_sent(request.fd);
+    let mut pushed = send_to_memory(&request, 0);
+    let mut done = pushed.count;
+    if done < total && pushed.take_back.is_none() && socket.may_send_to_memory() {
+        (done, pushed) = send_to_full_pipe(&request, done, total);
+    }
+    if done == total {
+        return total as isize;
     }
     let result = send_to_kernel(&request, done, raw);
+    // The bytes that were taken back are in the kernel.
     let errno = kernel::errno();
-    socket.end_take_back();
+    drop(pushed);
     kernel::set_errno(errno);
     result
 }
 
 /// Sends what fits to memory, from byte `done` of the buffers on, if the direction may use it.
 #[inline(always)]
-fn send_to_memory(request: &Request<'_>, done: usize) -> usize {
-    let outgoing_of = |socket: &'static Socket| socket.outgoing();
+fn send_to_memory(request: &Request<'_>, done: usize) -> Pushed<'static> {
     request.socket.send_to_memory(request.fd, || {
-        let outgoing = outgoing_of(request.socket);
+        let outgoing = request.socket.outgoing();
         match request.parts {
             [one] if done == 0 => {
                 // SAFETY: the caller's vector names readable memory of this length.
@@ -399,17 +398,20 @@ fn send_to_memory(request: &Request<'_>, done: usize) -> usize {
 
 /// Sends to memory alone, what it takes, waiting for space as long as it pays; the caller sends the
 /// rest through the kernel. Returns how many bytes are there.
-pub fn send_to_memory_alone(request: &Request<'_>) -> usize {
+pub fn send_to_memory_alone(request: &Request<'_>) -> (usize, Pushed<'static>) {
     let total = total(request.parts);
     request.socket.learn_kernel_sent(request.fd);
-    let done = send_to_memory(request, 0);
-    if done == total { done } else { send_to_full_pipe(request, done, total) }
+    let pushed = send_to_memory(request, 0);
+    if pushed.count == total || pushed.take_back.is_some() {
+        return (pushed.count, pushed);
+    }
+    send_to_full_pipe(request, pushed.count, total)
 }
 
 /// The pipe is full with `done` bytes of the call: waits for space as long as the peer is awake and
-/// it pays; the kernel takes the rest. Returns how many bytes are in memory now.
+/// it pays; the kernel takes the rest. Returns how many bytes are in memory now, and the last push.
 #[cold]
-fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> usize {
+fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize, Pushed<'static>) {
     let socket = request.socket;
     let mut done = done;
     let patience_ns = match wait::shares_cpu_with_peer(socket) {
@@ -421,13 +423,17 @@ fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> usize 
     while done < total && socket.may_send_to_memory() {
         let space = socket.outgoing().writable();
         if space >= (total - done).min(nm_ring::pipe::QUARTER_BYTES) {
-            done += send_to_memory(request, done);
+            let pushed = send_to_memory(request, done);
+            done += pushed.count;
+            if pushed.take_back.is_some() {
+                return (done, pushed);
+            }
             spin = Spin::begin(patience_ns);
         } else if spin.step() == SpinStep::Sleep {
             break;
         }
     }
-    done
+    (done, Pushed::NOTHING)
 }
 
 /// Sends the rest through the kernel, blocking or not as the program set it.

@@ -96,9 +96,11 @@ pub struct KernelUse {
 pub struct KernelSent {
     /// Bytes that the sending end has sent through the kernel, plus one; zero means unknown.
     pub sent: AtomicU64,
-    /// Incremented before bytes are taken back, and again when they were sent through the kernel: in
-    /// between (odd) they are in neither place.
-    pub take_backs: AtomicU32,
+    /// Times that bytes were taken back.
+    pub take_backs_begun: AtomicU32,
+    /// Times that bytes which were taken back have been sent through the kernel: until then they are
+    /// in neither place.
+    pub take_backs_ended: AtomicU32,
 }
 
 /// What only the sending end uses.
@@ -542,7 +544,11 @@ impl Pipe {
             consumed: ConsumedLine { position: long() },
             wait_flags: WaitFlags { reader: word(), writer: word() },
             kernel_use: KernelUse { users: word(), sleeper: word(), received: long() },
-            kernel_sent: KernelSent { sent: long(), take_backs: word() },
+            kernel_sent: KernelSent {
+                sent: long(),
+                take_backs_begun: word(),
+                take_backs_ended: word(),
+            },
             sender: SenderState { sent: long(), known_consumed: long() },
             receiver: ReceiverState { wake_checked_at: long() },
             area: Bytes::new(),

@@ -13,6 +13,7 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use nm_ring::ledger::KernelReason;
 
 use super::handover;
+use crate::socket::outgoing::Pushed;
 use crate::socket::{Phase, Socket};
 use crate::stream::{self, Request};
 use crate::{blocking, kernel, rendezvous, table, wait};
@@ -579,7 +580,10 @@ pub unsafe extern "C-unwind" fn sendfile(
             None => (kernel::lseek(file, 0, libc::SEEK_CUR), true),
         }
     };
-    let sent = if begin < 0 { 0 } else { send_file_to_memory(socket, out, file, begin, bytes) };
+    let (sent, pushed) = match begin {
+        0.. => send_file_to_memory(socket, out, file, begin, bytes),
+        _ => (0, Pushed::NOTHING),
+    };
     let at = begin + sent as i64;
     if sent > 0 && is_own {
         // SAFETY: no pointers.
@@ -595,6 +599,7 @@ pub unsafe extern "C-unwind" fn sendfile(
     let rest = || unsafe { kernel::sendfile(out, file, offset, bytes - sent) };
     let request = Request { socket, fd: out, parts: &[], flags: 0 };
     let result = stream::send(request, rest);
+    drop(pushed);
     if sent > 0 { sent as isize + result.max(0) } else { result }
 }
 
@@ -606,9 +611,9 @@ fn send_file_to_memory(
     file: c_int,
     begin: i64,
     bytes: usize,
-) -> usize {
+) -> (usize, Pushed<'static>) {
     let mut buffer = [0_u8; FILE_BYTES];
-    let mut sent = 0;
+    let (mut sent, mut pushed) = (0, Pushed::NOTHING);
     while sent < bytes && socket.may_send_to_memory() {
         let wanted = FILE_BYTES.min(bytes - sent);
         let (start, at) = (buffer.as_mut_ptr().cast(), begin + sent as i64);
@@ -617,13 +622,14 @@ fn send_file_to_memory(
         let Ok(read) = usize::try_from(read) else { break };
         let parts = single_part(buffer.as_ptr().cast(), read);
         let request = Request { socket, fd: out, parts: &parts, flags: 0 };
-        let now = stream::send_to_memory_alone(&request);
+        let now;
+        (now, pushed) = stream::send_to_memory_alone(&request);
         sent += now;
         if now < read || read == 0 {
             break;
         }
     }
-    sent
+    (sent, pushed)
 }
 
 /// `sendfile64`, the name of [`sendfile`] in programs with 64-bit offsets.

@@ -115,7 +115,9 @@ impl Socket {
     pub fn kernel_check_is_due(&self) -> bool {
         let events = KERNEL_EVENTS.load(Ordering::Relaxed);
         let now = wait::now_ns();
-        let due = self.kernel_has_bytes_for_us()
+        let (begun, ended) = self.take_backs();
+        let due = begun != ended
+            || self.kernel_has_bytes_for_us()
             || events != self.kernel_events_seen.load(Ordering::Relaxed)
             || now.wrapping_sub(self.kernel_checked_at_ns.load(Ordering::Relaxed))
                 > KERNEL_CHECK_NS;
@@ -194,10 +196,14 @@ impl Socket {
         self.unlock_receive();
     }
 
-    /// Count of the peer's take-backs; bytes are in neither place while it is odd.
+    /// The peer's take-backs that have begun, and those that have ended: bytes are in neither place
+    /// while the two differ.
     #[inline]
-    pub fn take_backs(&self) -> u32 {
-        self.incoming().kernel_sent.take_backs.load(Ordering::SeqCst)
+    pub fn take_backs(&self) -> (u32, u32) {
+        let sent = &self.incoming().kernel_sent;
+        // In this order: what has ended has begun.
+        let ended = sent.take_backs_ended.load(Ordering::SeqCst);
+        (sent.take_backs_begun.load(Ordering::SeqCst), ended)
     }
 
     /// Locks receiving from memory for this process; false if that failed for about a second. The

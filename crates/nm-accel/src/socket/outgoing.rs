@@ -25,6 +25,32 @@ impl Drop for KernelSend<'_> {
     }
 }
 
+/// Bytes were taken back from memory, until this is dropped: then they were sent through the kernel.
+pub struct TakeBack<'a> {
+    socket: &'a Socket,
+    _sending: KernelSend<'a>,
+}
+
+impl Drop for TakeBack<'_> {
+    fn drop(&mut self) {
+        let sent = &self.socket.outgoing().kernel_sent;
+        sent.take_backs_ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Result of an attempt to send to memory.
+pub struct Pushed<'a> {
+    /// Bytes that are there for the peer.
+    pub count: usize,
+    /// The rest was taken back: the caller sends it through the kernel, then drops this.
+    pub take_back: Option<TakeBack<'a>>,
+}
+
+impl Pushed<'_> {
+    /// Nothing was sent to memory.
+    pub const NOTHING: Pushed<'static> = Pushed { count: 0, take_back: None };
+}
+
 /// Which way to send.
 impl Socket {
     /// Whether the next bytes may go to memory: nobody at the other end relies on the kernel, and
@@ -44,29 +70,28 @@ impl Socket {
             && self.peer_is_dead.load(Ordering::Relaxed) == 0
     }
 
-    /// Sends to memory by `push` if the direction may use it; returns the count of bytes that are
-    /// there for the peer. Fewer than pushed if the peer has begun to rely on the kernel: then the
-    /// bytes of the push are taken back, and the caller sends them through the kernel.
+    /// Sends to memory by `push` if the direction may use it. If the peer has begun to rely on the
+    /// kernel, the bytes of the push are taken back, and the caller sends them through the kernel.
     #[inline(always)]
-    pub fn send_to_memory(&self, fd: c_int, push: impl FnOnce() -> usize) -> usize {
+    pub fn send_to_memory(&self, fd: c_int, push: impl FnOnce() -> usize) -> Pushed<'_> {
         if !self.may_send_to_memory() {
-            return 0;
+            return Pushed::NOTHING;
         }
         let outgoing = self.outgoing();
         let _deferral = signals::defer_handlers();
         if !self.lock_send() {
-            return 0;
+            return Pushed::NOTHING;
         }
         if !self.may_send_to_memory() {
             self.unlock_send();
-            return 0;
+            return Pushed::NOTHING;
         }
-        let mut count = push();
+        let (mut count, mut take_back) = (push(), None);
         // This end publishes, then reads who relies on the kernel; the other end counts itself,
         // then looks for bytes.
         fence(Ordering::SeqCst);
         if outgoing.kernel_use.users.load(Ordering::Relaxed) != 0 {
-            count = self.take_back_after(fd, count);
+            (count, take_back) = self.take_back_after(fd, count);
         }
         if count > 0 {
             let counters = &self.record().outgoing;
@@ -80,7 +105,7 @@ impl Socket {
         if outgoing.readable() > count {
             self.look_for_death(fd);
         }
-        count
+        Pushed { count, take_back }
     }
 
     /// Somebody began to rely on the kernel while a call pushed `count` bytes: takes back all that
@@ -88,32 +113,24 @@ impl Socket {
     /// were told of it before and wait for more. Returns how many bytes of the call were received.
     /// Under the send lock.
     #[cold]
-    fn take_back_after(&self, fd: c_int, count: usize) -> usize {
+    fn take_back_after(&self, fd: c_int, count: usize) -> (usize, Option<TakeBack<'_>>) {
         let outgoing = self.outgoing();
         let unread = outgoing.readable();
         if unread > count && kernel_send_space(fd) < unread {
-            return count;
+            return (count, None);
         }
-        let take_backs = &outgoing.kernel_sent.take_backs;
-        take_backs.fetch_add(1, Ordering::SeqCst);
+        let take_back = self.begin_take_back();
         let taken_back = outgoing.take_back(outgoing.consumed());
         if taken_back > count {
             self.send_taken_back(fd, taken_back, taken_back - count);
         }
-        // The bytes of the call follow by the caller, who ends this state.
-        if taken_back == 0 {
-            take_backs.fetch_add(1, Ordering::SeqCst);
-        }
-        count.saturating_sub(taken_back)
+        (count.saturating_sub(taken_back), (taken_back > 0).then_some(take_back))
     }
 
-    /// The caller of [`Socket::send_to_memory`] has sent through the kernel what was taken back.
-    #[inline]
-    pub fn end_take_back(&self) {
-        let take_backs = &self.outgoing().kernel_sent.take_backs;
-        if !take_backs.load(Ordering::Relaxed).is_multiple_of(2) {
-            take_backs.fetch_add(1, Ordering::SeqCst);
-        }
+    fn begin_take_back(&self) -> TakeBack<'_> {
+        let sending = self.begin_kernel_send();
+        self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
+        TakeBack { socket: self, _sending: sending }
     }
 
     /// Wakes a thread of the peer that sleeps until memory has bytes.
@@ -226,11 +243,9 @@ impl Socket {
             && end.kernel_senders.load(Ordering::SeqCst) == 0
             && kernel_send_space(fd) >= outgoing.readable()
         {
-            let take_backs = &outgoing.kernel_sent.take_backs;
-            take_backs.fetch_add(1, Ordering::SeqCst);
+            let _take_back = self.begin_take_back();
             let count = outgoing.take_back(outgoing.consumed());
             self.send_taken_back(fd, count, count);
-            take_backs.fetch_add(1, Ordering::SeqCst);
         }
         self.unlock_send();
     }
@@ -239,7 +254,6 @@ impl Socket {
     /// Under the send lock.
     fn send_taken_back(&self, fd: c_int, distance: usize, count: usize) {
         let outgoing = self.outgoing();
-        let sending = self.begin_kernel_send();
         let mut buffer = [0_u8; 4096];
         let mut left = count;
         while left > 0 {
@@ -268,7 +282,6 @@ impl Socket {
             // SAFETY: no pointers.
             unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
         }
-        drop(sending);
         let counters = &self.record().outgoing;
         counters.kernel_bytes.add((count - left) as u64);
         counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
