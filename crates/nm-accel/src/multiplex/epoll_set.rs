@@ -1,0 +1,451 @@
+//! An epoll set of this process: its registrations, and whether threads or other processes sleep in
+//! the kernel's wait for it.
+//!
+//! The kernel's registrations are the program's own, with its own data. What is stored here says
+//! which members may be polled in memory (see `activity`): none while a thread sleeps in the kernel
+//! on this set, because that thread relies on the kernel, and none if somebody may sleep of whom
+//! this process does not know.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use libc::{c_int, epoll_event};
+
+use super::lock::{Guard, Lock};
+use super::member::Member;
+use super::members::Members;
+use super::nested::{NestedSet, NestedSets};
+use super::pacing::Pacing;
+use super::socket_ref::SocketRef;
+use super::users::Users;
+use super::{EXCLUSIVE, registered, registry};
+use crate::socket::{Phase, Socket};
+use crate::table::{self, CallGuard};
+use crate::kernel;
+
+/// The process uses the set.
+const USED: u32 = 0;
+/// The set came through a fork and was not used since; or its use ended before an exec.
+const UNUSED: u32 = 1;
+/// As [`UNUSED`], because an exec was about to happen.
+const SUSPENDED: u32 = 2;
+
+/// One epoll set.
+#[derive(Default)]
+pub struct EpollSet {
+    /// Count of the program's descriptors of this set.
+    pub descriptors: AtomicU32,
+    /// Count of registrations that memory may concern: sockets and other sets.
+    tracked: AtomicU32,
+    /// Count of registrations that only the kernel has, including those of closed descriptors.
+    kernel_only: AtomicU32,
+    /// Spin budget of the set: see `spin`.
+    pub budget: Budget,
+    /// Threads that sleep in the kernel's wait.
+    sleepers: AtomicU32,
+    /// It is waited for through poll, select or another set, or was passed to another process.
+    is_external: AtomicBool,
+    /// Another process may use it that cannot be counted: what its members count stays.
+    is_passed_on: AtomicBool,
+    /// It was inherited, or a fork has happened since it was created.
+    is_forked: AtomicBool,
+    /// [`USED`], [`UNUSED`] or [`SUSPENDED`].
+    usage: AtomicU32,
+    users: Users,
+    inner: Lock<SetState>,
+}
+
+/// Spin budget, ns; a new set begins with the longest.
+pub struct Budget(pub AtomicU64);
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget(AtomicU64::new(u64::MAX))
+    }
+}
+
+/// What the program has registered.
+struct Registration {
+    fd: c_int,
+    events: u32,
+    data: u64,
+}
+
+/// A call on a socket: its memory stays mapped.
+struct SocketCall {
+    socket: &'static Socket,
+    _guard: CallGuard,
+}
+
+impl SocketCall {
+    fn begin(fd: c_int) -> Option<SocketCall> {
+        let socket = table::get(fd)?;
+        Some(SocketCall { socket, _guard: table::enter(socket, fd)? })
+    }
+}
+
+/// State that the set's lock guards.
+#[derive(Default)]
+pub struct SetState {
+    /// Registrations of sockets.
+    pub members: Members<SocketRef>,
+    /// Registrations of other sets.
+    pub nested: NestedSets,
+    /// When the kernel is polled.
+    pub pacing: Pacing,
+}
+
+/// Use of the set.
+impl EpollSet {
+    /// Whether the kernel's own call is sufficient for this set.
+    #[inline]
+    pub fn is_kernel_only(&self) -> bool {
+        self.tracked.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether all registrations are sockets.
+    pub fn has_sockets_only(&self) -> bool {
+        self.kernel_only.load(Ordering::Relaxed) == 0
+    }
+
+    /// The program has created it with `epoll_create`.
+    pub fn begin(&self) {
+        self.descriptors.store(1, Ordering::Release);
+        self.users.begin();
+    }
+
+    /// Locks the set, and begins to use it if it was inherited; `None` in a signal handler that
+    /// interrupted the thread that holds the lock.
+    #[inline]
+    pub fn lock(&self) -> Option<Guard<'_, SetState>> {
+        let mut inner = self.inner.lock()?;
+        if self.usage.load(Ordering::Relaxed) != USED {
+            self.begin_use(&mut inner);
+        }
+        Some(inner)
+    }
+
+    /// The process uses a set that it inherited: its members rely on the kernel for it as well.
+    #[cold]
+    fn begin_use(&self, inner: &mut SetState) {
+        self.usage.store(USED, Ordering::Relaxed);
+        self.users.join();
+        inner.members.count_all();
+        inner.pacing.note_change();
+    }
+
+    /// The process ends its use, before an exec or its end.
+    pub fn suspend(&self) {
+        let Some(mut inner) = self.inner.lock() else { return };
+        if self.usage.load(Ordering::Relaxed) == USED {
+            self.usage.store(SUSPENDED, Ordering::Relaxed);
+            self.end_use(&mut inner);
+        }
+    }
+
+    fn end_use(&self, inner: &mut SetState) {
+        self.users.leave();
+        if !self.is_passed_on.load(Ordering::Acquire) {
+            inner.members.uncount_all();
+        }
+    }
+
+    /// The exec has failed: threads may sleep on the set.
+    pub fn resume(&self) {
+        if self.usage.load(Ordering::Relaxed) == SUSPENDED {
+            drop(self.lock());
+        }
+    }
+
+    /// Somebody waits for the set in a way that only the kernel serves: no member is active any
+    /// more.
+    pub fn become_external(&self) {
+        if !self.is_external.swap(true, Ordering::SeqCst)
+            && let Some(mut inner) = self.lock()
+        {
+            inner.members.rest_all();
+        }
+    }
+
+    /// Another process gets a descriptor of the set.
+    pub fn pass_on(&self) {
+        self.is_passed_on.store(true, Ordering::Release);
+        self.become_external();
+    }
+
+    /// Whether members may be active: nobody sleeps in the kernel's wait, and nobody could sleep of
+    /// whom this process does not know.
+    #[inline]
+    pub fn may_activate(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) == 0
+            && !self.is_external.load(Ordering::SeqCst)
+            && self.users.is_sole().unwrap_or(!self.is_forked.load(Ordering::Relaxed))
+    }
+
+    /// A thread is about to sleep in the kernel's wait, with all members counted.
+    pub fn begin_sleep(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It sleeps no more.
+    pub fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody may sleep until the kernel reports something.
+    #[inline]
+    fn has_waiters(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) != 0 || self.is_external.load(Ordering::SeqCst)
+    }
+
+    /// Whether memory has something to report, for somebody who waits for the set itself.
+    pub fn is_pending(&self) -> bool {
+        if self.is_kernel_only() {
+            return false;
+        }
+        let nested = {
+            let Some(inner) = self.lock() else { return false };
+            if inner.members.is_pending() {
+                return true;
+            }
+            inner.nested.all()
+        };
+        // Without the lock: no thread holds the locks of two sets.
+        nested.iter().any(|nested| nested.set.is_pending())
+    }
+
+    /// A descriptor of this set, if it is still open.
+    fn descriptor(&self) -> Option<c_int> {
+        registry::find(|set| std::ptr::eq(set, self))
+    }
+
+    fn update_tracked(&self, inner: &SetState) {
+        let count = inner.members.sockets() + inner.nested.len();
+        self.tracked.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::SeqCst);
+    }
+
+    /// Brings the kernel's registrations up to date, and wakes a thread that sleeps in the kernel
+    /// if memory has something for it.
+    pub fn settle(&self, inner: &mut SetState, epoll: c_int) {
+        if inner.members.has_watched() && self.has_waiters() {
+            inner.members.poke_if_unreported();
+        }
+        if inner.members.has_outdated() {
+            self.update_registrations(inner, epoll);
+        }
+    }
+
+    #[cold]
+    fn update_registrations(&self, inner: &mut SetState, epoll: c_int) {
+        let saved = kernel::errno();
+        while let Some(member) = inner.members.next_outdated() {
+            let (fd, data, wanted) = (member.fd, member.data, member.wanted_registration());
+            if (wanted | member.registered) & EXCLUSIVE == 0 {
+                control(epoll, libc::EPOLL_CTL_MOD, fd, wanted, data);
+            } else {
+                // An exclusive registration cannot be modified, only replaced.
+                control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+                control(epoll, libc::EPOLL_CTL_ADD, fd, wanted, data);
+            }
+            member.registered = wanted;
+        }
+        kernel::set_errno(saved);
+    }
+}
+
+/// `epoll_ctl`.
+impl EpollSet {
+    /// `EPOLL_CTL_ADD`.
+    pub fn add(&'static self, epoll: c_int, fd: c_int, events: u32, data: u64) -> c_int {
+        let nested = registry::get(fd).filter(|set| !std::ptr::eq(*set, self));
+        if let Some(nested) = nested {
+            nested.become_external();
+        }
+        // Dropped after the lock: the end of the last active call releases the memory.
+        let call;
+        let Some(mut inner) = self.lock() else {
+            return control(epoll, libc::EPOLL_CTL_ADD, fd, events, data);
+        };
+        let result = control(epoll, libc::EPOLL_CTL_ADD, fd, events, data);
+        if result == 0 {
+            registered::add(fd, self);
+            call = SocketCall::begin(fd);
+            let registration = Registration { fd, events, data };
+            self.insert(&mut inner, registration, call.as_ref(), nested);
+            self.settle(&mut inner, epoll);
+        }
+        result
+    }
+
+    /// A registration that the set had before this process knew it.
+    pub fn adopt(&'static self, fd: c_int, events: u32, data: u64) {
+        let call = SocketCall::begin(fd);
+        let nested = registry::get(fd).filter(|set| !std::ptr::eq(*set, self));
+        if let Some(mut inner) = self.lock() {
+            let registration = Registration { fd, events, data };
+            self.insert(&mut inner, registration, call.as_ref(), nested);
+        }
+        drop(call);
+    }
+
+    /// Stores a registration that the kernel has accepted.
+    fn insert(
+        &'static self,
+        inner: &mut SetState,
+        registration: Registration,
+        call: Option<&SocketCall>,
+        nested: Option<&'static EpollSet>,
+    ) {
+        let Registration { fd, events, data } = registration;
+        if let Some(set) = nested {
+            inner.nested.insert(NestedSet { fd, set, events, data, must_report: true });
+        } else if call.is_some() || is_unconnected_tcp(fd) {
+            let socket = call.map(|call| call.socket);
+            let socket = socket.filter(|socket| socket.phase() != Phase::Kernel);
+            // Before it is known whether a thread sleeps: see `epoll_wait`.
+            self.tracked.fetch_add(1, Ordering::SeqCst);
+            let member = Member::new(fd, events, data, socket.map(SocketRef::new));
+            let may_activate = self.may_activate();
+            inner.members.insert(member, may_activate);
+        } else {
+            self.kernel_only.fetch_add(1, Ordering::Relaxed);
+            registered::remove(fd, self);
+        }
+        self.update_tracked(inner);
+        inner.pacing.note_change();
+    }
+
+    /// `EPOLL_CTL_MOD`.
+    pub fn modify(&self, epoll: c_int, fd: c_int, events: u32, data: u64) -> c_int {
+        let Some(mut inner) = self.lock() else {
+            return control(epoll, libc::EPOLL_CTL_MOD, fd, events, data);
+        };
+        let result = control(epoll, libc::EPOLL_CTL_MOD, fd, events, data);
+        if result == 0 {
+            let may_activate = self.may_activate();
+            inner.members.modify(fd, events, data, may_activate);
+            inner.nested.modify(fd, events, data);
+            inner.pacing.note_change();
+            self.settle(&mut inner, epoll);
+        }
+        result
+    }
+
+    /// `EPOLL_CTL_DEL`.
+    pub fn delete(&'static self, epoll: c_int, fd: c_int) -> c_int {
+        let Some(mut inner) = self.lock() else {
+            return control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        };
+        let result = control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        if result == 0 && !self.forget(&mut inner, fd) {
+            let order = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.kernel_only.fetch_update(order.0, order.1, |count| count.checked_sub(1));
+        }
+        result
+    }
+
+    /// Removes what is stored for `fd`; false if there is nothing.
+    fn forget(&'static self, inner: &mut SetState, fd: c_int) -> bool {
+        let known = inner.members.remove(fd) || inner.nested.remove(fd);
+        if known {
+            registered::remove(fd, self);
+            self.update_tracked(inner);
+        }
+        known
+    }
+}
+
+/// Events in the life of descriptors and processes.
+impl EpollSet {
+    /// `fd`, which may be registered, was connected and belongs to `socket`. During a call.
+    pub fn socket_registered(&self, fd: c_int, socket: &'static Socket) {
+        let Some(mut inner) = self.lock() else { return };
+        self.tracked.fetch_add(1, Ordering::SeqCst);
+        if socket.phase() != Phase::Kernel {
+            inner.members.bind(fd, SocketRef::new(socket));
+        }
+        self.update_tracked(&inner);
+    }
+
+    /// `fd` is about to be closed. If another descriptor of this process keeps its socket open, the
+    /// kernel keeps the registration. Returns whether that is so.
+    pub fn descriptor_closed(&'static self, fd: c_int) -> bool {
+        let Some(mut inner) = self.inner.lock() else { return false };
+        let is_used = self.usage.load(Ordering::Relaxed) == USED;
+        if !is_used || !inner.members.is_kept_open(fd) {
+            self.forget(&mut inner, fd);
+            return false;
+        }
+        inner.members.stop_poking(fd);
+        if let Some(epoll) = self.descriptor().filter(|_| inner.members.has_outdated()) {
+            self.update_registrations(&mut inner, epoll);
+        }
+        inner.members.keep_as_orphan(fd);
+        true
+    }
+
+    /// Removes what remains of sockets whose last descriptor is about to be closed; returns how
+    /// many there were.
+    pub fn remove_orphans(&self) -> u32 {
+        let Some(mut inner) = self.inner.lock() else { return 0 };
+        let removed = inner.members.remove_orphans();
+        self.update_tracked(&inner);
+        removed
+    }
+
+    /// The last descriptor of the set is closed: removes everything. Returns the count of its
+    /// orphans, and whether it can be reused: not if a thread still waits for it.
+    pub fn close(&'static self) -> (u32, bool) {
+        let Some(mut inner) = self.inner.lock() else { return (0, false) };
+        if self.usage.swap(USED, Ordering::Relaxed) == USED {
+            self.end_use(&mut inner);
+        }
+        inner.members.for_each_fd(|fd| registered::remove(fd, self));
+        let orphans = inner.members.clear();
+        inner.nested = NestedSets::default();
+        inner.pacing = Pacing::default();
+        self.update_tracked(&inner);
+        self.kernel_only.store(0, Ordering::Relaxed);
+        for flag in [&self.is_external, &self.is_passed_on, &self.is_forked] {
+            flag.store(false, Ordering::SeqCst);
+        }
+        (orphans, self.sleepers.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Before a fork: the child gets a consistent copy.
+    pub fn before_fork(&self) {
+        self.inner.acquire();
+    }
+
+    /// In the parent, after [`EpollSet::before_fork`].
+    pub fn after_fork_in_parent(&self) {
+        self.is_forked.store(true, Ordering::Relaxed);
+        self.inner.release_own();
+    }
+
+    /// In the child of a fork, which has no other thread and does not use the set yet.
+    pub fn forked_child(&self) {
+        self.inner.reset();
+        self.sleepers.store(0, Ordering::SeqCst);
+        self.is_forked.store(true, Ordering::Relaxed);
+        self.usage.store(UNUSED, Ordering::Relaxed);
+        if let Some(mut inner) = self.inner.lock() {
+            inner.members.forget_counts();
+        }
+    }
+}
+
+/// The kernel's `epoll_ctl`.
+pub fn control(epoll: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> c_int {
+    let mut event = epoll_event { events, u64: data };
+    // SAFETY: the kernel reads one event.
+    unsafe { kernel::epoll_ctl(epoll, op, fd, &raw mut event) }
+}
+
+/// Whether `fd` is a TCP socket that does not listen, so that it may be connected later.
+fn is_unconnected_tcp(fd: c_int) -> bool {
+    let saved = kernel::errno();
+    let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
+    let may = tcp && kernel::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(0);
+    kernel::set_errno(saved);
+    may
+}

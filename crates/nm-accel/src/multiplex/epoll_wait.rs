@@ -1,0 +1,326 @@
+//! One wait for an epoll set with members that may share memory.
+//!
+//! Memory and the kernel's wait with a time-out of zero are asked in turn; then the thread spins
+//! over the active members, as long as that pays; then all members are counted, and it sleeps in
+//! the kernel's wait, which fills the program's own array.
+
+use std::ffi::c_void;
+
+use libc::{c_int, epoll_event, timespec};
+
+use super::activity::SleepDecision;
+use super::epoll_set::{EpollSet, SetState};
+use super::events::Events;
+use super::socket_ref::SocketRef;
+use super::spin::{SetSpin, SetSpinStep};
+use super::{INPUT_EVENTS, READY_TO_READ};
+use crate::socket::incoming;
+use crate::wait::{self, WaitLimit};
+use crate::{kernel, signals, table};
+
+/// Bytes of the kernel's signal set.
+const MASK_BYTES: usize = 8;
+
+/// Longest sleep while bytes are in memory that were reported already: more may follow unnoticed.
+const BRIEF_SLEEP_NS: u64 = 10_000_000;
+
+/// Waits, by `kernel_wait` if the kernel's own call is sufficient for the set.
+///
+/// # Safety
+/// `events` is valid for `limit` events during the call; `mask` is null or points to a signal set.
+#[inline]
+pub unsafe fn wait(
+    set: &'static EpollSet,
+    epoll: c_int,
+    events: *mut epoll_event,
+    limit: c_int,
+    limit_ns: Option<u64>,
+    mask: *const c_void,
+    kernel_wait: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller guarantees array and mask.
+    let call = || unsafe { Call::new(set, epoll, events, limit, mask) };
+    if !set.is_kernel_only() {
+        return call().wait(limit_ns);
+    }
+    let begun = limit_ns.filter(|&ns| ns > 0).map(|_| wait::now_ns());
+    // Counted before it is looked again: a thread that adds a member does it the other way round,
+    // and leaves the member counted if it finds this one.
+    set.begin_sleep();
+    if !set.is_kernel_only() {
+        set.end_sleep();
+        return call().wait(limit_ns);
+    }
+    let count = kernel_wait();
+    set.end_sleep();
+    if count <= 0 || set.is_kernel_only() {
+        return count;
+    }
+    // Another thread has added a socket while this one slept.
+    let passed = begun.map_or(0, |begun| wait::now_ns().saturating_sub(begun));
+    let left_ns = limit_ns.map(|limit| limit.saturating_sub(passed));
+    let mut call = call();
+    call.accept(count);
+    call.result().unwrap_or_else(|| call.wait(left_ns))
+}
+
+struct Call {
+    set: &'static EpollSet,
+    epoll: c_int,
+    events: Events,
+    mask: *const c_void,
+    signals: u32,
+}
+
+/// Result of a step: the call's result, or nothing yet.
+type Found = Option<c_int>;
+
+impl Call {
+    /// # Safety
+    /// As [`wait`].
+    unsafe fn new(
+        set: &'static EpollSet,
+        epoll: c_int,
+        events: *mut epoll_event,
+        limit: c_int,
+        mask: *const c_void,
+    ) -> Call {
+        let limit = usize::try_from(limit).unwrap_or(0);
+        // SAFETY: the caller guarantees the array.
+        let events = unsafe { Events::new(events, limit) };
+        Call { set, epoll, events, mask, signals: signals::delivery_count() }
+    }
+
+    fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
+        if let Some(result) = self.check_both() {
+            return result;
+        }
+        if limit_ns == Some(0) {
+            return 0;
+        }
+        let limit = WaitLimit::new(limit_ns);
+        loop {
+            if let Some(result) = self.spin(&limit) {
+                return result;
+            }
+            if let Some(result) = self.sleep(&limit) {
+                return result;
+            }
+            if limit.left_ns() == Some(0) {
+                return self.check_both().unwrap_or(0);
+            }
+        }
+    }
+
+    /// Asks memory, and the kernel if it is due or memory has nothing.
+    fn check_both(&mut self) -> Found {
+        let (mut ask_kernel, mut kernel_first) = (true, true);
+        if let Some(mut inner) = self.set.lock() {
+            if !self.set.may_activate() && inner.members.active() > 0 {
+                inner.members.rest_all();
+            }
+            inner.members.begin_call();
+            (ask_kernel, kernel_first) = inner.pacing.begin_call();
+            if !kernel_first {
+                ask_kernel |= self.collect(&mut inner);
+            }
+        }
+        self.report_nested();
+        if !kernel_first && (self.events.is_full() || self.events.len() > 0 && !ask_kernel) {
+            return self.result();
+        }
+        self.check_kernel(kernel_first)
+    }
+
+    /// Appends what memory has to report; returns whether the kernel must be asked too.
+    #[inline]
+    fn collect(&mut self, inner: &mut SetState) -> bool {
+        let pass = inner.members.collect(&mut self.events, self.set.may_activate());
+        self.set.settle(inner, self.epoll);
+        pass.needs_kernel || pass.kernel_has_bytes
+    }
+
+    /// Asks memory only. The flag says that the kernel has bytes for an active member.
+    #[inline]
+    fn check_memory(&mut self) -> (Found, bool) {
+        let mut ask_kernel = false;
+        if let Some(mut inner) = self.set.lock() {
+            ask_kernel = self.collect(&mut inner);
+        }
+        (self.result(), ask_kernel)
+    }
+
+    /// Reports the sets in this one for which memory has something to report.
+    fn report_nested(&mut self) {
+        let due = match self.set.lock() {
+            Some(inner) if inner.nested.len() > 0 => inner.nested.due(),
+            _ => return,
+        };
+        self.events.begin_pass();
+        // Without the lock: no thread holds the locks of two sets.
+        for nested in due.into_iter().filter(|nested| nested.set.is_pending()) {
+            if self.events.push(nested.events & INPUT_EVENTS, nested.data)
+                && let Some(mut inner) = self.set.lock()
+            {
+                inner.nested.reported(nested.fd);
+            }
+        }
+    }
+
+    /// Appends the kernel's events. `then_memory`: and after them those of memory.
+    fn check_kernel(&mut self, then_memory: bool) -> Found {
+        let saved = kernel::errno();
+        let (first, capacity) = self.events.rest();
+        // SAFETY: the rest of the program's array; the mask is the program's.
+        let count =
+            unsafe { kernel::epoll_pwait(self.epoll, first, capacity, 0, self.mask, MASK_BYTES) };
+        if count < 0 && self.events.len() == 0 {
+            return Some(-1);
+        }
+        kernel::set_errno(saved);
+        self.accept(count);
+        if then_memory {
+            return self.check_memory().0.or_else(|| self.deliver_pending_signals());
+        }
+        self.result().or_else(|| self.deliver_pending_signals())
+    }
+
+    /// Accepts `count` events that the kernel has appended: its members become active.
+    fn accept(&mut self, count: c_int) {
+        let count = usize::try_from(count).unwrap_or(0);
+        let Some(mut inner) = self.set.lock() else {
+            self.events.accept_all(count);
+            return;
+        };
+        inner.pacing.polled(count > 0);
+        if count == 0 {
+            return;
+        }
+        let may_activate = self.set.may_activate();
+        let members = &mut inner.members;
+        let mut is_readable = false;
+        self.events.accept(count, |events, data| {
+            is_readable |= events & READY_TO_READ != 0;
+            members.kernel_reported(events, data, may_activate)
+        });
+        self.set.settle(&mut inner, self.epoll);
+        if is_readable {
+            incoming::kernel_events_returned();
+        }
+    }
+
+    /// The kernel's wait with a time-out of zero does not deliver signals: a pending one that only
+    /// the call's mask allows is delivered here, as in a wait that sleeps.
+    fn deliver_pending_signals(&mut self) -> Found {
+        if self.mask.is_null() {
+            return None;
+        }
+        let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let none = std::ptr::null_mut();
+        // SAFETY: no entries; the time is live; the mask is the program's.
+        let result = unsafe { kernel::ppoll(none, 0, &raw mut now, self.mask, MASK_BYTES) };
+        (result < 0).then_some(-1)
+    }
+
+    /// The call's result if there are events.
+    #[inline]
+    fn result(&self) -> Found {
+        c_int::try_from(self.events.len()).ok().filter(|&found| found > 0)
+    }
+
+    fn spin(&mut self, limit: &WaitLimit) -> Found {
+        let mut spin = {
+            // The set's lock keeps the socket's memory mapped.
+            let mut inner = self.set.lock()?;
+            let target: SocketRef = inner.members.spin_target()?;
+            let is_all_memory = self.set.has_sockets_only() && inner.members.is_all_active();
+            SetSpin::begin(target.socket, &self.set.budget.0, !is_all_memory, self.signals)
+        };
+        loop {
+            let (found, kernel_has_bytes) = self.check_memory();
+            if found.is_some() {
+                spin.adjust_budget(&self.set.budget.0, true);
+                return found;
+            }
+            match spin.step(kernel_has_bytes) {
+                SetSpinStep::Retry => {}
+                SetSpinStep::CheckKernel => {
+                    if let Some(result) = self.check_kernel(false) {
+                        return Some(result);
+                    }
+                    if limit.left_ns() == Some(0) || self.is_without_active() {
+                        return None;
+                    }
+                }
+                SetSpinStep::Sleep => {
+                    spin.adjust_budget(&self.set.budget.0, false);
+                    return None;
+                }
+                SetSpinStep::Interrupted => return Some(kernel::fail(libc::EINTR) as c_int),
+            }
+        }
+    }
+
+    /// Whether another thread has made all members counted.
+    fn is_without_active(&self) -> bool {
+        self.set.lock().is_none_or(|inner| inner.members.active() == 0)
+    }
+
+    /// Sleeps in the kernel's wait, with all members counted.
+    fn sleep(&mut self, limit: &WaitLimit) -> Found {
+        let mut rested = Vec::new();
+        let mut limit_ns = limit.left_ns();
+        let mut decision = SleepDecision::Sleep;
+        if let Some(mut inner) = self.set.lock() {
+            decision = inner.members.begin_sleep(&mut rested);
+            if decision != SleepDecision::Ready {
+                self.set.begin_sleep();
+            }
+        } else {
+            self.set.begin_sleep();
+        }
+        match decision {
+            SleepDecision::Ready => return self.check_memory().0,
+            SleepDecision::Sleep => {}
+            SleepDecision::SleepBriefly => {
+                limit_ns = Some(limit_ns.map_or(BRIEF_SLEEP_NS, |ns| ns.min(BRIEF_SLEEP_NS)));
+            }
+        }
+        flush(&rested);
+        let count = self.sleep_in_kernel(limit_ns);
+        let errno = kernel::errno();
+        self.set.end_sleep();
+        if count < 0 {
+            kernel::set_errno(errno);
+            return Some(-1);
+        }
+        self.accept(count);
+        if count == 0 && signals::delivery_count() != self.signals {
+            return Some(kernel::fail(libc::EINTR) as c_int);
+        }
+        self.result()
+    }
+
+    fn sleep_in_kernel(&mut self, limit_ns: Option<u64>) -> c_int {
+        let time = signals::sleep_timeout(limit_ns);
+        if signals::delivery_count() != self.signals {
+            return kernel::fail(libc::EINTR) as c_int;
+        }
+        let (first, capacity) = self.events.rest();
+        // SAFETY: the program's array and mask; the time is in this thread's own memory.
+        unsafe { kernel::epoll_pwait2(self.epoll, first, capacity, time, self.mask, MASK_BYTES) }
+    }
+}
+
+/// Before a thread sleeps: what the peers have not received from memory goes through the kernel.
+fn flush(rested: &[(SocketRef, c_int)]) {
+    for &(member, fd) in rested {
+        if let Some(_guard) = table::enter(member.socket, fd)
+            && member.socket.is_joined()
+        {
+            let errno = kernel::errno();
+            member.socket.flush_to_kernel(fd);
+            kernel::set_errno(errno);
+        }
+    }
+}

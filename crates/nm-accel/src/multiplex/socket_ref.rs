@@ -1,0 +1,104 @@
+//! A socket as the registrations of epoll sets refer to it.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use crate::socket::Socket;
+use crate::table;
+
+/// What a registration needs of its socket. Called under the lock of the set: a socket is removed
+/// from all sets before its memory is unmapped.
+pub trait WaitSocket: Copy + PartialEq {
+    /// Whether it is still the socket that was registered.
+    fn is_current(&self) -> bool;
+
+    /// Whether another descriptor than `fd`, which is being closed, keeps it open in this process.
+    fn is_open_without(&self, fd: c_int) -> bool;
+
+    /// Whether its two ends share memory.
+    fn is_joined(&self) -> bool;
+
+    /// Whether bytes wait in memory to be received.
+    fn has_memory_bytes(&self) -> bool;
+
+    /// Grows with each arrival of bytes in memory.
+    fn memory_arrivals(&self) -> u64;
+
+    /// Whether the peer has sent bytes through the kernel that were not received yet.
+    fn has_kernel_bytes(&self) -> bool;
+
+    /// From now on the peer sends through the kernel. Check [`WaitSocket::has_memory_bytes`] after
+    /// it.
+    fn rely_on_kernel(&self);
+
+    /// Ends one [`WaitSocket::rely_on_kernel`].
+    fn end_reliance(&self);
+}
+
+/// A socket, and the generation that it had when it was registered.
+#[derive(Clone, Copy)]
+pub struct SocketRef {
+    /// The socket; its memory is reused, never freed.
+    pub socket: &'static Socket,
+    /// Detects that the object was reused for another socket.
+    generation: u32,
+}
+
+impl SocketRef {
+    /// The socket as it is now.
+    pub fn new(socket: &'static Socket) -> SocketRef {
+        SocketRef { socket, generation: socket.generation() }
+    }
+}
+
+impl PartialEq for SocketRef {
+    fn eq(&self, other: &SocketRef) -> bool {
+        std::ptr::eq(self.socket, other.socket) && self.generation == other.generation
+    }
+}
+
+impl WaitSocket for SocketRef {
+    #[inline]
+    fn is_current(&self) -> bool {
+        self.socket.generation() == self.generation
+    }
+
+    fn is_open_without(&self, fd: c_int) -> bool {
+        let is_bound = table::get(fd).is_some_and(|socket| std::ptr::eq(socket, self.socket));
+        let count = self.socket.descriptors.load(Ordering::SeqCst);
+        self.is_current() && count > u32::from(is_bound)
+    }
+
+    #[inline]
+    fn is_joined(&self) -> bool {
+        self.is_current() && self.socket.is_joined()
+    }
+
+    #[inline]
+    fn has_memory_bytes(&self) -> bool {
+        self.is_joined() && self.socket.has_memory_bytes()
+    }
+
+    #[inline]
+    fn memory_arrivals(&self) -> u64 {
+        if self.is_joined() { self.socket.memory_arrivals() } else { 0 }
+    }
+
+    #[inline]
+    fn has_kernel_bytes(&self) -> bool {
+        self.is_joined() && self.socket.kernel_has_bytes_for_us()
+    }
+
+    fn rely_on_kernel(&self) {
+        if self.is_current() {
+            self.socket.rely_on_kernel();
+        }
+    }
+
+    fn end_reliance(&self) {
+        if self.is_current() {
+            self.socket.end_reliance();
+        }
+    }
+}
