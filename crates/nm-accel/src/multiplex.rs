@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 
 use crate::socket::Socket;
-use crate::{process, table};
+use crate::process;
 use lock::Lock;
 
 pub use adopt::adopt_if_unknown;

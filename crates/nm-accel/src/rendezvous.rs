@@ -162,6 +162,10 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         Phase::Kernel
     };
     socket.open(fd, record, phase);
+    if table::get(fd).is_some() {
+        // Its descriptor was closed without this library.
+        multiplex::descriptor_closed(fd);
+    }
     table::bind(fd, socket);
     multiplex::socket_registered(fd, socket);
 }

@@ -82,8 +82,8 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
         }
         return result;
     }
-    multiplex::descriptor_closed(copy);
     let release = table::unbind(copy);
+    multiplex::descriptor_closed(copy);
     // SAFETY: plain numbers.
     let result = unsafe { kernel::dup3(original, copy, flags) };
     if let Some(release) = release {
@@ -211,8 +211,8 @@ pub unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 fn close_known(fd: c_int) -> c_int {
     let mut release = None;
     if memory_ownership() == MemoryOwnership::Owner {
-        multiplex::descriptor_closed(fd);
         release = table::unbind(fd);
+        multiplex::descriptor_closed(fd);
     }
     // SAFETY: the program closes its own descriptor.
     let result = unsafe { kernel::close(fd) };

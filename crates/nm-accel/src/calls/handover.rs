@@ -11,7 +11,7 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::processes::{after_bare_fork, before_fork};
 use crate::calls::{data, descriptors, processes, sockets};
 use crate::next::Next;
-use crate::{blocking, exec_substitutes, io_uring, kernel, rendezvous, table};
+use crate::{blocking, exec_substitutes, io_uring, kernel, multiplex, rendezvous, table};
 
 /// Returns the socket of `fd`, if the library manages it, to the kernel.
 fn return_to_kernel(fd: c_int, reason: KernelReason) {
@@ -47,6 +47,7 @@ pub fn before_sendmsg(message: *const msghdr) -> bool {
                     // SAFETY: within the control bytes.
                     let fd = unsafe { start.add(place).cast::<c_int>().read_unaligned() };
                     return_to_kernel(fd, KernelReason::Passed);
+                    multiplex::descriptor_passed(fd);
                     is_complete &= !exec_substitutes::must_not_be_passed(fd);
                 }
             }

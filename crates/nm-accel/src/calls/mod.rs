@@ -3,9 +3,11 @@
 pub mod aio;
 pub mod data;
 pub mod descriptors;
+pub mod epoll;
 pub mod handover;
 pub mod poll;
 pub mod processes;
 mod second_names;
+pub mod select;
 pub mod signals;
 pub mod sockets;

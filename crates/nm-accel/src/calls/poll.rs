@@ -1,15 +1,10 @@
 //! poll, ppoll and their variants with bounds checks.
 
-use std::ffi::c_void;
-
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 
 use crate::multiplex::array;
 use crate::table::DESCRIPTORS;
-use crate::{kernel, wait};
-
-/// Bytes of the kernel's signal set.
-const MASK_BYTES: usize = 8;
+use crate::{blocking, kernel};
 
 /// Whether the kernel alone reports the readiness of the whole array.
 ///
@@ -45,17 +40,15 @@ unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     let limit_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
     // SAFETY: the program's own array.
     if !unsafe { is_kernel_only(fds, count) } {
         // SAFETY: the program's own array; there is no mask.
         return unsafe { array::wait(slice(fds, count), limit_ns, std::ptr::null()) };
     }
-    let mut time = limit_ns.map(wait::timespec);
-    let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // SAFETY: the program's own array; the time is live.
-    unsafe { kernel::ppoll(fds, count as usize, time, std::ptr::null(), 0) }
+    // SAFETY: the program's own array.
+    unsafe { blocking::poll(fds, count, timeout_ms) }
 }
 
 /// `ppoll(2)`. The program's time is not changed, as with libc.
@@ -63,7 +56,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn ppoll(
+pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -76,16 +69,13 @@ pub unsafe extern "C" fn ppoll(
         Some(Some(ns)) => Some(ns),
         None => None,
     };
-    let mask: *const c_void = mask.cast();
     // SAFETY: the program's own array.
     if !unsafe { is_kernel_only(fds, count) } {
         // SAFETY: the program's own array and mask.
-        return unsafe { array::wait(slice(fds, count), limit_ns, mask) };
+        return unsafe { array::wait(slice(fds, count), limit_ns, mask.cast()) };
     }
-    let mut time = time;
-    let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // SAFETY: the program's own array and mask; the time is live.
-    unsafe { kernel::ppoll(fds, count as usize, time, mask, MASK_BYTES) }
+    // SAFETY: the program's own array, time and mask.
+    unsafe { blocking::ppoll(fds, count, timeout, mask) }
 }
 
 /// A time limit, ns, if the kernel accepts it.
@@ -108,7 +98,7 @@ fn check(count: nfds_t, bytes: usize) {
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __poll_chk(
+pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
@@ -124,7 +114,7 @@ pub unsafe extern "C" fn __poll_chk(
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,

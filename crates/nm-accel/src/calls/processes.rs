@@ -219,6 +219,7 @@ pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
     return_surviving_sockets(|fd, socket| substitutes.replace(fd, socket));
     let owner = memory_ownership() == MemoryOwnership::Owner;
     if owner {
+        multiplex::before_exec();
         release_sockets();
     }
     let result = exec();
@@ -227,6 +228,7 @@ pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
     kernel::set_errno(errno);
     if owner {
         hold_sockets();
+        multiplex::exec_failed();
     }
     result
 }
@@ -494,6 +496,7 @@ pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) 
 /// change nothing here, because a socket must not be released twice.
 pub fn before_exit() {
     if process::owner_pid() != 0 && memory_ownership() == MemoryOwnership::Owner {
+        multiplex::before_exec();
         process::set_exited();
         table::release_before_exit();
     }

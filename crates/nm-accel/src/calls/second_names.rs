@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{nfds_t, pollfd, sockaddr, socklen_t};
+use libc::{fd_set, nfds_t, pollfd, sockaddr, socklen_t, timeval};
 
-use super::{data, poll, sockets};
+use super::{data, poll, select, sockets};
 
 /// Declares second names: each calls the function of the first name in this library.
 macro_rules! second_names {
@@ -28,4 +28,6 @@ second_names! {
     __send = data::send(fd: c_int, buffer: *const c_void, bytes: usize, flags: c_int) -> isize;
     __connect = sockets::connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     __poll = poll::poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    __select = select::select(count: c_int, readable: *mut fd_set, writable: *mut fd_set,
+        except: *mut fd_set, timeout: *mut timeval) -> c_int;
 }

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec, timeval};
 
 use super::poll::nanoseconds;
-use crate::kernel;
 use crate::multiplex::array::{self, SMALL};
-use crate::wait::{self, WaitLimit};
+use crate::wait::WaitLimit;
+use crate::{blocking, kernel};
 
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -184,7 +184,7 @@ unsafe fn wait_if_accelerated(
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -200,24 +200,15 @@ pub unsafe extern "C" fn select(
     };
     let words = [readable.cast(), writable.cast(), exceptional.cast()];
     let sets = Sets { count: usize::try_from(count).unwrap_or(0), words };
-    let mut time = limit_ns.map(wait::timespec);
     let limit = WaitLimit::new(limit_ns);
     // SAFETY: the program's own sets.
-    let result = unsafe { wait_if_accelerated(sets, limit_ns, std::ptr::null()) };
-    let result = match result {
-        Some(result) => {
-            time = limit.left_ns().map(wait::timespec);
-            result
-        }
-        None => {
-            let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-            let [r, w, e] = sets.words.map(<*mut u64>::cast::<c_void>);
-            // SAFETY: the program's own sets; the time is live; there is no mask.
-            unsafe { kernel::pselect6(count, r, w, e, time, std::ptr::null()) }
-        }
+    let Some(result) = (unsafe { wait_if_accelerated(sets, limit_ns, std::ptr::null()) }) else {
+        // SAFETY: the program's own sets and time.
+        return unsafe { blocking::select(count, readable, writable, exceptional, timeout) };
     };
-    if let Some(left) = time {
-        let left = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1_000 };
+    if let Some(left_ns) = limit.left_ns() {
+        let (seconds, rest_us) = (left_ns / 1_000_000_000, left_ns % 1_000_000_000 / 1_000);
+        let left = timeval { tv_sec: seconds.cast_signed(), tv_usec: rest_us.cast_signed() };
         // SAFETY: the program's own time, which was not null.
         unsafe { timeout.write(left) };
     }
@@ -231,19 +222,12 @@ fn microseconds(time: timeval) -> Option<u64> {
     Some(seconds.saturating_mul(1_000_000).saturating_add(rest))
 }
 
-/// The structure that the kernel's pselect6 takes as its last argument.
-#[repr(C)]
-struct Mask {
-    mask: *const sigset_t,
-    bytes: usize,
-}
-
 /// `pselect(2)`. The program's time is not changed, as with libc.
 ///
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -264,12 +248,8 @@ pub unsafe extern "C" fn pselect(
     if let Some(result) = unsafe { wait_if_accelerated(sets, limit_ns, mask.cast()) } {
         return result;
     }
-    let mut time = limit_ns.map(wait::timespec);
-    let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    let mask = Mask { mask, bytes: 8 };
-    let [r, w, e] = sets.words.map(<*mut u64>::cast::<c_void>);
-    // SAFETY: the program's own sets and mask; the time and the mask's frame are live.
-    unsafe { kernel::pselect6(count, r, w, e, time, (&raw const mask).cast()) }
+    // SAFETY: the program's own sets, time and mask.
+    unsafe { blocking::pselect(count, readable, writable, exceptional, timeout, mask) }
 }
 
 #[cfg(test)]

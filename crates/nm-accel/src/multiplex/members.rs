@@ -242,6 +242,3 @@ impl<S: WaitSocket> Members<S> {
     }
 }
 
-#[cfg(test)]
-#[path = "members_tests.rs"]
-mod tests;
