@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 
-use crate::socket::Socket;
 use crate::process;
+use crate::socket::Socket;
 use lock::Lock;
 
 pub use adopt::adopt_if_unknown;

@@ -229,7 +229,8 @@ impl<S: WaitSocket> Members<S> {
     fn unreported(&self) -> Option<u32> {
         self.watched.iter().copied().find(|&index| {
             self.slots[index as usize].as_ref().is_some_and(|member| {
-                member.pending().is_some() && (member.must_report || member.reported_at != self.calls)
+                member.pending().is_some()
+                    && (member.must_report || member.reported_at != self.calls)
             })
         })
     }
@@ -295,7 +296,9 @@ impl<S: WaitSocket> Members<S> {
         let mut count = 0;
         for position in (0..self.watched.len()).rev() {
             let index = self.watched[position];
-            let Some(member) = self.get(index).filter(|member| member.is_active()) else { continue };
+            let Some(member) = self.get(index).filter(|member| member.is_active()) else {
+                continue;
+            };
             rested.extend(member.socket.map(|socket| (socket, member.fd)));
             self.rest(index);
             were_active[count] = index;
@@ -331,3 +334,6 @@ impl<S: WaitSocket> Members<S> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

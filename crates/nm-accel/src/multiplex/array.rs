@@ -11,7 +11,7 @@ use super::spin::{SetSpin, SetSpinStep};
 use crate::socket::{Phase, Socket, incoming};
 use crate::table::CallGuard;
 use crate::wait::WaitLimit;
-use crate::{kernel, signals, table};
+use crate::{blocking, kernel, signals, table};
 
 /// Largest count of descriptors for which a call allocates no memory.
 pub const SMALL: usize = 64;
@@ -95,11 +95,12 @@ pub fn is_kernel_only(fd: c_int) -> bool {
 }
 
 /// Waits as `ppoll` does; `None` is no time limit. Returns the call's result, with errno set for
-/// −1.
+/// −1. A cancellation point: its sleep is libc's own call.
 ///
 /// # Safety
 /// `mask` is null or points to a signal set.
 pub unsafe fn wait(fds: &mut [pollfd], limit_ns: Option<u64>, mask: *const c_void) -> c_int {
+    blocking::cancellation_point();
     let count = fds.len();
     if count <= 8 {
         let mut sources = [const { Source::Kernel }; 8];
@@ -134,19 +135,22 @@ impl<'a> Call<'a> {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
+        if let Some(result) = self.check() {
+            return result;
+        }
+        if limit_ns == Some(0) {
+            return 0;
+        }
         let limit = WaitLimit::new(limit_ns);
         loop {
+            if let Some(result) = self.spin(&limit).or_else(|| self.sleep(&limit)) {
+                return result;
+            }
             if let Some(result) = self.check() {
                 return result;
             }
             if limit.left_ns() == Some(0) {
                 return 0;
-            }
-            if let Some(result) = self.spin(&limit) {
-                return result;
-            }
-            if let Some(result) = self.sleep(&limit) {
-                return result;
             }
         }
     }
@@ -227,23 +231,21 @@ impl<'a> Call<'a> {
     /// Spins over the joined sockets of which input is wanted.
     fn spin(&mut self, limit: &WaitLimit) -> Found {
         let wants_input = |entry: &pollfd| entry.events & INPUT != 0;
-        let target = self.pairs().find_map(|(entry, source)| {
-            source.joined().filter(|_| wants_input(entry))
-        })?;
+        let target = self
+            .pairs()
+            .find_map(|(entry, source)| source.joined().filter(|_| wants_input(entry)))?;
         let is_all_memory = self.mask.is_null()
             && self.pairs().all(|(entry, source)| {
                 entry.fd < 0 || source.joined().is_some() && entry.events & !(INPUT | END) == 0
             });
-        let mut spin =
-            SetSpin::begin(target, &target.spin_budget_ns, !is_all_memory, self.signals);
+        let mut spin = SetSpin::begin(target, &target.spin_budget_ns, !is_all_memory, self.signals);
         loop {
             if self.memory_is_ready() {
                 spin.adjust_budget(&target.spin_budget_ns, true);
                 return self.check();
             }
             let kernel_has_bytes = self.pairs().any(|(entry, source)| {
-                wants_input(entry)
-                    && source.joined().is_some_and(Socket::kernel_has_bytes_for_us)
+                wants_input(entry) && source.joined().is_some_and(Socket::kernel_has_bytes_for_us)
             });
             match spin.step(kernel_has_bytes) {
                 SetSpinStep::Retry => {}
@@ -315,10 +317,10 @@ impl<'a> Call<'a> {
         if signals::delivery_count() != self.signals {
             return Some(kernel::fail(libc::EINTR) as c_int);
         }
-        let (first, count) = (self.fds.as_mut_ptr(), self.fds.len());
+        let (first, count) = (self.fds.as_mut_ptr(), self.fds.len() as libc::nfds_t);
         // SAFETY: the whole array; the time is in this thread's own memory; the caller of `wait`
         // guarantees the mask.
-        let found = unsafe { kernel::ppoll(first, count, time, self.mask, MASK_BYTES) };
+        let found = unsafe { blocking::ppoll(first, count, time, self.mask.cast()) };
         self.note_kernel_events(found);
         if found == 0 && signals::delivery_count() != self.signals {
             return Some(kernel::fail(libc::EINTR) as c_int);

@@ -18,9 +18,9 @@ use super::pacing::Pacing;
 use super::socket_ref::SocketRef;
 use super::users::Users;
 use super::{EXCLUSIVE, registered, registry};
+use crate::kernel;
 use crate::socket::{Phase, Socket};
 use crate::table::{self, CallGuard};
-use crate::kernel;
 
 /// The process uses the set.
 const USED: u32 = 0;

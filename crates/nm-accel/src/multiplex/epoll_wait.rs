@@ -16,7 +16,7 @@ use super::spin::{SetSpin, SetSpinStep};
 use super::{INPUT_EVENTS, READY_TO_READ};
 use crate::socket::incoming;
 use crate::wait::{self, WaitLimit};
-use crate::{kernel, signals, table};
+use crate::{blocking, kernel, signals, table};
 
 /// Bytes of the kernel's signal set.
 const MASK_BYTES: usize = 8;
@@ -41,18 +41,19 @@ pub unsafe fn wait(
     // SAFETY: the caller guarantees array and mask.
     let call = || unsafe { Call::new(set, epoll, events, limit, mask) };
     if !set.is_kernel_only() {
+        blocking::cancellation_point();
         return call().wait(limit_ns);
     }
     let begun = limit_ns.filter(|&ns| ns > 0).map(|_| wait::now_ns());
     // Counted before it is looked again: a thread that adds a member does it the other way round,
     // and leaves the member counted if it finds this one.
-    set.begin_sleep();
+    let sleep = Sleep::begin(set);
     if !set.is_kernel_only() {
-        set.end_sleep();
+        drop(sleep);
         return call().wait(limit_ns);
     }
     let count = kernel_wait();
-    set.end_sleep();
+    drop(sleep);
     if count <= 0 || set.is_kernel_only() {
         return count;
     }
@@ -62,6 +63,22 @@ pub unsafe fn wait(
     let mut call = call();
     call.accept(count);
     call.result().unwrap_or_else(|| call.wait(left_ns))
+}
+
+/// A sleep in the kernel's wait, with all members counted. The thread may be cancelled in it.
+struct Sleep(&'static EpollSet);
+
+impl Sleep {
+    fn begin(set: &'static EpollSet) -> Sleep {
+        set.begin_sleep();
+        Sleep(set)
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.0.end_sleep();
+    }
 }
 
 struct Call {
@@ -270,28 +287,22 @@ impl Call {
     fn sleep(&mut self, limit: &WaitLimit) -> Found {
         let mut rested = Vec::new();
         let mut limit_ns = limit.left_ns();
-        let mut decision = SleepDecision::Sleep;
-        if let Some(mut inner) = self.set.lock() {
-            decision = inner.members.begin_sleep(&mut rested);
-            if decision != SleepDecision::Ready {
-                self.set.begin_sleep();
-            }
-        } else {
-            self.set.begin_sleep();
-        }
-        match decision {
-            SleepDecision::Ready => return self.check_memory().0,
-            SleepDecision::Sleep => {}
-            SleepDecision::SleepBriefly => {
-                limit_ns = Some(limit_ns.map_or(BRIEF_SLEEP_NS, |ns| ns.min(BRIEF_SLEEP_NS)));
-            }
-        }
+        let sleep = match self.set.lock() {
+            Some(mut inner) => match inner.members.begin_sleep(&mut rested) {
+                SleepDecision::Ready => None,
+                SleepDecision::Sleep => Some(Sleep::begin(self.set)),
+                SleepDecision::SleepBriefly => {
+                    limit_ns = Some(limit_ns.map_or(BRIEF_SLEEP_NS, |ns| ns.min(BRIEF_SLEEP_NS)));
+                    Some(Sleep::begin(self.set))
+                }
+            },
+            None => Some(Sleep::begin(self.set)),
+        };
+        let Some(sleep) = sleep else { return self.check_memory().0 };
         flush(&rested);
         let count = self.sleep_in_kernel(limit_ns);
-        let errno = kernel::errno();
-        self.set.end_sleep();
+        drop(sleep);
         if count < 0 {
-            kernel::set_errno(errno);
             return Some(-1);
         }
         self.accept(count);
@@ -307,6 +318,13 @@ impl Call {
             return kernel::fail(libc::EINTR) as c_int;
         }
         let (first, capacity) = self.events.rest();
+        let mask = self.mask.cast();
+        // SAFETY: the program's array and mask; the time is in this thread's own memory.
+        let count = unsafe { blocking::epoll_pwait2(self.epoll, first, capacity, time, mask) };
+        if count >= 0 || kernel::errno() != libc::ENOSYS {
+            return count;
+        }
+        // A C library that does not have the call.
         // SAFETY: the program's array and mask; the time is in this thread's own memory.
         unsafe { kernel::epoll_pwait2(self.epoll, first, capacity, time, self.mask, MASK_BYTES) }
     }

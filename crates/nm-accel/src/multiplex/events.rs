@@ -98,8 +98,7 @@ impl Events {
         for index in before..(before + count).min(self.limit) {
             let (events, data) = self.read(index);
             let verdict = judge(events, data);
-            if verdict.events == 0
-                || verdict.may_merge && self.merge(before, verdict.events, data)
+            if verdict.events == 0 || verdict.may_merge && self.merge(before, verdict.events, data)
             {
                 continue;
             }

@@ -164,8 +164,7 @@ impl<S: WaitSocket> Members<S> {
         let before = self.orphans;
         for index in 0..self.slots.len() as u32 {
             let is_gone = |member: &mut Member<S>| {
-                member.is_orphan
-                    && !member.socket.is_some_and(|socket| socket.is_open_without(-1))
+                member.is_orphan && !member.socket.is_some_and(|socket| socket.is_open_without(-1))
             };
             if self.orphans > 0 && self.get(index).is_some_and(is_gone) {
                 self.drop_slot(index);
@@ -241,4 +240,3 @@ impl<S: WaitSocket> Members<S> {
         None
     }
 }
-

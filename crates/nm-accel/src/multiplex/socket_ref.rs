@@ -10,9 +10,6 @@ use crate::table;
 /// What a registration needs of its socket. Called under the lock of the set: a socket is removed
 /// from all sets before its memory is unmapped.
 pub trait WaitSocket: Copy + PartialEq {
-    /// Whether it is still the socket that was registered.
-    fn is_current(&self) -> bool;
-
     /// Whether another descriptor than `fd`, which is being closed, keeps it open in this process.
     fn is_open_without(&self, fd: c_int) -> bool;
 
@@ -50,6 +47,12 @@ impl SocketRef {
     pub fn new(socket: &'static Socket) -> SocketRef {
         SocketRef { socket, generation: socket.generation() }
     }
+
+    /// Whether it is still the socket that was registered.
+    #[inline]
+    fn is_current(&self) -> bool {
+        self.socket.generation() == self.generation
+    }
 }
 
 impl PartialEq for SocketRef {
@@ -59,11 +62,6 @@ impl PartialEq for SocketRef {
 }
 
 impl WaitSocket for SocketRef {
-    #[inline]
-    fn is_current(&self) -> bool {
-        self.socket.generation() == self.generation
-    }
-
     fn is_open_without(&self, fd: c_int) -> bool {
         let is_bound = table::get(fd).is_some_and(|socket| std::ptr::eq(socket, self.socket));
         let count = self.socket.descriptors.load(Ordering::SeqCst);

@@ -27,8 +27,7 @@ fn map_page() -> Option<&'static Page> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let (access, bytes) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<Page>());
     // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
-    let fresh =
-        unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::SHARED) }.ok()?;
+    let fresh = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::SHARED) }.ok()?;
     let order = (Ordering::AcqRel, Ordering::Acquire);
     if PAGE.compare_exchange(ptr::null_mut(), fresh.cast(), order.0, order.1).is_err() {
         // SAFETY: the mapping that was just made, and that nobody knows.
