@@ -244,9 +244,3 @@ pub fn sleep_for_memory(socket: &Socket, limit_ns: u64) {
         nm_sys::futex::wait(sleeper, 1, std::time::Duration::from_nanos(limit_ns));
     }
 }
-
-/// The time as the kernel's structure.
-pub fn timespec(ns: u64) -> libc::timespec {
-    let nanoseconds = (ns % 1_000_000_000) as std::ffi::c_ulong;
-    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: nanoseconds as i64 }
-}

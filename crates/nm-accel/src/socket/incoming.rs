@@ -68,7 +68,7 @@ impl Socket {
                 return;
             }
             let count = change(before / ONE_RELIANCE) & (u32::MAX / ONE_RELIANCE);
-            let after = count * ONE_RELIANCE | before & PHASE_MASK;
+            let after = (count * ONE_RELIANCE) | (before & PHASE_MASK);
             match word.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(now) => before = now,
