@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nm_ring::ledger::KernelReason;
 
+use crate::policy::RingUse;
+use crate::settings::Settings;
 use crate::socket::Socket;
 use crate::table;
 
@@ -18,8 +20,25 @@ pub fn kernel_reason() -> Option<KernelReason> {
     (IO_URING_SEEN.load(Ordering::Relaxed) != 0).then_some(KernelReason::IoUring)
 }
 
-/// The kernel uses descriptors without any call of the program: every socket returns to it.
-pub fn created() {
+/// Called before the program creates a ring, whose operations may use any descriptor without a call
+/// of the program: every socket returns to the kernel, unless the rings are known to serve files
+/// only. False if the ring is refused.
+///
+/// What a ring is used for cannot be found out safely: its operations are written to memory that the
+/// kernel reads, by inlined instructions and possibly without any call; reading and writing have the
+/// same numbers for files and sockets; and restrictions on a ring let operations fail, which the
+/// program would notice.
+pub fn before_ring() -> bool {
+    match Settings::get().rings {
+        RingUse::Refused => return false,
+        RingUse::Files => {}
+        RingUse::Sockets => created(),
+    }
+    true
+}
+
+/// Every socket returns to the kernel.
+fn created() {
     IO_URING_SEEN.store(1, Ordering::Relaxed);
     table::for_each_socket(begin_hold);
 }
@@ -39,6 +58,9 @@ fn begin_hold(socket: &'static Socket) {
 pub fn is_in_use() -> bool {
     if IO_URING_SEEN.load(Ordering::Relaxed) != 0 {
         return true;
+    }
+    if Settings::get().rings == RingUse::Files {
+        return false;
     }
     let check = IO_URING_CHECKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if check.is_power_of_two() && has_io_uring_descriptor() {

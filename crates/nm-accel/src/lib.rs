@@ -7,6 +7,7 @@
 //! | module             | what it contains                                                     |
 //! | ------------------ | -------------------------------------------------------------------- |
 //! | `calls`            | the functions of libc that are replaced                              |
+//! | `children`         | started programs that inherit sockets                                |
 //! | `exec_substitutes` | replacing a descriptor whose bytes an exec'd program could not read  |
 //! | `stream`           | receiving and sending                                                |
 //! | `rendezvous`       | how the two ends find each other and share memory                    |
@@ -19,6 +20,7 @@
 //! | `signals`          | deliveries of signal handlers, for `EINTR`                           |
 //! | `process`          | which process this memory belongs to                                 |
 //! | `tcp_info`         | the kernel's counts of a connection                                  |
+//! | `options`          | socket options that memory cannot keep, or that it emulates          |
 //! | `kernel`           | raw system calls                                                     |
 //!
 //! Each imports only modules below it.
@@ -28,11 +30,13 @@
 
 mod blocking;
 mod calls;
+mod children;
 mod exec_substitutes;
 mod io_uring;
 mod kernel;
 mod multiplex;
 mod next;
+mod options;
 mod policy;
 mod process;
 mod rendezvous;
@@ -54,7 +58,7 @@ extern "C" fn begin() {
     let errno = kernel::errno();
     process::take_ownership();
     wait::prepare();
-    rendezvous::prepare();
+    children::prepare(rendezvous::prepare());
     calls::processes::prepare();
     kernel::set_errno(errno);
 }

@@ -19,7 +19,7 @@ use nm_ring::ledger::{KernelReason, Ledger, REASON_OF_PEER, SocketPhase, SocketR
 use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
-use crate::{io_uring, kernel, multiplex, process, report, signals, table, wait};
+use crate::{io_uring, kernel, multiplex, options, process, report, signals, table, wait};
 
 /// Version of the rendezvous protocol and of the region's layout.
 const VERSION: u32 = 2;
@@ -47,17 +47,19 @@ static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(ptr::null_mut());
 /// Locked during a rendezvous, and while the process forks.
 static RENDEZVOUS_LOCK: AtomicU32 = AtomicU32::new(0);
 
-/// Creates the ledger. Called once, by the constructor.
-pub fn prepare() {
+/// Creates the ledger, and returns the descriptor of its file, or −1. Called once, by the
+/// constructor.
+pub fn prepare() -> c_int {
     let mut name = [0_u8; 16];
     let length = program_name(&mut name);
     let program = std::str::from_utf8(&name[..length]).unwrap_or("");
     let hashes = Settings::get().to_text();
     let pid = process::owner_pid() as u32;
-    let Ok((ledger, file)) = Ledger::create(pid, program, &hashes, boot_ns()) else { return };
+    let Ok((ledger, file)) = Ledger::create(pid, program, &hashes, boot_ns()) else { return -1 };
     report::send_ledger(file.as_fd());
-    table::protect(file.into_raw_fd());
+    let file = table::protect(file.into_raw_fd());
     LEDGER.store(Box::into_raw(Box::new(ledger)), Ordering::Release);
+    file
 }
 
 /// The program's name, as the kernel stores it.
@@ -265,16 +267,24 @@ pub fn move_to_kernel(socket: &'static Socket, reason: KernelReason) {
         table::close_listener(socket);
         return;
     }
-    if let Some((_guard, fd)) = table::enter_any(socket)
-        && socket.is_joined()
-    {
-        let errno = kernel::errno();
-        socket.begin_hold(reason);
-        let local = table::local_peer_of(socket);
-        let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
-        socket.wait_for_return(fd, local);
-        kernel::set_errno(errno);
-    }
+    hold(socket, reason);
+}
+
+/// Begins a hold, and has bytes that are in memory sent again through the kernel. Of a socket that
+/// is not joined the hold prevents the rendezvous, and this returns false.
+pub fn hold(socket: &'static Socket, reason: KernelReason) -> bool {
+    let Some((_guard, fd)) = table::enter_any(socket).filter(|_| socket.is_joined()) else {
+        socket.end().holds.fetch_add(1, Ordering::SeqCst);
+        socket.record().set_reason(reason, 0);
+        return false;
+    };
+    let errno = kernel::errno();
+    socket.begin_hold(reason);
+    let local = table::local_peer_of(socket);
+    let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
+    socket.wait_for_return(fd, local);
+    kernel::set_errno(errno);
+    true
 }
 
 fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress) {
@@ -304,37 +314,6 @@ enum Refusal {
     OfPeer(KernelReason),
 }
 
-/// Options that only the kernel supports: level, name, largest value without effect.
-const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, c_int)] = &[
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
-    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
-    (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
-    (libc::IPPROTO_TCP, TCP_INQ, 0),
-];
-
-const TCP_INQ: c_int = 36;
-const TCP_ULP: c_int = 31;
-
-/// Whether only the kernel supports this value of this option.
-pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
-    let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
-        (its_level, its_name) == (level, name)
-    };
-    (level, name) == (libc::IPPROTO_TCP, TCP_ULP)
-        || level == libc::SOL_SOCKET && matches!(name, 63..=65)
-        || KERNEL_ONLY_OPTIONS.iter().find(listed).is_some_and(|&(_, _, harmless)| value > harmless)
-}
-
-/// The number under which the ledger stores an option.
-pub fn option_number(level: c_int, name: c_int) -> u32 {
-    (level as u32) << 16 | name as u32 & 0xffff
-}
-
 /// Checks everything that may keep a socket on the kernel, and returns the address of the
 /// rendezvous. None: not possible at the moment.
 fn check_eligibility(
@@ -351,11 +330,10 @@ fn check_eligibility(
     if io_uring::is_in_use() {
         return Err((KernelReason::IoUring, 0));
     }
-    for &(level, name, harmless) in KERNEL_ONLY_OPTIONS {
-        if kernel::option(fd, level, name).is_some_and(|value| value > harmless) {
-            return Err((KernelReason::SocketOption, option_number(level, name)));
-        }
+    if let Some(option) = options::kernel_only_option_of(fd) {
+        return Err((KernelReason::SocketOption, option));
     }
+    options::learn(socket, fd);
     // SAFETY: reads the flags of a descriptor.
     let flags = unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) };
     if flags & libc::O_ASYNC != 0 {
@@ -695,13 +673,5 @@ mod tests {
         assert_eq!(bytes(&name), bytes(&RendezvousAddress::new(one, two)));
         assert_ne!(bytes(&name), bytes(&RendezvousAddress::new(two, one)), "who connected counts");
         assert_eq!(bytes(&name)[0], 0, "no file");
-    }
-
-    #[test]
-    fn options_that_need_the_kernel() {
-        assert!(needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
-        assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));
-        assert!(!needs_kernel(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1));
-        assert!(needs_kernel(libc::IPPROTO_TCP, TCP_ULP, 0));
     }
 }

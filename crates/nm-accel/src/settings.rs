@@ -15,7 +15,7 @@ use std::ffi::{CStr, CString};
 use std::fmt::Write;
 use std::sync::OnceLock;
 
-use crate::policy::Policy;
+use crate::policy::{Policy, ProgramPolicy, RingUse};
 
 /// Default for the data calls of a connection before its ends look for each other: for a connection
 /// that carries one request and ends, the rendezvous would cost more than it saves.
@@ -43,6 +43,8 @@ pub struct Settings {
     pub report: Option<&'static CStr>,
     /// Rules by port that apply to this program.
     pub policy: Policy,
+    /// What this program uses io_uring for.
+    pub rings: RingUse,
 }
 
 impl Settings {
@@ -61,20 +63,19 @@ impl Settings {
             let text = variable(name).filter(|text| !text.is_empty())?;
             CString::new(text).ok().map(|path| &*Box::leak(path.into_boxed_c_str()))
         };
-        let (policy, spin_us) = match variable(c"NEARMETAL_ACCEL_POLICY") {
-            Some(text) => Policy::parse(&text, names),
-            None => (Policy::EVERYTHING, None),
-        };
+        let text = variable(c"NEARMETAL_ACCEL_POLICY").unwrap_or_default();
+        let policy = ProgramPolicy::parse(&text, names);
         let off = variable(c"NEARMETAL_ACCEL_OFF");
         Settings {
             enabled: off.is_none_or(|text| text.is_empty() || text == "0"),
-            spin_us: spin_us.or_else(|| number(c"NEARMETAL_ACCEL_SPIN_US")),
+            spin_us: policy.spin_us.or_else(|| number(c"NEARMETAL_ACCEL_SPIN_US")),
             after_calls: number(c"NEARMETAL_ACCEL_AFTER").unwrap_or(AFTER_CALLS),
             share: path(c"NEARMETAL_ACCEL_SHARE"),
             group: number(c"NEARMETAL_ACCEL_GROUP"),
             joined_max: number(c"NEARMETAL_ACCEL_MAX").map_or(JOINED_MAX, |max| max as usize),
             report: path(c"NEARMETAL_ACCEL_REPORT"),
-            policy,
+            policy: policy.connections,
+            rings: policy.rings,
         }
     }
 
@@ -103,6 +104,11 @@ impl Settings {
         }
         if self.policy != Policy::EVERYTHING {
             add(format_args!("policy"));
+        }
+        match self.rings {
+            RingUse::Sockets => {}
+            RingUse::Files => add(format_args!("io_uring for files only")),
+            RingUse::Refused => add(format_args!("io_uring refused")),
         }
         text
     }
@@ -165,13 +171,14 @@ mod tests {
             ("SHARE", "/run/meet"),
             ("GROUP", "1000"),
             ("REPORT", "/proc/1/fd/3"),
-            ("POLICY", "-22"),
+            ("POLICY", "-22;%files@redis-server"),
         ]);
         assert!(!settings.enabled && !settings.policy.allows(22, 1));
         assert_eq!(settings.report, Some(c"/proc/1/fd/3"));
         assert_eq!(
             settings.to_text(),
-            "off, spin 20 us, after 0 calls, share /run/meet, group 1000, policy"
+            "off, spin 20 us, after 0 calls, share /run/meet, group 1000, policy, \
+             io_uring for files only"
         );
     }
 

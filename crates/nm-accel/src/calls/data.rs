@@ -12,11 +12,12 @@ use std::slice;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use nm_ring::ledger::KernelReason;
 
+use super::control::{ControlSpace, tell_unread};
 use super::handover;
 use crate::socket::outgoing::Pushed;
 use crate::socket::{Phase, Socket};
 use crate::stream::{self, Request};
-use crate::{blocking, kernel, rendezvous, table, wait};
+use crate::{blocking, children, kernel, rendezvous, table, wait};
 
 /// Longest vector that the kernel accepts, parts.
 const PARTS_MAX: usize = 1024;
@@ -41,6 +42,9 @@ fn receive(
         && let Some(_guard) = table::enter(socket, fd)
         && socket.is_joined()
     {
+        if socket.is_held() {
+            children::check(socket);
+        }
         return stream::receive(Request { socket, fd, parts, flags }, raw);
     }
     receive_slow(socket, fd, flags, raw)
@@ -55,6 +59,9 @@ fn receive_slow(
 ) -> isize {
     if socket.phase() != Phase::Candidate || flags & KERNEL_RECEIVE != 0 {
         return count_received(socket, raw());
+    }
+    if socket.is_held() {
+        children::check(socket);
     }
     socket.begin_candidate_receive();
     let result = raw();
@@ -93,6 +100,9 @@ fn transmit(
         && let Some(_guard) = table::enter(socket, fd)
         && socket.is_joined()
     {
+        if socket.is_held() {
+            children::check(socket);
+        }
         return stream::send(Request { socket, fd, parts, flags }, raw);
     }
     transmit_slow(socket, fd, flags, raw)
@@ -112,6 +122,9 @@ fn transmit_slow(
     }
     if socket.phase() == Phase::Kernel {
         return count_sent(socket, raw());
+    }
+    if socket.is_held() {
+        children::check(socket);
     }
     let sending = socket.begin_kernel_send();
     let result = raw();
@@ -411,9 +424,10 @@ pub unsafe extern "C-unwind" fn pwritev64v2(
 pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
     let by_kernel = Cell::new(false);
     let raw = || {
-        by_kernel.set(true);
         // SAFETY: the program's own arguments, passed on unchanged.
-        unsafe { blocking::recvmsg(fd, message, flags) }
+        let result = unsafe { blocking::recvmsg(fd, message, flags) };
+        by_kernel.set(result >= 0);
+        result
     };
     let Some(socket) = managed(fd) else { return raw() };
     if message.is_null() || !socket.is_joined() && socket.phase() == Phase::Kernel {
@@ -423,15 +437,23 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
     let Some(parts) = (unsafe { parts((*message).msg_iov, (*message).msg_iovlen) }) else {
         return raw();
     };
+    // SAFETY: the program's own header.
+    let space = ControlSpace::of(unsafe { &*message });
     let result = receive(socket, fd, parts, flags, raw);
+    if result < 0 {
+        return result;
+    }
+    // SAFETY: the program's own header.
+    let header = unsafe { &mut *message };
     // What the kernel received it has described itself.
-    if result >= 0 && !by_kernel.get() {
-        // SAFETY: the program's own header, which the kernel has not written.
-        unsafe {
-            (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
-            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        }
+    if !by_kernel.get() {
+        header.msg_namelen = 0;
+        header.msg_controllen = 0;
+        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    }
+    if socket.is_joined() && flags & KERNEL_RECEIVE == 0 {
+        // SAFETY: the program's own space.
+        unsafe { tell_unread(socket, fd, header, space) };
     }
     result
 }

@@ -11,7 +11,7 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::sockets::fcntl_other;
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::Socket;
-use crate::{blocking, kernel, multiplex, rendezvous, table};
+use crate::{blocking, children, kernel, multiplex, rendezvous, table};
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
@@ -35,6 +35,7 @@ fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
         // The C library reads and writes the standard streams directly.
         rendezvous::move_to_kernel(socket, KernelReason::Stdio);
     }
+    children::descriptor_given(copy);
     table::bind(copy, socket);
 }
 

@@ -273,7 +273,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 /// is not loaded nothing calls these.
 macro_rules! io_uring_makers {
     ($($name:ident = $text:literal ($($argument:ident),*);)*) => {$(
-        /// liburing's function of this name; the process's sockets return to the kernel.
+        /// liburing's function of this name.
         ///
         /// # Safety
         /// As liburing's.
@@ -282,7 +282,9 @@ macro_rules! io_uring_makers {
             type Function = unsafe extern "C" fn($(io_uring_makers!(@word $argument)),*) -> c_int;
             // SAFETY: all arguments are words or smaller, passed on unchanged.
             static REAL: Next<Function> = unsafe { Next::new($text) };
-            io_uring::created();
+            if !io_uring::before_ring() {
+                return -libc::EPERM;
+            }
             let Some(real) = REAL.get() else { return -libc::ENOSYS };
             // SAFETY: the caller guarantees the arguments, as the C function requires.
             unsafe { real($($argument),*) }
@@ -336,10 +338,8 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_sendmmsg => data::sendmmsg(int(a), b as _, c as _, int(d)) as isize,
             libc::SYS_sendfile => data::sendfile(int(a), int(b), c as _, d),
             libc::SYS_splice => splice(int(a), b as _, int(c), d as _, e, f as _),
-            libc::SYS_io_uring_setup => {
-                io_uring::created();
-                kernel::call(number, a, b, c, d, e, f)
-            }
+            libc::SYS_io_uring_setup if !io_uring::before_ring() => kernel::fail(libc::EPERM),
+            libc::SYS_io_uring_setup => kernel::call(number, a, b, c, d, e, f),
             _ => return other_syscall(number, [a, b, c, d, e, f]),
         };
         result as c_long

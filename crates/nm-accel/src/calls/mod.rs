@@ -1,6 +1,7 @@
 //! The functions of libc that are replaced, one family per file.
 
 pub mod aio;
+mod control;
 pub mod data;
 pub mod descriptors;
 pub mod epoll;

@@ -11,13 +11,12 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
-use nm_ring::ledger::KernelReason;
 
 use crate::calls::{aio, handover, signals};
+use crate::children::{self, Start, StartKind};
 use crate::exec_substitutes::Substitutes;
 use crate::next::Next;
 use crate::process::{MemoryOwnership, memory_ownership};
-use crate::socket::Socket;
 use crate::{blocking, kernel, multiplex, process, rendezvous, table};
 
 /// Prepares everything that is needed before the program's first call: fork handlers, the fork
@@ -92,6 +91,7 @@ pub fn after_fork_in_child() {
     rendezvous::forked_child();
     multiplex::forked_child();
     crate::signals::forked_child();
+    children::forked_child();
 }
 
 /// In a copy of the process that was made without fork handlers.
@@ -192,31 +192,11 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     pid
 }
 
-/// Returns to the kernel every socket with a descriptor that stays open across an exec.
-///
-/// In a vfork child the flags are read from the kernel, which knows the child's own descriptors; a
-/// socket that the child duplicated has returned already (see `descriptors`).
-fn return_surviving_sockets(mut survives: impl FnMut(c_int, &'static Socket)) {
-    let mut known = false;
-    table::for_each_socket(|_| known = true);
-    if !known {
-        return;
-    }
-    table::for_each_descriptor(|fd, socket| {
-        // SAFETY: a query of plain numbers.
-        let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
-        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            rendezvous::move_to_kernel(socket, KernelReason::Exec);
-            survives(fd, socket);
-        }
-    });
-}
-
 /// Runs an exec, which returns only if it failed. The process releases its sockets first: those
 /// that it shares with its parent may then rendezvous.
 pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
     let mut substitutes = Substitutes::new();
-    return_surviving_sockets(|fd, socket| substitutes.replace(fd, socket));
+    let start = Start::begin(StartKind::Exec, |fd, socket| substitutes.replace(fd, socket));
     let owner = memory_ownership() == MemoryOwnership::Owner;
     if owner {
         multiplex::before_exec();
@@ -224,6 +204,7 @@ pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
     }
     let result = exec();
     let errno = kernel::errno();
+    drop(start);
     substitutes.undo();
     kernel::set_errno(errno);
     if owner {
@@ -427,7 +408,7 @@ pub unsafe extern "C" fn posix_spawn(
     environment: Strings,
 ) -> c_int {
     let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
-    return_surviving_sockets(|_, _| ());
+    let _start = Start::begin(StartKind::Child, |_, _| ());
     // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(pid, path, actions, attributes, arguments, environment) }
 }
@@ -446,7 +427,7 @@ pub unsafe extern "C" fn posix_spawnp(
     environment: Strings,
 ) -> c_int {
     let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
-    return_surviving_sockets(|_, _| ());
+    let _start = Start::begin(StartKind::Child, |_, _| ());
     // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(pid, file, actions, attributes, arguments, environment) }
 }
@@ -457,11 +438,16 @@ pub unsafe extern "C" fn posix_spawnp(
 /// As system(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    if !command.is_null() {
-        return_surviving_sockets(|_, _| ());
+    if command.is_null() {
+        // SAFETY: asks whether there is a shell.
+        return unsafe { blocking::system(command) };
     }
+    let start = Start::begin(StartKind::Child, |_, _| ());
     // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { blocking::system(command) }
+    let status = unsafe { blocking::system(command) };
+    drop(start);
+    children::check_all();
+    status
 }
 
 /// `FILE *popen(const char *command, const char *mode)`
@@ -474,7 +460,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         not_supported();
         return ptr::null_mut();
     };
-    return_surviving_sockets(|_, _| ());
+    let _start = Start::begin(StartKind::Child, |_, _| ());
     // SAFETY: the caller guarantees the arguments, as the C function requires.
     unsafe { real(command, mode) }
 }

@@ -9,7 +9,7 @@ use nm_ring::conduit::{READ_SHUT, WRITE_SHUT};
 use nm_ring::ledger::{KernelReason, SocketRole};
 
 use crate::socket::{Phase, Socket, incoming};
-use crate::{blocking, kernel, process, rendezvous, table};
+use crate::{blocking, children, kernel, options, process, rendezvous, table};
 
 /// Registers a socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
@@ -17,6 +17,7 @@ fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
         return;
     }
     let errno = kernel::errno();
+    children::descriptor_opened(fd);
     rendezvous::register_socket(fd, role, peer);
     kernel::set_errno(errno);
 }
@@ -205,28 +206,28 @@ pub unsafe extern "C" fn setsockopt(
     length: socklen_t,
 ) -> c_int {
     let socket = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel);
-    if let Some(socket) = socket {
-        let number = if value.is_null() || (length as usize) < size_of::<c_int>() {
-            0
-        } else {
-            // SAFETY: the program's own value of this length.
-            unsafe { value.cast::<c_int>().read_unaligned() }
-        };
-        if rendezvous::needs_kernel(level, name, number) {
-            socket
-                .record()
-                .set_reason(KernelReason::SocketOption, rendezvous::option_number(level, name));
-            rendezvous::move_to_kernel(socket, KernelReason::SocketOption);
-        }
+    let number = if value.is_null() || (length as usize) < size_of::<c_int>() {
+        0
+    } else {
+        // SAFETY: the program's own value of this length.
+        unsafe { value.cast::<c_int>().read_unaligned() }
+    };
+    if let Some(socket) = socket
+        && options::needs_kernel(level, name, number)
+    {
+        socket.record().set_reason(KernelReason::SocketOption, options::number(level, name));
+        rendezvous::move_to_kernel(socket, KernelReason::SocketOption);
     }
     // SAFETY: the program's own arguments, passed on unchanged.
     let result = unsafe { kernel::setsockopt(fd, level, name, value, length) };
     if let Some(socket) = socket
         && result == 0
-        && level == libc::SOL_SOCKET
-        && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | 66 | 67)
     {
-        socket.read_timeouts(fd);
+        options::was_set(socket, level, name, number);
+        let is_limit = matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | 66 | 67);
+        if level == libc::SOL_SOCKET && is_limit {
+            socket.read_timeouts(fd);
+        }
     }
     result
 }
@@ -254,6 +255,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
                 );
             }
             result
+        }
+        libc::FIONCLEX => {
+            before_inheritable(socket, fd);
+            raw()
         }
         libc::FIOASYNC => {
             rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
@@ -312,11 +317,32 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
             }
             result
         }
+        libc::F_SETFD => {
+            if argument as c_int & libc::FD_CLOEXEC == 0 {
+                before_inheritable(socket, fd);
+            }
+            raw()
+        }
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
             rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
             raw()
         }
         _ => raw(),
+    }
+}
+
+/// The program asks that exec does not close `fd`, which it closes so far: it will give the socket to
+/// another program on purpose.
+fn before_inheritable(socket: &'static Socket, fd: c_int) {
+    // SAFETY: a query of plain numbers.
+    let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
+    if flags < 0 || flags & libc::FD_CLOEXEC == 0 {
+        return;
+    }
+    if process::is_borrower() {
+        children::keep_on_kernel(socket);
+    } else {
+        children::descriptor_given(fd);
     }
 }
 

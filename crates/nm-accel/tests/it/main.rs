@@ -70,6 +70,7 @@ macro_rules! accelerated_only {
 }
 
 mod calls;
+mod children;
 mod harness;
 mod spaces;
 mod support;
@@ -90,11 +91,13 @@ mod times;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
+    children::BODIES,
     data::BODIES,
     descriptors::BODIES,
     ends::BODIES,
     epoll::BODIES,
     foreign::BODIES,
+    foreign::PEERS,
     hostile::BODIES,
     hostile::PEERS,
     network::BODIES,

@@ -125,6 +125,12 @@ pub struct EndState {
     pub holds: AtomicU32,
     /// Times that a hold ended, and memory could be used again.
     pub rejoins: AtomicU32,
+    /// Whether it is held for programs that have inherited it, and a count of their starts.
+    pub inheritors: AtomicU32,
+    /// Time of the last check whether such a program is left, µs.
+    pub inheritors_checked_at_us: AtomicU32,
+    /// Options of the socket that the library itself provides, as bits.
+    pub options: AtomicU32,
 }
 
 /// One socket (open file description) of the program.
@@ -275,8 +281,9 @@ impl EndState {
     fn reset(&self) {
         self.send_lock.reset();
         self.receive_lock.reset();
-        let words = [&self.kernel_senders, &self.kernel_receivers, &self.holds, &self.rejoins];
-        for word in words {
+        let counts = [&self.kernel_senders, &self.kernel_receivers, &self.holds, &self.rejoins];
+        let others = [&self.inheritors, &self.inheritors_checked_at_us, &self.options];
+        for word in counts.into_iter().chain(others) {
             word.store(0, Relaxed);
         }
         self.kernel_sent.store(0, Relaxed);

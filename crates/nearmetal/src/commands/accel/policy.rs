@@ -1,5 +1,5 @@
-//! The policy file: which connections and programs are accelerated, and how long programs spin.
-//! It is translated into the one-line form that the accelerator's library reads.
+//! The policy file: which connections and programs are accelerated, how long programs spin, and what
+//! they use io_uring for. It is translated into the one-line form that the accelerator's library reads.
 //!
 //! ```toml
 //! [[rules]]                        # the first rule that matches wins; else: allow
@@ -9,6 +9,9 @@
 //!
 //! [spin_us]
 //! redis-server = 20
+//!
+//! [io_uring]                       # "sockets" (the default), "files" or "refuse"
+//! mariadbd = "files"
 //! ```
 
 use std::collections::BTreeMap;
@@ -28,6 +31,28 @@ struct File {
     rules: Vec<Rule>,
     #[serde(default)]
     spin_us: BTreeMap<toml::Spanned<String>, u32>,
+    #[serde(default)]
+    io_uring: BTreeMap<toml::Spanned<String>, RingUse>,
+}
+
+/// What a program's rings of io_uring serve.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RingUse {
+    Sockets,
+    Files,
+    Refuse,
+}
+
+impl RingUse {
+    /// The word of the compact form.
+    fn word(self) -> &'static str {
+        match self {
+            RingUse::Sockets => "sockets",
+            RingUse::Files => "files",
+            RingUse::Refuse => "refuse",
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,6 +141,10 @@ fn compact(text: &str) -> Result<String, Located> {
         let programs = program_list(std::slice::from_ref(program))?;
         parts.push(format!("~{microseconds}{programs}"));
     }
+    for (program, used_for) in &file.io_uring {
+        let programs = program_list(std::slice::from_ref(program))?;
+        parts.push(format!("%{}{programs}", used_for.word()));
+    }
     Ok(parts.join(";"))
 }
 
@@ -155,8 +184,10 @@ mod tests {
                     programs = [\"sshd\", \"curl*\"]\n\
                     [[rules]]\naction = \"allow\"\nports = [6379]\n\
                     [[rules]]\naction = \"deny\"\n\
-                    [spin_us]\nredis-server = 20\n";
-        let expected = "-22-22,8000-8099@sshd,curl*;+6379-6379;-;~20@redis-server";
+                    [spin_us]\nredis-server = 20\n\
+                    [io_uring]\nmariadbd = \"files\"\n\"my-*\" = \"refuse\"\n";
+        let expected = "-22-22,8000-8099@sshd,curl*;+6379-6379;-;~20@redis-server;\
+                        %files@mariadbd;%refuse@my-*";
         assert_eq!(compact(text), Ok(expected.to_string()));
         assert_eq!(compact(""), Ok(String::new()));
     }
@@ -171,6 +202,8 @@ mod tests {
             ("[[rules]]\naction = \"deny\"\nprograms = [\"ok\",\n\"/bin/x\"]\n", 4, "/bin/x"),
             ("[spin_us]\n\"a;b\" = 1\n", 2, "a;b"),
             ("[spin_us]\nredis = -1\n", 2, "-1"),
+            ("[io_uring]\nmariadbd = \"disks\"\n", 2, "disks"),
+            ("[io_uring]\n\"a,b\" = \"files\"\n", 2, "a,b"),
             ("[rule]\n", 1, "rule"),
             ("[[rules]\n", 1, ""),
         ] {

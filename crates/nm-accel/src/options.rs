@@ -1,0 +1,107 @@
+//! Socket options that change how bytes are moved: which of them memory cannot provide, and those
+//! that this library provides itself. All others are the kernel's own, and have no effect on bytes
+//! in memory.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use crate::kernel;
+use crate::socket::Socket;
+
+/// Options that only the kernel supports: level, name, largest value without effect. A socket on
+/// which one of them is set stays on the kernel. `SO_ZEROCOPY` and `SO_OOBINLINE` are not among them,
+/// because the calls that they are about (`MSG_ZEROCOPY`, `MSG_OOB`) go to the kernel.
+const KERNEL_ONLY: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, 0),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
+];
+
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const TCP_ULP: c_int = 31;
+
+/// `recvmsg` tells how many bytes are unread; also the type of its control message.
+pub const TCP_INQ: c_int = 36;
+
+/// Bit in [`nm_ring::ledger::EndState::options`]: `TCP_INQ` is set.
+const TELLS_UNREAD: u32 = 1;
+
+/// Whether only the kernel supports this value of this option.
+pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
+    let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
+        (its_level, its_name) == (level, name)
+    };
+    (level, name) == (libc::IPPROTO_TCP, TCP_ULP)
+        || KERNEL_ONLY.iter().find(listed).is_some_and(|&(_, _, harmless)| value > harmless)
+}
+
+/// The number under which the ledger stores an option.
+pub fn number(level: c_int, name: c_int) -> u32 {
+    (level as u32) << 16 | name as u32 & 0xffff
+}
+
+/// The number of an option that is set on `fd` and that only the kernel supports.
+pub fn kernel_only_option_of(fd: c_int) -> Option<u32> {
+    let is_set = |&&(level, name, harmless): &&(c_int, c_int, c_int)| {
+        kernel::option(fd, level, name).is_some_and(|value| value > harmless)
+    };
+    KERNEL_ONLY.iter().find(is_set).map(|&(level, name, _)| number(level, name))
+}
+
+/// The program has set an option to `value`.
+pub fn was_set(socket: &Socket, level: c_int, name: c_int, value: c_int) {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+        set_tells_unread(socket, value != 0);
+    }
+}
+
+/// Learns the options that were set before the library knew the socket, for example on its listener.
+pub fn learn(socket: &Socket, fd: c_int) {
+    if let Some(value) = kernel::option(fd, libc::IPPROTO_TCP, TCP_INQ) {
+        set_tells_unread(socket, value != 0);
+    }
+}
+
+fn set_tells_unread(socket: &Socket, on: bool) {
+    let options = &socket.end().options;
+    if on {
+        options.fetch_or(TELLS_UNREAD, Ordering::Relaxed);
+    } else {
+        options.fetch_and(!TELLS_UNREAD, Ordering::Relaxed);
+    }
+}
+
+/// Whether `recvmsg` tells how many bytes are unread.
+#[inline]
+pub fn tells_unread(socket: &Socket) -> bool {
+    socket.end().options.load(Ordering::Relaxed) & TELLS_UNREAD != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_need_the_kernel_are_few() {
+        assert!(needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
+        assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));
+        assert!(needs_kernel(libc::IPPROTO_TCP, TCP_ULP, 0));
+        assert!(needs_kernel(libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1));
+        for (level, name) in [
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+            (libc::IPPROTO_TCP, TCP_INQ),
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+        ] {
+            assert!(!needs_kernel(level, name, 1), "{level} {name}");
+        }
+    }
+}

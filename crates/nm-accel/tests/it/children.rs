@@ -1,0 +1,269 @@
+//! Programs that a program starts while its connections are open: those that merely inherit a socket
+//! cost memory only as long as they could use it, and those that use it are served.
+
+use std::ptr::{null, null_mut};
+
+use crate::calls::*;
+use crate::harness::{c_string, state};
+use crate::support::*;
+
+behaviours![
+    system_five_times_and_memory_after_each,
+    system_before_the_ends_have_met,
+    popen_holds_until_the_program_has_ended,
+    background_program_holds_until_it_has_ended,
+    posix_spawn_holds_until_the_program_has_ended,
+    fork_and_exec_holds_until_the_program_has_ended,
+    vfork_and_exec_holds_until_the_program_has_ended,
+    fork_twice_as_a_daemon_does,
+    inherited_socket_is_written_in_order,
+    inherited_socket_is_read_and_written_by_turns,
+    failed_exec_holds_nothing,
+    closed_on_exec_costs_nothing,
+    descriptor_for_the_locks_is_not_left_open,
+];
+
+/// A joined connection whose descriptors started programs inherit.
+#[track_caller]
+fn inheritable_pair() -> Pair {
+    let pair = joined_pair();
+    for fd in [pair.client, pair.server] {
+        fcntl(fd, libc::F_SETFD, 0).unwrap();
+    }
+    pair
+}
+
+/// Bytes go both ways.
+#[track_caller]
+fn exchange(pair: Pair) {
+    for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
+        send_all(from, b"both ways");
+        assert_eq!(recv_exact(to, 9), b"both ways");
+    }
+}
+
+/// Memory is used again, soon.
+#[track_caller]
+fn check_memory_is_used(pair: Pair) {
+    eventually("memory is used again", || {
+        exchange(pair);
+        [pair.client, pair.server].map(state).iter().flatten().all(|state| *state == JOINED)
+    });
+}
+
+/// While a started program could use the socket, memory is not used.
+#[track_caller]
+fn check_it_is_held(pair: Pair) {
+    for _ in 0..20 {
+        exchange(pair);
+        for fd in [pair.client, pair.server] {
+            assert_ne!(state(fd), Some(JOINED), "a program holds the socket");
+        }
+    }
+}
+
+fn system(command: &str) {
+    let command = c_string(command);
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::system(command.as_ptr()) }, 0);
+}
+
+fn system_five_times_and_memory_after_each() {
+    let pair = inheritable_pair();
+    for _ in 0..5 {
+        system("uname -a >/dev/null");
+        check_memory_is_used(pair);
+    }
+}
+
+fn system_before_the_ends_have_met() {
+    let pair = unused_pair();
+    for fd in [pair.client, pair.server] {
+        fcntl(fd, libc::F_SETFD, 0).unwrap();
+    }
+    system("true");
+    exchange(pair);
+    system("true");
+    check_memory_is_used(pair);
+}
+
+fn popen_holds_until_the_program_has_ended() {
+    let pair = inheritable_pair();
+    // SAFETY: C strings; the stream is closed below.
+    unsafe {
+        let stream = libc::popen(c"cat >/dev/null".as_ptr(), c"w".as_ptr());
+        assert!(!stream.is_null());
+        check_it_is_held(pair);
+        assert_eq!(libc::pclose(stream), 0);
+    }
+    check_memory_is_used(pair);
+}
+
+/// A pipe whose closing ends the program `cat`, and the program's number.
+fn cat() -> (Process, Fd, Fd) {
+    let [out, into] = pipe();
+    let (process, read_end) = posix_spawn(&["cat"], &[(out, 0)]);
+    close(out).unwrap();
+    (process, into, read_end)
+}
+
+fn posix_spawn_holds_until_the_program_has_ended() {
+    let pair = inheritable_pair();
+    let (process, into, out) = cat();
+    check_it_is_held(pair);
+    close(into).unwrap();
+    process.join();
+    close(out).unwrap();
+    check_memory_is_used(pair);
+}
+
+/// The shell ends at once, but what it has started has inherited the socket as well.
+fn background_program_holds_until_it_has_ended() {
+    let pair = inheritable_pair();
+    let [out, into] = pipe();
+    fcntl(out, libc::F_SETFD, 0).unwrap();
+    system(&format!("cat <&{out} >/dev/null 2>&1 &"));
+    close(out).unwrap();
+    check_it_is_held(pair);
+    close(into).unwrap();
+    check_memory_is_used(pair);
+}
+
+/// Executes `cat` with `input` as its standard input.
+fn exec_cat(input: Fd) -> ! {
+    let words = [c"cat".as_ptr(), null()];
+    // SAFETY: C strings, closed by a null pointer; the process is a child that only executes.
+    unsafe {
+        libc::dup2(input, 0);
+        libc::execvp(words[0], words.as_ptr());
+        libc::_exit(9)
+    }
+}
+
+fn fork_and_exec_holds_until_the_program_has_ended() {
+    let pair = inheritable_pair();
+    let [out, into] = pipe();
+    let process = match fork() {
+        0 => exec_cat(out),
+        child => Process(child),
+    };
+    // The fork shares memory; the exec, of which no process is told, ends that.
+    eventually("the program runs", || program_of(process.0).ends_with("cat"));
+    check_it_is_held(pair);
+    close(into).unwrap();
+    process.join();
+    check_memory_is_used(pair);
+}
+
+fn program_of(process: i32) -> String {
+    let link = std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
+    let name = link.file_name().map(|name| name.to_string_lossy().into_owned());
+    // Where cat is a link to a program of many names, the comm file has the name.
+    let comm = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    if comm.trim() == "cat" { comm.trim().to_owned() } else { name.unwrap_or_default() }
+}
+
+fn vfork_and_exec_holds_until_the_program_has_ended() {
+    let pair = inheritable_pair();
+    let [out, into] = pipe();
+    // SAFETY: the child only executes.
+    #[allow(deprecated)]
+    let process = match unsafe { libc::vfork() } {
+        0 => exec_cat(out),
+        child => Process(child),
+    };
+    check_it_is_held(pair);
+    close(into).unwrap();
+    process.join();
+    check_memory_is_used(pair);
+}
+
+fn fork_twice_as_a_daemon_does() {
+    let pair = inheritable_pair();
+    let [out, into] = pipe();
+    spawn(|| {
+        if fork() == 0 {
+            exec_cat(out);
+        }
+    })
+    .join();
+    exchange(pair);
+    close(into).unwrap();
+    close(out).unwrap();
+    check_memory_is_used(pair);
+}
+
+/// What the program writes comes behind what was sent before it and before what is sent after it.
+fn inherited_socket_is_written_in_order() {
+    let pair = inheritable_pair();
+    for round in 0..5 {
+        send_all(pair.client, b"before ");
+        system(&format!("printf {round} >&{}", pair.client));
+        send_all(pair.client, b" after");
+        let wanted = format!("before {round} after");
+        assert_eq!(recv_exact(pair.server, wanted.len()), wanted.as_bytes());
+        check_memory_is_used(pair);
+    }
+}
+
+fn inherited_socket_is_read_and_written_by_turns() {
+    let pair = inheritable_pair();
+    for _ in 0..3 {
+        send_all(pair.server, b"for the program\n");
+        let fd = pair.client;
+        system(&format!("read line <&{fd}; test \"$line\" = 'for the program'"));
+        send_all(pair.server, b"for us");
+        assert_eq!(recv_exact(pair.client, 6), b"for us");
+        check_memory_is_used(pair);
+    }
+}
+
+fn failed_exec_holds_nothing() {
+    let pair = inheritable_pair();
+    spawn(|| {
+        let words = [c"/no/such/program".as_ptr(), null()];
+        // SAFETY: C strings, closed by a null pointer.
+        assert_eq!(unsafe { libc::execv(words[0], words.as_ptr()) }, -1);
+        exchange(pair);
+    })
+    .join();
+    check_memory_is_used(pair);
+}
+
+fn closed_on_exec_costs_nothing() {
+    let pair = joined_pair();
+    let (process, into, out) = cat();
+    exchange(pair);
+    assert_state(pair.client, JOINED);
+    close(into).unwrap();
+    process.join();
+    close(out).unwrap();
+    exchange(pair);
+    assert_state(pair.server, JOINED);
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn descriptor_for_the_locks_is_not_left_open() {
+    let pair = inheritable_pair();
+    let before = open_descriptors();
+    for _ in 0..20 {
+        system("true");
+        let (process, into, out) = cat();
+        close(into).unwrap();
+        process.join();
+        close(out).unwrap();
+    }
+    assert_eq!(open_descriptors(), before);
+    // SAFETY: C strings that name no program.
+    let result = unsafe {
+        let words = [c"/no/such/program".as_ptr().cast_mut(), null_mut()];
+        let (mut process, none) = (0, null());
+        libc::posix_spawn(&raw mut process, words[0], null(), null(), words.as_ptr(), none)
+    };
+    assert_ne!(result, 0);
+    assert_eq!(open_descriptors(), before);
+    check_memory_is_used(pair);
+}
