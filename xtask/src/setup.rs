@@ -29,6 +29,16 @@ const PACKAGES: &[&str] = &[
     "python3",
     "openjdk-17-jdk-headless",
     "nodejs",
+    "apache2-utils",
+    "apache2-bin",
+    "lighttpd",
+    "mariadb-server-core",
+    "mariadb-client",
+    "python3-grpcio",
+    "python3-zmq",
+    "rsync",
+    "socat",
+    "erlang-base",
 ];
 
 /// Asked by packages before they start their services; 101 means no.

@@ -19,6 +19,8 @@ public class Echo {
         int port = Integer.parseInt(words[1]);
         if (words[0].equals("server")) {
             serve(port);
+        } else if (words[0].equals("rate")) {
+            System.out.println(rate(port));
         } else {
             System.out.println("streams " + streams(port));
             System.out.println("time-out " + timeOut(port));
@@ -64,6 +66,28 @@ public class Echo {
         boolean isFull = buffer.remaining() == buffer.capacity();
         buffer.compact();
         key.interestOps((isLeft ? SelectionKey.OP_WRITE : 0) | (isFull ? 0 : SelectionKey.OP_READ));
+    }
+
+    /** Round trips a second of one blocking connection, after as many for the compiler. */
+    static double rate(int port) throws Exception {
+        double rate = 0;
+        try (Socket socket = new Socket("127.0.0.1", port)) {
+            socket.setTcpNoDelay(true);
+            OutputStream out = socket.getOutputStream();
+            InputStream in = socket.getInputStream();
+            byte[] message = new byte[64];
+            for (int run = 0; run < 2; run++) {
+                long begin = System.nanoTime();
+                long count = 0;
+                while (System.nanoTime() - begin < 1_000_000_000L) {
+                    out.write(message);
+                    in.readNBytes(message, 0, message.length);
+                    count++;
+                }
+                rate = count * 1e9 / (System.nanoTime() - begin);
+            }
+        }
+        return rate;
     }
 
     static String hex(MessageDigest digest) {

@@ -1,15 +1,11 @@
 //! Servers that hold data: Redis, memcached and PostgreSQL, each with clients of its own package.
 
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use super::nobody::User;
 use super::{Place, Seen, Started, Way, alike, alike_by_halves, finish, finish_with, need};
 use crate::support::{free_port, wait_for};
-
-/// Debian's folder of unprivileged nobody.
-const NOBODY: u32 = 65534;
 
 struct Redis {
     way: Way,
@@ -131,12 +127,11 @@ fn memcached_passes_its_protocol_tests() {
     });
 }
 
-/// A PostgreSQL server of our own in a temporary folder. It refuses to run as root; then it and its
-/// clients run as nobody, from copies of our files that nobody may read.
+/// A PostgreSQL server of our own in a temporary folder. It refuses to run as root.
 struct Postgres {
     way: Way,
     port: String,
-    user: Option<u32>,
+    user: User,
     server: Started,
     folder: tempfile::TempDir,
 }
@@ -144,26 +139,22 @@ struct Postgres {
 impl Postgres {
     fn start(way: Way) -> Postgres {
         let folder = tempfile::tempdir().unwrap();
-        let is_root = std::fs::metadata("/proc/self")
-            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-        let user = is_root.then_some(NOBODY);
-        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let user = User::not_root();
+        user.own(folder.path());
         let data = folder.path().join("data");
         std::fs::create_dir(&data).unwrap();
-        if is_root {
-            chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
-        }
+        user.own(&data);
         let port = free_port();
         let mut init = Command::new(postgres_program("initdb"));
         init.args(["-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale=C", "-D"]);
-        finish(as_user(init.arg(&data), user).current_dir(folder.path()));
+        finish(user.of(init.arg(&data), folder.path()));
         let program = postgres_program("postgres");
         let mut command = way.server_from(&program, folder.path());
         command.arg("-D").arg(&data).args(["-p", &port.to_string()]);
         for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"] {
             command.args(["-c", setting]);
         }
-        let server = Started::server(as_user(&mut command, user).current_dir(folder.path()), port);
+        let server = Started::server(user.of(&mut command, folder.path()), port);
         let postgres = Postgres { way, port: port.to_string(), user, server, folder };
         wait_for("PostgreSQL to be ready", || postgres.answers().then_some(()));
         postgres
@@ -178,15 +169,8 @@ impl Postgres {
     fn client(&self, program: &str) -> Command {
         let mut command = self.way.client_from(&postgres_program(program), self.folder.path());
         command.args(["-h", "127.0.0.1", "-p", &self.port, "-U", "tester"]);
-        as_user(&mut command, self.user).current_dir(self.folder.path());
+        self.user.of(&mut command, self.folder.path());
         command
-    }
-}
-
-fn as_user(command: &mut Command, user: Option<u32>) -> &mut Command {
-    match user {
-        Some(user) => command.uid(user).gid(user),
-        None => command,
     }
 }
 
@@ -227,34 +211,4 @@ fn postgres_keeps_its_sums_under_pgbench() {
         postgres.server.end_by("INT");
         seen
     });
-}
-
-impl Way {
-    /// As [`Way::server`], from copies of our own files in `folder`, which others may read.
-    fn server_from(self, program: &Path, folder: &Path) -> Command {
-        readable(self.server(program), folder)
-    }
-
-    fn client_from(self, program: &Path, folder: &Path) -> Command {
-        readable(self.client(program), folder)
-    }
-}
-
-/// The same command with our binary, if it is that, and its library copied into `folder`.
-fn readable(command: Command, folder: &Path) -> Command {
-    let own = Path::new(crate::support::BINARY);
-    if command.get_program() != own.as_os_str() {
-        return command;
-    }
-    let copy = |name: &std::ffi::OsStr| {
-        let to = folder.join(name);
-        if !to.exists() {
-            std::fs::copy(own.with_file_name(name), &to).unwrap();
-        }
-        to
-    };
-    copy("libnm_accel.so".as_ref());
-    let mut moved = Command::new(copy(own.file_name().unwrap()));
-    moved.args(command.get_args());
-    moved
 }

@@ -10,6 +10,8 @@ if (role === 'server') {
     socket.pipe(socket);
   });
   server.listen(port, '127.0.0.1');
+} else if (role === 'rate') {
+  rate(Number(process.argv[4]), 1000).then(console.log);
 } else {
   run().catch((error) => { console.error(error); process.exit(1); });
 }
@@ -45,6 +47,29 @@ function pingpong(rounds) {
     socket.on('error', reject);
     socket.on('close', () => resolve(hash.digest('hex')));
   });
+}
+
+// Round trips a second of several connections together.
+async function rate(connections, milliseconds) {
+  const begin = performance.now();
+  const one = () => new Promise((resolve, reject) => {
+    const message = Buffer.alloc(64, 1);
+    let [count, waiting] = [0, 0];
+    const socket = net.connect(port, '127.0.0.1');
+    socket.setNoDelay(true);
+    const send = () => { waiting = message.length; socket.write(message); };
+    socket.on('connect', send);
+    socket.on('data', (data) => {
+      waiting -= data.length;
+      if (waiting > 0) return;
+      count += 1;
+      if (performance.now() - begin < milliseconds) send(); else socket.end();
+    });
+    socket.on('error', reject);
+    socket.on('close', () => resolve(count));
+  });
+  const counts = await Promise.all(Array.from({ length: connections }, one));
+  return counts.reduce((sum, count) => sum + count, 0) / (performance.now() - begin) * 1000;
 }
 
 function transfer(index) {

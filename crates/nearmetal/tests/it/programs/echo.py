@@ -11,8 +11,10 @@ import select
 import selectors
 import socket
 import socketserver
+import subprocess
 import sys
 import threading
+import time
 import urllib.request
 
 HOST = "127.0.0.1"
@@ -154,6 +156,31 @@ async def asyncio_serve(port):
         await server.serve_forever()
 
 
+def starting_server(port):
+    """Each connection is asked for the sum of each line, and a program of its own computes it."""
+
+    def serve(connection):
+        connection.set_inheritable(True)
+        with connection, connection.makefile("rwb", 0) as lines:
+            for number, line in enumerate(lines):
+                if number % 500 == 0:
+                    answer = subprocess.run(
+                        ["sed", "s/^/by a program: /"],
+                        input=line,
+                        stdout=subprocess.PIPE,
+                        close_fds=False,
+                        check=True,
+                    ).stdout
+                else:
+                    answer = b"by the server: " + line
+                connection.sendall(answer)
+
+    with listener(port) as listening:
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
 class Files(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -239,6 +266,126 @@ def file_client(port):
     print(digest.hexdigest())
 
 
+def measuring_loop(connection, rounds):
+    """Ping-pong of small messages, as a latency tool does."""
+    digest = hashlib.sha256()
+    for number in range(rounds):
+        message = number.to_bytes(8, "little") * 8
+        connection.sendall(message)
+        digest.update(receive_exactly(connection, len(message)))
+    return digest.hexdigest()
+
+
+def system_client(port):
+    with socket.create_connection((HOST, port)) as connection:
+        connection.set_inheritable(True)
+        for _ in range(5):
+            assert os.system("uname -a > /dev/null") == 0
+        print(measuring_loop(connection, 100_000))
+
+
+def children_client(port):
+    """All ways to start a program, each between two loops of one connection."""
+
+    def spawn():
+        pid = os.posix_spawn("/bin/true", ["true"], {**os.environ})
+        assert os.waitpid(pid, 0)[1] == 0
+
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            os.execv("/bin/true", ["true"])
+        assert os.waitpid(pid, 0)[1] == 0
+
+    def daemon():
+        assert os.system("(sleep 0.2 &)") == 0
+
+    starts = [
+        lambda: os.popen("uname").read(),
+        lambda: subprocess.run(["true"], close_fds=False, check=True),
+        spawn,
+        fork,
+        daemon,
+    ]
+    with socket.create_connection((HOST, port)) as connection:
+        connection.set_inheritable(True)
+        for start in starts:
+            start()
+            print(measuring_loop(connection, 20_000))
+
+
+def rate_client(port, seconds=1.0):
+    """Round trips a second."""
+    with socket.create_connection((HOST, port)) as connection:
+        measuring_loop(connection, 1000)
+        begin, count = time.monotonic(), 0
+        while time.monotonic() - begin < seconds:
+            measuring_loop(connection, 100)
+            count += 100
+        print(count / (time.monotonic() - begin))
+
+
+async def asyncio_rate(port, connections, seconds=1.0):
+    """Round trips a second of several connections together."""
+
+    async def one():
+        reader, writer = await asyncio.open_connection(HOST, port)
+        count = 0
+        while time.monotonic() - begin < seconds:
+            writer.write(bytes(64))
+            await reader.readexactly(64)
+            count += 1
+        writer.close()
+        return count
+
+    begin = time.monotonic()
+    counts = await asyncio.gather(*(one() for _ in range(connections)))
+    print(sum(counts) / (time.monotonic() - begin))
+
+
+def some_clients(port):
+    def one(seed):
+        digest = hashlib.sha256()
+        with socket.create_connection((HOST, port)) as connection:
+            with connection.makefile("rwb", 0) as lines:
+                for number in range(3000):
+                    lines.write(b"line %d of %d\n" % (number, seed))
+                    digest.update(lines.readline())
+        results[seed] = digest.hexdigest()
+
+    results = {}
+    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in sorted(results):
+        print(seed, results[seed])
+
+
+def many_client(port, count=400):
+    """Connections that are open at the same time, and all of them in use."""
+    digest = hashlib.sha256()
+    connections = []
+    for _ in range(count):
+        connections.append(socket.create_connection((HOST, port)))
+        # Long enough that an accelerator has met the peer before the next client comes.
+        digest.update(measuring_loop(connections[-1], 50).encode())
+    for number in range(40):
+        for index, connection in enumerate(connections):
+            connection.sendall(b"%d" % index + bytes([number]) * 300)
+        for index, connection in enumerate(connections):
+            message = b"%d" % index + bytes([number]) * 300
+            got = receive_exactly(connection, len(message))
+            assert got == message, f"connection {index}, message {number}"
+            digest.update(got)
+    for connection in connections:
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"", "data after the end"
+        connection.close()
+    print(count, digest.hexdigest())
+
+
 def http_client(port):
     for size in (0, 1, 1400, 70_000, 5_000_000):
         with urllib.request.urlopen(f"http://{HOST}:{port}/{size}") as answer:
@@ -295,6 +442,13 @@ SCENARIOS = {
     "fork-server": fork_server,
     "process-client": process_client,
     "file-client": file_client,
+    "system-client": system_client,
+    "children-client": children_client,
+    "starting-server": starting_server,
+    "some-clients": some_clients,
+    "many-client": many_client,
+    "rate-client": rate_client,
+    "asyncio-rate-client": lambda port: asyncio.run(asyncio_rate(port, 20)),
     "select-server": lambda port: selector_server(port, selectors.SelectSelector),
     "poll-server": lambda port: selector_server(port, selectors.PollSelector),
     "epoll-server": lambda port: selector_server(port, selectors.EpollSelector),

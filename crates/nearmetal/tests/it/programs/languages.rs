@@ -1,18 +1,14 @@
 //! Run-time systems with their own ideas of sockets: Python, Java and Node.js. Each runs a small
 //! program of ours (beside this file) as server and as client.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use super::{Place, Seen, Started, Way, alike, alike_by_halves, finish, need};
-use crate::support::{free_port, root};
-
-fn source(name: &str) -> PathBuf {
-    root().join("crates/nearmetal/tests/it/programs").join(name)
-}
+use super::{Place, Seen, Started, Way, alike, alike_by_halves, finish, need, source};
+use crate::support::free_port;
 
 /// One scenario of `echo.py`: a server of it, then clients of several kinds.
-fn python(way: Way, kind: &str, clients: &[&str]) -> Seen {
+pub fn python(way: Way, kind: &str, clients: &[&str]) -> Seen {
     let python = need("python3", "python3");
     let port = free_port();
     let at = port.to_string();

@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use super::{Place, Seen, Started, Way, alike, alike_by_halves, content, finish, need};
+use super::{Place, Ran, Seen, Started, Way, alike, alike_by_halves, content, finish, need};
 use crate::support::free_port;
 
 /// Sizes of the files served, bytes: none, one segment, more than a pipe holds, large.
 const SIZES: [usize; 5] = [0, 1, 1400, 300_000, 24_000_000];
 
-struct Nginx {
+pub struct Nginx {
     server: Started,
-    url: String,
+    pub url: String,
     folder: tempfile::TempDir,
 }
 
 impl Nginx {
-    fn start(way: Way) -> Nginx {
+    pub fn start(way: Way) -> Nginx {
         let program = need("nginx", "nginx-light");
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
@@ -31,7 +31,7 @@ impl Nginx {
     }
 
     /// Ends it as its users do, and looks at what it logged.
-    fn stop(self) {
+    pub fn stop(self) {
         self.server.end_by("QUIT");
         let log = std::fs::read_to_string(self.folder.path().join("error.log")).unwrap();
         for word in ["[error]", "[alert]", "[crit]", "[emerg]"] {
@@ -60,6 +60,15 @@ fn configuration(at: &Path, port: u16) -> String {
     )
 }
 
+/// The faults that wrk counted, as a list; it must have made requests.
+pub fn wrk_faults(ran: &Ran) -> String {
+    let requests = ran.stdout.lines().find(|line| line.contains(" requests in "));
+    let requests = requests.unwrap_or_else(|| panic!("{ran:?}")).trim();
+    assert!(super::number_after(requests, "") > 20, "{requests}");
+    let is_fault = |line: &&str| line.contains("Socket errors") || line.contains("Non-2xx");
+    format!("{:?}", ran.stdout.lines().filter(is_fault).collect::<Vec<_>>())
+}
+
 #[test]
 fn nginx_under_wrk() {
     let wrk = need("wrk", "wrk");
@@ -70,16 +79,8 @@ fn nginx_under_wrk() {
             let mut command = way.client(&wrk);
             command.args(["-t", "2", "-c", "20", "-d", "1s", &format!("{}/{file}", nginx.url)]);
             let ran = finish(&mut command);
-            let requests = ran.stdout.lines().find(|line| line.contains(" requests in "));
-            let requests = requests.unwrap_or_else(|| panic!("{ran:?}")).trim();
-            assert!(super::number_after(requests, "") > 20, "{file}: {requests}");
-            let faults: Vec<&str> = ran
-                .stdout
-                .lines()
-                .filter(|line| line.contains("Socket errors") || line.contains("Non-2xx"))
-                .collect();
-            let faults = format!("{file}: {faults:?}");
-            assert!(faults.ends_with("[]"), "{faults}");
+            let faults = wrk_faults(&ran);
+            assert_eq!(faults, "[]", "{file}");
             seen.add_as(ran, faults);
         }
         nginx.stop();

@@ -1,0 +1,32 @@
+//! Erlang's run-time system, which defines `sigaction` itself and waits in threads of its own.
+
+use super::{Place, Seen, Started, alike, alike_by_halves, finish, need, source};
+use crate::support::free_port;
+
+/// An echo server and clients of it, by the driver of `gen_tcp` or by the sockets beneath it.
+fn echo(way: super::Way, backend: &str) -> Seen {
+    let escript = need("escript", "erlang-base");
+    let port = free_port();
+    let words = [&port.to_string(), backend].map(str::to_string);
+    let mut command = way.server(&escript);
+    command.arg(source("echo.escript")).arg("server").args(&words);
+    let server = Started::server(&mut command, port);
+    let mut seen = Seen::new();
+    for client in ["passive", "active", "packets", "many"] {
+        let mut command = way.client(&escript);
+        command.arg(source("echo.escript")).arg(client).args(&words);
+        seen.add(finish(&mut command));
+    }
+    server.end_by("TERM");
+    seen
+}
+
+#[test]
+fn erlang_gen_tcp() {
+    alike_by_halves(Place::SharedMemory, |way| echo(way, "inet"));
+}
+
+#[test]
+fn erlang_gen_tcp_over_its_socket_module() {
+    alike(Place::SharedMemory, |way| echo(way, "socket"));
+}
