@@ -165,7 +165,7 @@ impl Build {
     }
 
     /// The path is kept for the life of the program, so that measurements can copy it.
-    fn of(binary: &Path) -> Build {
+    pub fn of(binary: &Path) -> Build {
         Build { binary: Box::leak(binary.display().to_string().into_boxed_str()) }
     }
 }

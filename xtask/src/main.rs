@@ -6,6 +6,7 @@ mod bench_builds;
 mod bench_bypass;
 mod bench_exchange;
 mod bench_peers;
+mod bench_programs;
 mod ci;
 mod connect;
 mod dist;
@@ -32,6 +33,8 @@ usage: cargo xtask TASK
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
   bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
                 kernel and the limit of the hardware (root; --help)
+  bench-programs  servers, databases and run-time systems under `nearmetal accel` beside the kernel,
+                with the bytes in shared memory and the reasons of the others (--help)
   soak-conformance  the accelerator's conformance suite again and again while programs compete
                 for the CPUs; counts what fails (--help)
   bench-builds  the figures of this build against those of another one, in turn (root; --help)";
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
         Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
+        Some("bench-programs") => bench_programs::run(&args.collect::<Vec<_>>()),
         Some("bench-builds") => bench_builds::run(&args.collect::<Vec<_>>()),
         Some("soak-conformance") => soak_conformance::run(&args.collect::<Vec<_>>()),
         // A program that bench-bypass measures.

@@ -60,7 +60,8 @@ fn rsync(way: Way) -> Seen {
     // The daemon would give its processes to nobody, who may not read the folder.
     let user = if is_root() { "uid = root\ngid = root\n" } else { "" };
     let text = format!(
-        "use chroot = no\nmunge symlinks = no\nreverse lookup = no\nread only = no\n{user}[kept]\npath = {}/kept\n",
+        "use chroot = no\nmunge symlinks = no\nreverse lookup = no\nread only = no\n{user}\
+         [kept]\npath = {}/kept\n",
         at.display()
     );
     fs::write(at.join("rsyncd.conf"), text).unwrap();

@@ -1,0 +1,173 @@
+//! The report of all programs as Markdown.
+
+use std::fmt::Write as _;
+
+use crate::bench::{self, CLIENT_CPU, SERVER_CPU, median, range};
+use crate::bench_programs::case::Row;
+use crate::bench_programs::launch::Bytes;
+
+/// The least ratio to the kernel that a program must keep.
+const RATIO_MIN: f64 = 0.95;
+
+/// Packages of the programs.
+const PACKAGES: [&str; 14] = [
+    "apache2-bin",
+    "apache2-utils",
+    "erlang-base",
+    "iperf3",
+    "lighttpd",
+    "mariadb-server-core",
+    "memcached",
+    "nginx-light",
+    "nodejs",
+    "python3-grpcio",
+    "python3-zmq",
+    "redis-server",
+    "rsync",
+    "socat",
+];
+
+pub fn report(rows: &[Row], rounds: usize) -> String {
+    let mut text = String::from("# Unmodified programs under the accelerator\n\n");
+    let _ = writeln!(
+        text,
+        "Made by `cargo xtask bench-programs --rounds {rounds}`. Clients on CPU {CLIENT_CPU}, \
+         servers on CPU {SERVER_CPU}; each round runs every program plain and accelerated, one \
+         right after the other, every second round backwards. Rates are medians over the rounds \
+         and more is better; a ratio is accelerated ÷ plain of one round, shown are the median \
+         and the range. Bytes are those of both directions that the clients' exit reports \
+         counted, of all rounds together.\n"
+    );
+    text += &bench::environment_lines(&PACKAGES);
+    text.push_str(
+        "\n| program | unit | rounds | plain | accelerated | ratio | range | bytes in shared \
+         memory | what stayed on the kernel |\n|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for row in rows.iter().filter(|row| !row.pairs.is_empty()) {
+        line(row, &mut text);
+    }
+    goal(rows, &mut text);
+    failures(rows, &mut text);
+    text
+}
+
+fn ratios(row: &Row) -> Vec<f64> {
+    row.pairs.iter().map(|pair| pair.accelerated.rate / pair.plain.rate).collect()
+}
+
+fn line(row: &Row, text: &mut String) {
+    let plain: Vec<f64> = row.pairs.iter().map(|pair| pair.plain.rate).collect();
+    let accelerated: Vec<f64> = row.pairs.iter().map(|pair| pair.accelerated.rate).collect();
+    let ratios = ratios(row);
+    let (low, high) = range(&ratios);
+    let mut bytes = Bytes::default();
+    let reports = row.pairs.iter().flat_map(|pair| &pair.accelerated.reports);
+    reports.for_each(|report| bytes.add(report));
+    let digits = if median(&plain) < 100.0 { 2 } else { 0 };
+    let _ = writeln!(
+        text,
+        "| {} | {} | {} | {:.digits$} | {:.digits$} | {:.2} | {low:.2} to {high:.2} | {} | {} |",
+        row.case.name,
+        row.case.unit,
+        row.pairs.len(),
+        median(&plain),
+        median(&accelerated),
+        median(&ratios),
+        percent(bytes.in_memory, bytes.total()),
+        reasons(&bytes)
+    );
+}
+
+fn percent(part: u64, total: u64) -> String {
+    if total == 0 {
+        return "no bytes".to_string();
+    }
+    format!("{:.2} %", part as f64 * 100.0 / total as f64)
+}
+
+/// The reasons of bytes on the kernel, the most first.
+fn reasons(bytes: &Bytes) -> String {
+    let total = bytes.total();
+    let mut list: Vec<(&String, u64)> =
+        bytes.on_kernel.iter().map(|(reason, count)| (reason, *count)).collect();
+    list.retain(|(_, count)| *count > 0);
+    list.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let shown: Vec<String> = list
+        .iter()
+        .map(|(reason, count)| format!("{}: {}", percent(*count, total), reason.replace('|', "/")))
+        .collect();
+    shown.join("; ")
+}
+
+fn goal(rows: &[Row], text: &mut String) {
+    let is_slower = |row: &&Row| !row.pairs.is_empty() && median(&ratios(row)) < RATIO_MIN;
+    let slower: Vec<&str> =
+        rows.iter().filter(is_slower).map(|row| row.case.name.as_str()).collect();
+    let verdict = match slower.len() {
+        0 => "met".to_string(),
+        _ => format!("**missed** by {}", slower.join(", ")),
+    };
+    let _ =
+        writeln!(text, "\nGoal: no program below {RATIO_MIN} of the kernel's speed: {verdict}.");
+}
+
+fn failures(rows: &[Row], text: &mut String) {
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.failures > 0).collect();
+    if failed.is_empty() {
+        return;
+    }
+    text.push_str("\n## Runs that failed\n\n| program | rounds | why |\n|---|---|---|\n");
+    for row in failed {
+        let why = row.failure.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "| {} | {} | {why} |", row.case.name, row.failures);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::bench_programs::case::{Case, Pair};
+    use crate::bench_programs::launch::Outcome;
+
+    fn row(name: &str, rates: &[(f64, f64)]) -> Row {
+        let report = json!({ "sockets": [
+            { "why": null, "sent": { "memory_bytes": 600, "kernel_bytes": 50 },
+              "received": { "memory_bytes": 300, "kernel_bytes": 0 } },
+            { "why": "a | b", "sent": { "kernel_bytes": 50 }, "received": {} },
+        ] });
+        let pair = |&(plain, rate): &(f64, f64)| Pair {
+            plain: Outcome { rate: plain, reports: vec![] },
+            accelerated: Outcome { rate, reports: vec![report.clone()] },
+        };
+        Row {
+            case: Case::new(name, "requests/s", |_| unreachable!("never measured here")),
+            pairs: rates.iter().map(pair).collect(),
+            failure: None,
+            failures: 0,
+        }
+    }
+
+    #[test]
+    fn ratio_is_of_one_round_and_bytes_are_of_all() {
+        let text = report(&[row("fast", &[(1000.0, 3000.0), (2000.0, 4000.0)])], 2);
+        let line = "| fast | requests/s | 2 | 1500 | 3500 | 2.50 | 2.00 to 3.00 | 90.00 % | 5.00 \
+                    %: a / b; 5.00 %: before both ends had met, or to an end that slept |";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("kernel's speed: met."), "{text}");
+    }
+
+    #[test]
+    fn slower_and_failed_programs_are_named() {
+        let failed = Row {
+            pairs: vec![],
+            failure: Some("plain: no figure".to_string()),
+            failures: 3,
+            ..row("broken", &[])
+        };
+        let text = report(&[row("slow", &[(1000.0, 900.0)]), failed], 3);
+        assert!(text.contains("**missed** by slow."), "{text}");
+        assert!(text.contains("| broken | 3 | plain: no figure |"), "{text}");
+    }
+}
