@@ -59,13 +59,14 @@ fn memcached(launcher: &Launcher<'_>, clients: &str) -> Result<Outcome> {
         words.extend(["-u", "root"]);
     }
     let _service = Service::start(&mut launcher.server(&words), port, "TERM")?;
-    let count = if clients == "1" { 30_000.0 } else { 3000.0 };
-    let mut command = launcher.client(&["memcslap", "--test=get", "--initial-load=1000"]);
-    command.arg(format!("--servers=127.0.0.1:{port}"));
+    let count = if clients == "1" { "6000" } else { "1000" };
+    let mut command = launcher.client(&["memcslap", "--test=get"]);
+    command.arg(format!("--servers=127.0.0.1:{port}")).arg(format!("--initial-load={count}"));
     command.arg(format!("--concurrency={clients}")).arg(format!("--execute-number={count}"));
-    let threads: f64 = clients.parse()?;
     launcher.measure(&mut command, |text| {
-        Some(threads * count / number_after(text, "Time:").filter(|time| *time > 0.0)?)
+        let line = text.lines().find(|line| line.contains("Time to get"))?;
+        let seconds = number_after(line, "threads:").filter(|time| *time > 0.0)?;
+        Some(number_after(line, "Time to get")? / seconds)
     })
 }
 
