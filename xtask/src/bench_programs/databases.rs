@@ -141,6 +141,7 @@ fn mariadb(launcher: &Launcher<'_>, clients: &str) -> Result<Outcome> {
     command.args(["--bind-address=127.0.0.1", "--innodb-buffer-pool-size=32M"]);
     command.arg(format!("--port={port}")).arg(data).args(user);
     command.arg(format!("--socket={}/socket", folder.display()));
+    command.arg(format!("--tmpdir={}", folder.display()));
     let _service = Service::start(&mut command, port, "TERM")?;
     let count = 8000.0;
     let mut command = launcher.client(&["mariadb-slap", "--no-defaults", "--protocol=tcp"]);

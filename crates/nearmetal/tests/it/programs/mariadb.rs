@@ -27,6 +27,8 @@ impl MariaDb {
         let mut command = way.server(&need("mariadbd", "mariadb-server-core"));
         command.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"]);
         command.args(["--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0"]);
+        // Servers that share a folder for temporary tables remove each other's when they start.
+        command.arg(format!("--tmpdir={}", at.display()));
         command.arg(format!("--socket={}", at.join("socket").display()));
         command.arg(format!("--pid-file={}", at.join("pid").display()));
         command.arg(format!("--port={port}")).arg(data).args(user);
