@@ -74,32 +74,41 @@ mod children;
 mod harness;
 mod spaces;
 mod support;
+mod ways;
 
+mod cancellation;
 mod data;
 mod descriptors;
 mod ends;
 mod epoll;
 mod foreign;
+mod forks;
 mod hostile;
+mod joining;
 mod network;
 mod options;
 mod processes;
 mod ready;
 mod sharing;
 mod signals;
+mod threads;
 mod times;
+mod waits;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
     children::BODIES,
+    cancellation::BODIES,
     data::BODIES,
     descriptors::BODIES,
     ends::BODIES,
     epoll::BODIES,
     foreign::BODIES,
     foreign::PEERS,
+    forks::BODIES,
     hostile::BODIES,
     hostile::PEERS,
+    joining::BODIES,
     network::BODIES,
     network::PEERS,
     options::BODIES,
@@ -109,5 +118,7 @@ const BODIES: &[&[harness::Body]] = &[
     sharing::BODIES,
     sharing::PEERS,
     signals::BODIES,
+    threads::BODIES,
     times::BODIES,
+    waits::BODIES,
 ];

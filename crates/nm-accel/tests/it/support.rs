@@ -128,6 +128,25 @@ pub(crate) fn one_byte(from: Fd, to: Fd) {
     assert_eq!(recv(to, &mut [0], 0), Ok(1));
 }
 
+/// Turns Nagle's algorithm off at both ends, so that no message waits for an acknowledgement.
+#[track_caller]
+pub(crate) fn without_delay(pair: Pair) -> Pair {
+    for fd in [pair.client, pair.server] {
+        set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    }
+    pair
+}
+
+/// A joined connection whose kernel buffers for sending are small, so that it is soon full.
+#[track_caller]
+pub(crate) fn small_pair() -> Pair {
+    let pair = without_delay(unused_pair());
+    for fd in [pair.client, pair.server] {
+        set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 20_000).unwrap();
+    }
+    join_both_ends(pair)
+}
+
 /// The same between two processes: one calls this with `leads`, the other without.
 #[track_caller]
 pub(crate) fn join_with_peer(fd: Fd, leads: bool) {
@@ -319,7 +338,13 @@ pub(crate) fn recv_to_end(fd: Fd) -> (Vec<u8>, Outcome<()>) {
 /// bytes of the pattern `seed` were sent.
 #[track_caller]
 pub(crate) fn fill(fd: Fd, seed: u64) -> usize {
-    let (mut sent, mut chunk, mut refused) = (0, 16_384, 0);
+    fill_from(fd, seed, 0)
+}
+
+/// The same after `sent` bytes of the pattern: returns how many were sent altogether.
+#[track_caller]
+pub(crate) fn fill_from(fd: Fd, seed: u64, mut sent: usize) -> usize {
+    let (mut chunk, mut refused) = (16_384, 0);
     while refused < 3 {
         match send(fd, &pattern_at(seed, sent, chunk), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(count) => {
