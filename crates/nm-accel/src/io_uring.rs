@@ -46,9 +46,10 @@ fn created() {
 fn begin_hold(socket: &'static Socket) {
     if socket.leave_candidacy() {
         socket.record().set_reason(KernelReason::IoUring, 0);
-    } else if let Some((_guard, _)) = table::enter_any(socket)
+    } else if let Some((_guard, fd)) = table::enter_any(socket)
         && socket.is_joined()
     {
+        socket.flush_to_kernel(fd);
         socket.begin_hold(KernelReason::IoUring);
     }
 }
