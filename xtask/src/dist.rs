@@ -50,7 +50,10 @@ pub fn run() -> Result<()> {
 /// static `nearmetal` puts it in front of them all the same, only its own agents cannot have it.
 fn library(dist: &Path) -> Result<()> {
     const LIBRARY: &str = "libnm_accel.so";
-    shell::run(&format!("cargo build --profile dist --locked -p nm-accel --target {GLIBC}"))?;
+    // A thread that is cancelled inside the library is unwound, so values must be dropped on the way.
+    let unwinding = "--config profile.dist.panic=\"unwind\"";
+    let line = format!("cargo build --profile dist --locked -p nm-accel --target {GLIBC}");
+    shell::run(&format!("{line} {unwinding}"))?;
     let built = shell::root().join("target").join(GLIBC).join("dist").join(LIBRARY);
     fs::copy(&built, dist.join(LIBRARY))
         .with_context(|| format!("cannot copy {}", built.display()))?;
