@@ -2,6 +2,7 @@
 //! cost memory only as long as they could use it, and those that use it are served.
 
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crate::calls::*;
 use crate::harness::{c_string, state};
@@ -21,6 +22,8 @@ behaviours![
     failed_exec_holds_nothing,
     closed_on_exec_costs_nothing,
     descriptor_for_the_locks_is_not_left_open,
+    fork_while_threads_are_in_every_call,
+    start_while_threads_use_the_socket,
 ];
 
 /// A joined connection whose descriptors started programs inherit.
@@ -265,5 +268,68 @@ fn descriptor_for_the_locks_is_not_left_open() {
     };
     assert_ne!(result, 0);
     assert_eq!(open_descriptors(), before);
+    check_memory_is_used(pair);
+}
+
+/// Runs `other` in a thread, again and again, while `body` runs.
+fn while_repeating(other: impl Fn() + Sync, body: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                other();
+            }
+        });
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        done.store(true, SeqCst);
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// A child finds no lock that is held for ever, and no list that was being changed.
+fn fork_while_threads_are_in_every_call() {
+    let (busy, quiet) = (joined_pair(), joined_pair());
+    let change_everything = || {
+        let set = epoll_create();
+        let copy = dup(busy.server).unwrap();
+        for fd in [busy.client, busy.server, copy] {
+            epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 1).unwrap();
+        }
+        exchange(busy);
+        epoll_wait(set, 4, 0).unwrap();
+        ready(busy.client, libc::POLLIN, 0);
+        epoll_ctl(set, libc::EPOLL_CTL_DEL, copy, 0, 0).unwrap();
+        close(copy).unwrap();
+        close(set).unwrap();
+    };
+    while_repeating(change_everything, || {
+        for _ in 0..30 {
+            spawn(|| {
+                let set = epoll_create();
+                epoll_ctl(set, libc::EPOLL_CTL_ADD, quiet.server, libc::EPOLLIN as u32, 7).unwrap();
+                send_all(quiet.client, b"from the child");
+                assert_eq!(epoll_wait(set, 4, SOON_MS), Ok(vec![(libc::EPOLLIN as u32, 7)]));
+                assert_eq!(recv_exact(quiet.server, 14), b"from the child");
+                exchange(quiet);
+            })
+            .join();
+        }
+    });
+    exchange(busy);
+    exchange(quiet);
+}
+
+fn start_while_threads_use_the_socket() {
+    let pair = inheritable_pair();
+    while_repeating(
+        || exchange(pair),
+        || {
+            for _ in 0..5 {
+                system("true");
+            }
+        },
+    );
     check_memory_is_used(pair);
 }

@@ -18,6 +18,7 @@ behaviours![
     cancel_a_select,
     cancel_an_epoll_wait,
     cancel_an_accept,
+    cancel_a_connect,
     cancel_a_receive_of_an_unused_connection,
     cancel_a_receive_of_a_joined_connection,
     cancel_a_poll_of_a_joined_connection,
@@ -183,6 +184,8 @@ mod unwinding {
             address: *mut libc::sockaddr,
             length: *mut libc::socklen_t,
         ) -> c_int;
+        pub fn connect(fd: c_int, address: *const libc::sockaddr, length: libc::socklen_t)
+        -> c_int;
     }
 }
 
@@ -219,6 +222,11 @@ routines! {
     accept_one(fd) {
         // SAFETY: no address is requested.
         unsafe { unwinding::accept(fd, null_mut(), null_mut()) }
+    }
+    connect_to_the_port(fd) {
+        let address = Address::v4([127, 0, 0, 1], HANDLED.load(SeqCst) as u16);
+        // SAFETY: the address is live.
+        unsafe { unwinding::connect(fd, address.as_ptr(), address.length) }
     }
     send_for_ever(fd) {
         let bytes = [0_u8; 4096];
@@ -273,6 +281,21 @@ fn cancel_an_epoll_wait() {
 fn cancel_an_accept() {
     let (listening, _) = listener(Family::V4);
     check_cancellation(listening, accept_one);
+}
+
+/// A listener whose queue is full answers no more connections.
+fn cancel_a_connect() {
+    let (listening, address) = listener(Family::V4);
+    listen(listening, 0).unwrap();
+    let mut waiting = 0;
+    eventually("the queue is full", || {
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK).unwrap();
+        assert_eq!(connect(fd, &address), Err(Errno(libc::EINPROGRESS)));
+        waiting += i32::from(ready(fd, libc::POLLOUT, 200) == 0);
+        waiting > 2
+    });
+    HANDLED.store(u32::from(address.port()), SeqCst);
+    check_cancellation(socket(libc::AF_INET, libc::SOCK_STREAM).unwrap(), connect_to_the_port);
 }
 
 fn cancel_a_receive_of_an_unused_connection() {
