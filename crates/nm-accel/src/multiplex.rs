@@ -33,7 +33,8 @@ mod socket_ref;
 mod spin;
 mod users;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use libc::c_int;
 
@@ -63,6 +64,9 @@ pub const READY_TO_READ: u32 = INPUT_EVENTS | ALWAYS | libc::EPOLLRDHUP as u32;
 /// Closed sets, kept for reuse: a thread may still be using one.
 static CLOSED_SETS: Lock<Vec<&'static EpollSet>> = Lock::new(Vec::new());
 
+/// The set that was made last.
+static NEWEST_SET: AtomicPtr<EpollSet> = AtomicPtr::new(ptr::null_mut());
+
 /// Count of descriptors that were closed while another descriptor kept their registration.
 static ORPHANS: AtomicU32 = AtomicU32::new(0);
 
@@ -76,8 +80,33 @@ pub fn epoll_created(fd: c_int) {
 }
 
 fn unused_set() -> &'static EpollSet {
-    let unused = CLOSED_SETS.lock().and_then(|mut sets| sets.pop());
-    unused.unwrap_or_else(|| Box::leak(Box::default()))
+    // Locked to the end: during a fork no set is made.
+    let mut unused = CLOSED_SETS.lock();
+    if let Some(set) = unused.as_mut().and_then(|sets| sets.pop()) {
+        return set;
+    }
+    let set: &'static EpollSet = Box::leak(Box::default());
+    let pointer = ptr::from_ref(set).cast_mut();
+    let mut newest = NEWEST_SET.load(Ordering::Acquire);
+    loop {
+        set.made_before.store(newest, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        match NEWEST_SET.compare_exchange(newest, pointer, order.0, order.1) {
+            Ok(_) => return set,
+            Err(now) => newest = now,
+        }
+    }
+}
+
+/// Calls `visit` with each set that was ever made, whether a descriptor refers to it or not: one may
+/// be closed while it is locked for a fork.
+fn for_each_made(mut visit: impl FnMut(&'static EpollSet)) {
+    let mut next = NEWEST_SET.load(Ordering::Acquire);
+    // SAFETY: null, or a set; sets are leaked and reused, never freed.
+    while let Some(set) = unsafe { next.as_ref() } {
+        visit(set);
+        next = set.made_before.load(Ordering::Relaxed);
+    }
 }
 
 /// One descriptor less refers to `set`.
@@ -148,22 +177,20 @@ pub fn socket_registered(fd: c_int, socket: &'static Socket) {
 
 /// Before a fork: no other thread changes a set until it has happened.
 pub fn before_fork() {
-    registry::for_each(|set| {
-        set.before_fork();
-    });
     CLOSED_SETS.acquire();
+    for_each_made(EpollSet::before_fork);
 }
 
 /// In the parent, after [`before_fork`].
 pub fn after_fork_in_parent() {
+    for_each_made(EpollSet::after_fork_in_parent);
     CLOSED_SETS.release_own();
-    registry::for_each(EpollSet::after_fork_in_parent);
 }
 
 /// In the child of a fork.
 pub fn forked_child() {
     CLOSED_SETS.reset();
-    registry::for_each(EpollSet::forked_child);
+    for_each_made(EpollSet::forked_child);
 }
 
 /// Before an exec, and before the process ends: nobody here waits any more.

@@ -6,7 +6,7 @@
 //! on this set, because that thread relies on the kernel, and none if somebody may sleep of whom
 //! this process does not know.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use libc::{c_int, epoll_event};
 
@@ -34,6 +34,8 @@ const SUSPENDED: u32 = 2;
 pub struct EpollSet {
     /// Count of the program's descriptors of this set.
     pub descriptors: AtomicU32,
+    /// The set that was made before this one.
+    pub made_before: AtomicPtr<EpollSet>,
     /// Count of registrations that memory may concern: sockets and other sets.
     tracked: AtomicU32,
     /// Count of registrations that only the kernel has, including those of closed descriptors.
@@ -418,7 +420,8 @@ impl EpollSet {
 
     /// In the parent, after [`EpollSet::before_fork`].
     pub fn after_fork_in_parent(&self) {
-        self.is_forked.store(true, Ordering::Relaxed);
+        let is_open = self.descriptors.load(Ordering::Relaxed) > 0;
+        self.is_forked.store(is_open, Ordering::Relaxed);
         self.inner.release_own();
     }
 
@@ -426,7 +429,8 @@ impl EpollSet {
     pub fn forked_child(&self) {
         self.inner.reset();
         self.sleepers.store(0, Ordering::SeqCst);
-        self.is_forked.store(true, Ordering::Relaxed);
+        let is_open = self.descriptors.load(Ordering::Relaxed) > 0;
+        self.is_forked.store(is_open, Ordering::Relaxed);
         self.usage.store(UNUSED, Ordering::Relaxed);
         if let Some(mut inner) = self.inner.lock() {
             inner.members.forget_counts();
