@@ -72,6 +72,7 @@ macro_rules! accelerated_only {
 mod calls;
 mod children;
 mod harness;
+mod model;
 mod spaces;
 mod support;
 mod ways;
