@@ -88,12 +88,14 @@ mod hostile;
 mod joining;
 mod network;
 mod options;
+mod passing;
 mod processes;
 mod ready;
 mod sharing;
 mod signals;
 mod threads;
 mod times;
+mod volume;
 mod waits;
 
 /// Every body, for the process that runs one of them.
@@ -113,6 +115,7 @@ const BODIES: &[&[harness::Body]] = &[
     network::BODIES,
     network::PEERS,
     options::BODIES,
+    passing::BODIES,
     processes::BODIES,
     processes::PEERS,
     ready::BODIES,
@@ -121,5 +124,6 @@ const BODIES: &[&[harness::Body]] = &[
     signals::BODIES,
     threads::BODIES,
     times::BODIES,
+    volume::BODIES,
     waits::BODIES,
 ];
