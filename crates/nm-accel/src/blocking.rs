@@ -30,7 +30,8 @@ macro_rules! calls {
             #[allow(dead_code)]
             pub unsafe fn $name($($argument: $kind),*) -> $result {
                 match next::$name.get() {
-                    // SAFETY: the caller guarantees the arguments, as the C function requires.
+                    // SAFETY: the next definition has the same declaration, to which the caller
+                    // keeps.
                     Some(real) => unsafe { real($($argument),*) },
                     None => kernel::fail(libc::ENOSYS) as $result,
                 }

@@ -41,6 +41,22 @@ impl<F: Copy> Next<F> {
     }
 }
 
+/// Declares functions of the C library as statics, and `prepare_functions`, which looks all of them
+/// up. Each type is that of the declaration in the C library's header; of a function that is only
+/// jumped to, any.
+macro_rules! next_functions {
+    ($($name:ident: $kind:ty = $text:literal;)*) => {
+        // SAFETY: the user of the macro states the type of the C declaration, as it demands.
+        $(static $name: $crate::next::Next<$kind> = unsafe { $crate::next::Next::new($text) };)*
+
+        /// Looks the C library's functions up here, because a signal handler must not.
+        fn prepare_functions() {
+            $($name.get();)*
+        }
+    };
+}
+pub(crate) use next_functions;
+
 #[cfg(test)]
 mod tests {
     use super::*;

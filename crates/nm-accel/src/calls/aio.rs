@@ -7,24 +7,21 @@ use libc::{aiocb, sigevent};
 use nm_ring::ledger::KernelReason;
 
 use crate::kernel;
-use crate::next::Next;
+use crate::next::next_functions;
 use crate::{rendezvous, table};
 
 type SubmitFn = unsafe extern "C" fn(*mut aiocb) -> c_int;
 type ListFn = unsafe extern "C-unwind" fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -> c_int;
 
-// SAFETY: type as in aio.h.
-static AIO_READ: Next<SubmitFn> = unsafe { Next::new(c"aio_read") };
-// SAFETY: type as in aio.h.
-static AIO_WRITE: Next<SubmitFn> = unsafe { Next::new(c"aio_write") };
-// SAFETY: type as in aio.h.
-static LIO_LISTIO: Next<ListFn> = unsafe { Next::new(c"lio_listio") };
+next_functions! {
+    AIO_READ: SubmitFn = c"aio_read";
+    AIO_WRITE: SubmitFn = c"aio_write";
+    LIO_LISTIO: ListFn = c"lio_listio";
+}
 
-/// Looks up the C library's functions here, because a signal handler must not.
+/// Looks up the C library's functions.
 pub fn prepare() {
-    AIO_READ.get();
-    AIO_WRITE.get();
-    LIO_LISTIO.get();
+    prepare_functions();
 }
 
 /// Returns the socket that an operation uses, if it is one, to the kernel.
@@ -53,7 +50,7 @@ macro_rules! submit {
             // SAFETY: the program's own operation.
             unsafe { before_operation(block) };
             let Some(real) = $real.get() else { return kernel::fail(libc::ENOSYS) as c_int };
-            // SAFETY: the caller guarantees the arguments, as the C function requires.
+            // SAFETY: the operation is live until it is complete, which the caller guarantees.
             unsafe { real(block) }
         }
 
@@ -63,7 +60,7 @@ macro_rules! submit {
         /// As libc's.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $second(block: *mut aiocb) -> c_int {
-            // SAFETY: the caller guarantees the arguments, as the C function requires.
+            // SAFETY: both names have the same declaration.
             unsafe { $name(block) }
         }
     )*};
@@ -91,21 +88,6 @@ pub unsafe extern "C-unwind" fn lio_listio(
         unsafe { before_operation(*list.add(index)) };
     }
     let Some(real) = LIO_LISTIO.get() else { return kernel::fail(libc::ENOSYS) as c_int };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the operations are live until they are complete, which the caller guarantees.
     unsafe { real(mode, list, count, event) }
-}
-
-/// The same for programs with 64-bit file offsets.
-///
-/// # Safety
-/// As lio_listio(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn lio_listio64(
-    mode: c_int,
-    list: *const *mut aiocb,
-    count: c_int,
-    event: *mut sigevent,
-) -> c_int {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { lio_listio(mode, list, count, event) }
 }

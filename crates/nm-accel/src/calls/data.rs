@@ -180,7 +180,7 @@ unsafe fn parts<'a>(vector: *const iovec, count: usize) -> Option<&'a [iovec]> {
     if count > PARTS_MAX || vector.is_null() {
         return None;
     }
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the caller guarantees the entries, of which there is at least one.
     let parts = unsafe { slice::from_raw_parts(vector, count) };
     (stream::total(parts) <= isize::MAX as usize).then_some(parts)
 }
@@ -382,38 +382,6 @@ pub unsafe extern "C-unwind" fn pwritev2(
         Some(parts) => transmit(socket, fd, parts, wait, raw),
         None => raw(),
     }
-}
-
-/// `preadv64v2`, the name of [`preadv2`] in programs with 64-bit offsets.
-///
-/// # Safety
-/// As libc's function of this name.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn preadv64v2(
-    fd: c_int,
-    vector: *const iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { preadv2(fd, vector, count, offset, flags) }
-}
-
-/// `pwritev64v2`, the name of [`pwritev2`] in programs with 64-bit offsets.
-///
-/// # Safety
-/// As libc's function of this name.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn pwritev64v2(
-    fd: c_int,
-    vector: *const iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { pwritev2(fd, vector, count, offset, flags) }
 }
 
 /// `recvmsg(2)`. What comes through memory has no address and no control messages.
@@ -654,21 +622,6 @@ fn send_file_to_memory(
     (sent, pushed)
 }
 
-/// `sendfile64`, the name of [`sendfile`] in programs with 64-bit offsets.
-///
-/// # Safety
-/// As libc's function of this name.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn sendfile64(
-    out: c_int,
-    file: c_int,
-    offset: *mut i64,
-    bytes: usize,
-) -> isize {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { sendfile(out, file, offset, bytes) }
-}
-
 unsafe extern "C" {
     /// Aborts the program because a checked call would have written past its buffer.
     fn __chk_fail() -> !;
@@ -689,7 +642,7 @@ pub unsafe extern "C-unwind" fn __read_chk(
         // SAFETY: aborts the program, as libc would.
         unsafe { __chk_fail() };
     }
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the buffer has the capacity that was just checked.
     unsafe { read(fd, buffer, bytes) }
 }
 
@@ -709,7 +662,8 @@ pub unsafe extern "C-unwind" fn __recv_chk(
         // SAFETY: aborts the program, as libc would.
         unsafe { __chk_fail() };
     }
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the buffer has the capacity that was just checked, and the flags change nothing about
+    // it.
     unsafe { recv(fd, buffer, bytes, flags) }
 }
 
@@ -731,6 +685,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
         // SAFETY: aborts the program, as libc would.
         unsafe { __chk_fail() };
     }
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the buffer has the capacity that was just checked; address and length are null or
+    // live.
     unsafe { recvfrom(fd, buffer, bytes, flags, address, length) }
 }

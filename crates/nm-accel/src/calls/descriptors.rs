@@ -113,16 +113,6 @@ pub unsafe extern "C" fn dup2(original: c_int, copy: c_int) -> c_int {
     dup_onto(original, copy, 0)
 }
 
-/// glibc's second name of [`dup2`].
-///
-/// # Safety
-/// None beyond the C call's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __dup2(original: c_int, copy: c_int) -> c_int {
-    // SAFETY: plain numbers.
-    unsafe { dup2(original, copy) }
-}
-
 /// `int dup3(int original, int copy, int flags)`
 ///
 /// # Safety
@@ -145,7 +135,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         return bad_descriptor();
     }
     if command != F_DUPFD && command != F_DUPFD_CLOEXEC {
-        // SAFETY: the caller guarantees the arguments, as the C function requires.
+        // SAFETY: the argument is what this command takes, which the caller guarantees.
         return unsafe { fcntl_other(fd, command, argument) };
     }
     let source = table::get(fd);
@@ -157,26 +147,6 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         copied(fd, source, copy);
     }
     copy
-}
-
-/// The name of [`fcntl`] in programs with 64-bit file offsets.
-///
-/// # Safety
-/// As fcntl(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { fcntl(fd, command, argument) }
-}
-
-/// glibc's second name of [`fcntl`].
-///
-/// # Safety
-/// As fcntl(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { fcntl(fd, command, argument) }
 }
 
 /// `int close(int fd)`
@@ -195,16 +165,6 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     blocking::cancellation_point();
     close_known(fd)
-}
-
-/// glibc's second name of [`close`].
-///
-/// # Safety
-/// As close(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { close(fd) }
 }
 
 /// Closes a descriptor of the table. If it is the last one, the end is published in shared memory
@@ -291,7 +251,7 @@ fn for_each_gap(first: u32, last: u32, mut visit: impl FnMut(u32, u32)) {
 pub unsafe extern "C-unwind" fn closefrom(lowest: c_int) {
     let first = lowest.max(0).cast_unsigned();
     let errno = kernel::errno();
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the program gives up its descriptors from here on.
     if unsafe { close_range(first, u32::MAX, 0) } == 0 {
         return;
     }
@@ -299,7 +259,7 @@ pub unsafe extern "C-unwind" fn closefrom(lowest: c_int) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = limit.current.unwrap_or(table::DESCRIPTORS as u64);
     for fd in first..u32::try_from(limit).unwrap_or(u32::MAX).min(i32::MAX as u32) {
-        // SAFETY: the caller guarantees the arguments, as the C function requires.
+        // SAFETY: one of the descriptors that the program gives up.
         unsafe { close(fd.cast_signed()) };
     }
     kernel::set_errno(errno);

@@ -10,7 +10,7 @@ use nm_ring::ledger::KernelReason;
 
 use crate::calls::processes::{after_bare_fork, before_fork};
 use crate::calls::{data, descriptors, processes, sockets};
-use crate::next::Next;
+use crate::next::{Next, next_functions};
 use crate::{blocking, exec_substitutes, io_uring, kernel, multiplex, rendezvous, table};
 
 /// Returns the socket of `fd`, if the library manages it, to the kernel.
@@ -61,26 +61,18 @@ type FdopenFn = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
 type AnyFn = unsafe extern "C" fn();
 type AddDup2Fn = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int, c_int) -> c_int;
 
-// SAFETY: type as in stdio.h.
-static FDOPEN: Next<FdopenFn> = unsafe { Next::new(c"fdopen") };
-// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
-static ADD_DUP2: Next<AddDup2Fn> = unsafe { Next::new(c"posix_spawn_file_actions_adddup2") };
-// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
-static DPRINTF: Next<AnyFn> = unsafe { Next::new(c"dprintf") };
-// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
-static VDPRINTF: Next<AnyFn> = unsafe { Next::new(c"vdprintf") };
-// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
-static DPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__dprintf_chk") };
-// SAFETY: type as in stdio.h, fcntl.h or spawn.h; the variadic functions are only jumped to.
-static VDPRINTF_CHECKED: Next<AnyFn> = unsafe { Next::new(c"__vdprintf_chk") };
+next_functions! {
+    FDOPEN: FdopenFn = c"fdopen";
+    ADD_DUP2: AddDup2Fn = c"posix_spawn_file_actions_adddup2";
+    DPRINTF: AnyFn = c"dprintf";
+    VDPRINTF: AnyFn = c"vdprintf";
+    DPRINTF_CHECKED: AnyFn = c"__dprintf_chk";
+    VDPRINTF_CHECKED: AnyFn = c"__vdprintf_chk";
+}
 
-/// Looks up the C library's functions here, because a signal handler must not.
+/// Looks up the C library's functions.
 pub fn prepare() {
-    FDOPEN.get();
-    ADD_DUP2.get();
-    for function in [&DPRINTF, &VDPRINTF, &DPRINTF_CHECKED, &VDPRINTF_CHECKED] {
-        function.get();
-    }
+    prepare_functions();
 }
 
 /// `FILE *fdopen(int fd, const char *mode)`: the C library reads and writes it past us
@@ -94,19 +86,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         kernel::set_errno(libc::ENOSYS);
         return ptr::null_mut();
     };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the mode is a string, which the caller guarantees.
     unsafe { real(fd, mode) }
-}
-
-/// glibc's second name of [`fdopen`].
-///
-/// # Safety
-/// As fdopen(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[allow(non_snake_case)]
-pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { fdopen(fd, mode) }
 }
 
 /// Returns `fd` to the kernel, and gives the address of the C library's function.
@@ -248,7 +229,7 @@ pub unsafe extern "C-unwind" fn splice(
 ) -> isize {
     return_to_kernel(source, KernelReason::Splice);
     return_to_kernel(target, KernelReason::Splice);
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the offsets are null or live, which the caller guarantees.
     unsafe { blocking::splice(source, source_offset, target, target_offset, bytes, flags) }
 }
 
@@ -265,7 +246,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 ) -> c_int {
     return_to_kernel(fd, KernelReason::Exec);
     let Some(real) = ADD_DUP2.get() else { return libc::ENOSYS };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the actions were initialised, which the caller guarantees.
     unsafe { real(actions, fd, copy) }
 }
 
@@ -286,7 +267,8 @@ macro_rules! io_uring_makers {
                 return -libc::EPERM;
             }
             let Some(real) = REAL.get() else { return -libc::ENOSYS };
-            // SAFETY: the caller guarantees the arguments, as the C function requires.
+            // SAFETY: the words are the arguments that liburing declares, which the caller
+            // guarantees.
             unsafe { real($($argument),*) }
         }
     )*};
@@ -412,7 +394,7 @@ unsafe fn raw_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
     if copies {
         before_fork();
     }
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the words are those of the call, which needs no stack of its own.
     let pid = unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;
     if copies {
         after_bare_fork(pid);

@@ -31,7 +31,7 @@ unsafe fn is_kernel_only(fds: *const pollfd, count: nfds_t) -> bool {
 /// # Safety
 /// `fds` points to `count` entries that nothing else changes during the call.
 unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the caller guarantees the array.
     unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
 }
 
@@ -105,7 +105,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     bytes: usize,
 ) -> c_int {
     check(count, bytes);
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the array is as large as the check found.
     unsafe { poll(fds, count, timeout_ms) }
 }
 
@@ -122,7 +122,7 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     bytes: usize,
 ) -> c_int {
     check(count, bytes);
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the array is as large as the check found; time and mask are null or live.
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 

@@ -15,7 +15,7 @@ use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use crate::calls::{aio, handover, signals};
 use crate::children::{self, Start, StartKind};
 use crate::exec_substitutes::Substitutes;
-use crate::next::Next;
+use crate::next::next_functions;
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::{blocking, kernel, multiplex, process, rendezvous, table};
 
@@ -28,15 +28,7 @@ pub fn prepare() {
     unsafe {
         libc::pthread_atfork(Some(before_handler), Some(parent_handler), Some(child_handler))
     };
-    FORK.get();
-    FORK_BARE.get();
-    EXECV.get();
-    EXECVP.get();
-    EXECVPE.get();
-    FEXECVE.get();
-    POSIX_SPAWN.get();
-    POSIX_SPAWNP.get();
-    POPEN.get();
+    prepare_functions();
     blocking::prepare();
     aio::prepare();
     handover::prepare();
@@ -128,24 +120,17 @@ type SpawnFn = unsafe extern "C" fn(
 ) -> c_int;
 type PopenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 
-// SAFETY: type as in unistd.h.
-static FORK: Next<ForkFn> = unsafe { Next::new(c"fork") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static FORK_BARE: Next<ForkFn> = unsafe { Next::new(c"_Fork") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static EXECV: Next<ExecFn> = unsafe { Next::new(c"execv") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static EXECVP: Next<ExecFn> = unsafe { Next::new(c"execvp") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static EXECVPE: Next<ExecEnvFn> = unsafe { Next::new(c"execvpe") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static FEXECVE: Next<FexecveFn> = unsafe { Next::new(c"fexecve") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static POSIX_SPAWN: Next<SpawnFn> = unsafe { Next::new(c"posix_spawn") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static POSIX_SPAWNP: Next<SpawnFn> = unsafe { Next::new(c"posix_spawnp") };
-// SAFETY: type as in unistd.h, spawn.h, stdlib.h or stdio.h.
-static POPEN: Next<PopenFn> = unsafe { Next::new(c"popen") };
+next_functions! {
+    FORK: ForkFn = c"fork";
+    FORK_BARE: ForkFn = c"_Fork";
+    EXECV: ExecFn = c"execv";
+    EXECVP: ExecFn = c"execvp";
+    EXECVPE: ExecEnvFn = c"execvpe";
+    FEXECVE: FexecveFn = c"fexecve";
+    POSIX_SPAWN: SpawnFn = c"posix_spawn";
+    POSIX_SPAWNP: SpawnFn = c"posix_spawnp";
+    POPEN: PopenFn = c"popen";
+}
 
 /// The result of a function that the C library does not have.
 fn not_supported() -> c_int {
@@ -167,16 +152,6 @@ pub unsafe extern "C" fn fork() -> pid_t {
     pid
 }
 
-/// glibc's second name of [`fork`].
-///
-/// # Safety
-/// As fork(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __fork() -> pid_t {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { fork() }
-}
-
 /// `pid_t _Fork(void)`: a fork that runs no handlers
 ///
 /// # Safety
@@ -186,7 +161,7 @@ pub unsafe extern "C" fn __fork() -> pid_t {
 pub unsafe extern "C" fn _Fork() -> pid_t {
     let Some(real) = FORK_BARE.get() else { return not_supported() };
     before_fork();
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the child adopts its copy of the memory below, before anything else runs in it.
     let pid = unsafe { real() };
     after_bare_fork(i64::from(pid));
     pid
@@ -226,7 +201,7 @@ pub unsafe extern "C" fn execve(
 ) -> c_int {
     let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
     run_exec(|| {
-        // SAFETY: the caller guarantees the arguments, as the C function requires.
+        // SAFETY: path and lists are those of execve(2), which the caller guarantees.
         unsafe { kernel::call(libc::SYS_execve, path, arguments, environment, 0, 0, 0) as c_int }
     })
 }
@@ -247,7 +222,7 @@ pub unsafe extern "C" fn execveat(
     let (folder, flags) = (folder as usize, flags as usize);
     run_exec(|| {
         let number = libc::SYS_execveat;
-        // SAFETY: the caller guarantees the arguments, as the C function requires.
+        // SAFETY: path and lists are those of execveat(2), which the caller guarantees.
         unsafe { kernel::call(number, folder, path, arguments, environment, flags, 0) as c_int }
     })
 }
@@ -259,7 +234,7 @@ pub unsafe extern "C" fn execveat(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     let Some(real) = EXECV.get() else { return not_supported() };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: `path` and the list are those of execv(3), which the caller guarantees.
     run_exec(|| unsafe { real(path, arguments) })
 }
 
@@ -270,7 +245,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     let Some(real) = EXECVP.get() else { return not_supported() };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: `file` and the list are those of execvp(3), which the caller guarantees.
     run_exec(|| unsafe { real(file, arguments) })
 }
 
@@ -285,7 +260,7 @@ pub unsafe extern "C" fn execvpe(
     environment: Strings,
 ) -> c_int {
     let Some(real) = EXECVPE.get() else { return not_supported() };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: `file` and both lists are those of execvpe(3), which the caller guarantees.
     run_exec(|| unsafe { real(file, arguments, environment) })
 }
 
@@ -296,7 +271,7 @@ pub unsafe extern "C" fn execvpe(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
     let Some(real) = FEXECVE.get() else { return not_supported() };
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: both lists are those of fexecve(3), which the caller guarantees.
     run_exec(|| unsafe { real(fd, arguments, environment) })
 }
 
@@ -409,7 +384,8 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
     let _start = Start::begin(StartKind::Child, |_, _| ());
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: actions, attributes and lists are those of posix_spawn(3), which the caller
+    // guarantees.
     unsafe { real(pid, path, actions, attributes, arguments, environment) }
 }
 
@@ -428,7 +404,8 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
     let _start = Start::begin(StartKind::Child, |_, _| ());
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: actions, attributes and lists are those of posix_spawnp(3), which the caller
+    // guarantees.
     unsafe { real(pid, file, actions, attributes, arguments, environment) }
 }
 
@@ -443,7 +420,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
         return unsafe { blocking::system(command) };
     }
     let start = Start::begin(StartKind::Child, |_, _| ());
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: the command is a string, which the caller guarantees.
     let status = unsafe { blocking::system(command) };
     drop(start);
     children::check_all();
@@ -461,19 +438,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         return ptr::null_mut();
     };
     let _start = Start::begin(StartKind::Child, |_, _| ());
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: command and mode are strings, which the caller guarantees.
     unsafe { real(command, mode) }
-}
-
-/// glibc's second name of [`popen`].
-///
-/// # Safety
-/// As popen(3).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[allow(non_snake_case)]
-pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { popen(command, mode) }
 }
 
 /// The process is about to end without closing anything: releases its sockets.
@@ -517,6 +483,6 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: ends the process, as the other name does.
     unsafe { _exit(status) }
 }

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use libc::{SIG_ERR, sighandler_t};
 
 use crate::kernel;
-use crate::next::Next;
+use crate::next::{Next, next_functions};
 use crate::signals::{exchange_handler, expect_flags};
 
 type SigactionFn =
@@ -14,24 +14,17 @@ type SigactionFn =
 type SignalFn = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 type SiginterruptFn = unsafe extern "C" fn(c_int, c_int) -> c_int;
 
-// SAFETY: type as in signal.h.
-static SIGACTION: Next<SigactionFn> = unsafe { Next::new(c"sigaction") };
-// SAFETY: type as in signal.h.
-static SIGNAL: Next<SignalFn> = unsafe { Next::new(c"signal") };
-// SAFETY: type as in signal.h.
-static SYSV_SIGNAL: Next<SignalFn> = unsafe { Next::new(c"__sysv_signal") };
-// SAFETY: type as in signal.h.
-static SIGSET: Next<SignalFn> = unsafe { Next::new(c"sigset") };
-// SAFETY: type as in signal.h.
-static SIGINTERRUPT: Next<SiginterruptFn> = unsafe { Next::new(c"siginterrupt") };
+next_functions! {
+    SIGACTION: SigactionFn = c"sigaction";
+    SIGNAL: SignalFn = c"signal";
+    SYSV_SIGNAL: SignalFn = c"__sysv_signal";
+    SIGSET: SignalFn = c"sigset";
+    SIGINTERRUPT: SiginterruptFn = c"siginterrupt";
+}
 
-/// Looks up the C library's functions here, because a signal handler must not.
+/// Looks up the C library's functions.
 pub fn prepare() {
-    SIGACTION.get();
-    SIGNAL.get();
-    SYSV_SIGNAL.get();
-    SIGSET.get();
-    SIGINTERRUPT.get();
+    prepare_functions();
 }
 
 /// `int sigaction(int signal, const struct sigaction *new, struct sigaction *old)`
@@ -75,20 +68,6 @@ pub unsafe extern "C" fn sigaction(
         unsafe { *old = before };
     }
     result
-}
-
-/// glibc's second name of [`sigaction`].
-///
-/// # Safety
-/// As sigaction(2).
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn __sigaction(
-    signal: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
-    unsafe { sigaction(signal, new, old) }
 }
 
 /// One of the functions that take a handler and return the former one.

@@ -83,7 +83,7 @@ pub unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller guarantees the arguments, as the C function requires.
+    // SAFETY: accept is accept4 without flags.
     unsafe { accept4(fd, address, length, 0) }
 }
 
