@@ -4,6 +4,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use nm_ring::process_lock::OTHER_NAMESPACE;
+
 use crate::kernel;
 
 /// Whether the calling process may change what describes descriptors.
@@ -34,15 +36,23 @@ pub fn owner_pid() -> i32 {
     OWNER_PID.load(Ordering::Relaxed)
 }
 
-/// As [`owner_pid`], as the number that owns locks in shared memory.
+/// What identifies this process in locks that forks share.
+static LOCK_OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// What identifies this process in locks that forks share.
 #[inline(always)]
 pub fn lock_owner() -> u32 {
-    owner_pid() as u32
+    LOCK_OWNER.load(Ordering::Relaxed)
 }
 
 /// Makes the calling process the owner.
 pub fn take_ownership() {
-    OWNER_PID.store(kernel::getpid(), Ordering::Relaxed);
+    let (pid, before) = (kernel::getpid(), owner_pid());
+    OWNER_PID.store(pid, Ordering::Relaxed);
+    // The first process of a pid namespace has the number 1; its parent is in another one.
+    let is_elsewhere = before != 0 && (pid == 1 || lock_owner() & OTHER_NAMESPACE != 0);
+    let mark = if is_elsewhere { OTHER_NAMESPACE } else { 0 };
+    LOCK_OWNER.store(pid as u32 | mark, Ordering::Relaxed);
 }
 
 /// Maps the word by which a copy of the process is detected. `adopt_copy` is called in a copy that

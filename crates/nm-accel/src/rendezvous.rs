@@ -474,8 +474,7 @@ fn offer_memory(
     if send_message(connection.as_raw_fd(), message, Some(memory.as_fd())) {
         socket.map(mapped, EndpointRole::Creator);
         socket.offered_at_ns.store(wait::now_ns(), Ordering::Relaxed);
-        let connection = table::protect(connection.into_raw_fd());
-        socket.rendezvous_listener.store(connection, Ordering::Relaxed);
+        table::set_rendezvous_socket(socket, table::protect(connection.into_raw_fd()));
         attempt_again_soon(socket);
     }
     Ok(())
@@ -523,8 +522,9 @@ fn connect_to_peer(address: &RendezvousAddress) -> Option<OwnedFd> {
     }
     // SAFETY: a descriptor that was just created, and that nothing else uses.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the address is live and of the stated length.
-    let connected = unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } == 0;
+    let connected = table::is_affordable(fd)
+        // SAFETY: the address is live and of the stated length.
+        && unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } == 0;
     connected.then_some(connection)
 }
 
@@ -646,10 +646,16 @@ fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32)
 
 /// Listens for the peer at `address`. If that fails, a later call tries again.
 fn open_listener(socket: &Socket, address: &RendezvousAddress) {
-    let listener = table::protect(unix_socket());
+    let listener = unix_socket();
     if listener < 0 {
         return;
     }
+    if !table::is_affordable(listener) {
+        // SAFETY: a descriptor that was just created, and that nothing else uses.
+        unsafe { kernel::close(listener) };
+        return;
+    }
+    let listener = table::protect(listener);
     address.remove();
     // SAFETY: the address is live and of the stated length; `listen` takes no pointers.
     let is_listening = unsafe {
@@ -657,7 +663,7 @@ fn open_listener(socket: &Socket, address: &RendezvousAddress) {
             && kernel::listen(listener, 4) == 0
     };
     if is_listening {
-        socket.rendezvous_listener.store(listener, Ordering::Relaxed);
+        table::set_rendezvous_socket(socket, listener);
     } else {
         table::close_library_descriptor(listener);
     }

@@ -197,6 +197,7 @@ pub fn close_listener(socket: &Socket) {
     if listener < 0 {
         return;
     }
+    RENDEZVOUS_SOCKETS.fetch_sub(1, Ordering::Relaxed);
     if Settings::get().share.is_some() {
         remove_path_of(listener);
     }
@@ -294,6 +295,23 @@ pub fn protect(fd: c_int) -> c_int {
         HIGHEST_LIBRARY_FD.fetch_max(kept as usize, Ordering::Relaxed);
     }
     kept
+}
+
+/// Sockets of a rendezvous that are open now; each belongs to one socket, until it has joined.
+static RENDEZVOUS_SOCKETS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether one more socket for a rendezvous, just opened as `fd`, leaves the program enough of its
+/// descriptors: of all that it may open, an eighth is for this, and the highest quarter is not
+/// touched.
+pub fn is_affordable(fd: c_int) -> bool {
+    let limit = limit();
+    (fd as usize) < limit / 4 * 3 && RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) < limit / 8
+}
+
+/// Keeps a socket of a rendezvous with the socket that it is for.
+pub fn set_rendezvous_socket(socket: &Socket, fd: c_int) {
+    RENDEZVOUS_SOCKETS.fetch_add(1, Ordering::Relaxed);
+    socket.rendezvous_listener.store(fd, Ordering::Relaxed);
 }
 
 /// Closes one of the library's descriptors.

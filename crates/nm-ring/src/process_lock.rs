@@ -29,8 +29,10 @@ const SLEEPS_MAX: u32 = 20_000;
 /// Time after which the attempt is given up.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Highest process id that Linux assigns (`PID_MAX_LIMIT`).
-const PROCESS_ID_MAX: u32 = 1 << 22;
+/// Added to the id of a process in another pid namespace than the process that made the lock. Linux
+/// assigns no ids of this size (`PID_MAX_LIMIT` is 1 << 22). Whether such a holder lives cannot be
+/// found out by its number, so its lock is never taken over, and neither does it take over others'.
+pub const OTHER_NAMESPACE: u32 = 1 << 31;
 
 /// Result of an attempt to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +51,8 @@ impl ProcessLock {
         ProcessLock { owner: AtomicU32::new(0), contended: AtomicU32::new(0) }
     }
 
-    /// Locks for process `owner` (not zero); takes over the lock of a process that has died.
+    /// Locks for process `owner` (not zero, see [`OTHER_NAMESPACE`]); takes over the lock of a process
+    /// that has died.
     #[inline(always)]
     pub fn lock(&self, owner: u32) -> LockOutcome {
         if self.try_lock(owner) { LockOutcome::Acquired } else { self.lock_slowly(owner) }
@@ -78,14 +81,11 @@ impl ProcessLock {
                 }
                 continue;
             }
-            // No process has this id, so nobody holds the lock: the other end has overwritten it.
-            if holder > PROCESS_ID_MAX && self.take_over(holder, owner) {
-                return LockOutcome::TakenFromDeadProcess;
-            }
             self.contended.store(1, Relaxed);
             futex::wait(&self.owner, holder, SLEEP_MAX);
             // Checked rarely: it costs some system calls, and a death is rare.
             if sleep_idx.is_power_of_two()
+                && (holder | owner) & OTHER_NAMESPACE == 0
                 && process::is_dead(holder)
                 && self.take_over(holder, owner)
             {
