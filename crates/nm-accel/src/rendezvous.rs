@@ -27,6 +27,9 @@ const VERSION: u32 = 2;
 /// Data calls after which a candidate without a peer moves to the kernel permanently.
 const CALLS_MAX: u32 = 1 << 16;
 
+/// Data calls after which an end that refuses no longer waits for the other one.
+const REFUSAL_CALLS_MAX: u32 = 1 << 12;
+
 /// State of a region that was offered and not accepted yet.
 const OFFERED: u32 = 0;
 
@@ -155,14 +158,18 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         0..=2 => KernelReason::Stdio,
         _ => initial_kernel_reason(role, local, peer),
     };
-    let phase = if reason == KernelReason::None {
+    let phase = match reason {
+        KernelReason::None => Phase::Candidate,
+        // The other end may be accelerated, and is to learn the reason: see `refuse`.
+        KernelReason::Policy | KernelReason::IoUring => Phase::Candidate,
+        _ => Phase::Kernel,
+    };
+    if reason == KernelReason::None {
         record.set_phase(SocketPhase::Candidate);
-        Phase::Candidate
     } else {
         record.set_reason(reason, 0);
         record.set_phase(SocketPhase::Kernel);
-        Phase::Kernel
-    };
+    }
     socket.open(fd, record, phase);
     if table::get(fd).is_some() {
         // Its descriptor was closed without this library.
@@ -236,6 +243,10 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
             && socket.phase() == Phase::Candidate
         {
             match check_eligibility(socket, fd) {
+                Err((reason, _)) if socket.is_mapped() => {
+                    withdraw(socket);
+                    move_to_kernel(socket, reason);
+                }
                 Err((reason, detail)) => refuse(socket, fd, reason, detail),
                 Ok(Some(address)) => connect_ends(socket, fd, &address),
                 Ok(None) => {}
@@ -299,6 +310,7 @@ fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress)
     };
     match result {
         Err(Refusal::Own(reason)) => refuse(socket, fd, reason, 0),
+        Err(Refusal::Announced(reason)) => move_to_kernel(socket, reason),
         Err(Refusal::OfPeer(reason)) => {
             socket.record().set_reason(reason, REASON_OF_PEER);
             withdraw(socket);
@@ -312,7 +324,9 @@ fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress)
 enum Refusal {
     /// This end refuses.
     Own(KernelReason),
-    /// The other end has told this one.
+    /// This end refuses, and the other end knows it.
+    Announced(KernelReason),
+    /// The other end refuses.
     OfPeer(KernelReason),
 }
 
@@ -322,6 +336,10 @@ fn check_eligibility(
     socket: &Socket,
     fd: c_int,
 ) -> Result<Option<RendezvousAddress>, (KernelReason, u32)> {
+    match socket.record().reason() {
+        KernelReason::None => {}
+        reason => return Err((reason, socket.record().reason_detail())),
+    }
     let Some((client, server)) = addresses(socket, fd) else { return Ok(None) };
     let (local, peer) = if socket.is_client() { (client, server) } else { (server, client) };
     socket.record().set_addresses(local, peer);
@@ -487,8 +505,7 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
         let connection = socket.rendezvous_listener.load(Ordering::Relaxed);
         let mut message = [0; 2];
         if receive_message(connection, &mut message).is_some() && message[0] == REFUSED {
-            let reason = KernelReason::from_number(message[1]);
-            return Err(Refusal::OfPeer(reason.unwrap_or(KernelReason::PeerNotAccelerated)));
+            return Err(Refusal::OfPeer(reason_of(message)));
         }
         let waited_ns = wait::now_ns().saturating_sub(socket.offered_at_ns.load(Ordering::Relaxed));
         let order = (Ordering::AcqRel, Ordering::Relaxed);
@@ -581,26 +598,41 @@ fn accept_memory(
     kernel::poll(&mut readable, Some(OFFER_TIMEOUT_NS));
     let mut message = [0_u32; 2];
     let Some(memory) = receive_message(unix, &mut message) else { return Ok(()) };
-    if message != [VERSION, CONDUIT_BYTES as u32] {
-        return Err(Refusal::Own(KernelReason::OtherVersion));
+    if message[0] == REFUSED {
+        return Err(Refusal::OfPeer(reason_of(message)));
     }
-    if joined_sockets() >= Settings::get().joined_max {
-        return Err(Refusal::Own(KernelReason::TooManyJoined));
+    let refusal = match () {
+        () if message != [VERSION, CONDUIT_BYTES as u32] => KernelReason::OtherVersion,
+        () if joined_sockets() >= Settings::get().joined_max => KernelReason::TooManyJoined,
+        () => KernelReason::None,
+    };
+    if refusal != KernelReason::None {
+        send_message(unix, [REFUSED, refusal as u32], None);
+        return Err(Refusal::Announced(refusal));
     }
-    let Some(Ok(mapped)) = memory.map(ConduitMapping::open) else { return Ok(()) };
+    take_offer(socket, fd, memory);
+    Ok(())
+}
+
+fn reason_of(message: Message) -> KernelReason {
+    KernelReason::from_number(message[1]).unwrap_or(KernelReason::PeerNotAccelerated)
+}
+
+/// Joins with memory that the peer has offered, if it is valid.
+fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
+    let Some(Ok(mapped)) = memory.map(ConduitMapping::open) else { return };
     // The connection must still be established: its addresses may be reused after that.
     if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
-        return Ok(());
+        return;
     }
     let order = (Ordering::AcqRel, Ordering::Relaxed);
     if mapped.opened.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_err() {
-        return Ok(());
+        return;
     }
     socket.map(mapped, EndpointRole::Opener);
     socket.join();
     socket.publish_received(fd);
     table::close_listener(socket);
-    Ok(())
 }
 
 /// Accepts a connection of the peer at the rendezvous; listens there first if that was not done.
@@ -621,25 +653,22 @@ fn accept_peer(socket: &'static Socket, address: &RendezvousAddress) -> Option<O
     is_trusted(accepted).then_some(connection)
 }
 
-/// Keeps the socket on the kernel because of `reason`, and tells the other end, so that its report
-/// names the true reason.
+/// Keeps the socket on the kernel because of `reason`, and announces it to the other end, so that its
+/// report names the true reason. If the other end is not there yet, a later call tries again.
 #[cold]
 fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32) {
     socket.record().set_reason(reason, detail);
-    let is_server = socket.record().role() == SocketRole::Server;
+    socket.record().set_phase(SocketPhase::Kernel);
     let address =
         addresses(socket, fd).map(|(client, server)| RendezvousAddress::new(client, server));
     let Some(address) = address else { return move_to_kernel(socket, reason) };
-    let message = [REFUSED, reason as u32];
-    if !is_server {
-        if let Some(connection) = connect_to_peer(&address) {
-            send_message(connection.as_raw_fd(), message, None);
-        }
-        return move_to_kernel(socket, reason);
+    let connection =
+        if socket.is_client() { connect_to_peer(&address) } else { accept_peer(socket, &address) };
+    if let Some(connection) = &connection {
+        send_message(connection.as_raw_fd(), [REFUSED, reason as u32], None);
     }
-    // The server's end listens until the client has come once, or has not come for long.
-    if let Some(connection) = accept_peer(socket, &address) {
-        send_message(connection.as_raw_fd(), message, None);
+    let given_up = socket.calls.load(Ordering::Relaxed) >= REFUSAL_CALLS_MAX;
+    if connection.is_some() || given_up {
         move_to_kernel(socket, reason);
     }
 }

@@ -86,6 +86,8 @@ pub struct Settings {
     pub group: Option<u32>,
     /// Socket that receives the program's ledgers.
     pub report: Option<PathBuf>,
+    /// Most connections of a process in shared memory.
+    pub connections_max: Option<u32>,
     /// Rules in the library's compact form.
     pub policy: Option<String>,
 }
@@ -99,6 +101,7 @@ impl Settings {
         let path = |value: &Option<PathBuf>| value.clone().map(PathBuf::into_os_string);
         let variables = [
             ("NEARMETAL_ACCEL_SPIN_US", number(self.spin_us)),
+            ("NEARMETAL_ACCEL_MAX", number(self.connections_max)),
             ("NEARMETAL_ACCEL_SHARE", path(&self.share)),
             ("NEARMETAL_ACCEL_GROUP", number(self.group)),
             ("NEARMETAL_ACCEL_REPORT", path(&self.report)),

@@ -62,6 +62,7 @@ fn settings(args: &AccelRunArgs) -> Result<Settings> {
     let group = args.group.as_deref().map(group_id).transpose()?;
     Ok(Settings {
         spin_us: args.spin_us,
+        connections_max: Some(args.connections_max),
         share: args.share.as_deref().map(|folder| private_folder(folder, group)).transpose()?,
         group,
         policy: args.policy.as_deref().map(policy::load).transpose()?,

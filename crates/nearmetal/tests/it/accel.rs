@@ -217,6 +217,52 @@ fn a_policy_keeps_programs_on_the_kernel() {
     assert!(bad.stderr.contains("policy.toml, line 3: `9-8` is not a range"), "{}", bad.stderr);
 }
 
+/// The sockets of a report that have carried data.
+fn used_sockets(report: &Value) -> Vec<Value> {
+    let sockets = report["sockets"].as_array().unwrap();
+    sockets.iter().filter(|it| it["sent"]["kernel_calls"] != 0).cloned().collect()
+}
+
+#[test]
+fn a_refusal_is_named_at_the_other_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.toml");
+    fs::write(&policy, "[[rules]]\naction = \"deny\"\nprograms = [\"near*\"]\n").unwrap();
+    let refusing = ["--policy", policy.to_str().unwrap()];
+    let with_report = ["--stats", "--format", "json"];
+    for refused_by_server in [true, false] {
+        let port = free_port();
+        let text = port.to_string();
+        let (of_server, of_client) = match refused_by_server {
+            true => (&refusing[..], &with_report[..]),
+            false => (&with_report[..], &refusing[..]),
+        };
+        let server = accelerated_server(port, of_server);
+        let client = finish(&mut accel(&[of_client, &client(&text, "200")[..]].concat()));
+        let server = server.finish();
+        assert_eq!((client.code, server.code), (0, 0), "{}{}", client.stderr, server.stderr);
+        let report = report(if refused_by_server { &client } else { &server });
+        let used = used_sockets(&report);
+        assert!(!used.is_empty(), "{report}");
+        let reasons: Vec<&str> = used.iter().filter_map(|it| it["why"].as_str()).collect();
+        assert!(reasons.contains(&"at the peer: excluded by the policy"), "{reasons:?}");
+    }
+}
+
+#[test]
+fn connections_beyond_the_limit_stay_on_the_kernel_with_the_reason() {
+    let port = free_port();
+    let text = port.to_string();
+    let server = accelerated_server(port, &[]);
+    let options = ["--stats", "--format", "json", "--connections-max", "0"];
+    let client = finish(&mut accel(&[&options, &client(&text, "200")[..]].concat()));
+    assert_eq!((client.code, server.finish().code), (0, 0), "{}", client.stderr);
+    let report = report(&client);
+    assert_eq!(report["moved"], 0, "{report}");
+    let why = "as many connections are in shared memory as the limit allows";
+    assert!(used_sockets(&report).iter().any(|it| it["why"] == why), "{report}");
+}
+
 #[test]
 fn a_killed_program_is_reported_and_nothing_is_left() {
     let temporary = tempfile::tempdir().unwrap();
