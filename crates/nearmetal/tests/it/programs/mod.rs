@@ -251,7 +251,9 @@ pub fn finish_with(command: &mut Command, input: &str) -> Ran {
         file.read_to_end(&mut bytes).expect("read");
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    let output = || format!("{shown}\nstdout: {}\nstderr: {}", tail(&stdout), tail(&stderr));
+    // The report would hide what the program wrote.
+    let written = || report_start(&stderr).map_or(stderr.as_str(), |at| &stderr[..at]);
+    let output = || format!("{shown}\nstdout: {}\nstderr: {}", tail(&stdout), tail(written()));
     let status = status.unwrap_or_else(|| panic!("hangs: {}", output()));
     assert!(status.success(), "ended with {:?} {status}: {}", status.signal(), output());
     let is_accelerated = shown.contains("\"accel\" \"--stats\"");
@@ -261,8 +263,13 @@ pub fn finish_with(command: &mut Command, input: &str) -> Ran {
 
 /// The report that the accelerator wrote after all that the program wrote itself.
 fn exit_report(stderr: &str) -> Value {
-    let text = stderr.rfind("\n{\n").map_or(stderr, |at| &stderr[at..]);
+    let text = report_start(stderr).map_or(stderr, |at| &stderr[at..]);
     serde_json::from_str(text.trim()).unwrap_or_else(|e| panic!("no exit report ({e}): {stderr}"))
+}
+
+/// Where the exit report begins.
+fn report_start(stderr: &str) -> Option<usize> {
+    stderr.rfind("\n{\n").or_else(|| stderr.starts_with("{\n").then_some(0))
 }
 
 fn copy(file: &File) -> File {
