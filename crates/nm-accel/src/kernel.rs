@@ -301,6 +301,13 @@ pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
+/// Sets a socket option whose value is an `int`.
+pub fn set_option(fd: c_int, level: c_int, name: c_int, value: c_int) {
+    let length = size_of::<c_int>() as socklen_t;
+    // SAFETY: the value is live and of the stated size.
+    unsafe { setsockopt(fd, level, name, (&raw const value).cast(), length) };
+}
+
 /// The result of an `ioctl` that writes one `int`.
 pub fn ioctl_int(fd: c_int, request: usize) -> Option<c_int> {
     let mut value: c_int = 0;

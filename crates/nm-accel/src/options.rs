@@ -34,6 +34,10 @@ pub const TCP_INQ: c_int = 36;
 /// Bit in [`nm_ring::ledger::EndState::options`]: `TCP_INQ` is set.
 const TELLS_UNREAD: u32 = 1;
 
+/// Bit in [`nm_ring::ledger::EndState::options`]: the library has set `TCP_NODELAY`, the program has
+/// not.
+const NODELAY_IS_OURS: u32 = 2;
+
 /// Whether only the kernel supports this value of this option.
 pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
     let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
@@ -61,6 +65,9 @@ pub fn was_set(socket: &Socket, level: c_int, name: c_int, value: c_int) {
     if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
         set_tells_unread(socket, value != 0);
     }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && socket.is_joined() {
+        set_bit(socket, NODELAY_IS_OURS, value == 0);
+    }
 }
 
 /// Learns the options that were set before the library knew the socket, for example on its listener.
@@ -71,11 +78,15 @@ pub fn learn(socket: &Socket, fd: c_int) {
 }
 
 fn set_tells_unread(socket: &Socket, on: bool) {
+    set_bit(socket, TELLS_UNREAD, on);
+}
+
+fn set_bit(socket: &Socket, bit: u32, on: bool) {
     let options = &socket.end().options;
     if on {
-        options.fetch_or(TELLS_UNREAD, Ordering::Relaxed);
+        options.fetch_or(bit, Ordering::SeqCst);
     } else {
-        options.fetch_and(!TELLS_UNREAD, Ordering::Relaxed);
+        options.fetch_and(!bit, Ordering::SeqCst);
     }
 }
 
@@ -83,6 +94,28 @@ fn set_tells_unread(socket: &Socket, on: bool) {
 #[inline]
 pub fn tells_unread(socket: &Socket) -> bool {
     socket.end().options.load(Ordering::Relaxed) & TELLS_UNREAD != 0
+}
+
+/// Two ends have met. What they send through the kernel from now on is sent at once: an answer in
+/// memory acknowledges nothing, so the kernel would keep back a small message that follows another
+/// one until the peer's delayed acknowledgement (Nagle's algorithm), 40 ms. The program still sees
+/// its own value.
+pub fn send_at_once(socket: &Socket, fd: c_int) {
+    if kernel::option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Some(0) {
+        set_bit(socket, NODELAY_IS_OURS, true);
+        kernel::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
+}
+
+/// Whether the program sets `TCP_NODELAY` to 0 while the kernel's stays on.
+pub fn keeps_nodelay(socket: &Socket, level: c_int, name: c_int, value: c_int) -> bool {
+    (level, name, value) == (libc::IPPROTO_TCP, libc::TCP_NODELAY, 0) && socket.is_joined()
+}
+
+/// Whether the program's value of an option is 0 while the kernel's is not.
+pub fn is_off_for_program(socket: &Socket, level: c_int, name: c_int) -> bool {
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
+        && socket.end().options.load(Ordering::SeqCst) & NODELAY_IS_OURS != 0
 }
 
 #[cfg(test)]

@@ -237,7 +237,7 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
         socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
         if calls >= CALLS_MAX {
-            withdraw(socket);
+            withdraw(socket, fd);
             move_to_kernel(socket, KernelReason::PeerNotAccelerated);
         } else if let Some(_guard) = table::enter(socket, fd)
             && socket.phase() == Phase::Candidate
@@ -258,12 +258,13 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
 }
 
 /// Takes an offer back that was not accepted; one that was is used.
-fn withdraw(socket: &'static Socket) {
+fn withdraw(socket: &'static Socket, fd: c_int) {
     if socket.is_mapped() && socket.phase() == Phase::Candidate {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         let offer = &socket.conduit().opened;
         if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err() {
             socket.join();
+            options::send_at_once(socket, fd);
         } else {
             socket.unmap_offer();
         }
@@ -313,7 +314,7 @@ fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress)
         Err(Refusal::Announced(reason)) => move_to_kernel(socket, reason),
         Err(Refusal::OfPeer(reason)) => {
             socket.record().set_reason(reason, REASON_OF_PEER);
-            withdraw(socket);
+            withdraw(socket, fd);
             move_to_kernel(socket, reason);
         }
         Ok(()) => {}
@@ -522,6 +523,7 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
     }
     table::close_listener(socket);
     socket.join();
+    options::send_at_once(socket, fd);
     socket.publish_received(fd);
     Ok(())
 }
@@ -631,6 +633,7 @@ fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
     }
     socket.map(mapped, EndpointRole::Opener);
     socket.join();
+    options::send_at_once(socket, fd);
     socket.publish_received(fd);
     table::close_listener(socket);
 }

@@ -218,7 +218,11 @@ pub unsafe extern "C" fn setsockopt(
         socket.record().set_reason(KernelReason::SocketOption, options::number(level, name));
         rendezvous::move_to_kernel(socket, KernelReason::SocketOption);
     }
-    // SAFETY: the program's own arguments, passed on unchanged.
+    let on: c_int = 1;
+    let is_kept = socket.is_some_and(|socket| options::keeps_nodelay(socket, level, name, number));
+    let value = if is_kept && !value.is_null() { (&raw const on).cast() } else { value };
+    // SAFETY: the program's own arguments, passed on unchanged; or a value of at least the length
+    // that the kernel reads.
     let result = unsafe { kernel::setsockopt(fd, level, name, value, length) };
     if let Some(socket) = socket
         && result == 0
@@ -228,6 +232,30 @@ pub unsafe extern "C" fn setsockopt(
         if level == libc::SOL_SOCKET && is_limit {
             socket.read_timeouts(fd);
         }
+    }
+    result
+}
+
+/// `getsockopt(2)`: the kernel's own, but for values that this library keeps for the program.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the program's own arguments, passed on unchanged.
+    let result = unsafe { kernel::getsockopt(fd, level, name, value, length) };
+    if result == 0
+        && let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel)
+        && options::is_off_for_program(socket, level, name)
+    {
+        // SAFETY: the kernel has just written as many bytes to the value.
+        unsafe { ptr::write_bytes(value.cast::<u8>(), 0, *length as usize) };
     }
     result
 }

@@ -62,6 +62,8 @@ fn check_alive(pair: Pair) {
 
 fn no_delay_is_kept() {
     let pair = joined_pair();
+    assert_eq!(tcp(pair.client, libc::TCP_NODELAY), Ok(0));
+    assert_eq!(tcp(pair.server, libc::TCP_NODELAY), Ok(0));
     for on in [1, 0, 1] {
         set_option(pair.client, IPPROTO_TCP, libc::TCP_NODELAY, on).unwrap();
         assert_eq!(tcp(pair.client, libc::TCP_NODELAY), Ok(on));
