@@ -244,7 +244,7 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         {
             match check_eligibility(socket, fd) {
                 Err((reason, _)) if socket.is_mapped() => {
-                    withdraw(socket);
+                    withdraw(socket, fd);
                     move_to_kernel(socket, reason);
                 }
                 Err((reason, detail)) => refuse(socket, fd, reason, detail),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::nobody::is_root;
 use super::{
-    Place, Seen, Started, Way, alike, alike_by_halves, content, finish, finish_with, need,
+    Place, Seen, Started, Way, alike, alike_by_halves, content, finish, finish_with, need, source,
 };
 use crate::support::free_port;
 
@@ -131,11 +131,26 @@ fn send_by_socat(way: Way, port: u16, expected: impl Fn(&str) -> String) -> Seen
     seen
 }
 
+/// As [`send_by_socat`] to something that returns what it receives; before it, a client that waits
+/// for the return of each message.
+fn echo_by_socat(way: Way, action: &str) -> Seen {
+    let program = need("socat", "socat");
+    let port = free_port();
+    let listening = format!("TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork");
+    let server = Started::server(way.server(&program).args(["-t", REST, &listening, action]), port);
+    let mut seen = send_by_socat(way, port, str::to_string);
+    let mut command = way.client(&need("python3", "python3"));
+    let client = ["blocking-client", &port.to_string()].map(str::to_string);
+    seen.add(finish(command.arg(source("echo.py")).args(client)));
+    server.end_by("TERM");
+    seen
+}
+
 /// The bytes go through a pair of pipes to a program of its own.
 #[test]
 fn socat_with_a_program_for_each_connection() {
-    alike_by_halves(Place::SharedMemory, |way| socat(way, "EXEC:cat", str::to_string));
-    alike(Place::SharedMemory, |way| socat(way, "SYSTEM:tr a-z A-Z", str::to_ascii_uppercase));
+    alike_by_halves(Place::SharedMemory, |way| echo_by_socat(way, "EXEC:cat"));
+    alike(Place::Kernel(""), |way| socat(way, "SYSTEM:tr a-z A-Z", str::to_ascii_uppercase));
 }
 
 /// The program gets the connection itself as its standard input and output.
@@ -146,7 +161,7 @@ fn socat_gives_the_connection_to_a_program() {
 
 #[test]
 fn socat_returns_what_it_receives() {
-    alike(Place::SharedMemory, |way| socat(way, "PIPE", str::to_string));
+    alike(Place::SharedMemory, |way| echo_by_socat(way, "PIPE"));
 }
 
 /// Bulk through a proxy: two connections of which one end is in the same process.
@@ -160,6 +175,10 @@ fn socat_as_a_proxy() {
         let _echo = Started::server(way.server(&program).args(words), echo);
         let words = ["-t", REST, &listening(proxy), &format!("TCP:127.0.0.1:{echo}")];
         let _proxy = Started::server(way.server(&program).args(words), proxy);
-        send_by_socat(way, proxy, str::to_string)
+        let mut seen = send_by_socat(way, proxy, str::to_string);
+        let mut command = way.client(&need("python3", "python3"));
+        let client = ["blocking-client", &proxy.to_string()].map(str::to_string);
+        seen.add(finish(command.arg(source("echo.py")).args(client)));
+        seen
     });
 }
