@@ -184,7 +184,7 @@ pub fn before_fork() {
 /// In the parent, after [`before_fork`].
 pub fn after_fork_in_parent() {
     for_each_made(EpollSet::after_fork_in_parent);
-    CLOSED_SETS.release_own();
+    CLOSED_SETS.release_if_held();
 }
 
 /// In the child of a fork.

@@ -238,22 +238,22 @@ impl<S: WaitSocket> Members<S> {
     /// Makes the kernel wake a thread that sleeps on the set, if memory has something to report
     /// that the present call has not reported: the registration of that member is extended by
     /// writability. [`Members::next_outdated`] tells the kernel.
-    pub fn poke_if_unreported(&mut self) {
+    pub fn request_wake_up(&mut self) {
         if let Some(index) = self.unreported()
             && let Some(member) = self.get(index)
-            && !member.is_poked
+            && !member.is_waking
         {
-            member.is_poked = true;
+            member.is_waking = true;
             self.outdated.push(index);
         }
     }
 
-    /// `fd` is about to be closed: ends what [`Members::poke_if_unreported`] began.
-    pub fn stop_poking(&mut self, fd: c_int) {
+    /// `fd` is about to be closed: ends what [`Members::request_wake_up`] began.
+    pub fn cancel_wake_up(&mut self, fd: c_int) {
         if let Some(index) = self.index_of(fd)
             && let Some(member) = self.get(index)
         {
-            member.is_poked = false;
+            member.is_waking = false;
             self.outdated.push(index);
         }
     }

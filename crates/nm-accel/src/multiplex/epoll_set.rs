@@ -229,7 +229,7 @@ impl EpollSet {
     /// if memory has something for it.
     pub fn settle(&self, inner: &mut SetState, epoll: c_int) {
         if inner.members.has_watched() && self.has_waiters() {
-            inner.members.poke_if_unreported();
+            inner.members.request_wake_up();
         }
         if inner.members.has_outdated() {
             self.update_registrations(inner, epoll);
@@ -377,7 +377,7 @@ impl EpollSet {
             self.forget(&mut inner, fd);
             return false;
         }
-        inner.members.stop_poking(fd);
+        inner.members.cancel_wake_up(fd);
         if let Some(epoll) = self.descriptor().filter(|_| inner.members.has_outdated()) {
             self.update_registrations(&mut inner, epoll);
         }
@@ -422,7 +422,7 @@ impl EpollSet {
     pub fn after_fork_in_parent(&self) {
         let is_open = self.descriptors.load(Ordering::Relaxed) > 0;
         self.is_forked.store(is_open, Ordering::Relaxed);
-        self.inner.release_own();
+        self.inner.release_if_held();
     }
 
     /// In the child of a fork, which has no other thread and does not use the set yet.

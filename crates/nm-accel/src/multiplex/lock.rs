@@ -103,7 +103,7 @@ impl<T> Lock<T> {
     }
 
     /// Releases it if this thread holds it.
-    pub fn release_own(&self) {
+    pub fn release_if_held(&self) {
         if self.owner.load(Ordering::Relaxed) == thread_name() {
             self.release();
         }
@@ -175,12 +175,12 @@ mod tests {
         assert!(lock.acquire() && !lock.acquire() && lock.lock().is_none());
         std::thread::scope(|scope| {
             let other = scope.spawn(|| *lock.lock().unwrap());
-            lock.release_own();
+            lock.release_if_held();
             assert_eq!(other.join().unwrap(), 5);
         });
         assert!(lock.acquire());
         std::thread::scope(|scope| {
-            scope.spawn(|| lock.release_own());
+            scope.spawn(|| lock.release_if_held());
         });
         assert!(!lock.acquire());
         lock.reset();

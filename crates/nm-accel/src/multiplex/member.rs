@@ -33,7 +33,7 @@ pub struct Member<S> {
     /// A one-shot registration that was reported and waits for a new `EPOLL_CTL_MOD`.
     pub is_disabled: bool,
     /// The kernel's registration includes [`WRITABLE`] to wake a thread that sleeps.
-    pub is_poked: bool,
+    pub is_waking: bool,
     /// Whether this member is reported once more, whatever was reported before.
     pub must_report: bool,
     /// The call of the set that reported it last.
@@ -66,7 +66,7 @@ impl<S: WaitSocket> Member<S> {
             is_counted: false,
             is_watched: false,
             is_disabled: false,
-            is_poked: false,
+            is_waking: false,
             must_report: true,
             reported_at: 0,
             used_at: 0,
@@ -78,7 +78,7 @@ impl<S: WaitSocket> Member<S> {
     /// The kernel has accepted new events and data.
     pub fn modify(&mut self, events: u32, data: u64) {
         (self.events, self.data, self.registered) = (events, data, events);
-        (self.is_disabled, self.is_poked, self.must_report) = (false, false, true);
+        (self.is_disabled, self.is_waking, self.must_report) = (false, false, true);
     }
 
     /// Whether arrivals in memory concern it.
@@ -146,7 +146,7 @@ impl<S: WaitSocket> Member<S> {
     #[inline]
     pub fn reported(&mut self, report: Report, call: u64) {
         self.must_report = false;
-        self.is_poked = false;
+        self.is_waking = false;
         self.reported_arrivals = report.arrivals;
         (self.reported_at, self.used_at) = (call, call);
         self.is_disabled = self.events & ONE_SHOT != 0;
@@ -167,8 +167,8 @@ impl<S: WaitSocket> Member<S> {
         if self.events & ONE_SHOT != 0 {
             self.registered = DISARMED;
         }
-        let wanted = if self.is_poked { events & (self.events | ALWAYS) } else { events };
-        self.is_poked = false;
+        let wanted = if self.is_waking { events & (self.events | ALWAYS) } else { events };
+        self.is_waking = false;
         if wanted != 0 {
             (self.reported_at, self.used_at) = (call, call);
             self.is_disabled = self.events & ONE_SHOT != 0;
@@ -178,7 +178,7 @@ impl<S: WaitSocket> Member<S> {
 
     /// The events that the kernel's registration must have.
     pub fn wanted_registration(&self) -> u32 {
-        match (self.is_disabled, self.is_poked) {
+        match (self.is_disabled, self.is_waking) {
             (true, _) => DISARMED,
             (false, true) => self.events | WRITABLE,
             (false, false) => self.events,

@@ -9,7 +9,7 @@ use libc::c_int;
 use super::member::Member;
 use super::socket_ref::WaitSocket;
 
-/// Members whose data other members have too are not told apart.
+/// Stands for members whose data are not unique.
 pub const AMBIGUOUS: u32 = u32::MAX;
 
 /// Hashes integers: one multiplication, because both keys are chosen by the program itself.

@@ -137,7 +137,7 @@ impl Set {
 
     fn settle(&mut self) {
         if self.sleepers > 0 {
-            self.members.poke_if_unreported();
+            self.members.request_wake_up();
         }
         while let Some(member) = self.members.next_outdated() {
             member.registered = member.wanted_registration();
