@@ -9,19 +9,23 @@
 //! | ------------ | ------------------------------------------------------------------ |
 //! | `array`      | poll and select                                                    |
 //! | `epoll_wait` | one wait for an epoll set                                          |
-//! | `epoll_set`  | an epoll set: registrations, threads and processes that use it     |
+//! | `epoll_set`  | an epoll set: the threads and processes that use it                |
+//! | `control`    | changes of its registrations                                       |
 //! | `members`    | its registrations, by descriptor and by data                       |
 //! | `activity`   | which of them are counted, active and watched                      |
 //! | `member`     | one registration                                                   |
 //! | `nested`     | sets in sets                                                       |
 //! | `adopt`      | sets that this process has not created                             |
+//! | `users`      | how many processes use a set                                       |
 
 mod activity;
 mod adopt;
 pub mod array;
+mod control;
 mod epoll_set;
 pub mod epoll_wait;
 mod events;
+mod kernel_list;
 mod lock;
 mod member;
 mod members;
@@ -54,6 +58,8 @@ pub const EDGE: u32 = libc::EPOLLET as u32;
 pub const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 /// Wakes only one of several sets.
 pub const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// Flags that a one-shot registration keeps when the kernel disables it.
+pub const PRIVATE: u32 = libc::EPOLLWAKEUP as u32 | ONE_SHOT | EDGE | EXCLUSIVE;
 /// Events of bytes that have arrived.
 pub const INPUT_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// Event that wakes a thread at once, because a socket is writable as a rule.

@@ -8,19 +8,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use libc::{c_int, epoll_event};
+use libc::c_int;
 
 use super::lock::{Guard, Lock};
-use super::member::Member;
 use super::members::Members;
-use super::nested::{NestedSet, NestedSets};
+use super::nested::NestedSets;
 use super::pacing::Pacing;
 use super::socket_ref::SocketRef;
 use super::users::Users;
-use super::{EXCLUSIVE, registered, registry};
-use crate::kernel;
+use super::{registered, registry};
 use crate::socket::{Phase, Socket};
-use crate::table::{self, CallGuard};
 
 /// The process uses the set.
 const USED: u32 = 0;
@@ -37,9 +34,9 @@ pub struct EpollSet {
     /// The set that was made before this one.
     pub made_before: AtomicPtr<EpollSet>,
     /// Count of registrations that memory may concern: sockets and other sets.
-    tracked: AtomicU32,
+    pub(super) tracked: AtomicU32,
     /// Count of registrations that only the kernel has, including those of closed descriptors.
-    kernel_only: AtomicU32,
+    pub(super) kernel_only: AtomicU32,
     /// Spin budget of the set: see `spin`.
     pub budget: Budget,
     /// Threads that sleep in the kernel's wait.
@@ -53,6 +50,8 @@ pub struct EpollSet {
     /// [`USED`], [`UNUSED`] or [`SUSPENDED`].
     usage: AtomicU32,
     users: Users,
+    /// Count of changes of the registrations, by any process, that are taken over here.
+    changes_seen: AtomicU32,
     inner: Lock<SetState>,
 }
 
@@ -62,26 +61,6 @@ pub struct Budget(pub AtomicU64);
 impl Default for Budget {
     fn default() -> Budget {
         Budget(AtomicU64::new(u64::MAX))
-    }
-}
-
-/// What the program has registered.
-struct Registration {
-    fd: c_int,
-    events: u32,
-    data: u64,
-}
-
-/// A call on a socket: its memory stays mapped.
-struct SocketCall {
-    socket: &'static Socket,
-    _guard: CallGuard,
-}
-
-impl SocketCall {
-    fn begin(fd: c_int) -> Option<SocketCall> {
-        let socket = table::get(fd)?;
-        Some(SocketCall { socket, _guard: table::enter(socket, fd)? })
     }
 }
 
@@ -113,6 +92,7 @@ impl EpollSet {
     pub fn begin(&self) {
         self.descriptors.store(1, Ordering::Release);
         self.users.begin();
+        self.note_changes_seen();
     }
 
     /// Locks the set, and begins to use it if it was inherited; `None` in a signal handler that
@@ -183,6 +163,28 @@ impl EpollSet {
             && self.users.is_sole().unwrap_or(!self.is_forked.load(Ordering::Relaxed))
     }
 
+    /// Whether another process has changed the registrations.
+    #[inline]
+    pub fn has_foreign_changes(&self) -> bool {
+        self.is_forked.load(Ordering::Relaxed)
+            && self.users.changes() != self.changes_seen.load(Ordering::Relaxed)
+    }
+
+    /// What other processes have changed is about to be taken over.
+    pub(super) fn note_changes_seen(&self) {
+        self.changes_seen.store(self.users.changes(), Ordering::Relaxed);
+    }
+
+    /// This process has changed a registration. Under the set's lock.
+    pub(super) fn note_own_change(&self) {
+        if self.is_forked.load(Ordering::Relaxed) {
+            let before = self.users.note_change();
+            let order = (Ordering::Relaxed, Ordering::Relaxed);
+            let after = before.wrapping_add(1);
+            let _ = self.changes_seen.compare_exchange(before, after, order.0, order.1);
+        }
+    }
+
     /// A thread is about to sleep in the kernel's wait, with all members counted.
     pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -195,7 +197,7 @@ impl EpollSet {
 
     /// Whether somebody may sleep until the kernel reports something.
     #[inline]
-    fn has_waiters(&self) -> bool {
+    pub(super) fn has_waiters(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) != 0 || self.is_external.load(Ordering::SeqCst)
     }
 
@@ -220,139 +222,9 @@ impl EpollSet {
         registry::find(|set| std::ptr::eq(set, self))
     }
 
-    fn update_tracked(&self, inner: &SetState) {
+    pub(super) fn update_tracked(&self, inner: &SetState) {
         let count = inner.members.sockets() + inner.nested.len();
         self.tracked.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::SeqCst);
-    }
-
-    /// Brings the kernel's registrations up to date, and wakes a thread that sleeps in the kernel
-    /// if memory has something for it.
-    pub fn settle(&self, inner: &mut SetState, epoll: c_int) {
-        if inner.members.has_watched() && self.has_waiters() {
-            inner.members.request_wake_up();
-        }
-        if inner.members.has_outdated() {
-            self.update_registrations(inner, epoll);
-        }
-    }
-
-    #[cold]
-    fn update_registrations(&self, inner: &mut SetState, epoll: c_int) {
-        let saved = kernel::errno();
-        while let Some(member) = inner.members.next_outdated() {
-            let (fd, data, wanted) = (member.fd, member.data, member.wanted_registration());
-            if (wanted | member.registered) & EXCLUSIVE == 0 {
-                control(epoll, libc::EPOLL_CTL_MOD, fd, wanted, data);
-            } else {
-                // An exclusive registration cannot be modified, only replaced.
-                control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-                control(epoll, libc::EPOLL_CTL_ADD, fd, wanted, data);
-            }
-            member.registered = wanted;
-        }
-        kernel::set_errno(saved);
-    }
-}
-
-/// `epoll_ctl`.
-impl EpollSet {
-    /// `EPOLL_CTL_ADD`.
-    pub fn add(&'static self, epoll: c_int, fd: c_int, events: u32, data: u64) -> c_int {
-        let nested = registry::get(fd).filter(|set| !std::ptr::eq(*set, self));
-        if let Some(nested) = nested {
-            nested.become_external();
-        }
-        // Dropped after the lock: the end of the last active call releases the memory.
-        let call;
-        let Some(mut inner) = self.lock() else {
-            return control(epoll, libc::EPOLL_CTL_ADD, fd, events, data);
-        };
-        let result = control(epoll, libc::EPOLL_CTL_ADD, fd, events, data);
-        if result == 0 {
-            registered::add(fd, self);
-            call = SocketCall::begin(fd);
-            let registration = Registration { fd, events, data };
-            self.insert(&mut inner, registration, call.as_ref(), nested);
-            self.settle(&mut inner, epoll);
-        }
-        result
-    }
-
-    /// A registration that the set had before this process knew it.
-    pub fn adopt(&'static self, fd: c_int, events: u32, data: u64) {
-        let call = SocketCall::begin(fd);
-        let nested = registry::get(fd).filter(|set| !std::ptr::eq(*set, self));
-        if let Some(mut inner) = self.lock() {
-            let registration = Registration { fd, events, data };
-            self.insert(&mut inner, registration, call.as_ref(), nested);
-        }
-        drop(call);
-    }
-
-    /// Stores a registration that the kernel has accepted.
-    fn insert(
-        &'static self,
-        inner: &mut SetState,
-        registration: Registration,
-        call: Option<&SocketCall>,
-        nested: Option<&'static EpollSet>,
-    ) {
-        let Registration { fd, events, data } = registration;
-        if let Some(set) = nested {
-            inner.nested.insert(NestedSet { fd, set, events, data, must_report: true });
-        } else if call.is_some() || is_unconnected_tcp(fd) {
-            let socket = call.map(|call| call.socket);
-            let socket = socket.filter(|socket| socket.phase() != Phase::Kernel);
-            // Before it is known whether a thread sleeps: see `epoll_wait`.
-            self.tracked.fetch_add(1, Ordering::SeqCst);
-            let member = Member::new(fd, events, data, socket.map(SocketRef::new));
-            let may_activate = self.may_activate();
-            inner.members.insert(member, may_activate);
-        } else {
-            self.kernel_only.fetch_add(1, Ordering::Relaxed);
-            registered::remove(fd, self);
-        }
-        self.update_tracked(inner);
-        inner.pacing.note_change();
-    }
-
-    /// `EPOLL_CTL_MOD`.
-    pub fn modify(&self, epoll: c_int, fd: c_int, events: u32, data: u64) -> c_int {
-        let Some(mut inner) = self.lock() else {
-            return control(epoll, libc::EPOLL_CTL_MOD, fd, events, data);
-        };
-        let result = control(epoll, libc::EPOLL_CTL_MOD, fd, events, data);
-        if result == 0 {
-            let may_activate = self.may_activate();
-            inner.members.modify(fd, events, data, may_activate);
-            inner.nested.modify(fd, events, data);
-            inner.pacing.note_change();
-            self.settle(&mut inner, epoll);
-        }
-        result
-    }
-
-    /// `EPOLL_CTL_DEL`.
-    pub fn delete(&'static self, epoll: c_int, fd: c_int) -> c_int {
-        let Some(mut inner) = self.lock() else {
-            return control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        };
-        let result = control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        if result == 0 && !self.forget(&mut inner, fd) {
-            let order = (Ordering::Relaxed, Ordering::Relaxed);
-            let _ = self.kernel_only.fetch_update(order.0, order.1, |count| count.checked_sub(1));
-        }
-        result
-    }
-
-    /// Removes what is stored for `fd`; false if there is nothing.
-    fn forget(&'static self, inner: &mut SetState, fd: c_int) -> bool {
-        let known = inner.members.remove(fd) || inner.nested.remove(fd);
-        if known {
-            registered::remove(fd, self);
-            self.update_tracked(inner);
-        }
-        known
     }
 }
 
@@ -374,6 +246,10 @@ impl EpollSet {
         let Some(mut inner) = self.inner.lock() else { return false };
         let is_used = self.usage.load(Ordering::Relaxed) == USED;
         if !is_used || !inner.members.is_kept_open(fd) {
+            if is_used {
+                // While another process holds the socket, the kernel keeps the registration.
+                inner.members.leave_counted(fd);
+            }
             self.forget(&mut inner, fd);
             return false;
         }
@@ -436,20 +312,4 @@ impl EpollSet {
             inner.members.forget_counts();
         }
     }
-}
-
-/// The kernel's `epoll_ctl`.
-pub fn control(epoll: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> c_int {
-    let mut event = epoll_event { events, u64: data };
-    // SAFETY: the kernel reads one event.
-    unsafe { kernel::epoll_ctl(epoll, op, fd, &raw mut event) }
-}
-
-/// Whether `fd` is a TCP socket that does not listen, so that it may be connected later.
-fn is_unconnected_tcp(fd: c_int) -> bool {
-    let saved = kernel::errno();
-    let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
-    let may = tcp && kernel::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(0);
-    kernel::set_errno(saved);
-    may
 }

@@ -131,6 +131,9 @@ impl Call {
 
     /// Asks memory, and the kernel if it is due or memory has nothing.
     fn check_both(&mut self) -> Found {
+        if self.set.has_foreign_changes() {
+            self.set.take_over_changes(self.epoll);
+        }
         let (mut ask_kernel, mut kernel_first) = (true, true);
         if let Some(mut inner) = self.set.lock() {
             if !self.set.may_activate() && inner.members.active() > 0 {

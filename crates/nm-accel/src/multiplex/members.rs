@@ -8,6 +8,7 @@ use libc::c_int;
 
 use super::member::Member;
 use super::socket_ref::WaitSocket;
+use super::{ALWAYS, ONE_SHOT, PRIVATE};
 
 /// Stands for members whose data are not unique.
 pub const AMBIGUOUS: u32 = u32::MAX;
@@ -156,6 +157,31 @@ impl<S: WaitSocket> Members<S> {
     pub fn is_kept_open(&mut self, fd: c_int) -> bool {
         let socket = self.index_of(fd).and_then(|index| self.get(index)?.socket);
         socket.is_some_and(|socket| socket.is_open_without(fd))
+    }
+
+    /// `fd` is being closed: if another process holds the socket, what is counted stays counted.
+    pub fn leave_counted(&mut self, fd: c_int) {
+        if let Some(index) = self.index_of(fd)
+            && let Some(member) = self.get(index).filter(|member| member.wants_input())
+            && member.socket.is_some_and(|socket| socket.is_held_elsewhere())
+        {
+            self.unwatch(index);
+            if let Some(member) = self.get(index) {
+                member.count();
+                member.is_counted = false;
+            }
+        }
+    }
+
+    /// Another process has registered `fd` with these events and data, or the kernel has disabled a
+    /// one-shot registration.
+    pub fn follow(&mut self, fd: c_int, events: u32, data: u64) {
+        let Some(member) = self.index_of(fd).and_then(|index| self.get(index)) else { return };
+        let is_same = member.registered & !ALWAYS == events && member.data == data;
+        let is_disabled = events & !PRIVATE == 0 && member.events & ONE_SHOT != 0;
+        if !is_same && !is_disabled {
+            self.modify(fd, events, data, false);
+        }
     }
 
     /// Removes what remains of closed descriptors, if the last one of the socket is closed too;

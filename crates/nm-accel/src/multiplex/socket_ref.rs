@@ -13,6 +13,9 @@ pub trait WaitSocket: Copy + PartialEq {
     /// Whether another descriptor than `fd`, which is being closed, keeps it open in this process.
     fn is_open_without(&self, fd: c_int) -> bool;
 
+    /// Whether another process holds it. Once this process has closed its last descriptor.
+    fn is_held_elsewhere(&self) -> bool;
+
     /// Whether its two ends share memory.
     fn is_joined(&self) -> bool;
 
@@ -66,6 +69,10 @@ impl WaitSocket for SocketRef {
         let is_bound = table::get(fd).is_some_and(|socket| std::ptr::eq(socket, self.socket));
         let count = self.socket.descriptors.load(Ordering::SeqCst);
         self.is_current() && count > u32::from(is_bound)
+    }
+
+    fn is_held_elsewhere(&self) -> bool {
+        self.is_current() && self.socket.record().holders.load(Ordering::Acquire) > 0
     }
 
     #[inline]

@@ -9,7 +9,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// Sets that can be counted at a time; the others are treated as shared once a fork has happened.
 const WORDS: usize = 1024;
 
-type Page = [AtomicU32; WORDS];
+/// What the processes share about one set.
+struct Word {
+    users: AtomicU32,
+    /// Count of changes of its registrations since a fork.
+    changes: AtomicU32,
+}
+
+type Page = [Word; WORDS];
 
 /// Mapped at the first use, and inherited by forks.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
@@ -45,15 +52,15 @@ pub struct Users {
 }
 
 impl Users {
-    fn word(&self) -> Option<&'static AtomicU32> {
+    fn word(&self) -> Option<&'static Word> {
         let index = self.word.load(Ordering::Relaxed).checked_sub(1)?;
         page()?.get(index as usize)
     }
 
     /// Counts the process that has created the set.
     pub fn begin(&self) {
-        let free = |word: &AtomicU32| {
-            word.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        let free = |word: &Word| {
+            word.users.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         };
         let index = page().and_then(|page| page.iter().position(free));
         let index = index.and_then(|index| u32::try_from(index + 1).ok());
@@ -63,7 +70,7 @@ impl Users {
     /// Counts one more process.
     pub fn join(&self) {
         if let Some(word) = self.word() {
-            word.fetch_add(1, Ordering::SeqCst);
+            word.users.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -71,14 +78,25 @@ impl Users {
     pub fn leave(&self) {
         if let Some(word) = self.word() {
             let order = Ordering::SeqCst;
-            let _ = word.fetch_update(order, order, |count| count.checked_sub(1));
+            let _ = word.users.fetch_update(order, order, |count| count.checked_sub(1));
         }
     }
 
     /// Whether only one process uses the set; none if it is not counted.
     #[inline]
     pub fn is_sole(&self) -> Option<bool> {
-        Some(self.word()?.load(Ordering::SeqCst) <= 1)
+        Some(self.word()?.users.load(Ordering::SeqCst) <= 1)
+    }
+
+    /// Count of changes of the registrations.
+    #[inline]
+    pub fn changes(&self) -> u32 {
+        self.word().map_or(0, |word| word.changes.load(Ordering::SeqCst))
+    }
+
+    /// Counts a change; returns the count before it.
+    pub fn note_change(&self) -> u32 {
+        self.word().map_or(0, |word| word.changes.fetch_add(1, Ordering::SeqCst))
     }
 }
 
@@ -96,6 +114,8 @@ mod tests {
         assert_eq!((first.is_sole(), second.is_sole()), (Some(false), Some(true)));
         first.leave();
         assert_eq!(first.is_sole(), Some(true));
+        let before = first.changes();
+        assert_eq!((first.note_change(), first.changes()), (before, before + 1));
         first.leave();
         first.leave();
         second.leave();

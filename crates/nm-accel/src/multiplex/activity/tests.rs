@@ -68,6 +68,10 @@ impl WaitSocket for Fake {
         false
     }
 
+    fn is_held_elsewhere(&self) -> bool {
+        false
+    }
+
     fn is_joined(&self) -> bool {
         self.0.get().joined
     }
