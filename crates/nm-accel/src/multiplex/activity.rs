@@ -2,11 +2,11 @@
 
 use libc::c_int;
 
-use super::INPUT_EVENTS;
 use super::events::{Events, Verdict};
 use super::member::Member;
 use super::members::{AMBIGUOUS, Members};
 use super::socket_ref::WaitSocket;
+use super::{INPUT_EVENTS, WRITABLE};
 
 /// Most members that are active at a time.
 pub const ACTIVE_MAX: usize = 64;
@@ -264,7 +264,9 @@ impl<S: WaitSocket> Members<S> {
         let index = self.by_data.get(&data).map_or(AMBIGUOUS, |entry| entry.0);
         let calls = self.calls;
         let has_watched = self.has_watched();
+        let is_retired = index == AMBIGUOUS && self.is_retired(data);
         let Some(member) = self.get(index) else {
+            let events = if is_retired { events & !WRITABLE } else { events };
             return Verdict { events, may_merge: has_watched };
         };
         if member.socket.is_none() {

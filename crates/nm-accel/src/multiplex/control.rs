@@ -112,6 +112,7 @@ impl EpollSet {
         } else {
             self.kernel_only.fetch_add(1, Ordering::Relaxed);
             registered::remove(fd, self);
+            inner.members.note_other(data);
         }
         self.update_tracked(inner);
         inner.pacing.note_change();
@@ -125,6 +126,7 @@ impl EpollSet {
         let result = control(epoll, libc::EPOLL_CTL_MOD, fd, events, data);
         if result == 0 {
             let may_activate = self.may_activate();
+            inner.members.note_other(data);
             inner.members.modify(fd, events, data, may_activate);
             inner.nested.modify(fd, events, data);
             self.note_change(&mut inner);

@@ -90,6 +90,8 @@ impl EpollSet {
 
     /// The program has created it with `epoll_create`.
     pub fn begin(&self) {
+        self.usage.store(USED, Ordering::Relaxed);
+        self.is_forked.store(false, Ordering::Relaxed);
         self.descriptors.store(1, Ordering::Release);
         self.users.begin();
         self.note_changes_seen();

@@ -159,15 +159,15 @@ impl<S: WaitSocket> Member<S> {
     }
 
     /// The kernel has reported `events` for it. Returns what the program gets: not what was
-    /// registered only to wake a thread.
+    /// registered only to wake a thread. It may concern a registration that was replaced since.
     pub fn kernel_reported(&mut self, events: u32, call: u64) -> u32 {
-        if self.is_disabled {
+        let wanted = events & (self.events | ALWAYS);
+        if self.is_disabled && wanted & !ALWAYS == 0 {
             return 0;
         }
         if self.events & ONE_SHOT != 0 {
             self.registered = DISARMED;
         }
-        let wanted = if self.is_waking { events & (self.events | ALWAYS) } else { events };
         self.is_waking = false;
         if wanted != 0 {
             (self.reported_at, self.used_at) = (call, call);

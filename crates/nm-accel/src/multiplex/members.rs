@@ -13,6 +13,9 @@ use super::{ALWAYS, ONE_SHOT, PRIVATE};
 /// Stands for members whose data are not unique.
 pub const AMBIGUOUS: u32 = u32::MAX;
 
+/// Most removed registrations whose wake-ups are remembered.
+const RETIRED_MAX: usize = 64;
+
 /// Hashes integers: one multiplication, because both keys are chosen by the program itself.
 #[derive(Default)]
 pub struct IntHasher(u64);
@@ -55,6 +58,9 @@ pub struct Members<S> {
     /// Members whose kernel registration must be brought up to date.
     pub(super) outdated: Vec<u32>,
     pub(super) active: usize,
+    /// Data of registrations that were removed while they were to wake a thread: it may report that
+    /// later.
+    retired: Vec<u64>,
     /// Where the next pass begins, so that each ready member is reported in turn.
     pub(super) next: usize,
     pub(super) calls: u64,
@@ -72,6 +78,7 @@ impl<S> Default for Members<S> {
             orphans: 0,
             sockets: 0,
             outdated: Vec::new(),
+            retired: Vec::new(),
             active: 0,
             next: 0,
             calls: 0,
@@ -112,9 +119,10 @@ impl<S: WaitSocket> Members<S> {
     pub fn modify(&mut self, fd: c_int, events: u32, data: u64, may_activate: bool) {
         let Some(index) = self.index_of(fd) else { return };
         let Some(member) = self.get(index) else { return };
-        let before = member.data;
+        let (before, was_waking) = (member.data, member.is_waking);
         member.modify(events, data);
         if before != data {
+            self.retire(before, was_waking);
             self.forget_data(before, index);
             self.index_data(data, index);
         }
@@ -208,12 +216,31 @@ impl<S: WaitSocket> Members<S> {
         self.unwatch(index);
         let Some(mut member) = self.slots[index as usize].take() else { return false };
         member.uncount();
+        self.retire(member.data, member.is_waking);
         self.orphans -= u32::from(member.is_orphan);
         self.sockets -= usize::from(member.socket.is_some());
         self.forget_data(member.data, index);
         self.outdated.retain(|&other| other != index);
         self.free.push(index);
         true
+    }
+
+    fn retire(&mut self, data: u64, was_waking: bool) {
+        if was_waking {
+            self.retired.truncate(RETIRED_MAX - 1);
+            self.retired.insert(0, data);
+        }
+    }
+
+    /// Whether an event with these data, which no member has, may come from a removed member that
+    /// was to wake a thread.
+    pub(super) fn is_retired(&self, data: u64) -> bool {
+        self.retired.contains(&data)
+    }
+
+    /// The kernel has accepted a registration with these data, which is no member.
+    pub fn note_other(&mut self, data: u64) {
+        self.retired.retain(|&retired| retired != data);
     }
 
     fn index_data(&mut self, data: u64, index: u32) {

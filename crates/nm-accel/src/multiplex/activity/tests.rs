@@ -285,6 +285,32 @@ fn thread_that_sleeps_is_woken_for_bytes_in_memory_of_a_new_member() {
 }
 
 #[test]
+fn wake_up_that_is_reported_after_its_member_was_removed_is_dropped() {
+    let mut set = Set::new(2);
+    set.sockets[0].send();
+    set.sleepers = 1;
+    set.add(0, IN);
+    set.settle();
+    let reported = set.kernel_events();
+    assert_eq!(reported, [(WRITABLE, 0)]);
+    set.remove(0);
+    assert_eq!(set.members.kernel_reported(WRITABLE, 0, false).events, 0);
+    assert_eq!(set.members.kernel_reported(IN | WRITABLE, 0, false).events, IN);
+    set.members.note_other(0);
+    assert_eq!(set.members.kernel_reported(WRITABLE, 0, false).events, WRITABLE);
+}
+
+#[test]
+fn wake_up_of_a_registration_that_was_replaced_is_dropped() {
+    let mut set = Set::new(1);
+    set.add(0, IN | ONE_SHOT);
+    assert_eq!(set.members.kernel_reported(WRITABLE, 0, false).events, 0);
+    set.settle();
+    set.sockets[0].send();
+    assert_eq!((set.wait(), set.wait()), (vec![0], vec![]));
+}
+
+#[test]
 fn member_that_is_long_idle_makes_room_for_a_busy_one() {
     let mut set = Set::new(ACTIVE_MAX + 1);
     (0..=ACTIVE_MAX).for_each(|index| set.add(index, IN));
