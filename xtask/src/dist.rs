@@ -50,7 +50,7 @@ pub fn run() -> Result<()> {
 /// static `nearmetal` puts it in front of them all the same, only its own agents cannot have it.
 fn library(dist: &Path) -> Result<()> {
     const LIBRARY: &str = "libnm_accel.so";
-    // A thread that is cancelled inside the library is unwound, so values must be dropped on the way.
+    // A thread that is cancelled inside the library is unwound; values must be dropped on the way.
     let unwinding = "--config profile.dist.panic=\"unwind\"";
     let line = format!("cargo build --profile dist --locked -p nm-accel --target {GLIBC}");
     shell::run(&format!("{line} {unwinding}"))?;

@@ -59,7 +59,7 @@ extern "C" fn begin() {
     process::take_ownership();
     wait::prepare();
     children::prepare(rendezvous::prepare());
-    calls::processes::prepare();
+    calls::prepare();
     kernel::set_errno(errno);
 }
 

@@ -27,6 +27,8 @@ static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
 static LIBRARY_OWNED: Socket = Socket::new();
 
 static HIGHEST_LIBRARY_FD: AtomicUsize = AtomicUsize::new(0);
+/// The highest descriptor that was ever a socket of the table.
+static HIGHEST_SOCKET_FD: AtomicUsize = AtomicUsize::new(0);
 
 /// The socket of a descriptor, if the library manages it.
 #[inline(always)]
@@ -77,7 +79,8 @@ pub fn descriptor_of(socket: &'static Socket) -> Option<c_int> {
     if is_ours(last) {
         return Some(last);
     }
-    let found = (0..limit()).filter_map(|fd| c_int::try_from(fd).ok()).find(|&fd| is_ours(fd))?;
+    let highest = HIGHEST_SOCKET_FD.load(Ordering::Relaxed);
+    let found = (0..=highest).filter_map(|fd| c_int::try_from(fd).ok()).find(|&fd| is_ours(fd))?;
     socket.last_descriptor.store(found, Ordering::Relaxed);
     Some(found)
 }
@@ -101,6 +104,7 @@ pub fn local_peer_of(socket: &'static Socket) -> Option<(CallGuard, &'static Soc
 /// without this library, because the kernel has just assigned its number again.
 pub fn bind(fd: c_int, socket: &'static Socket) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
+    HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
     socket.descriptors.fetch_add(1, Ordering::AcqRel);
     let old = entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel);
     if !old.is_null() && !ptr::eq(old, &raw const LIBRARY_OWNED) {
@@ -235,7 +239,7 @@ pub fn release_before_exit() {
 
 /// Calls `visit` for each descriptor in the table.
 pub fn for_each_descriptor(mut visit: impl FnMut(c_int, &'static Socket)) {
-    for fd in 0..limit() {
+    for fd in 0..=HIGHEST_SOCKET_FD.load(Ordering::Relaxed) {
         if let Some(socket) = get(fd as c_int) {
             visit(fd as c_int, socket);
         }

@@ -50,6 +50,27 @@ fn receive(
     receive_slow(socket, fd, flags, raw)
 }
 
+/// A call of the kernel that receives on a candidate, which a cancellation of the thread may end.
+struct CandidateReceive {
+    socket: &'static Socket,
+    fd: c_int,
+}
+
+impl CandidateReceive {
+    fn begin(socket: &'static Socket, fd: c_int) -> CandidateReceive {
+        socket.begin_candidate_receive();
+        CandidateReceive { socket, fd }
+    }
+}
+
+impl Drop for CandidateReceive {
+    fn drop(&mut self) {
+        if let Some(_guard) = table::enter(self.socket, self.fd) {
+            self.socket.end_candidate_receive(self.fd);
+        }
+    }
+}
+
 #[cold]
 fn receive_slow(
     socket: &'static Socket,
@@ -63,12 +84,10 @@ fn receive_slow(
     if socket.is_held() {
         children::check(socket);
     }
-    socket.begin_candidate_receive();
+    let receiving = CandidateReceive::begin(socket, fd);
     let result = raw();
     let errno = kernel::errno();
-    if let Some(_guard) = table::enter(socket, fd) {
-        socket.end_candidate_receive(fd);
-    }
+    drop(receiving);
     if result >= 0 && flags & libc::MSG_PEEK == 0 {
         count_received(socket, result);
         rendezvous::after_data_call(socket, fd, result as usize);

@@ -1,15 +1,12 @@
 //! Where a descriptor is handed to code that does not know shared memory: another process
-//! (SCM_RIGHTS), the C library's own streams, io_uring, splice. Also system calls by number through
-//! `syscall`.
+//! (SCM_RIGHTS), the C library's own streams, io_uring, splice.
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use libc::{FILE, cmsghdr, msghdr};
 use nm_ring::ledger::KernelReason;
 
-use crate::calls::processes::{after_bare_fork, before_fork};
-use crate::calls::{data, descriptors, processes, sockets};
 use crate::next::{Next, next_functions};
 use crate::{blocking, exec_substitutes, io_uring, kernel, multiplex, rendezvous, table};
 
@@ -281,123 +278,4 @@ io_uring_makers! {
     io_uring_queue_init_mem = c"io_uring_queue_init_mem" (entries, ring, parameters, memory, bytes);
     io_uring_queue_init_try_nosqarr = c"io_uring_queue_init_try_nosqarr" (entries, ring, flags);
     io_uring_setup = c"io_uring_setup" (entries, parameters);
-}
-
-/// `long syscall(long number, ...)`: calls that this library replaces go to its functions, the rest
-/// go to the kernel
-///
-/// # Safety
-/// As the system call of that number.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    let int = |word: usize| word as c_int;
-    // Unlike libc's functions, this one is no cancellation point.
-    if moves_data(number) && table::get(int(a)).is_none() {
-        // SAFETY: the caller guarantees the arguments of the call of this number.
-        return unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;
-    }
-    // SAFETY: the caller guarantees the arguments of the call of this number, and each function
-    // takes the same ones.
-    unsafe {
-        let result = match number {
-            libc::SYS_read => data::read(int(a), b as _, c),
-            libc::SYS_write => data::write(int(a), b as _, c),
-            libc::SYS_readv => data::readv(int(a), b as _, int(c)),
-            libc::SYS_writev => data::writev(int(a), b as _, int(c)),
-            libc::SYS_recvfrom => data::recvfrom(int(a), b as _, c, int(d), e as _, f as _),
-            libc::SYS_sendto => data::sendto(int(a), b as _, c, int(d), e as _, f as _),
-            libc::SYS_recvmsg => data::recvmsg(int(a), b as _, int(c)),
-            libc::SYS_sendmsg => data::sendmsg(int(a), b as _, int(c)),
-            libc::SYS_recvmmsg => data::recvmmsg(int(a), b as _, c as _, int(d), e as _) as isize,
-            libc::SYS_sendmmsg => data::sendmmsg(int(a), b as _, c as _, int(d)) as isize,
-            libc::SYS_sendfile => data::sendfile(int(a), int(b), c as _, d),
-            libc::SYS_splice => splice(int(a), b as _, int(c), d as _, e, f as _),
-            libc::SYS_io_uring_setup if !io_uring::before_ring() => kernel::fail(libc::EPERM),
-            libc::SYS_io_uring_setup => kernel::call(number, a, b, c, d, e, f),
-            _ => return other_syscall(number, [a, b, c, d, e, f]),
-        };
-        result as c_long
-    }
-}
-
-/// Whether the system call moves data of the descriptor that is its first argument, and of no other.
-fn moves_data(number: c_long) -> bool {
-    matches!(
-        number,
-        libc::SYS_read
-            | libc::SYS_write
-            | libc::SYS_readv
-            | libc::SYS_writev
-            | libc::SYS_recvfrom
-            | libc::SYS_sendto
-            | libc::SYS_recvmsg
-            | libc::SYS_recvmmsg
-    )
-}
-
-/// System calls by number that do not move data.
-///
-/// # Safety
-/// As the system call of that number.
-unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
-    let [a, b, c, d, e, f] = words;
-    let int = |word: usize| word as c_int;
-    // SAFETY: the caller guarantees the arguments of the call of this number, and each function
-    // takes the same ones.
-    unsafe {
-        let result = match number {
-            libc::SYS_close => descriptors::close(int(a)),
-            libc::SYS_dup => descriptors::dup(int(a)),
-            libc::SYS_dup3 => descriptors::dup3(int(a), int(b), int(c)),
-            libc::SYS_fcntl => descriptors::fcntl(int(a), int(b), c),
-            libc::SYS_close_range => descriptors::close_range(a as _, b as _, int(c)),
-            libc::SYS_connect => sockets::connect(int(a), b as _, c as _),
-            libc::SYS_accept => sockets::accept(int(a), b as _, c as _),
-            libc::SYS_accept4 => sockets::accept4(int(a), b as _, c as _, int(d)),
-            libc::SYS_shutdown => sockets::shutdown(int(a), int(b)),
-            libc::SYS_setsockopt => sockets::setsockopt(int(a), int(b), int(c), d as _, e as _),
-            libc::SYS_ioctl => sockets::ioctl(int(a), b as _, c as _),
-            libc::SYS_execve => processes::execve(a as _, b as _, c as _),
-            libc::SYS_execveat => processes::execveat(int(a), b as _, c as _, d as _, int(e)),
-            libc::SYS_clone => return raw_fork(number, words, a),
-            // SAFETY: the kernel's structure begins with the flags; the caller passes one.
-            libc::SYS_clone3 => {
-                let flags = (a as *const u64).as_ref().map_or(0, |flags| *flags as usize);
-                return raw_fork(number, words, flags);
-            }
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => return raw_fork(number, words, 0),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => descriptors::dup2(int(a), int(b)),
-            _ => return kernel::call(number, a, b, c, d, e, f) as c_long,
-        };
-        c_long::from(result)
-    }
-}
-
-/// A fork by number, which runs no fork handlers. A child that shares our memory is a borrower and
-/// needs nothing.
-///
-/// # Safety
-/// As clone(2); the child must not need a stack of its own.
-unsafe fn raw_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
-    let [a, b, c, d, e, f] = words;
-    let copies = flags & libc::CLONE_VM as usize == 0;
-    if copies {
-        before_fork();
-    }
-    // SAFETY: the words are those of the call, which needs no stack of its own.
-    let pid = unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;
-    if copies {
-        after_bare_fork(pid);
-    }
-    pid
 }

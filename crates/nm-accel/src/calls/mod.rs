@@ -1,6 +1,7 @@
 //! The functions of libc that are replaced, one family per file.
 
 pub mod aio;
+mod by_number;
 mod control;
 pub mod data;
 pub mod descriptors;
@@ -12,3 +13,11 @@ mod second_names;
 pub mod select;
 pub mod signals;
 pub mod sockets;
+
+/// Prepares everything that the functions need before the program's first call.
+pub fn prepare() {
+    aio::prepare();
+    handover::prepare();
+    signals::prepare();
+    processes::prepare();
+}

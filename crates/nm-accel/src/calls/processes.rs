@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::calls::{aio, handover, signals};
 use crate::children::{self, Start, StartKind};
 use crate::exec_substitutes::Substitutes;
 use crate::next::next_functions;
@@ -30,9 +29,6 @@ pub fn prepare() {
     };
     prepare_functions();
     blocking::prepare();
-    aio::prepare();
-    handover::prepare();
-    signals::prepare();
     crate::signals::wrap_existing_handlers();
 }
 

@@ -106,7 +106,7 @@ pub unsafe extern "C-unwind" fn accept4(
         if accepted >= 0 {
             // SAFETY: the kernel has written the address's full length, and as much of the address
             // as the program's buffer holds.
-            let peer = unsafe { whole_address(address, capacity, *length) };
+            let peer = unsafe { complete_address(address, capacity, *length) };
             admit_accepted(accepted, peer.as_ref());
         }
         return accepted;
@@ -129,7 +129,7 @@ pub unsafe extern "C-unwind" fn accept4(
 ///
 /// # Safety
 /// `address` points to `capacity` live bytes.
-unsafe fn whole_address(
+unsafe fn complete_address(
     address: *const sockaddr,
     capacity: socklen_t,
     length: socklen_t,

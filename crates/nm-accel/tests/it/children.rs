@@ -150,7 +150,7 @@ fn fork_and_exec_holds_until_the_program_has_ended() {
         0 => exec_cat(out),
         child => Process(child),
     };
-    // The fork shares memory; the exec, of which no process is told, ends that.
+    // The fork shares memory; the exec, which no other process notices, ends that.
     eventually("the program runs", || program_of(process.0).ends_with("cat"));
     check_it_is_held(pair);
     close(into).unwrap();

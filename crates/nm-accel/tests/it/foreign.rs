@@ -30,6 +30,7 @@ behaviours![
     accept_without_a_buffer,
     receive_message_keeps_what_the_kernel_reports,
     second_names_move_the_same_bytes,
+    calls_by_number_wait_for_the_same_bytes,
     asynchronous_read_completes,
     asynchronous_write_completes,
     asynchronous_list_completes,
@@ -301,12 +302,13 @@ fn cancel_a_connect() {
 fn cancel_a_receive_of_an_unused_connection() {
     let pair = unused_pair();
     check_cancellation(pair.server, receive_one);
-    join_both_ends_or_stay(pair);
+    let pair = join_both_ends(pair);
+    assert_state(pair.server, JOINED);
 }
 
 /// The connection carries data after a thread was cancelled inside it.
 #[track_caller]
-fn join_both_ends_or_stay(pair: Pair) {
+fn check_both_ways(pair: Pair) {
     for round in 0..20 {
         for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
             send_all(from, &pattern(round, 777));
@@ -318,13 +320,13 @@ fn join_both_ends_or_stay(pair: Pair) {
 fn cancel_a_receive_of_a_joined_connection() {
     let pair = joined_pair();
     check_cancellation(pair.server, receive_one);
-    join_both_ends_or_stay(pair);
+    check_both_ways(pair);
 }
 
 fn cancel_a_poll_of_a_joined_connection() {
     let pair = joined_pair();
     check_cancellation(pair.server, poll_one);
-    join_both_ends_or_stay(pair);
+    check_both_ways(pair);
 }
 
 fn cancel_a_blocked_send() {
@@ -336,7 +338,7 @@ fn cancel_a_blocked_send() {
         total += recv(pair.server, &mut buffer, MSG_DONTWAIT).unwrap();
     }
     assert!(total > 0);
-    join_both_ends_or_stay(pair);
+    check_both_ways(pair);
 }
 
 /// A pending request is acted on by a call that has no reason to sleep.
@@ -376,7 +378,7 @@ fn connection_works_after_a_cancelled_receive() {
     let pair = joined_pair();
     for _ in 0..5 {
         check_cancellation(pair.server, receive_one);
-        join_both_ends_or_stay(pair);
+        check_both_ways(pair);
     }
     close(pair.client).unwrap();
     assert_eq!(recv_to_end(pair.server), (vec![], Ok(())));
@@ -466,6 +468,36 @@ fn second_names_move_the_same_bytes() {
     assert_state(pair.server, JOINED);
 }
 
+fn calls_by_number_wait_for_the_same_bytes() {
+    use libc::{SYS_epoll_ctl, SYS_epoll_pwait, SYS_ppoll, SYS_pselect6, syscall};
+    let (pair, set) = (joined_pair(), epoll_create());
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 5 };
+    let mut list = [libc::pollfd { fd: pair.server, events: POLLIN, revents: 0 }];
+    let none = null_mut::<libc::c_void>();
+    // SAFETY: events, list, sets and buffers are live for the calls.
+    unsafe {
+        let add = libc::EPOLL_CTL_ADD;
+        assert_eq!(syscall(SYS_epoll_ctl, set, add, pair.server, &raw mut event), 0);
+        for round in 0..20_u8 {
+            event = libc::epoll_event { events: 0, u64: 0 };
+            assert_eq!(syscall(SYS_epoll_pwait, set, &raw mut event, 1, 0, none, 8), 0);
+            assert_eq!(syscall(libc::SYS_sendto, pair.client, &raw const round, 1, 0, none, 0), 1);
+            assert_eq!(syscall(SYS_epoll_pwait, set, &raw mut event, 1, SOON_MS, none, 8), 1);
+            let data = event.u64;
+            assert_eq!(data, 5);
+            assert_eq!(syscall(SYS_ppoll, list.as_mut_ptr(), 1, none, none, 8), 1);
+            let mut reads: libc::fd_set = std::mem::zeroed();
+            libc::FD_SET(pair.server, &raw mut reads);
+            let count = pair.server + 1;
+            assert_eq!(syscall(SYS_pselect6, count, &raw mut reads, none, none, none, none), 1);
+            let mut byte = 0xff_u8;
+            assert_eq!(syscall(libc::SYS_read, pair.server, &raw mut byte, 1), 1);
+            assert_eq!(byte, round);
+        }
+    }
+    assert_state(pair.server, JOINED);
+}
+
 // Asynchronous i/o.
 
 /// An operation on all of `bytes`.
@@ -502,7 +534,7 @@ fn asynchronous_read_completes() {
         send_all(pair.client, b"hello");
         assert_eq!(completed(&mut block), 5);
         assert_eq!(&bytes[..5], b"hello");
-        join_both_ends_or_stay(pair);
+        check_both_ways(pair);
         if harness::accelerated() {
             assert_ne!(harness::state(pair.server), Some(JOINED));
         }
@@ -518,7 +550,7 @@ fn asynchronous_write_completes() {
         assert_eq!(unsafe { libc::aio_write(&raw mut block) }, 0);
         assert_eq!(completed(&mut block), 5);
         assert_eq!(recv_exact(pair.server, 12), b"before after");
-        join_both_ends_or_stay(pair);
+        check_both_ways(pair);
     }
 }
 
@@ -534,7 +566,7 @@ fn asynchronous_list_completes() {
     }
     assert_eq!((completed(&mut write), completed(&mut read)), (6, 6));
     assert_eq!(&into, b"listed");
-    join_both_ends_or_stay(pair);
+    check_both_ways(pair);
 }
 
 // Options that the library provides itself.
@@ -542,7 +574,7 @@ fn asynchronous_list_completes() {
 const TCP_INQ: libc::c_int = 36;
 
 /// Receives up to `count` bytes by `recvmsg` with `space` bytes for control messages: what came, the
-/// unread count if it was told, the control bytes used, and the flags.
+/// unread count if there was one, the control bytes used, and the flags.
 #[track_caller]
 fn receive_with_unread(fd: Fd, count: usize, space: usize) -> (usize, Option<i32>, usize, i32) {
     let mut bytes = vec![0; count];
@@ -556,11 +588,11 @@ fn receive_with_unread(fd: Fd, count: usize, space: usize) -> (usize, Option<i32
         let came = libc::recvmsg(fd, &raw mut header, 0);
         assert!(came >= 0, "{:?}", errno());
         let message = libc::CMSG_FIRSTHDR(&raw const header);
-        let told = (!message.is_null() && (*message).cmsg_len as usize >= 20).then(|| {
+        let shown_count = (!message.is_null() && (*message).cmsg_len as usize >= 20).then(|| {
             assert_eq!(((*message).cmsg_level, (*message).cmsg_type), (libc::IPPROTO_TCP, TCP_INQ));
             libc::CMSG_DATA(message).cast::<i32>().read_unaligned()
         });
-        (came as usize, told, header.msg_controllen as usize, header.msg_flags)
+        (came as usize, shown_count, header.msg_controllen as usize, header.msg_flags)
     }
 }
 
@@ -621,7 +653,7 @@ fn create_ring() -> Outcome<Fd> {
 fn ring_keeps_sockets_on_the_kernel() {
     let pair = joined_pair();
     let Ok(_ring) = create_ring() else { return };
-    join_both_ends_or_stay(pair);
+    check_both_ways(pair);
     if harness::accelerated() {
         assert_ne!(harness::state(pair.server), Some(JOINED));
         // The same with what a policy says about this program's rings.
@@ -638,7 +670,7 @@ fn ring_keeps_sockets_on_the_kernel() {
 fn ring_for_files() {
     let pair = joined_pair();
     create_ring().unwrap();
-    join_both_ends_or_stay(pair);
+    check_both_ways(pair);
     assert_state(pair.server, JOINED);
     let other = joined_pair();
     assert_state(other.client, JOINED);
