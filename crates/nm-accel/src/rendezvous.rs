@@ -177,6 +177,20 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     }
     table::bind(fd, socket);
     multiplex::socket_registered(fd, socket);
+    if table::is_short_of_descriptors(fd) {
+        close_listeners();
+    }
+}
+
+/// Closes the sockets of all rendezvous, because the program may need the descriptors. Offers that
+/// were sent can still be accepted.
+#[cold]
+fn close_listeners() {
+    if RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let _deferral = signals::defer_handlers();
+        table::for_each_socket(table::close_listener);
+        unlock();
+    }
 }
 
 /// Why a new socket cannot be accelerated, as far as that is known at once.

@@ -264,9 +264,13 @@ pub fn for_each_socket(mut visit: impl FnMut(&'static Socket)) {
 
 /// Limit of descriptor numbers at the moment, within the table.
 fn limit() -> usize {
+    soft_limit().clamp(64, DESCRIPTORS).max(HIGHEST_LIBRARY_FD.load(Ordering::Relaxed) + 1)
+}
+
+/// How many descriptors the process may open at the moment.
+fn soft_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let soft = limit.current.unwrap_or(DESCRIPTORS as u64);
-    (soft as usize).clamp(64, DESCRIPTORS).max(HIGHEST_LIBRARY_FD.load(Ordering::Relaxed) + 1)
+    limit.current.map_or(DESCRIPTORS, |limit| usize::try_from(limit).unwrap_or(DESCRIPTORS))
 }
 
 /// Whether this descriptor is the library's own, which the program must not use.
@@ -308,8 +312,13 @@ static RENDEZVOUS_SOCKETS: AtomicUsize = AtomicUsize::new(0);
 /// descriptors: of all that it may open, an eighth is for this, and the highest quarter is not
 /// touched.
 pub fn is_affordable(fd: c_int) -> bool {
-    let limit = limit();
+    let limit = soft_limit();
     (fd as usize) < limit / 4 * 3 && RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) < limit / 8
+}
+
+/// The program has opened `fd`: whether it may need the descriptors that are open for rendezvous.
+pub fn is_short_of_descriptors(fd: c_int) -> bool {
+    RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) > 0 && fd as usize >= soft_limit() / 4 * 3
 }
 
 /// Keeps a socket of a rendezvous with the socket that it is for.
