@@ -381,6 +381,7 @@ fn check_eligibility(
     }
     socket.set_nonblocking(flags & libc::O_NONBLOCK != 0);
     socket.read_timeouts(fd);
+    socket.read_memory_limit(fd);
     Ok(Some(RendezvousAddress::new(client, server)))
 }
 

@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{ConduitEnd, ConduitMapping};
@@ -101,6 +101,8 @@ pub struct Socket {
     reset_reported: AtomicU32,
     /// Not zero once the peer was found dead: nothing more is sent to memory.
     peer_is_dead: AtomicU32,
+    /// Unread bytes that memory may hold: not more than the kernel takes when they are taken back.
+    memory_limit: AtomicUsize,
 }
 
 // SAFETY: the only field that is no atomic, `conduit`, is written before the phase becomes `Joined`
@@ -144,6 +146,7 @@ impl Socket {
             offered_at_ns: AtomicU64::new(0),
             reset_reported: AtomicU32::new(0),
             peer_is_dead: AtomicU32::new(0),
+            memory_limit: AtomicUsize::new(0),
         }
     }
 

@@ -394,7 +394,8 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
 /// Sends what fits to memory, from byte `done` of the buffers on, if the direction may use it.
 #[inline(always)]
 fn send_to_memory(request: &Request<'_>, done: usize) -> Pushed<'static> {
-    request.socket.send_to_memory(request.fd, || {
+    let bytes = total(request.parts) - done;
+    request.socket.send_to_memory(request.fd, bytes, || {
         let outgoing = request.socket.outgoing();
         match request.parts {
             [one] if done == 0 => {
@@ -434,7 +435,8 @@ fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize
         false => FULL_PIPE_BLOCKING_NS,
     };
     let mut spin = Spin::begin(patience_ns);
-    while done < total && socket.may_send_to_memory() {
+    while done < total && socket.may_send_to_memory() && socket.is_within_memory_limit(total - done)
+    {
         let space = socket.outgoing().writable();
         if space >= (total - done).min(nm_ring::pipe::QUARTER_BYTES) {
             let pushed = send_to_memory(request, done);
@@ -457,10 +459,8 @@ fn send_to_kernel(request: &Request<'_>, done: usize, raw: impl Fn() -> isize) -
     if fd < 0 {
         return if done > 0 { done as isize } else { kernel::fail(libc::EBADF) };
     }
-    if done == 0 && !socket.may_send_to_memory() {
-        // What is in memory would be behind these bytes for somebody who cannot read memory.
-        socket.flush_to_kernel(fd);
-    }
+    // What is in memory would be behind these bytes for somebody who cannot read memory.
+    socket.flush_to_kernel(fd);
     socket.note_hold_of_peer();
     let sending = socket.begin_kernel_send();
     let mut sent = 0;

@@ -282,15 +282,14 @@ pub fn is_library_descriptor(fd: c_int) -> bool {
 }
 
 /// Moves one of the library's descriptors to high numbers, makes exec close it, and protects it
-/// from the program. Returns the new number; if none is free there, the descriptor keeps its
+/// from the program. Above the program's own limit if the system allows it: then it takes none of
+/// the program's numbers. Returns the new number; if none is free there, the descriptor keeps its
 /// number.
 pub fn protect(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
-    let from = (limit() / 2).min(LIBRARY_FDS_FROM_MAX);
-    // SAFETY: duplicates a descriptor that this library made.
-    let high = unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, from) };
+    let high = move_above_limit(fd).unwrap_or_else(|| move_to(fd, limit() / 2));
     let kept = if high >= 0 && (high as usize) < DESCRIPTORS {
         // SAFETY: closes a descriptor that this library made; its duplicate is used instead.
         unsafe { kernel::close(fd) };
@@ -305,16 +304,47 @@ pub fn protect(fd: c_int) -> c_int {
     kept
 }
 
+/// Duplicates a descriptor as the first free number from `from` on, at most
+/// [`LIBRARY_FDS_FROM_MAX`]; −1 if that fails.
+fn move_to(fd: c_int, from: usize) -> c_int {
+    // SAFETY: duplicates a descriptor that this library made.
+    unsafe { kernel::fcntl(fd, libc::F_DUPFD_CLOEXEC, from.min(LIBRARY_FDS_FROM_MAX)) }
+}
+
+/// Numbers above the program's limit that are for this library.
+const ABOVE_LIMIT: u64 = 4096;
+
+/// Duplicates a descriptor above the program's limit, which is raised for a moment. None if the
+/// limit is so high that the program does not reach it, or must not be raised.
+fn move_above_limit(fd: c_int) -> Option<c_int> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let soft = limit.current.filter(|&soft| soft <= LIBRARY_FDS_FROM_MAX as u64)?;
+    let raised = limit.maximum.unwrap_or(u64::MAX).min(soft + ABOVE_LIMIT);
+    if raised <= soft {
+        return None;
+    }
+    let wider = Rlimit { current: Some(raised), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, wider).ok()?;
+    let high = move_to(fd, soft as usize);
+    // Lowering a limit needs no permission.
+    let _ = setrlimit(Resource::Nofile, limit);
+    (high >= 0).then_some(high)
+}
+
 /// Sockets of a rendezvous that are open now; each belongs to one socket, until it has joined.
 static RENDEZVOUS_SOCKETS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether one more socket for a rendezvous, just opened as `fd`, leaves the program enough of its
-/// descriptors: of all that it may open, an eighth is for this, and the highest quarter is not
-/// touched.
+/// descriptors: it must not be one of its last, and there are at most an eighth as many as it may
+/// open.
 pub fn is_affordable(fd: c_int) -> bool {
-    let limit = soft_limit();
-    (fd as usize) < limit / 4 * 3 && RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) < limit / 8
+    let soft = soft_limit();
+    fd as usize + LAST_FDS < soft && RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) < soft / 8
 }
+
+/// The program's last descriptors, which this library does not use for a moment either.
+const LAST_FDS: usize = 16;
 
 /// The program has opened `fd`: whether it may need the descriptors that are open for rendezvous.
 pub fn is_short_of_descriptors(fd: c_int) -> bool {

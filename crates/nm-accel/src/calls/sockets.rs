@@ -232,6 +232,9 @@ pub unsafe extern "C" fn setsockopt(
         if level == libc::SOL_SOCKET && is_limit {
             socket.read_timeouts(fd);
         }
+        if level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) {
+            socket.read_memory_limit(fd);
+        }
     }
     result
 }

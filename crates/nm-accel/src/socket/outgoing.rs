@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
 use nm_ring::conduit::{CLOSED, RETURN_REQUESTED, WRITE_SHUT};
+use nm_ring::pipe::PIPE_BYTES;
 use nm_ring::process_lock::LockOutcome;
 
 use super::Socket;
@@ -70,11 +71,34 @@ impl Socket {
             && self.peer_is_dead.load(Ordering::Relaxed) == 0
     }
 
-    /// Sends to memory by `push` if the direction may use it. If the peer has begun to rely on the
-    /// kernel, the bytes of the push are taken back, and the caller sends them through the kernel.
+    /// Reads how many unread bytes memory may hold: as many as the kernel's buffer takes, which the
+    /// program may have made small.
+    pub fn read_memory_limit(&self, fd: c_int) {
+        let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+        let space = usize::try_from(size / 2).unwrap_or(0);
+        let limit = if space >= PIPE_BYTES { usize::MAX } else { space };
+        self.memory_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Whether memory may hold `bytes` more: none if that would be more than the kernel's buffer
+    /// takes.
     #[inline(always)]
-    pub fn send_to_memory(&self, fd: c_int, push: impl FnOnce() -> usize) -> Pushed<'_> {
-        if !self.may_send_to_memory() {
+    pub fn is_within_memory_limit(&self, bytes: usize) -> bool {
+        let limit = self.memory_limit.load(Ordering::Relaxed);
+        limit == usize::MAX || self.outgoing().readable().saturating_add(bytes) <= limit
+    }
+
+    /// Sends to memory by `push`, at most `bytes`, if the direction may use it. If the peer has
+    /// begun to rely on the kernel, the bytes of the push are taken back, and the caller sends them
+    /// through the kernel.
+    #[inline(always)]
+    pub fn send_to_memory(
+        &self,
+        fd: c_int,
+        bytes: usize,
+        push: impl FnOnce() -> usize,
+    ) -> Pushed<'_> {
+        if !self.may_send_to_memory() || !self.is_within_memory_limit(bytes) {
             return Pushed::NOTHING;
         }
         let outgoing = self.outgoing();
