@@ -2,9 +2,9 @@
 //! whose bytes go through the kernel: libc's calls are cancellation points (see `pthread_cancel`),
 //! raw system calls are not.
 //!
-//! A cancellation unwinds the thread from within such a call. So their ABI is `C-unwind`, as that of
-//! the exported functions that call them, and no caller may hold a lock or a count meanwhile unless
-//! a value that is dropped gives it back.
+//! A cancellation unwinds the thread from within such a call. So their ABI is `C-unwind`, as that
+//! of the exported functions that call them, and no caller may hold a lock or a count meanwhile
+//! unless a value that is dropped gives it back.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,8 +47,8 @@ macro_rules! calls {
                     let Ok(name) = std::ffi::CStr::from_bytes_with_nul(name.as_bytes()) else {
                         panic!("a name without NUL")
                     };
-                    // SAFETY: the type fits libc's declaration of this name; a variadic function may
-                    // be called with fixed arguments of the same classes on the supported
+                    // SAFETY: the type fits libc's declaration of this name; a variadic function
+                    // may be called with fixed arguments of the same classes on the supported
                     // processors.
                     unsafe { Next::new(name) }
                 };

@@ -79,8 +79,8 @@ pub enum StartKind {
     Exec,
 }
 
-/// A start of a program: until this is dropped, in the process that starts it, the descriptor of its
-/// locks is open here and inherited.
+/// A start of a program: until this is dropped, in the process that starts it, the descriptor of
+/// its locks is open here and inherited.
 pub struct Start {
     locks: c_int,
     ownership: MemoryOwnership,
@@ -90,8 +90,8 @@ impl Start {
     /// Before a program is started: all sockets that it will inherit go through the kernel from now
     /// on. `inherited` is called for each descriptor.
     ///
-    /// In a vfork child the flags are read from the kernel, which knows the child's own descriptors;
-    /// a socket that the child duplicated has returned already (see `descriptors`).
+    /// In a vfork child the flags are read from the kernel, which knows the child's own
+    /// descriptors; a socket that the child duplicated has returned already (see `descriptors`).
     pub fn begin(kind: StartKind, mut inherited: impl FnMut(c_int, &'static Socket)) -> Start {
         let mut start = Start { locks: -1, ownership: MemoryOwnership::Owner };
         let mut known = false;
@@ -116,8 +116,8 @@ impl Start {
         start
     }
 
-    /// Whether the program may use the socket although it has closed the descriptor of the locks, or
-    /// nobody will be left who could use memory again.
+    /// Whether the program may use the socket although it has closed the descriptor of the locks,
+    /// or nobody will be left who could use memory again.
     fn is_for_good(&self, kind: StartKind, fd: c_int, socket: &Socket) -> bool {
         if (0..=2).contains(&fd) {
             return true;

@@ -24,10 +24,10 @@ pub fn kernel_reason() -> Option<KernelReason> {
 /// of the program: every socket returns to the kernel, unless the rings are known to serve files
 /// only. False if the ring is refused.
 ///
-/// What a ring is used for cannot be found out safely: its operations are written to memory that the
-/// kernel reads, by inlined instructions and possibly without any call; reading and writing have the
-/// same numbers for files and sockets; and restrictions on a ring let operations fail, which the
-/// program would notice.
+/// What a ring is used for cannot be found out safely: its operations are written to memory that
+/// the kernel reads, by inlined instructions and possibly without any call; reading and writing
+/// have the same numbers for files and sockets; and restrictions on a ring let operations fail,
+/// which the program would notice.
 pub fn before_ring() -> bool {
     match Settings::get().rings {
         RingUse::Refused => return false,

@@ -9,8 +9,8 @@ use crate::kernel;
 use crate::socket::Socket;
 
 /// Options that only the kernel supports: level, name, largest value without effect. A socket on
-/// which one of them is set stays on the kernel. `SO_ZEROCOPY` and `SO_OOBINLINE` are not among them,
-/// because the calls that they are about (`MSG_ZEROCOPY`, `MSG_OOB`) go to the kernel.
+/// which one of them is set stays on the kernel. `SO_ZEROCOPY` and `SO_OOBINLINE` are not among
+/// them, because the calls that they are about (`MSG_ZEROCOPY`, `MSG_OOB`) go to the kernel.
 const KERNEL_ONLY: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
@@ -34,8 +34,8 @@ pub const TCP_INQ: c_int = 36;
 /// Bit in [`nm_ring::ledger::EndState::options`]: `TCP_INQ` is set.
 const TELLS_UNREAD: u32 = 1;
 
-/// Bit in [`nm_ring::ledger::EndState::options`]: the library has set `TCP_NODELAY`, the program has
-/// not.
+/// Bit in [`nm_ring::ledger::EndState::options`]: the library has set `TCP_NODELAY`, the program
+/// has not.
 const NODELAY_IS_OURS: u32 = 2;
 
 /// Whether only the kernel supports this value of this option.
@@ -70,7 +70,8 @@ pub fn was_set(socket: &Socket, level: c_int, name: c_int, value: c_int) {
     }
 }
 
-/// Learns the options that were set before the library knew the socket, for example on its listener.
+/// Learns the options that were set before the library knew the socket, for example on its
+/// listener.
 pub fn learn(socket: &Socket, fd: c_int) {
     if let Some(value) = kernel::option(fd, libc::IPPROTO_TCP, TCP_INQ) {
         set_tells_unread(socket, value != 0);

@@ -44,9 +44,9 @@ pub enum RingUse {
 
 /// Programs whose use of rings is known; a policy's own rules take precedence.
 ///
-/// MariaDB reads and writes its tables by liburing. libuv, which runs Node.js, uses a ring for files
-/// and another one to change its epoll set, which this library must see; without rings it makes the
-/// same changes by calls.
+/// MariaDB reads and writes its tables by liburing. libuv, which runs Node.js, uses a ring for
+/// files and another one to change its epoll set, which this library must see; without rings it
+/// makes the same changes by calls.
 const KNOWN_PROGRAMS: &str = "%files@mariadbd,mysqld;%refuse@node,nodejs";
 
 /// What a policy says about one program.

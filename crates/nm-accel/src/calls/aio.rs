@@ -72,7 +72,8 @@ submit! {
 }
 
 /// `int lio_listio(int mode, struct aiocb *const list[], int count, struct sigevent *event)`: with
-/// `LIO_WAIT` a cancellation point of libc, which unwinds no frame of ours that has to drop anything
+/// `LIO_WAIT` a cancellation point of libc, which unwinds no frame of ours that has to drop
+/// anything
 ///
 /// # Safety
 /// As lio_listio(3).

@@ -51,7 +51,8 @@ pub unsafe extern "C-unwind" fn syscall(
     }
 }
 
-/// Whether the system call moves data of the descriptor that is its first argument, and of no other.
+/// Whether the system call moves data of the descriptor that is its first argument, and of no
+/// other.
 fn moves_data(number: c_long) -> bool {
     matches!(
         number,

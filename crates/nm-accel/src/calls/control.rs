@@ -23,8 +23,8 @@ impl ControlSpace {
         ControlSpace { start: header.msg_control.cast(), bytes }
     }
 
-    /// Writes one control message with a number, as the kernel does: as much of it as there is space
-    /// for. Returns the bytes used, and whether all of it was written.
+    /// Writes one control message with a number, as the kernel does: as much of it as there is
+    /// space for. Returns the bytes used, and whether all of it was written.
     ///
     /// # Safety
     /// The space is writable.

@@ -362,8 +362,8 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     }
 }
 
-/// The program asks that exec does not close `fd`, which it closes so far: it will give the socket to
-/// another program on purpose.
+/// The program asks that exec does not close `fd`, which it closes so far: it will give the socket
+/// to another program on purpose.
 fn before_inheritable(socket: &'static Socket, fd: c_int) {
     // SAFETY: a query of plain numbers.
     let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };

@@ -573,8 +573,8 @@ fn asynchronous_list_completes() {
 
 const TCP_INQ: libc::c_int = 36;
 
-/// Receives up to `count` bytes by `recvmsg` with `space` bytes for control messages: what came, the
-/// unread count if there was one, the control bytes used, and the flags.
+/// Receives up to `count` bytes by `recvmsg` with `space` bytes for control messages: what came,
+/// the unread count if there was one, the control bytes used, and the flags.
 #[track_caller]
 fn receive_with_unread(fd: Fd, count: usize, space: usize) -> (usize, Option<i32>, usize, i32) {
     let mut bytes = vec![0; count];

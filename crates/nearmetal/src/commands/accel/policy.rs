@@ -1,5 +1,6 @@
-//! The policy file: which connections and programs are accelerated, how long programs spin, and what
-//! they use io_uring for. It is translated into the one-line form that the accelerator's library reads.
+//! The policy file: which connections and programs are accelerated, how long programs spin, and
+//! what they use io_uring for. It is translated into the one-line form that the accelerator's
+//! library reads.
 //!
 //! ```toml
 //! [[rules]]                        # the first rule that matches wins; else: allow

@@ -81,8 +81,8 @@ fn call_each() {
     let mut ends = [-1; 2];
     let mut action = [0_u64; 32];
     let mut time = [0_i64; 2];
-    // SAFETY: the buffers are live and at least as large as the structures; the descriptors are this
-    // function's own; the child only ends.
+    // SAFETY: the buffers are live and at least as large as the structures; the descriptors are
+    // this function's own; the child only ends.
     unsafe {
         assert_eq!(sigaction(USR1, std::ptr::null(), action.as_mut_ptr().cast()), 0);
         assert_eq!(sysv_signal(USR1, 1), 0);
