@@ -432,8 +432,9 @@ fn descriptor_sent_after_the_peer_has_died() {
     });
     waitpid(child.0).unwrap();
     let sent = try_to_send_descriptor(over[0], fd);
-    let lost = harness::accelerated();
-    assert_eq!(sent, if lost { Err(Errno(libc::ECONNRESET)) } else { Ok(()) });
+    // What went through the kernel, because this end slept, can be passed on.
+    let lost = harness::accelerated() && sent == Err(Errno(libc::ECONNRESET));
+    assert!(lost || sent == Ok(()), "{sent:?}");
     assert_eq!(recv_to_end(fd), (pattern(4, 20_000), Ok(())));
 }
 
