@@ -104,8 +104,8 @@ fn unused_set() -> &'static EpollSet {
     }
 }
 
-/// Calls `visit` with each set that was ever made, whether a descriptor refers to it or not: one may
-/// be closed while it is locked for a fork.
+/// Calls `visit` with each set that was ever made, whether a descriptor refers to it or not: one
+/// may be closed while it is locked for a fork.
 fn for_each_made(mut visit: impl FnMut(&'static EpollSet)) {
     let mut next = NEWEST_SET.load(Ordering::Acquire);
     // SAFETY: null, or a set; sets are leaked and reused, never freed.

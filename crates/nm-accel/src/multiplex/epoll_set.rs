@@ -276,7 +276,10 @@ impl EpollSet {
     /// orphans, and whether it can be reused: not if a thread still waits for it.
     pub fn close(&'static self) -> (u32, bool) {
         let Some(mut inner) = self.inner.lock() else { return (0, false) };
+        let has_sleepers = self.sleepers.load(Ordering::SeqCst) != 0;
         if self.usage.swap(USED, Ordering::Relaxed) == USED {
+            // A thread that sleeps goes on with the kernel's set: what is counted stays counted.
+            self.is_passed_on.fetch_or(has_sleepers, Ordering::SeqCst);
             self.end_use(&mut inner);
         }
         inner.members.for_each_fd(|fd| registered::remove(fd, self));
@@ -288,7 +291,7 @@ impl EpollSet {
         for flag in [&self.is_external, &self.is_passed_on, &self.is_forked] {
             flag.store(false, Ordering::SeqCst);
         }
-        (orphans, self.sleepers.load(Ordering::SeqCst) == 0)
+        (orphans, !has_sleepers)
     }
 
     /// Before a fork: the child gets a consistent copy.

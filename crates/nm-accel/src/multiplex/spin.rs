@@ -87,8 +87,8 @@ impl SetSpin {
         }
     }
 
-    /// Decides how to go on after an unsuccessful check of memory. `kernel_has_bytes`: so the peer of
-    /// a socket says.
+    /// Decides how to go on after an unsuccessful check of memory. `kernel_has_bytes`: so the peer
+    /// of a socket says.
     #[inline]
     pub fn step(&mut self, kernel_has_bytes: bool) -> SetSpinStep {
         if self.budget_ns == 0 {

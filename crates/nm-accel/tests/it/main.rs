@@ -91,6 +91,7 @@ mod options;
 mod passing;
 mod processes;
 mod ready;
+mod sets;
 mod sharing;
 mod signals;
 mod threads;
@@ -119,6 +120,7 @@ const BODIES: &[&[harness::Body]] = &[
     processes::BODIES,
     processes::PEERS,
     ready::BODIES,
+    sets::BODIES,
     sharing::BODIES,
     sharing::PEERS,
     signals::BODIES,
