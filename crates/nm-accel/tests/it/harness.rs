@@ -140,7 +140,7 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 
 /// Describes where every process of a hanging group waits: its last call as recorded by the bodies,
 /// and the kernel's state of each thread.
-fn describe_hanging_processes(child: &Child) -> String {
+pub(crate) fn describe_hanging_processes(child: &Child) -> String {
     let group = child.id().cast_signed();
     let mut report = String::new();
     for process in processes_of(group) {
@@ -174,7 +174,7 @@ fn processes_of(group: i32) -> Vec<i32> {
 }
 
 /// Kills the processes that a body has left, also after it succeeded.
-fn end_group(child: &mut Child) {
+pub(crate) fn end_group(child: &mut Child) {
     let group = child.id().cast_signed();
     for process in processes_of(group) {
         // SAFETY: the process is in the group that this harness made for the body.

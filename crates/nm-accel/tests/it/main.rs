@@ -94,6 +94,7 @@ mod ready;
 mod sets;
 mod sharing;
 mod signals;
+mod soak;
 mod threads;
 mod times;
 mod volume;
@@ -124,6 +125,7 @@ const BODIES: &[&[harness::Body]] = &[
     sharing::BODIES,
     sharing::PEERS,
     signals::BODIES,
+    soak::PEERS,
     threads::BODIES,
     times::BODIES,
     volume::BODIES,

@@ -1,0 +1,317 @@
+//! A soak: clients and servers of every way of waiting, all accelerated, whose connections join
+//! under load, go back to the kernel, join again, and lose their processes. Every byte is checked,
+//! and no connection may stand still. `cargo xtask soak-accel` makes it long.
+
+mod client;
+mod plan;
+mod server;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nm_ring::ledger::LedgerView;
+use nm_sys::clock::Deadline;
+
+use crate::harness::{Body, Side, another, describe_hanging_processes, end_group};
+use plan::{End, Numbers, Plan, WAYS, Waiting};
+
+/// Programs of a soak.
+pub(crate) const PEERS: &[Body] = &[
+    (SERVER, || server::serve()),
+    (CLIENT, || client::run()),
+    (FOREIGN_CLIENT, || client::run_foreign()),
+];
+
+const SERVER: &str = "soak::server";
+const CLIENT: &str = "soak::client";
+const FOREIGN_CLIENT: &str = "soak::foreign_client";
+
+/// What a program is to do.
+const WAITING: &str = "NEARMETAL_SOAK_WAITING";
+const SEED: &str = "NEARMETAL_SOAK_SEED";
+const PORT: &str = "NEARMETAL_SOAK_PORT";
+const ROUND: &str = "NEARMETAL_SOAK_ROUND";
+/// What the soak is to be: connections at least, and seconds at least.
+const CONNECTIONS: &str = "NEARMETAL_SOAK_CONNECTIONS";
+const SECONDS: &str = "NEARMETAL_SOAK_SECONDS";
+
+/// A connection on which nothing comes for this long stands still.
+const LIMIT_MS: i32 = 60_000;
+/// A client that takes longer hangs: many times what one takes on a machine under load.
+const CLIENT_LIMIT: Duration = Duration::from_secs(180);
+/// Clients at a time.
+const CLIENTS: usize = 4;
+/// Connections of the short soak that runs with the tests.
+const SHORT: u64 = 100;
+
+fn number(name: &str) -> u64 {
+    let text = std::env::var(name).unwrap_or_default();
+    if text.is_empty() { 0 } else { text.parse().unwrap() }
+}
+
+fn waiting_of(name: &str) -> Waiting {
+    WAYS.into_iter().find(|way| format!("{way:?}") == name).expect("a way of waiting")
+}
+
+/// A process of the soak with what it writes.
+struct Program {
+    child: Child,
+    errors: std::fs::File,
+}
+
+impl Program {
+    fn start(name: &str, variables: &[(&str, String)], report: Option<&Reports>) -> Program {
+        let errors = tempfile::tempfile().unwrap();
+        let mut command: Command = another(name, Side::Accelerated);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        if let Some(reports) = report {
+            command.env("NEARMETAL_ACCEL_REPORT", &reports.path);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).env("RUST_BACKTRACE", "0");
+        command.stderr(errors.try_clone().unwrap()).process_group(0);
+        Program { child: command.spawn().unwrap(), errors }
+    }
+
+    fn errors(&mut self) -> String {
+        let mut text = vec![];
+        self.errors.rewind().unwrap();
+        self.errors.read_to_end(&mut text).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        end_group(&mut self.child);
+    }
+}
+
+struct Server {
+    waiting: Waiting,
+    port: u16,
+    program: Program,
+}
+
+impl Server {
+    fn start(waiting: Waiting) -> Server {
+        let mut program = Program::start(SERVER, &[(WAITING, format!("{waiting:?}"))], None);
+        let mut line = String::new();
+        let mut output = BufReader::new(program.child.stdout.take().expect("piped"));
+        output.read_line(&mut line).unwrap();
+        let port = line.trim().parse();
+        let port = port.unwrap_or_else(|_| panic!("{waiting:?} server: {}", program.errors()));
+        Server { waiting, port, program }
+    }
+}
+
+/// One client that runs.
+struct Run {
+    plan: Plan,
+    server: usize,
+    program: Program,
+    deadline: Deadline,
+}
+
+/// Ledgers of the clients, each of which is shared memory that a client sends when it starts.
+struct Reports {
+    socket: UnixDatagram,
+    path: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+    open: Vec<LedgerView>,
+}
+
+impl Reports {
+    fn new() -> Reports {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Reports { socket, path, _folder: folder, open: vec![] }
+    }
+
+    /// Adds what the clients that have ended have counted.
+    fn collect(&mut self, totals: &mut Totals) {
+        let mut text = [0; 64];
+        while let Ok((_, Some(ledger))) =
+            nm_sys::unix::receive_descriptor(self.socket.as_fd(), &mut text)
+        {
+            self.open.extend(LedgerView::open(ledger));
+        }
+        let lives = |view: &LedgerView| {
+            std::path::Path::new(&format!("/proc/{}/stat", view.pid())).exists()
+        };
+        let (open, ended): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.open).into_iter().partition(lives);
+        self.open = open;
+        ended.iter().for_each(|view| totals.add(view));
+    }
+}
+
+/// What the soak has counted.
+#[derive(Debug, Default)]
+struct Totals {
+    clients: u64,
+    killed: u64,
+    connections: u64,
+    in_memory: u64,
+    memory_bytes: u64,
+    kernel_bytes: u64,
+    fallbacks: u64,
+    rejoins: u64,
+    /// Connections by their last phase and the reason why they used the kernel.
+    reasons: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    fn add(&mut self, view: &LedgerView) {
+        for record in view.records() {
+            let directions = [record.outgoing, record.incoming];
+            let memory: u64 = directions.iter().map(|flow| flow.memory_bytes).sum();
+            self.in_memory += u64::from(memory > 0);
+            *self
+                .reasons
+                .entry(format!(
+                    "{:?} {:?}{}",
+                    record.phase,
+                    record.reason,
+                    if memory > 0 { "" } else { ", never in memory" }
+                ))
+                .or_default() += 1;
+            self.memory_bytes += memory;
+            self.kernel_bytes += directions.iter().map(|flow| flow.kernel_bytes).sum::<u64>();
+            self.fallbacks += record.outgoing.fallbacks;
+            self.rejoins += u64::from(record.rejoins);
+        }
+    }
+}
+
+impl std::fmt::Display for Totals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} connections of {} clients ({} killed), {} used memory; {} bytes through memory, {} \
+             through the kernel; {} times back to the kernel, {} times in memory again; {:?}",
+            self.connections,
+            self.clients,
+            self.killed,
+            self.in_memory,
+            self.memory_bytes,
+            self.kernel_bytes,
+            self.fallbacks,
+            self.rejoins,
+            self.reasons
+        )
+    }
+}
+
+struct Soak {
+    servers: Vec<Server>,
+    runs: Vec<Run>,
+    reports: Reports,
+    totals: Totals,
+    seeds: Numbers,
+}
+
+impl Soak {
+    fn start_client(&mut self) {
+        let plan = Plan::of(self.seeds.next());
+        let server = self.seeds.below(self.servers.len() as u64) as usize;
+        let port = self.servers[server].port.to_string();
+        let variables = [(SEED, plan.seed.to_string()), (PORT, port)];
+        let program = Program::start(CLIENT, &variables, Some(&self.reports));
+        self.totals.clients += 1;
+        self.totals.connections += plan.connections as u64;
+        self.totals.killed += u64::from(plan.end == End::Killed);
+        let deadline = Deadline::after(CLIENT_LIMIT);
+        self.runs.push(Run { plan, server, program, deadline });
+    }
+
+    /// Checks the clients that have ended, and those that do not end.
+    fn check(&mut self) {
+        let mut idx = 0;
+        while idx < self.runs.len() {
+            let status = self.runs[idx].program.child.try_wait().unwrap();
+            if let Some(status) = status {
+                let run = self.runs.swap_remove(idx);
+                self.check_end(run, status);
+                continue;
+            }
+            if self.runs[idx].deadline.passed() {
+                let run = self.runs.swap_remove(idx);
+                let client = describe_hanging_processes(&run.program.child);
+                let server = &self.servers[run.server].program.child;
+                let server = describe_hanging_processes(server);
+                self.fail(run, &format!("stands still\n{client}server:\n{server}"));
+            }
+            idx += 1;
+        }
+        self.reports.collect(&mut self.totals);
+    }
+
+    fn check_end(&mut self, run: Run, status: ExitStatus) {
+        let killed = status.signal() == Some(libc::SIGKILL) && run.plan.end == End::Killed;
+        let regular = status.success() && run.plan.end == End::Regular;
+        if !killed && !regular {
+            self.fail(run, &format!("ended with {status}"));
+        }
+        for server in 0..self.servers.len() {
+            if let Some(status) = self.servers[server].program.child.try_wait().unwrap() {
+                let (waiting, errors) =
+                    (self.servers[server].waiting, self.servers[server].program.errors());
+                panic!("{waiting:?} server ended with {status}\n{errors}\n{}", self.totals);
+            }
+        }
+    }
+
+    fn fail(&mut self, mut run: Run, what: &str) -> ! {
+        let server = &mut self.servers[run.server];
+        panic!(
+            "client {:?} of a {:?} server {what}\nclient: {}\nserver: {}\n{}",
+            run.plan,
+            server.waiting,
+            run.program.errors(),
+            server.program.errors(),
+            self.totals
+        );
+    }
+}
+
+#[test]
+fn mixed_programs_exchange_every_byte_and_none_stands_still() {
+    let seed = match number(SEED) {
+        0 => 1,
+        seed => seed,
+    };
+    let connections = match number(CONNECTIONS) {
+        0 => SHORT,
+        connections => connections,
+    };
+    let deadline = Deadline::after(Duration::from_secs(number(SECONDS)));
+    let servers = WAYS.map(Server::start).into();
+    let (reports, seeds) = (Reports::new(), Numbers(seed));
+    let mut soak = Soak { servers, runs: vec![], reports, totals: Totals::default(), seeds };
+    let mut shown = 0;
+    loop {
+        let is_complete = soak.totals.connections >= connections && deadline.passed();
+        while !is_complete && soak.runs.len() < CLIENTS {
+            soak.start_client();
+        }
+        if soak.runs.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        soak.check();
+        if soak.totals.connections >= shown + 500 {
+            shown = soak.totals.connections;
+            crate::harness::note(&format!("soak with seed {seed}: {}", soak.totals));
+        }
+    }
+    soak.reports.collect(&mut soak.totals);
+    crate::harness::note(&format!("soak with seed {seed}: {}, 0 faults", soak.totals));
+    assert!(soak.totals.in_memory > 0, "no connection used memory: {}", soak.totals);
+}
