@@ -267,3 +267,113 @@ fn loom_a_receiver_that_sleeps_in_the_kernel_never_leaves_bytes_in_the_pipe() {
         assert_eq!(pipe.readable(), 0);
     });
 }
+
+/// A receiver that copies bytes while the sender takes them back and overwrites them: each byte has
+/// one owner, and what the receiver keeps is whole.
+#[test]
+fn loom_bytes_that_are_taken_back_and_overwritten_are_not_received() {
+    const NEXT: &[u8] = b"0123456789abcdef";
+    check(|| {
+        let shared = PipeWithDoorbells::new();
+        let other = shared.clone();
+        let sending = thread::spawn(move || {
+            let pipe = &other.pipe;
+            assert_eq!(pipe.push(b"xyz"), 3);
+            let taken_back = pipe.take_back(pipe.consumed());
+            let mut copied = [0; 3];
+            let from = pipe.sent() - taken_back as u64;
+            assert_eq!(pipe.copy_sent(from, &mut copied[..taken_back]), taken_back);
+            assert_eq!(copied[..taken_back], b"xyz"[3 - taken_back..]);
+            // As long as the area, so that it overwrites what was taken back.
+            (taken_back, pipe.push(NEXT))
+        });
+        let mut received = vec![];
+        for _ in 0..2 {
+            let mut buffer = [0; 2];
+            let count = shared.pipe.pull(&mut buffer);
+            received.extend_from_slice(&buffer[..count]);
+        }
+        let (taken_back, pushed) = sending.join().unwrap();
+        let mut rest = [0; 19];
+        loop {
+            let count = shared.pipe.pull(&mut rest);
+            if count == 0 {
+                break;
+            }
+            received.extend_from_slice(&rest[..count]);
+        }
+        let wanted = [&b"xyz"[..3 - taken_back], &NEXT[..pushed]].concat();
+        assert_eq!(received, wanted);
+    });
+}
+
+/// Bytes that were in the pipe and are there no more are announced: they are being taken back, or
+/// the kernel has them.
+#[test]
+fn loom_bytes_on_their_way_to_the_kernel_are_announced() {
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+    check(|| {
+        let shared = PipeWithDoorbells::new();
+        assert_eq!(shared.pipe.push(b"abc"), 3);
+        let other = shared.clone();
+        let sending = thread::spawn(move || {
+            let (pipe, kernel_sent) = (&other.pipe, &other.pipe.kernel_sent);
+            kernel_sent.take_backs_begun.fetch_add(1, SeqCst);
+            let taken_back = pipe.take_back(pipe.consumed());
+            kernel_sent.sent.store(taken_back as u64, Relaxed);
+            kernel_sent.take_backs_ended.fetch_add(1, SeqCst);
+        });
+        let pipe = &shared.pipe;
+        if pipe.readable() == 0 || pipe.pull(&mut [0; 3]) == 0 {
+            let kernel_sent = &pipe.kernel_sent;
+            // In this order: what has ended has begun.
+            let ended = kernel_sent.take_backs_ended.load(SeqCst);
+            let is_moving = kernel_sent.take_backs_begun.load(SeqCst) != ended;
+            assert!(is_moving || kernel_sent.sent.load(Relaxed) == 3);
+        }
+        sending.join().unwrap();
+    });
+}
+
+/// A receiver that sleeps on the futex word, for bytes in the pipe: the sender wakes it. A lost
+/// wake-up is a deadlock here.
+#[test]
+fn loom_a_receiver_that_sleeps_for_the_pipe_is_woken() {
+    use loom::sync::{Condvar, Mutex};
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+    check(|| {
+        // The kernel's futex: the comparison and the sleep are one step to those who wake.
+        let shared = Arc::new((Pipe::<PIPE_BYTES>::new(), Mutex::new(()), Condvar::new()));
+        let other = shared.clone();
+        let sending = thread::spawn(move || {
+            let (pipe, queue, woken) = &*other;
+            for byte in [b"a", b"b"] {
+                assert_eq!(pipe.push(byte), 1);
+                crate::sync::fence(SeqCst);
+                let sleeper = &pipe.kernel_use.sleeper;
+                if sleeper.load(Relaxed) != 0 && sleeper.swap(0, SeqCst) != 0 {
+                    let _queue = queue.lock().unwrap();
+                    woken.notify_one();
+                }
+            }
+        });
+        let (pipe, queue, woken) = &*shared;
+        let mut received = 0;
+        while received < 2 {
+            let count = pipe.pull(&mut [0; 2]);
+            received += count;
+            if count > 0 {
+                continue;
+            }
+            pipe.kernel_use.sleeper.store(1, SeqCst);
+            crate::sync::fence(SeqCst);
+            if pipe.readable() == 0 {
+                let queue = queue.lock().unwrap();
+                if pipe.kernel_use.sleeper.load(SeqCst) == 1 {
+                    drop(woken.wait(queue).unwrap());
+                }
+            }
+        }
+        sending.join().unwrap();
+    });
+}

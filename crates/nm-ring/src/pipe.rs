@@ -301,7 +301,8 @@ impl<const BYTES: usize> Pipe<BYTES> {
     /// [`Pipe::take_writer_waiting`].
     #[inline]
     pub fn pull(&self, buffer: &mut [u8]) -> usize {
-        let consumed = self.consumed.position.load(Relaxed);
+        // Who finds that the sender has taken bytes back also sees what it announced before.
+        let consumed = self.consumed.position.load(Acquire);
         let count = self.copy(consumed, 0, buffer);
         if count > 0 && !self.advance(consumed, count) {
             return 0;
@@ -313,7 +314,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
     #[inline(always)]
     fn advance(&self, consumed: u64, count: usize) -> bool {
         let next = consumed.wrapping_add(count as u64);
-        self.consumed.position.compare_exchange(consumed, next, AcqRel, Relaxed).is_ok()
+        self.consumed.position.compare_exchange(consumed, next, AcqRel, Acquire).is_ok()
     }
 
     /// Copies bytes from `offset` bytes after the next one on without consuming them, and returns
