@@ -12,6 +12,7 @@ mod connect;
 mod dist;
 mod setup;
 mod shell;
+mod soak_accel;
 mod soak_conformance;
 mod suite;
 mod tidy;
@@ -37,6 +38,7 @@ usage: cargo xtask TASK
                 with the bytes in shared memory and the reasons of the others (--help)
   soak-conformance  the accelerator's conformance suite again and again while programs compete
                 for the CPUs; counts what fails (--help)
+  soak-accel    10 000 connections of accelerated programs of every kind, each byte checked (--help)
   bench-builds  the figures of this build against those of another one, in turn (root; --help)";
 
 fn main() -> ExitCode {
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
         Some("bench-programs") => bench_programs::run(&args.collect::<Vec<_>>()),
         Some("bench-builds") => bench_builds::run(&args.collect::<Vec<_>>()),
+        Some("soak-accel") => soak_accel::run(&args.collect::<Vec<_>>()),
         Some("soak-conformance") => soak_conformance::run(&args.collect::<Vec<_>>()),
         // A program that bench-bypass measures.
         Some("connect") => connect::run(&args.collect::<Vec<_>>()),

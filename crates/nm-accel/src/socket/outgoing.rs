@@ -14,6 +14,10 @@ use crate::{kernel, process, signals, tcp_info, wait};
 /// Shortest time between two looks for the death of a peer that leaves bytes unread, ns.
 const PEER_CHECK_NS: u64 = 1_000_000;
 
+/// Longest wait of a take back for a call of the kernel that sends: one that takes longer has sent
+/// something.
+const OTHER_SENDER_NS: u64 = 2_000_000;
+
 /// Longest wait for space that the kernel said it had, ns.
 const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
 
@@ -143,7 +147,7 @@ impl Socket {
         if unread > count && kernel_send_space(fd) < unread {
             return (count, None);
         }
-        let take_back = self.begin_take_back();
+        let Some(take_back) = self.begin_take_back_soon() else { return (count, None) };
         let taken_back = outgoing.take_back(outgoing.consumed());
         if taken_back > count {
             self.send_taken_back(fd, taken_back, taken_back - count);
@@ -151,10 +155,38 @@ impl Socket {
         (count.saturating_sub(taken_back), (taken_back > 0).then_some(take_back))
     }
 
-    fn begin_take_back(&self) -> TakeBack<'_> {
-        let sending = self.begin_kernel_send();
+    /// Begins to move bytes from memory to the kernel, if nothing is there that was sent after them.
+    /// Another thread of this end may be about to send such bytes: it counts itself as a sender,
+    /// then looks for this; here it is the other way round, so that one of the two sees the other.
+    /// Under the send lock.
+    fn begin_take_back(&self) -> Option<TakeBack<'_>> {
+        let sending = self.count_kernel_sender();
         self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
-        TakeBack { socket: self, _sending: sending }
+        let take_back = TakeBack { socket: self, _sending: sending };
+        let is_alone = self.end().kernel_senders.load(Ordering::SeqCst) == 1;
+        (is_alone && self.all_sent_was_received()).then_some(take_back)
+    }
+
+    /// The same when the bytes must not stay in memory: waits a moment for another sender. If that
+    /// takes longer or has sent something, its bytes are in the kernel and wake the peer, who
+    /// receives what is in memory first.
+    fn begin_take_back_soon(&self) -> Option<TakeBack<'_>> {
+        let begun_ns = wait::now_ns();
+        loop {
+            let take_back = self.begin_take_back();
+            let waited_ns = wait::now_ns().saturating_sub(begun_ns);
+            if take_back.is_some() || !self.all_sent_was_received() || waited_ns > OTHER_SENDER_NS {
+                return take_back;
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// Whether the kernel has nothing from this end that the peer has not received. Not exact while
+    /// a call of the kernel sends.
+    fn all_sent_was_received(&self) -> bool {
+        let received = self.outgoing().kernel_use.received.load(Ordering::SeqCst);
+        received == self.end().kernel_sent.load(Ordering::SeqCst) && received != 0
     }
 
     /// Wakes a thread of the peer that sleeps until memory has bytes.
@@ -182,9 +214,35 @@ impl Socket {
         }
     }
 
-    /// Begins a call of the kernel that sends, in any phase.
+    /// Begins a call of the kernel that sends, in any phase. Bytes that another thread takes back
+    /// from memory were sent before, so they are in the kernel when this returns.
     #[inline]
     pub fn begin_kernel_send(&self) -> KernelSend<'_> {
+        let sending = self.count_kernel_sender();
+        if !self.is_joined() {
+            return sending;
+        }
+        let sent = &self.outgoing().kernel_sent;
+        let ended = sent.take_backs_ended.load(Ordering::SeqCst);
+        if sent.take_backs_begun.load(Ordering::SeqCst) == ended {
+            return sending;
+        }
+        drop(sending);
+        self.begin_kernel_send_after_take_back()
+    }
+
+    #[cold]
+    fn begin_kernel_send_after_take_back(&self) -> KernelSend<'_> {
+        let _deferral = signals::defer_handlers();
+        let is_locked = self.lock_send();
+        let sending = self.count_kernel_sender();
+        if is_locked {
+            self.unlock_send();
+        }
+        sending
+    }
+
+    fn count_kernel_sender(&self) -> KernelSend<'_> {
         self.end().kernel_senders.fetch_add(1, Ordering::SeqCst);
         KernelSend(self)
     }
@@ -250,30 +308,25 @@ impl Socket {
     /// library.
     pub fn flush_to_kernel(&self, fd: c_int) {
         let outgoing = self.outgoing();
-        let end = self.end();
         // Behind bytes that are in the kernel these would be out of order.
-        let is_first = || {
-            let received = outgoing.kernel_use.received.load(Ordering::SeqCst);
-            received == end.kernel_sent.load(Ordering::SeqCst) && received != 0
-        };
-        if outgoing.readable() == 0 || !is_first() || self.peer_is_gone(fd) {
+        if outgoing.readable() == 0 || !self.all_sent_was_received() || self.peer_is_gone(fd) {
             return;
         }
         let _deferral = signals::defer_handlers();
         if !self.lock_send() {
             return;
         }
-        let sent = tcp_info::sent_through_kernel(fd, self.is_client());
-        if is_first()
+        if let Some(take_back) = self.begin_take_back() {
+            let sent = tcp_info::sent_through_kernel(fd, self.is_client());
+            let counted = self.end().kernel_sent.load(Ordering::SeqCst);
             // Others may have sent without this library.
-            && sent.map(|count| count.saturating_add(1))
-                == Some(end.kernel_sent.load(Ordering::SeqCst))
-            && end.kernel_senders.load(Ordering::SeqCst) == 0
-            && kernel_send_space(fd) >= outgoing.readable()
-        {
-            let _take_back = self.begin_take_back();
-            let count = outgoing.take_back(outgoing.consumed());
-            self.send_taken_back(fd, count, count);
+            if sent.map(|count| count.saturating_add(1)) == Some(counted)
+                && kernel_send_space(fd) >= outgoing.readable()
+            {
+                let count = outgoing.take_back(outgoing.consumed());
+                self.send_taken_back(fd, count, count);
+            }
+            drop(take_back);
         }
         self.unlock_send();
     }
