@@ -5,6 +5,7 @@
 
 mod checker;
 mod epoll;
+mod fellow;
 mod kernel_set;
 mod programs;
 mod receive;
@@ -37,6 +38,7 @@ impl Model for Config {
                     continue;
                 }
                 at if is_learning(at) => programs::learn(self, state, idx, next),
+                at if is_fellow(at) => fellow::steps(self, state, idx, next),
                 at if is_epoll(at) => epoll::steps(self, state, idx, next),
                 _ => receive::steps(self, state, idx, next),
             }
@@ -54,6 +56,12 @@ impl Model for Config {
         }
         state.wrong.or_else(|| at_rest.then(|| stuck_waiter(self, state)).flatten())
     }
+}
+
+fn is_fellow(at: At) -> bool {
+    use At::*;
+    matches!(at, FellowLock | FellowCount | FellowAnnounce | FellowCheck)
+        || matches!(at, FellowTakeBack | FellowResend | FellowSent | FellowEnd)
 }
 
 fn is_learning(at: At) -> bool {
@@ -277,6 +285,15 @@ fn members_are_added_changed_and_removed_at_any_moment() {
 }
 
 #[test]
+fn a_thread_sleeps_beside_the_one_that_sends() {
+    let taken_back = "the other thread takes the unread bytes back";
+    let covered = &[taken_back, "sender finds a take back", "the pipe is full", FROM_PIPE];
+    let config = |receiver| Config { room: 1, ..plain(receiver, Program::Fellow) };
+    check(&config(BLOCKING), covered);
+    check(&config(POLL), covered);
+}
+
+#[test]
 fn ends_join_at_any_moment() {
     let reverts = "join reverts kernel_received";
     let covered = &["join publishes kernel_received", reverts, FROM_PIPE, FROM_KERNEL];
@@ -316,6 +333,8 @@ fn faults_of_the_sender_are_found() {
     check_fault(TakeBackOwnBytesOnly, edge(EPOLL_ONE, NONE), EPOLL_WAITS);
     let no_room = "the kernel has no room for what was taken back";
     check_fault(TakeBackBehindKernel, plain(POLL, NONE), no_room);
+    let beside = Config { room: 1, ..plain(BLOCKING, Program::Fellow) };
+    check_fault(TakeBackBesideSender, beside, no_room);
     let child = handing_over(plain(Program::HandOver, NONE));
     check_fault(NoTakeBackBeforeSleep, child, "a child waits although bytes are unread");
 }

@@ -47,7 +47,7 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(180);
 /// Clients at a time.
 const CLIENTS: usize = 4;
 /// Connections of the short soak that runs with the tests.
-const SHORT: u64 = 100;
+const SHORT: u64 = 60;
 
 fn number(name: &str) -> u64 {
     let text = std::env::var(name).unwrap_or_default();

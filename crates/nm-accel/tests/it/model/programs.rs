@@ -49,6 +49,9 @@ pub(super) fn steps(config: &Config, state: &State, idx: usize, next: &mut Next)
                 go("epoll_ctl", &|after| call(after, At::ControlLock, true));
             }
         }
+        (Program::Fellow, ..) => {
+            go("the other thread ends its turn", &|after| call(after, At::FellowLock, true));
+        }
         (Program::Join, At::Turn, _) => {
             go("join begins", &|after| call(after, At::LearnNobodyInside, true));
         }

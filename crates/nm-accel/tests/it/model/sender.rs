@@ -11,6 +11,9 @@ const SENDER: usize = 0;
 pub(super) fn steps(config: &Config, state: &State, next: &mut Next) {
     match state.sender.at {
         SendAt::Idle | SendAt::Asleep => idle(config, state, next),
+        SendAt::CheckReceived | SendAt::BeforeKernel | SendAt::BeforeSleep
+            if state.shared.fellow_locks => {}
+        SendAt::WaitForTakeBack if state.shared.fellow_locks => {}
         SendAt::KernelSend => kernel_send(config, state, next),
         SendAt::Resend => resend(config, state, next),
         _ => {
@@ -69,10 +72,14 @@ fn memory_step(config: &Config, state: &mut State) -> &'static str {
         SendAt::BeforeKernel => {
             // What is left of a call that has filled the pipe comes behind the pipe's bytes.
             let take_back = !sender.has_pushed && may_take_back(config, state);
-            state.sender.at = if take_back { SendAt::BeginTakeBack } else { SendAt::KernelSend };
+            state.sender.at = if take_back { SendAt::BeginTakeBack } else { SendAt::CountSender };
             "sender looks for unread bytes before the kernel send"
         }
         SendAt::BeforeSleep => before_sleep(config, state),
+        SendAt::CountSender | SendAt::LookForTakeBack | SendAt::WaitForTakeBack => {
+            begin_kernel_send(state)
+        }
+        SendAt::CountSent | SendAt::UncountSender => end_kernel_send(state),
         _ => take_back_step(config, state),
     }
 }
@@ -81,6 +88,47 @@ fn returned(sender: &mut Sender) -> SendAt {
     sender.returned = sender.next_byte;
     (sender.has_pushed, sender.tail_before, sender.accepted) = (false, 0, 0);
     SendAt::Idle
+}
+
+/// The sender counts itself, then looks for a take back by another thread, and waits for its end.
+fn begin_kernel_send(state: &mut State) -> &'static str {
+    let (sender, shared) = (&mut state.sender, &mut state.shared);
+    match sender.at {
+        SendAt::CountSender => {
+            shared.senders += 1;
+            sender.at = SendAt::LookForTakeBack;
+            "sender counts itself"
+        }
+        SendAt::LookForTakeBack if shared.taking_back => {
+            shared.senders -= 1;
+            sender.at = SendAt::WaitForTakeBack;
+            "sender finds a take back"
+        }
+        SendAt::LookForTakeBack => {
+            sender.at = SendAt::KernelSend;
+            "sender finds no take back"
+        }
+        // Counted under the send lock.
+        _ => {
+            shared.senders += 1;
+            sender.at = SendAt::KernelSend;
+            "sender counts itself after a take back"
+        }
+    }
+}
+
+fn end_kernel_send(state: &mut State) -> &'static str {
+    let (sender, shared) = (&mut state.sender, &mut state.shared);
+    if sender.at == SendAt::CountSent {
+        sender.kernel_sent += sender.accepted;
+        shared.published_sent = sender.kernel_sent;
+        sender.accepted = 0;
+        sender.at = SendAt::UncountSender;
+        return "sender counts what it sent";
+    }
+    shared.senders -= 1;
+    sender.at = returned(sender);
+    "sender uncounts itself"
 }
 
 fn push(config: &Config, state: &mut State) -> &'static str {
@@ -105,7 +153,7 @@ fn push(config: &Config, state: &mut State) -> &'static str {
 }
 
 /// Bytes in the pipe can go to the kernel: none are there that were sent after them.
-fn may_take_back(config: &Config, state: &State) -> bool {
+pub(super) fn may_take_back(config: &Config, state: &State) -> bool {
     let is_first = state.shared.known && state.shared.received == state.sender.kernel_sent;
     !state.pipe_empty() && (is_first || config.has(Fault::TakeBackBehindKernel))
 }
@@ -121,7 +169,7 @@ fn before_sleep(config: &Config, state: &mut State) -> &'static str {
 }
 
 /// Bytes begin to move from memory to the kernel, or have arrived there.
-fn set_taking_back(state: &mut State, taking_back: bool) {
+pub(super) fn set_taking_back(state: &mut State, taking_back: bool) {
     state.shared.taking_back = taking_back;
     for receiver in &mut state.receivers {
         receiver.moved = true;
@@ -166,13 +214,6 @@ fn take_back_step(config: &Config, state: &mut State) -> &'static str {
             end_take_back(&mut state.sender);
             "take back ends"
         }
-        SendAt::CountSent => {
-            sender.kernel_sent += sender.accepted;
-            shared.published_sent = sender.kernel_sent;
-            sender.accepted = 0;
-            sender.at = if sender.left > 0 { SendAt::KernelSend } else { returned(sender) };
-            "sender counts what it sent"
-        }
         _ => unreachable!("not a step of a take back"),
     }
 }
@@ -183,7 +224,7 @@ fn end_take_back(sender: &mut Sender) {
         sender.sleeps = false;
         SendAt::Asleep
     } else if sender.left > 0 {
-        SendAt::KernelSend
+        SendAt::CountSender
     } else {
         returned(sender)
     };
@@ -201,8 +242,11 @@ fn kernel_send(config: &Config, state: &State, next: &mut Next) {
         after.sender.next_byte += 1;
     }
     after.sender.left -= count;
-    after.sender.accepted = count;
-    after.sender.at = SendAt::CountSent;
+    after.sender.accepted += count;
+    // A call that waits for room counts its bytes at its end.
+    if after.sender.left == 0 {
+        after.sender.at = SendAt::CountSent;
+    }
     after.note_arrival();
     kernel_set::arrive(config, &after, (SENDER, "sender sends by the kernel"), next);
 }

@@ -25,6 +25,9 @@ pub(super) enum Program {
     },
     /// `epoll_ctl` operations at any moments.
     Control(&'static [Operation]),
+    /// A thread of the sending end that goes to sleep at any moments: before it does, it takes back
+    /// what the sender has left in the pipe.
+    Fellow,
     /// Learns `kernel_received` at any moment, as the rendezvous does.
     Join,
     /// Hands the socket to a child without the library, which receives by the kernel alone; then
@@ -97,6 +100,15 @@ pub(super) enum At {
     LearnPublish,
     LearnVerify,
     LearnRevert,
+    // A thread of the sending end.
+    FellowLock,
+    FellowCount,
+    FellowAnnounce,
+    FellowCheck,
+    FellowTakeBack,
+    FellowResend,
+    FellowSent,
+    FellowEnd,
     // A child without the library.
     HoldCount,
     HoldForget,
@@ -152,8 +164,12 @@ pub(super) enum SendAt {
     Resend,
     CountResent,
     EndTakeBack,
+    CountSender,
+    LookForTakeBack,
+    WaitForTakeBack,
     KernelSend,
     CountSent,
+    UncountSender,
     BeforeSleep,
 }
 
@@ -186,6 +202,10 @@ pub(super) struct Shared {
     pub(super) head: u8,
     pub(super) tail: u8,
     pub(super) users: i8,
+    /// Calls of the sending end that send by the kernel, and take backs.
+    pub(super) senders: u8,
+    /// A thread of the sending end other than the sender holds the send lock.
+    pub(super) fellow_locks: bool,
     /// Threads inside a kernel receive; with `users` in one word.
     pub(super) inside: u8,
     /// Bytes received from the kernel; `known` is false while that is not known.
@@ -261,6 +281,7 @@ pub(super) enum Fault {
     KernelNotAsked,
     NoTakeBackBeforeSleep,
     TakeBackWithoutExchange,
+    TakeBackBesideSender,
 }
 
 #[derive(Debug, Clone)]
@@ -292,6 +313,15 @@ impl Config {
     }
 }
 
+impl Sender {
+    /// The send lock is held by the sender.
+    pub(super) fn holds_lock(&self) -> bool {
+        use SendAt::*;
+        matches!(self.at, Push | Recheck | BeginTakeBack | ReadHead | TakeBack)
+            || matches!(self.at, Resend | CountResent | EndTakeBack)
+    }
+}
+
 impl Receiver {
     /// Clears what no step reads any more.
     fn forget(&mut self) {
@@ -300,7 +330,9 @@ impl Receiver {
         if !epoll {
             self.stale = false;
         }
-        let learns = matches!(self.at, LearnUnread | LearnAgain | LearnBytes | LearnStillNobody)
+        let fellow = matches!(self.at, FellowTakeBack | FellowResend | FellowSent);
+        let learns = fellow
+            || matches!(self.at, LearnUnread | LearnAgain | LearnBytes | LearnStillNobody)
             || matches!(self.at, LearnPublish | LearnVerify | LearnRevert);
         if !epoll && !learns && self.at != TakeFromPipe {
             self.a = 0;
@@ -355,6 +387,8 @@ impl State {
                 head: 0,
                 tail: 0,
                 users: 0,
+                senders: 0,
+                fellow_locks: false,
                 inside: 0,
                 received: 0,
                 known: config.joined,
@@ -389,7 +423,10 @@ impl State {
     pub(super) fn canonical(mut self, config: &Config) -> Self {
         let sends_again =
             matches!(self.sender.at, SendAt::TakeBack | SendAt::Resend | SendAt::CountResent);
-        if !sends_again {
+        let fellow_sends_again = |receiver: &Receiver| {
+            matches!(receiver.at, At::FellowTakeBack | At::FellowResend | At::FellowSent)
+        };
+        if !sends_again && !self.receivers.iter().any(fellow_sends_again) {
             self.rebase_pipe();
         }
         self.receivers.iter_mut().for_each(Receiver::forget);

@@ -56,8 +56,6 @@ pub(super) fn run() {
         client.links.push(link);
     }
     client.run(first);
-    let joined = client.links.iter().filter(|link| state(link.fd) == Some(JOINED)).count();
-    println!("joined {joined}");
 }
 
 impl Client {

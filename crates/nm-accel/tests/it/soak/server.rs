@@ -1,7 +1,6 @@
 //! The servers of a soak: one for each way of waiting. They check every byte of every request.
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::thread;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, POLLIN, POLLOUT, pollfd};
@@ -82,8 +81,7 @@ fn serve_blocking(fd: Fd) {
 /// The program of a server: writes its port to stdout and serves until it is killed.
 pub(super) fn serve() {
     let (listening, address) = listener(Family::V4);
-    println!("{}", address.port());
-    std::io::stdout().flush().unwrap();
+    write(libc::STDOUT_FILENO, format!("{}\n", address.port()).as_bytes()).unwrap();
     match waiting_of(&std::env::var(WAITING).unwrap()) {
         Waiting::Blocking => loop {
             let fd = accept(listening).unwrap();
