@@ -671,8 +671,8 @@ fn accept_peer(socket: &'static Socket, address: &RendezvousAddress) -> Option<O
     is_trusted(accepted).then_some(connection)
 }
 
-/// Keeps the socket on the kernel because of `reason`, and announces it to the other end, so that its
-/// report names the true reason. If the other end is not there yet, a later call tries again.
+/// Keeps the socket on the kernel because of `reason`, and announces it to the other end, so that
+/// its report names the true reason. If the other end is not there yet, a later call tries again.
 #[cold]
 fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32) {
     socket.record().set_reason(reason, detail);

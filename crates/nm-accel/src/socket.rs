@@ -57,8 +57,8 @@ const RELEASED: u32 = 1 << 29;
 /// One open file description.
 #[repr(C, align(128))]
 pub struct Socket {
-    /// The phase, and while it is not `Joined` the number of reliances on the kernel: the join moves
-    /// them into shared memory, where the peer sees them.
+    /// The phase, and while it is not `Joined` the number of reliances on the kernel: the join
+    /// moves them into shared memory, where the peer sees them.
     phase_and_reliances: AtomicU32,
     active_calls: AtomicU32,
     role: AtomicU32,

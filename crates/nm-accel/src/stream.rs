@@ -127,9 +127,9 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     }
 }
 
-/// A call has `done` bytes from memory and may return. If the pipe is empty and the kernel has bytes
-/// behind it, they belong to the call too: a program that takes a short read for the end of what is
-/// there would not look again.
+/// A call has `done` bytes from memory and may return. If the pipe is empty and the kernel has
+/// bytes behind it, they belong to the call too: a program that takes a short read for the end of
+/// what is there would not look again.
 #[inline(always)]
 fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
     let socket = request.socket;
@@ -209,8 +209,8 @@ fn peek_or_discard(request: &Request<'_>, done: usize) -> usize {
     count
 }
 
-/// `MSG_PEEK | MSG_WAITALL` with bytes in memory: the rest, if any comes, is in the kernel. None: the
-/// peer has moved the bytes meanwhile.
+/// `MSG_PEEK | MSG_WAITALL` with bytes in memory: the rest, if any comes, is in the kernel. None:
+/// the peer has moved the bytes meanwhile.
 #[cold]
 fn peek_rest(request: &Request<'_>) -> Option<isize> {
     let socket = request.socket;

@@ -98,8 +98,8 @@ pub struct KernelSent {
     pub sent: AtomicU64,
     /// Times that bytes were taken back.
     pub take_backs_begun: AtomicU32,
-    /// Times that bytes which were taken back have been sent through the kernel: until then they are
-    /// in neither place.
+    /// Times that bytes which were taken back have been sent through the kernel: until then they
+    /// are in neither place.
     pub take_backs_ended: AtomicU32,
 }
 
@@ -296,9 +296,9 @@ impl<const BYTES: usize> Pipe<BYTES> {
     }
 
     /// Reads bytes into `buffer` and returns how many. It may be fewer than [`Pipe::readable`]
-    /// returned if the sender writes meanwhile, and none if the sender has taken them back: then the
-    /// content of `buffer` is undefined. One thread at a time; a sleeping writer must be woken: see
-    /// [`Pipe::take_writer_waiting`].
+    /// returned if the sender writes meanwhile, and none if the sender has taken them back: then
+    /// the content of `buffer` is undefined. One thread at a time; a sleeping writer must be woken:
+    /// see [`Pipe::take_writer_waiting`].
     #[inline]
     pub fn pull(&self, buffer: &mut [u8]) -> usize {
         // Who finds that the sender has taken bytes back also sees what it announced before.
@@ -332,9 +332,10 @@ impl<const BYTES: usize> Pipe<BYTES> {
         if self.advance(consumed, count) { count } else { 0 }
     }
 
-    /// Takes all bytes back that the receiver has not consumed, if they were sent after the position
-    /// `from` ([`Pipe::sent`] at that time); returns how many. They are the last ones sent, and can
-    /// still be copied by [`Pipe::copy_sent`] until the next push. Called by the sending thread.
+    /// Takes all bytes back that the receiver has not consumed, if they were sent after the
+    /// position `from` ([`Pipe::sent`] at that time); returns how many. They are the last ones
+    /// sent, and can still be copied by [`Pipe::copy_sent`] until the next push. Called by the
+    /// sending thread.
     pub fn take_back(&self, from: u64) -> usize {
         let sent = self.sender.sent.load(Relaxed);
         loop {

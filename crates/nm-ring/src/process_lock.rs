@@ -51,8 +51,8 @@ impl ProcessLock {
         ProcessLock { owner: AtomicU32::new(0), contended: AtomicU32::new(0) }
     }
 
-    /// Locks for process `owner` (not zero, see [`OTHER_NAMESPACE`]); takes over the lock of a process
-    /// that has died.
+    /// Locks for process `owner` (not zero, see [`OTHER_NAMESPACE`]); takes over the lock of a
+    /// process that has died.
     #[inline(always)]
     pub fn lock(&self, owner: u32) -> LockOutcome {
         if self.try_lock(owner) { LockOutcome::Acquired } else { self.lock_slowly(owner) }

@@ -14,19 +14,12 @@ use crate::tidy::modules::{Mention, MentionKind, ModuleTree};
 use crate::tidy::tokens::Lexed;
 use crate::tidy::workspace::{list, members, relative, text};
 
-/// Crates whose files may import each other in circles, and why.
-const EXEMPT: [(&str, &str); 1] =
-    [("nm-accel", "its design is decided anew by a later issue, and its files change with it")];
-
 /// Imports by file: the files that it imports, each with the line and the name of one mention.
 type Imports = BTreeMap<PathBuf, BTreeMap<PathBuf, (usize, String)>>;
 
 pub fn check(metadata: &Value, sources: &Lexed) -> Vec<Fault> {
     let mut faults = BTreeSet::new();
     for package in members(metadata) {
-        if EXEMPT.iter().any(|(name, _)| *name == text(package, "name")) {
-            continue;
-        }
         for target in list(package, "targets") {
             let root = relative(metadata, text(target, "src_path"));
             faults.extend(target_faults(&root, sources));

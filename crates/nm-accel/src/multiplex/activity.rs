@@ -2,11 +2,11 @@
 
 use libc::c_int;
 
+use super::bits::{INPUT_EVENTS, WRITABLE};
 use super::events::{Events, Verdict};
 use super::member::Member;
 use super::members::{AMBIGUOUS, Members};
 use super::socket_ref::WaitSocket;
-use super::{INPUT_EVENTS, WRITABLE};
 
 /// Most members that are active at a time.
 pub const ACTIVE_MAX: usize = 64;

@@ -3,8 +3,11 @@
 
 use libc::c_int;
 
+use super::epoll_set::EpollSet;
 use super::kernel_list::Registration;
-use super::{EpollSet, process, registry, unused_set};
+use super::registry;
+use super::sets::{release_set, unused_set};
+use crate::process;
 use crate::table;
 
 /// The set of `epoll`. Called when the registry does not know it.
@@ -19,6 +22,6 @@ pub fn adopt_if_unknown(epoll: c_int) -> Option<&'static EpollSet> {
     // Its other users are not known.
     set.pass_on();
     set.adopt(&list);
-    super::release_set(registry::replace(epoll, Some(set)));
+    release_set(registry::replace(epoll, Some(set)));
     Some(set)
 }

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
+use super::bits::EXCLUSIVE;
 use super::epoll_set::{EpollSet, SetState};
 use super::kernel_list::Registration;
 use super::member::Member;
 use super::nested::NestedSet;
 use super::socket_ref::SocketRef;
-use super::{EXCLUSIVE, registered, registry};
+use super::{registered, registry};
 use crate::kernel;
 use crate::socket::{Phase, Socket};
 use crate::table::{self, CallGuard};

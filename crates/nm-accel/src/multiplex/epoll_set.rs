@@ -16,7 +16,6 @@ use super::nested::NestedSets;
 use super::pacing::Pacing;
 use super::socket_ref::SocketRef;
 use super::users::Users;
-use super::{registered, registry};
 use crate::socket::{Phase, Socket};
 
 /// The process uses the set.
@@ -70,7 +69,7 @@ pub struct SetState {
     /// Registrations of sockets.
     pub members: Members<SocketRef>,
     /// Registrations of other sets.
-    pub nested: NestedSets,
+    pub nested: NestedSets<&'static EpollSet>,
     /// When the kernel is polled.
     pub pacing: Pacing,
 }
@@ -219,11 +218,6 @@ impl EpollSet {
         nested.iter().any(|nested| nested.set.is_pending())
     }
 
-    /// A descriptor of this set, if it is still open.
-    fn descriptor(&self) -> Option<c_int> {
-        registry::find(|set| std::ptr::eq(set, self))
-    }
-
     pub(super) fn update_tracked(&self, inner: &SetState) {
         let count = inner.members.sockets() + inner.nested.len();
         self.tracked.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::SeqCst);
@@ -273,8 +267,9 @@ impl EpollSet {
     }
 
     /// The last descriptor of the set is closed: removes everything. Returns the count of its
-    /// orphans, and whether it can be reused: not if a thread still waits for it.
-    pub fn close(&'static self) -> (u32, bool) {
+    /// orphans, and whether it can be reused: not if a thread still waits for it. `forget` is called
+    /// for each descriptor that was registered.
+    pub fn close(&'static self, forget: impl FnMut(c_int)) -> (u32, bool) {
         let Some(mut inner) = self.inner.lock() else { return (0, false) };
         let has_sleepers = self.sleepers.load(Ordering::SeqCst) != 0;
         if self.usage.swap(USED, Ordering::Relaxed) == USED {
@@ -282,7 +277,7 @@ impl EpollSet {
             self.is_passed_on.fetch_or(has_sleepers, Ordering::SeqCst);
             self.end_use(&mut inner);
         }
-        inner.members.for_each_fd(|fd| registered::remove(fd, self));
+        inner.members.for_each_fd(forget);
         let orphans = inner.members.clear();
         inner.nested = NestedSets::default();
         inner.pacing = Pacing::default();

@@ -9,11 +9,11 @@ use std::ffi::c_void;
 use libc::{c_int, epoll_event, timespec};
 
 use super::activity::SleepDecision;
+use super::bits::{INPUT_EVENTS, READY_TO_READ};
 use super::epoll_set::{EpollSet, SetState};
 use super::events::Events;
 use super::socket_ref::SocketRef;
 use super::spin::{SetSpin, SetSpinStep};
-use super::{INPUT_EVENTS, READY_TO_READ};
 use crate::socket::incoming;
 use crate::wait::{self, WaitLimit};
 use crate::{blocking, kernel, signals, table};

@@ -5,7 +5,7 @@ use std::os::fd::IntoRawFd;
 use libc::c_int;
 use rustix::fs::{Mode, OFlags};
 
-use super::ALWAYS;
+use super::bits::ALWAYS;
 use crate::kernel;
 
 /// Bytes of the list that are read at most: some ten thousand registrations.

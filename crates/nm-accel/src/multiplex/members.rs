@@ -6,9 +6,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use libc::c_int;
 
+use super::bits::{ALWAYS, ONE_SHOT, PRIVATE};
 use super::member::Member;
 use super::socket_ref::WaitSocket;
-use super::{ALWAYS, ONE_SHOT, PRIVATE};
 
 /// Stands for members whose data are not unique.
 pub const AMBIGUOUS: u32 = u32::MAX;

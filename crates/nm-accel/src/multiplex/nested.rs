@@ -2,16 +2,15 @@
 
 use libc::c_int;
 
-use super::epoll_set::EpollSet;
-use super::{EDGE, INPUT_EVENTS, ONE_SHOT};
+use super::bits::{EDGE, INPUT_EVENTS, ONE_SHOT};
 
-/// The registration of a set in another one.
+/// The registration of a set, known as `S`, in another one.
 #[derive(Clone, Copy)]
-pub struct NestedSet {
+pub struct NestedSet<S> {
     /// Its descriptor.
     pub fd: c_int,
     /// The set.
-    pub set: &'static EpollSet,
+    pub set: S,
     /// The program's events.
     pub events: u32,
     /// The program's data.
@@ -20,7 +19,7 @@ pub struct NestedSet {
     pub must_report: bool,
 }
 
-impl NestedSet {
+impl<S> NestedSet<S> {
     /// Whether it is reported when memory has something to report for its set.
     fn is_due(&self) -> bool {
         let is_level = self.events & (EDGE | ONE_SHOT) == 0;
@@ -29,12 +28,17 @@ impl NestedSet {
 }
 
 /// The sets that are registered in one set.
-#[derive(Default)]
-pub struct NestedSets(Vec<NestedSet>);
+pub struct NestedSets<S>(Vec<NestedSet<S>>);
 
-impl NestedSets {
+impl<S> Default for NestedSets<S> {
+    fn default() -> NestedSets<S> {
+        NestedSets(vec![])
+    }
+}
+
+impl<S: Copy> NestedSets<S> {
     /// Adds a registration.
-    pub fn insert(&mut self, registration: NestedSet) {
+    pub fn insert(&mut self, registration: NestedSet<S>) {
         self.remove(registration.fd);
         self.0.push(registration);
     }
@@ -59,12 +63,12 @@ impl NestedSets {
     }
 
     /// Those that are reported as soon as memory has something to report for their sets.
-    pub fn due(&self) -> Vec<NestedSet> {
+    pub fn due(&self) -> Vec<NestedSet<S>> {
         self.0.iter().filter(|known| known.is_due()).copied().collect()
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<NestedSet> {
+    pub fn all(&self) -> Vec<NestedSet<S>> {
         self.0.clone()
     }
 

@@ -29,8 +29,8 @@ impl Socket {
         }
     }
 
-    /// Ends a hold. After the last one the counts of both directions are read again from the kernel,
-    /// because the socket may have been used without this library.
+    /// Ends a hold. After the last one the counts of both directions are read again from the
+    /// kernel, because the socket may have been used without this library.
     #[allow(dead_code)] // Holds that end are begun by a later change.
     pub fn end_hold(&self, fd: c_int, reason: KernelReason) {
         let last = self.end().holds.load(Ordering::SeqCst) == 1;
@@ -74,8 +74,8 @@ impl Socket {
     }
 
     /// Asks the peer to send again, through the kernel, what is still in memory, and waits for it a
-    /// moment: for a user of the descriptor who cannot read memory. `local_peer` is the other end if
-    /// it is in this process, with its descriptor.
+    /// moment: for a user of the descriptor who cannot read memory. `local_peer` is the other end
+    /// if it is in this process, with its descriptor.
     pub fn wait_for_return(&self, fd: c_int, local_peer: Option<(&Socket, c_int)>) {
         if !self.has_memory_bytes() {
             return;

@@ -76,8 +76,8 @@ impl Socket {
         }
     }
 
-    /// Whether the peer could send to memory now, as far as this end knows: it could answer a thread
-    /// that sleeps until memory has bytes.
+    /// Whether the peer could send to memory now, as far as this end knows: it could answer a
+    /// thread that sleeps until memory has bytes.
     pub fn peer_may_send_to_memory(&self) -> bool {
         let incoming = self.incoming();
         incoming.kernel_use.users.load(Ordering::Relaxed) == 0
@@ -108,8 +108,8 @@ impl Socket {
             != incoming.kernel_use.received.load(Ordering::Relaxed)
     }
 
-    /// Whether a non-blocking call on an empty pipe must ask the kernel: it does so when the peer or
-    /// a wait has announced something, and every now and then, because an end of the stream is
+    /// Whether a non-blocking call on an empty pipe must ask the kernel: it does so when the peer
+    /// or a wait has announced something, and every now and then, because an end of the stream is
     /// announced by nobody.
     #[inline]
     pub fn kernel_check_is_due(&self) -> bool {
@@ -128,7 +128,8 @@ impl Socket {
         due
     }
 
-    /// The kernel had something else to say than that there is nothing: the next call asks it again.
+    /// The kernel had something else to say than that there is nothing: the next call asks it
+    /// again.
     pub fn ask_kernel_again(&self) {
         self.kernel_checked_at_ns.store(0, Ordering::Relaxed);
     }

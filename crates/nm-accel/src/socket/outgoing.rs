@@ -30,7 +30,8 @@ impl Drop for KernelSend<'_> {
     }
 }
 
-/// Bytes were taken back from memory, until this is dropped: then they were sent through the kernel.
+/// Bytes were taken back from memory, until this is dropped: then they were sent through the
+/// kernel.
 pub struct TakeBack<'a> {
     socket: &'a Socket,
     _sending: KernelSend<'a>,
@@ -137,9 +138,9 @@ impl Socket {
     }
 
     /// Somebody began to rely on the kernel while a call pushed `count` bytes: takes back all that
-    /// is unread, and sends what is older than the call through the kernel, where it wakes those who
-    /// were told of it before and wait for more. Returns how many bytes of the call were received.
-    /// Under the send lock.
+    /// is unread, and sends what is older than the call through the kernel, where it wakes those
+    /// who know of it and wait for more. Returns how many bytes of the call were
+    /// received. Under the send lock.
     #[cold]
     fn take_back_after(&self, fd: c_int, count: usize) -> (usize, Option<TakeBack<'_>>) {
         let outgoing = self.outgoing();
@@ -257,8 +258,8 @@ impl Socket {
         }
     }
 
-    /// Finds out how many bytes this end has sent through the kernel, by the kernel's count, if that
-    /// is not known and the peer has published what it received.
+    /// Finds out how many bytes this end has sent through the kernel, by the kernel's count, if
+    /// that is not known and the peer has published what it received.
     #[inline]
     pub fn learn_kernel_sent(&self, fd: c_int) {
         let received = self.outgoing().kernel_use.received.load(Ordering::Relaxed);
@@ -302,9 +303,9 @@ impl Socket {
         }
     }
 
-    /// Before this process sleeps, ends, or must not be waited for: takes back what the peer has not
-    /// received, and sends it through the kernel, if that has space for all of it. So no two ends
-    /// sleep with bytes in memory, and any process can read the bytes, also one without this
+    /// Before this process sleeps, ends, or must not be waited for: takes back what the peer has
+    /// not received, and sends it through the kernel, if that has space for all of it. So no two
+    /// ends sleep with bytes in memory, and any process can read the bytes, also one without this
     /// library.
     pub fn flush_to_kernel(&self, fd: c_int) {
         let outgoing = self.outgoing();
@@ -381,8 +382,8 @@ impl Socket {
         self.peer().state.load(Ordering::Relaxed) & RETURN_REQUESTED != 0
     }
 
-    /// Locks sending to memory for this process; false if that failed for about a second. The caller
-    /// defers signal handlers while it holds the lock.
+    /// Locks sending to memory for this process; false if that failed for about a second. The
+    /// caller defers signal handlers while it holds the lock.
     #[inline(always)]
     pub fn lock_send(&self) -> bool {
         match self.end().send_lock.lock(process::lock_owner()) {

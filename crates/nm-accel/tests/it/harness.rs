@@ -272,8 +272,8 @@ pub(crate) fn run_and_exit(body: impl FnOnce()) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Runs the body that the environment names, instead of `main`.
-extern "C" fn start() {
+/// Runs the one of `bodies` that the environment names, instead of `main`.
+pub(crate) fn start(bodies: &[&[Body]]) {
     // SAFETY: a C string; no other thread is there yet to change the environment.
     let wanted = unsafe { libc::getenv(c"NEARMETAL_TEST_BODY".as_ptr()) };
     if wanted.is_null() {
@@ -283,15 +283,10 @@ extern "C" fn start() {
         let wanted = std::env::var(BODY).unwrap();
         // SAFETY: the handler is a function of the right type, valid as long as the process.
         unsafe { libc::signal(libc::SIGXCPU, print_last_call as *const () as libc::sighandler_t) };
-        let bodies = crate::BODIES.iter().flat_map(|module| module.iter());
-        let body = bodies.into_iter().find(|(name, _)| *name == wanted);
+        let body = bodies.iter().copied().flatten().find(|(name, _)| *name == wanted);
         body.unwrap_or_else(|| panic!("no body is called {wanted}")).1();
     });
 }
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
 
 /// The command that runs the body `name` of this binary in another process, as a peer that is
 /// accelerated or not, independent of this process.

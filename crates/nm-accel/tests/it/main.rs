@@ -3,71 +3,8 @@
 //! (`accelerated::`), and with it on one CPU (`accelerated_on_one_cpu::`), where whoever waits must
 //! give way to whoever sends. A body runs in a process of its own, see [`harness`].
 
-/// Makes the three tests of each body, such as `MODULE::kernel::NAME`.
-macro_rules! behaviours {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) const BODIES: &[$crate::harness::Body] =
-            &[$((concat!(module_path!(), "::", stringify!($name)), $name)),*];
-
-        mod kernel {
-            $(
-                #[test]
-                fn $name() {
-                    $crate::harness::check($crate::harness::Side::Kernel,
-                        super::BODIES, stringify!($name));
-                }
-            )*
-        }
-
-        mod accelerated {
-            $(
-                #[test]
-                fn $name() {
-                    $crate::harness::check($crate::harness::Side::Accelerated,
-                        super::BODIES, stringify!($name));
-                }
-            )*
-        }
-
-        mod accelerated_on_one_cpu {
-            $(
-                #[test]
-                fn $name() {
-                    $crate::harness::check($crate::harness::Side::AcceleratedOnOneCpu,
-                        super::BODIES, stringify!($name));
-                }
-            )*
-        }
-    };
-}
-
-/// Makes the accelerated tests only, of bodies that have no meaning on the kernel.
-macro_rules! accelerated_only {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) const BODIES: &[$crate::harness::Body] =
-            &[$((concat!(module_path!(), "::", stringify!($name)), $name)),*];
-
-        mod accelerated {
-            $(
-                #[test]
-                fn $name() {
-                    $crate::harness::check($crate::harness::Side::Accelerated,
-                        super::BODIES, stringify!($name));
-                }
-            )*
-        }
-
-        mod accelerated_on_one_cpu {
-            $(
-                #[test]
-                fn $name() {
-                    $crate::harness::check($crate::harness::Side::AcceleratedOnOneCpu,
-                        super::BODIES, stringify!($name));
-                }
-            )*
-        }
-    };
-}
+#[macro_use]
+mod bodies;
 
 mod calls;
 mod children;
@@ -131,3 +68,12 @@ const BODIES: &[&[harness::Body]] = &[
     volume::BODIES,
     waits::BODIES,
 ];
+
+/// Before `main`: runs a body, if this process was started for one.
+extern "C" fn start() {
+    harness::start(BODIES);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

@@ -214,8 +214,8 @@ fn both_ends_sent_to_one_process() {
     child.join();
 }
 
-/// With the library: bytes in memory that the kernel has no space for cannot move along. The program
-/// must see an error, not a gap, and can still receive everything itself; then it works.
+/// With the library: bytes in memory that the kernel has no space for cannot move along. The
+/// program must see an error, not a gap, and can still receive everything itself; then it works.
 fn sent_after_an_overflow() {
     let (over, pair) = (relay(), small_pair());
     let sent = fill(pair.client, 1);

@@ -1,5 +1,5 @@
-//! Much data: full buffers that overflow from memory into the kernel, both directions at once, every
-//! mixture of calls, readers that sleep or read little.
+//! Much data: full buffers that overflow from memory into the kernel, both directions at once,
+//! every mixture of calls, readers that sleep or read little.
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, pollfd};
 

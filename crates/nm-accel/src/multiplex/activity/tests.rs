@@ -5,7 +5,7 @@ use std::cell::Cell;
 use libc::epoll_event;
 
 use super::*;
-use crate::multiplex::{EDGE, EXCLUSIVE, ONE_SHOT, WRITABLE};
+use crate::multiplex::bits::{EDGE, EXCLUSIVE, ONE_SHOT, WRITABLE};
 
 const IN: u32 = libc::EPOLLIN as u32;
 
