@@ -267,8 +267,8 @@ impl EpollSet {
     }
 
     /// The last descriptor of the set is closed: removes everything. Returns the count of its
-    /// orphans, and whether it can be reused: not if a thread still waits for it. `forget` is called
-    /// for each descriptor that was registered.
+    /// orphans, and whether it can be reused: not if a thread still waits for it. `forget` is
+    /// called for each descriptor that was registered.
     pub fn close(&'static self, forget: impl FnMut(c_int)) -> (u32, bool) {
         let Some(mut inner) = self.inner.lock() else { return (0, false) };
         let has_sleepers = self.sleepers.load(Ordering::SeqCst) != 0;
