@@ -4,7 +4,10 @@
 use std::process::Command;
 
 use super::web::Nginx;
-use super::{Place, Ran, Seen, Started, Way, alike, content, finish, need, number_after};
+use super::{
+    Place, Ran, Seen, Started, Way, alike, alike_mostly_in_memory, content, finish, need,
+    number_after,
+};
 use crate::support::free_port;
 
 /// Concurrencies of the runs.
@@ -46,7 +49,7 @@ fn at_each_concurrency(way: Way, url: &str, count: u32) -> Seen {
 
 #[test]
 fn ab_keeps_connections_to_nginx_alive() {
-    alike(Place::EachInSharedMemory, |way| {
+    alike_mostly_in_memory(0.0, |way| {
         let nginx = Nginx::start(way);
         let seen = at_each_concurrency(way, &format!("{}/file-{SIZE}", nginx.url), 8000);
         nginx.stop();
@@ -57,7 +60,7 @@ fn ab_keeps_connections_to_nginx_alive() {
 /// The load under which connections that had joined stood still beside others that had not.
 #[test]
 fn ab_over_64_connections_for_seconds() {
-    alike(Place::EachInSharedMemory, |way| {
+    alike_mostly_in_memory(0.0, |way| {
         let nginx = Nginx::start(way);
         let mut seen = Seen::new();
         let url = format!("{}/file-{SIZE}", nginx.url);
@@ -133,7 +136,7 @@ impl Lighttpd {
 #[test]
 fn ab_keeps_connections_to_lighttpd_alive() {
     for handler in ["linux-sysepoll", "poll"] {
-        alike(Place::EachInSharedMemory, |way| {
+        alike_mostly_in_memory(0.0, |way| {
             let lighttpd = Lighttpd::start(way, handler);
             let seen = at_each_concurrency(way, &lighttpd.url, 8000);
             lighttpd.stop();

@@ -1,12 +1,13 @@
 //! Programs that start other programs while a connection of theirs is open.
 
-use super::alike_mostly_in_memory;
 use super::languages::python;
+use super::{alike_in_memory_beside, alike_mostly_in_memory};
 
 /// A latency tool that prints facts of the system between its connect and its measuring loop.
 #[test]
 fn system_between_connect_and_the_measuring_loop() {
-    alike_mostly_in_memory(0.999, |way| python(way, "thread-server", &["system-client"]));
+    let run = |way, client| python(way, "thread-server", &[client]);
+    alike_in_memory_beside(0.999, |way| run(way, "system-client"), |way| run(way, "loop-client"));
 }
 
 /// The other ways to start a program: popen, fork and exec, posix_spawn, a daemon that forks twice.

@@ -284,6 +284,11 @@ def system_client(port):
         print(measuring_loop(connection, 100_000))
 
 
+def loop_client(port):
+    with socket.create_connection((HOST, port)) as connection:
+        print(measuring_loop(connection, 100_000))
+
+
 def children_client(port):
     """All ways to start a program, each between two loops of one connection."""
 
@@ -443,6 +448,7 @@ SCENARIOS = {
     "process-client": process_client,
     "file-client": file_client,
     "system-client": system_client,
+    "loop-client": loop_client,
     "children-client": children_client,
     "starting-server": starting_server,
     "some-clients": some_clients,
