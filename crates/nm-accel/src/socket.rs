@@ -339,6 +339,7 @@ impl Socket {
             }
         }
         self.record().set_phase(SocketPhase::SharedMemory);
+        self.record().note_join();
     }
 
     /// Keeps a candidate on the kernel for the rest of its life; false if it is none.

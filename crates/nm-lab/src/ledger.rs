@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use nm_ring::ledger::{
-    self, KernelReason, LedgerView, REASON_OF_PEER, RecordView, SocketPhase, SocketRole,
+    self, HAS_JOINED, KernelReason, LedgerView, REASON_OF_PEER, RecordView, SocketPhase, SocketRole,
 };
 use rustix::fs::fstat;
 
@@ -178,6 +178,9 @@ impl Connection {
             (KernelReason::None, SocketPhase::Candidate) => {
                 Some("the handshake of both ends is not complete yet".to_string())
             }
+            (KernelReason::None, SocketPhase::Closed) if self.record.detail == HAS_JOINED => {
+                Some("its receivers waited in the kernel whenever bytes were sent".to_string())
+            }
             (KernelReason::None, SocketPhase::Closed) => {
                 Some("it was closed before the handshake of both ends".to_string())
             }
@@ -264,6 +267,9 @@ mod tests {
             of(&one),
             (DataPath::Kernel, reason("it was closed before the handshake of both ends"))
         );
+        one.record.detail = HAS_JOINED;
+        let text = "its receivers waited in the kernel whenever bytes were sent";
+        assert_eq!(of(&one), (DataPath::Kernel, reason(text)));
         one.record.phase = SocketPhase::Candidate;
         assert_eq!(
             of(&one),

@@ -27,6 +27,9 @@ pub const SETTINGS_BYTES: usize = 1024;
 /// Detail of a reason that is the other end's.
 pub const REASON_OF_PEER: u32 = u32::MAX;
 
+/// Detail of no reason: both ends have met.
+pub const HAS_JOINED: u32 = u32::MAX - 1;
+
 /// A text stored in words; it ends at the first zero byte.
 #[repr(transparent)]
 pub(super) struct Text<const WORDS: usize>(pub(super) [AtomicU64; WORDS]);
@@ -204,7 +207,14 @@ impl Record {
         first
     }
 
-    /// Number of the option, or [`REASON_OF_PEER`].
+    /// Both ends have met: if no byte went through memory, no reason is needed for that.
+    pub fn note_join(&self) {
+        if self.reason.load(Relaxed) == KernelReason::None as u32 {
+            self.detail.store(HAS_JOINED, Relaxed);
+        }
+    }
+
+    /// Number of the option, [`REASON_OF_PEER`], or [`HAS_JOINED`].
     pub fn reason_detail(&self) -> u32 {
         self.detail.load(Relaxed)
     }
