@@ -79,6 +79,7 @@ fn resend(config: &Config, state: &mut State, idx: usize) {
         let byte = state.shared.pipe[usize::from(position)];
         state.kernel_accept(byte);
     }
+    state.sender.from += count;
     state.receivers[idx].b = count;
     state.receivers[idx].at = At::FellowSent;
 }
