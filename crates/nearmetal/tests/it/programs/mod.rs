@@ -131,7 +131,7 @@ pub fn alike_mostly_in_memory(least: f64, body: impl Fn(Way) -> Seen) {
     }
 }
 
-/// The same, where a busy machine is told by `control`, a body that nothing keeps from shared
+/// The same, where a busy machine is recognised by `control`, a body that nothing keeps from shared
 /// memory: at most twice as large a share as in the best run of it may be on the kernel.
 pub fn alike_in_memory_beside(
     least: f64,
