@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
-use nm_ring::conduit::{READ_SHUT, WRITE_SHUT};
+use nm_ring::conduit::READ_SHUT;
 use nm_ring::ledger::{KernelReason, SocketRole};
 
 use crate::socket::{Phase, Socket, incoming};
@@ -180,8 +180,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how)
     {
         if how != libc::SHUT_RD {
-            socket.flush_to_kernel(fd);
-            socket.own().set_flags(WRITE_SHUT);
+            socket.shut_write(fd);
         }
         if how != libc::SHUT_WR {
             socket.own().set_flags(READ_SHUT);

@@ -31,7 +31,6 @@ impl Socket {
 
     /// Ends a hold. After the last one the counts of both directions are read again from the
     /// kernel, because the socket may have been used without this library.
-    #[allow(dead_code)] // Holds that end are begun by a later change.
     pub fn end_hold(&self, fd: c_int, reason: KernelReason) {
         let last = self.end().holds.load(Ordering::SeqCst) == 1;
         if last && self.is_joined() {

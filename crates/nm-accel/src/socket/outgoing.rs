@@ -369,6 +369,20 @@ impl Socket {
         counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
     }
 
+    /// Before the kernel sends its FIN: nothing more is sent to memory, and no thread is about to. What
+    /// is there goes through the kernel if that has space, else the peer receives it before the FIN.
+    pub fn shut_write(&self, fd: c_int) {
+        self.own().set_flags(WRITE_SHUT);
+        {
+            let _deferral = signals::defer_handlers();
+            // A thread that has not seen the flag finishes first.
+            if self.lock_send() {
+                self.unlock_send();
+            }
+        }
+        self.flush_to_kernel(fd);
+    }
+
     /// Whether each direction may use memory as soon as its receiver is awake.
     pub fn both_directions_are_known(&self) -> bool {
         let outgoing = self.outgoing().kernel_use.received.load(Ordering::Relaxed);
