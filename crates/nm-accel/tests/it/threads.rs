@@ -311,7 +311,12 @@ fn events_while_waiting(set: Fd, act: impl FnOnce()) -> Vec<(u32, u64)> {
             pause_ms(1);
         }
         write(event, &1u64.to_ne_bytes()).unwrap();
-        waiter.join().unwrap()
+        let mut found = waiter.join().unwrap();
+        // On a busy machine the thread may run only now.
+        if found.len() > 1 {
+            found.retain(|it| *it != (IN, 1));
+        }
+        found
     });
     close(event).unwrap();
     found
