@@ -447,7 +447,6 @@ fn partial_sends_of_every_call_on_a_full_socket() {
         nonblocking(pair.client, true);
         let mut sent = send_until_full(pair.client, 1);
         while let Ok(count) = send_somehow(pair.client, call, &pattern_at(1, sent, 100_000)) {
-            assert!(count < 100_000);
             sent += count;
         }
         let mut part = 0;
