@@ -536,11 +536,35 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
         socket.unmap_offer();
         return Ok(());
     }
+    join_accepted(socket, fd);
+    Ok(())
+}
+
+/// Joins with memory that the other end has accepted.
+fn join_accepted(socket: &'static Socket, fd: c_int) {
     table::close_listener(socket);
     socket.join();
     options::send_at_once(socket, fd);
     socket.publish_received(fd);
-    Ok(())
+}
+
+/// Before a data call of a candidate that has offered memory: joins if it was accepted meanwhile.
+#[cold]
+pub fn before_data_call(socket: &'static Socket, fd: c_int) {
+    if RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    {
+        let _deferral = signals::defer_handlers();
+        if let Some(_guard) = table::enter(socket, fd)
+            && socket.phase() == Phase::Candidate
+            && socket.is_mapped()
+            && socket.conduit().opened.load(Ordering::Acquire) == ACCEPTED
+        {
+            join_accepted(socket, fd);
+        }
+    }
+    unlock();
 }
 
 /// The other end is about to answer: the next call looks.

@@ -124,6 +124,15 @@ fn transmit(
         }
         return stream::send(Request { socket, fd, parts, flags }, raw);
     }
+    if socket.is_mapped() && !socket.is_joined() && flags & KERNEL_SEND == 0 {
+        // The other end may have accepted the memory.
+        rendezvous::before_data_call(socket, fd);
+        if let Some(_guard) = table::enter(socket, fd)
+            && socket.is_joined()
+        {
+            return stream::send(Request { socket, fd, parts, flags }, raw);
+        }
+    }
     transmit_slow(socket, fd, flags, raw)
 }
 
