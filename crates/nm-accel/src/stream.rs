@@ -32,6 +32,19 @@ const FULL_PIPE_NS: u64 = 10_000;
 /// takes the rest.
 const FULL_PIPE_BLOCKING_NS: u64 = 200_000;
 
+/// Calls of so many bytes wait for a peer that is about to have received all.
+const BULK_BYTES: usize = 16 * 1024;
+
+/// Longest time for that, ns.
+const DRAIN_NS: u64 = 10_000;
+
+/// Longest time for that between two chunks of a blocking call, ns: about what the peer needs to
+/// wake up and to receive a chunk.
+const DRAIN_CHUNK_NS: u64 = 60_000;
+
+/// A blocking call of more bytes goes through the kernel in chunks of so many.
+pub const CHUNK_BYTES: usize = 128 * 1024;
+
 /// Calls through the kernel after which the count of sent bytes is checked, if it never fits.
 const CALLS_PER_CORRECTION: u32 = 64;
 
@@ -372,9 +385,12 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     let total = total(request.parts);
     let socket = request.socket;
     if total == 0 {
-        return send_to_kernel(&request, 0, raw);
+        return send_to_kernel(&request, 0, 0, raw);
     }
     socket.learn_kernel_sent(request.fd);
+    if total >= BULK_BYTES && !socket.may_send_to_memory() {
+        wait_for_drain(socket, DRAIN_NS);
+    }
     let mut pushed = send_to_memory(&request, 0);
     let mut done = pushed.count;
     if done < total && pushed.take_back.is_none() && socket.may_send_to_memory() {
@@ -383,12 +399,51 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     if done == total {
         return total as isize;
     }
-    let result = send_to_kernel(&request, done, raw);
+    if total - done > CHUNK_BYTES && pushed.take_back.is_none() && !request.is_nonblocking() {
+        return send_in_chunks(&request, done, total, raw);
+    }
+    let result = send_to_kernel(&request, done, total, raw);
     // The bytes that were taken back are in the kernel.
     let errno = kernel::errno();
     drop(pushed);
     kernel::set_errno(errno);
     result
+}
+
+/// Waits a moment until the peer, which is awake, has received what is in the kernel: then memory
+/// can take the next bytes.
+fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
+    if wait::shares_cpu_with_peer(socket) {
+        return;
+    }
+    let mut spin = Spin::begin(limit_ns);
+    while socket.is_draining() && spin.step() != SpinStep::Sleep {}
+}
+
+/// Sends a large blocking call through the kernel, chunk by chunk, until memory can take the rest.
+#[cold]
+fn send_in_chunks(
+    request: &Request<'_>,
+    done: usize,
+    total: usize,
+    raw: impl Fn() -> isize,
+) -> isize {
+    let socket = request.socket;
+    let mut done = done;
+    while total - done > CHUNK_BYTES {
+        let sent = send_to_kernel(request, done, done + CHUNK_BYTES, || -1);
+        if sent < (done + CHUNK_BYTES) as isize {
+            return sent;
+        }
+        done = sent as usize;
+        wait_for_drain(socket, DRAIN_CHUNK_NS);
+        let pushed;
+        (done, pushed) = send_to_full_pipe(request, done, total);
+        if pushed.take_back.is_some() {
+            return send_to_kernel(request, done, total, raw);
+        }
+    }
+    if done == total { total as isize } else { send_to_kernel(request, done, total, raw) }
 }
 
 /// Sends what fits to memory, from byte `done` of the buffers on, if the direction may use it.
@@ -452,8 +507,14 @@ fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize
     (done, Pushed::NOTHING)
 }
 
-/// Sends the rest through the kernel, blocking or not as the program set it.
-fn send_to_kernel(request: &Request<'_>, done: usize, raw: impl Fn() -> isize) -> isize {
+/// Sends the bytes from `done` to `end` through the kernel, blocking or not as the program set it.
+/// Returns how many of the call were sent before and now.
+fn send_to_kernel(
+    request: &Request<'_>,
+    done: usize,
+    end: usize,
+    raw: impl Fn() -> isize,
+) -> isize {
     let socket = request.socket;
     let fd = socket.current_descriptor(request.fd);
     if fd < 0 {
@@ -465,16 +526,17 @@ fn send_to_kernel(request: &Request<'_>, done: usize, raw: impl Fn() -> isize) -
     let sending = socket.begin_kernel_send();
     let mut sent = 0;
     let mut result = 0;
-    if done == 0 && fd == request.fd {
+    let is_all = done == 0 && end == total(request.parts);
+    if is_all && fd == request.fd {
         result = raw();
         sent = result.max(0) as usize;
     } else {
         for (start, bytes) in request.rest(done) {
-            let start = start.cast_const().cast();
+            let (start, bytes) = (start.cast_const().cast(), bytes.min(end - done - sent));
             // SAFETY: the caller's vector names readable memory of this length.
             result = unsafe { kernel::sendto(fd, start, bytes, request.flags, ptr::null(), 0) };
             sent += result.max(0) as usize;
-            if result < bytes as isize {
+            if result < bytes as isize || done + sent == end {
                 break;
             }
         }

@@ -106,7 +106,7 @@ fn count_received(socket: &Socket, result: isize) -> isize {
 }
 
 /// Sends: to shared memory if the socket is joined, else by `raw`.
-#[inline(always)]
+#[inline]
 fn transmit(
     socket: &'static Socket,
     fd: c_int,
@@ -133,7 +133,38 @@ fn transmit(
             return stream::send(Request { socket, fd, parts, flags }, raw);
         }
     }
+    if let [one] = parts
+        && one.iov_len > stream::CHUNK_BYTES
+        && socket.phase() == Phase::Candidate
+        && flags & KERNEL_SEND == 0
+    {
+        return transmit_in_chunks(socket, fd, one, flags);
+    }
     transmit_slow(socket, fd, flags, raw)
+}
+
+/// Sends a large call of a candidate chunk by chunk, so that the rest can go to memory if the
+/// socket joins meanwhile.
+#[cold]
+fn transmit_in_chunks(socket: &'static Socket, fd: c_int, part: &iovec, flags: c_int) -> isize {
+    let mut done = 0;
+    loop {
+        let start = part.iov_base.cast::<u8>().wrapping_add(done).cast::<c_void>();
+        let left = part.iov_len - done;
+        let rest = single_part(start, left);
+        let bytes = left.min(stream::CHUNK_BYTES);
+        // SAFETY: within the program's own buffer.
+        let raw = |bytes| unsafe { kernel::sendto(fd, start, bytes, flags, ptr::null(), 0) };
+        let is_last = bytes == left || socket.is_joined();
+        let result = match is_last {
+            true => transmit(socket, fd, &rest, flags, || raw(left)),
+            false => transmit_slow(socket, fd, flags, || raw(bytes)),
+        };
+        done += result.max(0) as usize;
+        if is_last || result < bytes as isize {
+            return if done > 0 { done as isize } else { result };
+        }
+    }
 }
 
 #[cold]

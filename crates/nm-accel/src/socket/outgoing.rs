@@ -76,6 +76,18 @@ impl Socket {
             && self.peer_is_dead.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether the peer has not received all that went through the kernel, and could use memory then.
+    #[inline]
+    pub fn is_draining(&self) -> bool {
+        let received = self.outgoing().kernel_use.received.load(Ordering::Acquire);
+        let sent = self.end().kernel_sent.load(Ordering::Acquire);
+        received != 0
+            && sent != 0
+            && received != sent
+            && self.end().holds.load(Ordering::Relaxed) == 0
+            && self.peer_is_dead.load(Ordering::Relaxed) == 0
+    }
+
     /// Reads how many unread bytes memory may hold: as many as the kernel's buffer takes, which the
     /// program may have made small.
     pub fn read_memory_limit(&self, fd: c_int) {
