@@ -76,7 +76,8 @@ impl Socket {
             && self.peer_is_dead.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the peer has not received all that went through the kernel, and could use memory then.
+    /// Whether the peer has not received all that went through the kernel, and could use memory
+    /// then.
     #[inline]
     pub fn is_draining(&self) -> bool {
         let received = self.outgoing().kernel_use.received.load(Ordering::Acquire);
@@ -168,10 +169,10 @@ impl Socket {
         (count.saturating_sub(taken_back), (taken_back > 0).then_some(take_back))
     }
 
-    /// Begins to move bytes from memory to the kernel, if nothing is there that was sent after them.
-    /// Another thread of this end may be about to send such bytes: it counts itself as a sender,
-    /// then looks for this; here it is the other way round, so that one of the two sees the other.
-    /// Under the send lock.
+    /// Begins to move bytes from memory to the kernel, if nothing is there that was sent after
+    /// them. Another thread of this end may be about to send such bytes: it counts itself as a
+    /// sender, then looks for this; here it is the other way round, so that one of the two sees the
+    /// other. Under the send lock.
     fn begin_take_back(&self) -> Option<TakeBack<'_>> {
         let sending = self.count_kernel_sender();
         self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
@@ -381,8 +382,9 @@ impl Socket {
         counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
     }
 
-    /// Before the kernel sends its FIN: nothing more is sent to memory, and no thread is about to. What
-    /// is there goes through the kernel if that has space, else the peer receives it before the FIN.
+    /// Before the kernel sends its FIN: nothing more is sent to memory, and no thread is about to.
+    /// What is there goes through the kernel if that has space, else the peer receives it before
+    /// the FIN.
     pub fn shut_write(&self, fd: c_int) {
         self.own().set_flags(WRITE_SHUT);
         {

@@ -5,6 +5,7 @@
 mod client;
 mod plan;
 mod server;
+mod task;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
@@ -19,6 +20,7 @@ use nm_sys::clock::Deadline;
 
 use crate::harness::{Body, Side, another, describe_hanging_processes, end_group};
 use plan::{End, Numbers, Plan, WAYS, Waiting};
+use task::{CLIENT, FOREIGN_CLIENT, PORT, SEED, SERVER, WAITING, number};
 
 /// Programs of a soak.
 pub(crate) const PEERS: &[Body] = &[
@@ -27,36 +29,16 @@ pub(crate) const PEERS: &[Body] = &[
     (FOREIGN_CLIENT, || client::run_foreign()),
 ];
 
-const SERVER: &str = "soak::server";
-const CLIENT: &str = "soak::client";
-const FOREIGN_CLIENT: &str = "soak::foreign_client";
-
-/// What a program is to do.
-const WAITING: &str = "NEARMETAL_SOAK_WAITING";
-const SEED: &str = "NEARMETAL_SOAK_SEED";
-const PORT: &str = "NEARMETAL_SOAK_PORT";
-const ROUND: &str = "NEARMETAL_SOAK_ROUND";
 /// What the soak is to be: connections at least, and seconds at least.
 const CONNECTIONS: &str = "NEARMETAL_SOAK_CONNECTIONS";
 const SECONDS: &str = "NEARMETAL_SOAK_SECONDS";
 
-/// A connection on which nothing comes for this long stands still.
-const LIMIT_MS: i32 = 60_000;
 /// A client that takes longer hangs: many times what one takes on a machine under load.
 const CLIENT_LIMIT: Duration = Duration::from_secs(180);
 /// Clients at a time.
 const CLIENTS: usize = 4;
 /// Connections of the short soak that runs with the tests.
 const SHORT: u64 = 60;
-
-fn number(name: &str) -> u64 {
-    let text = std::env::var(name).unwrap_or_default();
-    if text.is_empty() { 0 } else { text.parse().unwrap() }
-}
-
-fn waiting_of(name: &str) -> Waiting {
-    WAYS.into_iter().find(|way| format!("{way:?}") == name).expect("a way of waiting")
-}
 
 /// A process of the soak with what it writes.
 struct Program {

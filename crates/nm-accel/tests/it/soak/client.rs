@@ -7,7 +7,7 @@ use std::thread;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, POLLIN, pollfd};
 
 use super::plan::{End, Event, Plan, Waiting, header, request_bytes, response_bytes};
-use super::{LIMIT_MS, PORT, ROUND, SEED, number};
+use super::task::{FOREIGN_CLIENT, LIMIT_MS, PORT, ROUND, SEED, number};
 use crate::calls::*;
 use crate::harness::{Side, another, c_string, state};
 use crate::support::*;
@@ -304,7 +304,7 @@ impl Client {
     fn foreign_round(&mut self, idx: usize, round: usize) {
         let link = &mut self.links[idx];
         inherit(link.fd, true);
-        let mut command = another(super::FOREIGN_CLIENT, Side::Kernel);
+        let mut command = another(FOREIGN_CLIENT, Side::Kernel);
         let values = [(ROUND, round as u64), (SEED, self.plan.seed), (PORT, idx as u64)];
         command.envs(values.map(|(name, value)| (name, value.to_string())));
         command.env(DESCRIPTORS, link.fd.to_string()).stdin(Stdio::null());

@@ -6,7 +6,7 @@ use std::thread;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, POLLIN, POLLOUT, pollfd};
 
 use super::plan::{HEADER, Waiting, header, request_bytes, response_bytes, words};
-use super::{WAITING, waiting_of};
+use super::task::{WAITING, waiting_of};
 use crate::calls::*;
 use crate::support::*;
 
