@@ -19,7 +19,7 @@ use crate::policy::{Policy, ProgramPolicy, RingUse};
 
 /// Default for the data calls of a connection before its ends look for each other: for a connection
 /// that carries one request and ends, the rendezvous would cost more than it saves.
-const AFTER_CALLS: u32 = 6;
+const AFTER_CALLS: u32 = 4;
 
 /// Default for the most connections of a process in shared memory: 2 GiB.
 const JOINED_MAX: usize = 4096;

@@ -34,12 +34,18 @@ impl Drop for KernelSend<'_> {
 /// kernel.
 pub struct TakeBack<'a> {
     socket: &'a Socket,
+    fd: c_int,
     _sending: KernelSend<'a>,
 }
 
 impl Drop for TakeBack<'_> {
     fn drop(&mut self) {
         let sent = &self.socket.outgoing().kernel_sent;
+        // The peer may know of the bytes already: the kernel must not hold them because of TCP_CORK
+        // or MSG_MORE. Setting the option pushes what is queued, in spite of both.
+        let errno = kernel::errno();
+        kernel::set_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        kernel::set_errno(errno);
         sent.take_backs_ended.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -161,7 +167,7 @@ impl Socket {
         if unread > count && kernel_send_space(fd) < unread {
             return (count, None);
         }
-        let Some(take_back) = self.begin_take_back_soon() else { return (count, None) };
+        let Some(take_back) = self.begin_take_back_soon(fd) else { return (count, None) };
         let taken_back = outgoing.take_back(outgoing.consumed());
         if taken_back > count {
             self.send_taken_back(fd, taken_back, taken_back - count);
@@ -173,10 +179,10 @@ impl Socket {
     /// them. Another thread of this end may be about to send such bytes: it counts itself as a
     /// sender, then looks for this; here it is the other way round, so that one of the two sees the
     /// other. Under the send lock.
-    fn begin_take_back(&self) -> Option<TakeBack<'_>> {
+    fn begin_take_back(&self, fd: c_int) -> Option<TakeBack<'_>> {
         let sending = self.count_kernel_sender();
         self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
-        let take_back = TakeBack { socket: self, _sending: sending };
+        let take_back = TakeBack { socket: self, fd, _sending: sending };
         let is_alone = self.end().kernel_senders.load(Ordering::SeqCst) == 1;
         (is_alone && self.all_sent_was_received()).then_some(take_back)
     }
@@ -184,10 +190,10 @@ impl Socket {
     /// The same when the bytes must not stay in memory: waits a moment for another sender. If that
     /// takes longer or has sent something, its bytes are in the kernel and wake the peer, who
     /// receives what is in memory first.
-    fn begin_take_back_soon(&self) -> Option<TakeBack<'_>> {
+    fn begin_take_back_soon(&self, fd: c_int) -> Option<TakeBack<'_>> {
         let begun_ns = wait::now_ns();
         loop {
-            let take_back = self.begin_take_back();
+            let take_back = self.begin_take_back(fd);
             let waited_ns = wait::now_ns().saturating_sub(begun_ns);
             if take_back.is_some() || !self.all_sent_was_received() || waited_ns > OTHER_SENDER_NS {
                 return take_back;
@@ -330,7 +336,7 @@ impl Socket {
         if !self.lock_send() {
             return;
         }
-        if let Some(take_back) = self.begin_take_back() {
+        if let Some(take_back) = self.begin_take_back(fd) {
             let sent = tcp_info::sent_through_kernel(fd, self.is_client());
             let counted = self.end().kernel_sent.load(Ordering::SeqCst);
             // Others may have sent without this library.
