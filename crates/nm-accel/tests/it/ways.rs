@@ -224,7 +224,8 @@ impl Waiter {
     }
 
     /// If the outer descriptor was reported, the set must report the socket. Not at once: another
-    /// process may have received meanwhile, and bytes may be on their way from memory to the kernel.
+    /// process may have received meanwhile, or bytes may be on their way from memory to the
+    /// kernel.
     #[track_caller]
     fn through_set(&self, is_shown: bool) -> Outcome<bool> {
         if is_shown {
