@@ -27,7 +27,6 @@ macro_rules! calls {
             /// # Safety
             /// As libc's function of this name.
             #[inline(always)]
-            #[allow(dead_code)]
             pub unsafe fn $name($($argument: $kind),*) -> $result {
                 match next::$name.get() {
                     // SAFETY: the next definition has the same declaration, to which the caller

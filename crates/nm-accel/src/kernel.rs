@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr;
 
-use libc::{iovec, mmsghdr, msghdr, pollfd, sockaddr, socklen_t, timespec};
+use libc::{pollfd, sockaddr, socklen_t, timespec};
 
 /// One system call with the kernel's own convention: a result, or `-errno`.
 ///
@@ -121,7 +121,6 @@ macro_rules! calls {
         /// # Safety
         /// Every pointer is valid for what the call reads or writes through it.
         #[inline(always)]
-        #[allow(dead_code)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
             let mut registers = [0_usize; 6];
             let mut next = 0;
@@ -136,29 +135,9 @@ macro_rules! calls {
 }
 
 calls! {
-    /// `read(2)`.
-    read = SYS_read(fd: c_int => int(fd), buffer: *mut c_void => at(buffer), bytes: usize => bytes)
-        -> isize;
-    /// `write(2)`.
-    write = SYS_write(fd: c_int => int(fd), buffer: *const c_void => at(buffer),
-        bytes: usize => bytes) -> isize;
-    /// `readv(2)`.
-    readv = SYS_readv(fd: c_int => int(fd), vector: *const iovec => at(vector),
-        count: c_int => int(count)) -> isize;
-    /// `writev(2)`.
-    writev = SYS_writev(fd: c_int => int(fd), vector: *const iovec => at(vector),
-        count: c_int => int(count)) -> isize;
     /// `pread64(2)`.
     pread = SYS_pread64(fd: c_int => int(fd), buffer: *mut c_void => at(buffer),
         bytes: usize => bytes, offset: i64 => offset as usize) -> isize;
-    /// `preadv2(2)`; the offset comes as one register.
-    preadv2 = SYS_preadv2(fd: c_int => int(fd), vector: *const iovec => at(vector),
-        count: c_int => int(count), offset: i64 => offset as usize, high: usize => high,
-        flags: c_int => int(flags)) -> isize;
-    /// `pwritev2(2)`; the offset comes as one register.
-    pwritev2 = SYS_pwritev2(fd: c_int => int(fd), vector: *const iovec => at(vector),
-        count: c_int => int(count), offset: i64 => offset as usize, high: usize => high,
-        flags: c_int => int(flags)) -> isize;
     /// `recvfrom(2)`.
     recvfrom = SYS_recvfrom(fd: c_int => int(fd), buffer: *mut c_void => at(buffer),
         bytes: usize => bytes, flags: c_int => int(flags), address: *mut sockaddr => at(address),
@@ -167,19 +146,6 @@ calls! {
     sendto = SYS_sendto(fd: c_int => int(fd), buffer: *const c_void => at(buffer),
         bytes: usize => bytes, flags: c_int => int(flags), address: *const sockaddr => at(address),
         length: socklen_t => length as usize) -> isize;
-    /// `recvmsg(2)`.
-    recvmsg = SYS_recvmsg(fd: c_int => int(fd), message: *mut msghdr => at(message),
-        flags: c_int => int(flags)) -> isize;
-    /// `sendmsg(2)`.
-    sendmsg = SYS_sendmsg(fd: c_int => int(fd), message: *const msghdr => at(message),
-        flags: c_int => int(flags)) -> isize;
-    /// `recvmmsg(2)`.
-    recvmmsg = SYS_recvmmsg(fd: c_int => int(fd), messages: *mut mmsghdr => at(messages),
-        count: u32 => count as usize, flags: c_int => int(flags),
-        timeout: *mut timespec => at(timeout)) -> c_int;
-    /// `sendmmsg(2)`.
-    sendmmsg = SYS_sendmmsg(fd: c_int => int(fd), messages: *mut mmsghdr => at(messages),
-        count: u32 => count as usize, flags: c_int => int(flags)) -> c_int;
     /// `sendfile(2)`.
     sendfile = SYS_sendfile(out: c_int => int(out), file: c_int => int(file),
         offset: *mut i64 => at(offset), bytes: usize => bytes) -> isize;
@@ -232,16 +198,10 @@ calls! {
     /// `close_range(2)`.
     close_range = SYS_close_range(first: u32 => first as usize, last: u32 => last as usize,
         flags: c_int => int(flags)) -> c_int;
-    /// `eventfd2(2)`.
-    eventfd = SYS_eventfd2(initial: u32 => initial as usize, flags: c_int => int(flags)) -> c_int;
     /// `ppoll(2)`; the mask is the kernel's 8 bytes.
     ppoll = SYS_ppoll(fds: *mut pollfd => at(fds), count: usize => count,
         timeout: *mut timespec => at(timeout), mask: *const c_void => at(mask),
         mask_bytes: usize => mask_bytes) -> c_int;
-    /// `pselect6(2)`; the last argument points to {mask, its size}.
-    pselect6 = SYS_pselect6(count: c_int => int(count), readable: *mut c_void => at(readable),
-        writable: *mut c_void => at(writable), except: *mut c_void => at(except),
-        timeout: *mut timespec => at(timeout), mask: *const c_void => at(mask)) -> c_int;
     /// `epoll_create1(2)`.
     epoll_create1 = SYS_epoll_create1(flags: c_int => int(flags)) -> c_int;
     /// `epoll_ctl(2)`.
@@ -299,6 +259,17 @@ pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: both point to live values of the stated size.
     let result = unsafe { getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     (result == 0).then_some(value)
+}
+
+/// A time limit of a socket, ns; 0 if there is none.
+pub fn time_option(fd: c_int, name: c_int) -> Option<u64> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut length = size_of::<libc::timeval>() as socklen_t;
+    let value = (&raw mut time).cast();
+    // SAFETY: both point to live values of the stated size.
+    let result = unsafe { getsockopt(fd, libc::SOL_SOCKET, name, value, &raw mut length) };
+    let seconds_ns = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+    (result == 0).then(|| seconds_ns.saturating_add(time.tv_usec as u64 * 1000))
 }
 
 /// Sets a socket option whose value is an `int`.

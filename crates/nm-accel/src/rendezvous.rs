@@ -1,6 +1,6 @@
 //! How the two ends of a connection find each other (rendezvous): the accepting end listens on a
 //! Unix socket named after the connection's addresses, and the connecting end sends it the memory.
-//! Also registers each socket in the ledger, and queries the kernel's state of a connection.
+//! Also registers each socket in the ledger.
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hasher};
@@ -56,9 +56,9 @@ pub fn prepare() -> c_int {
     let mut name = [0_u8; 16];
     let length = program_name(&mut name);
     let program = std::str::from_utf8(&name[..length]).unwrap_or("");
-    let hashes = Settings::get().to_text();
+    let settings = Settings::get().to_text();
     let pid = process::owner_pid() as u32;
-    let Ok((ledger, file)) = Ledger::create(pid, program, &hashes, boot_ns()) else { return -1 };
+    let Ok((ledger, file)) = Ledger::create(pid, program, &settings, boot_ns()) else { return -1 };
     report::send_ledger(file.as_fd());
     let file = table::protect(file.into_raw_fd());
     LEDGER.store(Box::into_raw(Box::new(ledger)), Ordering::Release);
@@ -218,7 +218,7 @@ fn initial_kernel_reason(
     }
 }
 
-/// Data calls from one attempt to the next, at first; it doubles up to [`ATTEMPT_CALLS_MAX`].
+/// Most data calls from one attempt to the next, which is a quarter of those made so far.
 const ATTEMPT_CALLS_MAX: u32 = 256;
 
 /// A call that moved so many bytes counts as more than one.

@@ -101,6 +101,8 @@ pub struct Socket {
     reset_reported: AtomicU32,
     /// Not zero once the peer was found dead: nothing more is sent to memory.
     peer_is_dead: AtomicU32,
+    /// Times that the peer's take-back was not ended in time.
+    late_take_backs: AtomicU32,
     /// Unread bytes that memory may hold: not more than the kernel takes when they are taken back.
     memory_limit: AtomicUsize,
 }
@@ -146,6 +148,7 @@ impl Socket {
             offered_at_ns: AtomicU64::new(0),
             reset_reported: AtomicU32::new(0),
             peer_is_dead: AtomicU32::new(0),
+            late_take_backs: AtomicU32::new(0),
             memory_limit: AtomicUsize::new(0),
         }
     }
@@ -161,6 +164,7 @@ impl Socket {
             &self.failed_spins,
             &self.reset_reported,
             &self.peer_is_dead,
+            &self.late_take_backs,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -282,15 +286,7 @@ impl Socket {
 
     /// Reads the time limit of receiving calls from the kernel socket.
     pub fn read_timeouts(&self, fd: c_int) {
-        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        let mut length = size_of::<libc::timeval>() as libc::socklen_t;
-        let value = (&raw mut time).cast();
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
-        // SAFETY: both point to live values of the stated size.
-        unsafe { kernel::getsockopt(fd, level, name, value, &raw mut length) };
-        let ns = (time.tv_sec as u64)
-            .saturating_mul(1_000_000_000)
-            .saturating_add(time.tv_usec as u64 * 1000);
+        let ns = kernel::time_option(fd, libc::SO_RCVTIMEO).unwrap_or(0);
         self.receive_timeout_ns.store(ns, Ordering::Relaxed);
     }
 }

@@ -8,8 +8,10 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::slice;
+use std::sync::atomic::Ordering;
 
 use libc::iovec;
+use nm_ring::ledger::KernelReason;
 
 use crate::kernel;
 use crate::signals;
@@ -23,6 +25,10 @@ const MEMORY_SLEEP_NS: u64 = 1_000_000;
 
 /// Longest wait for bytes that the peer is just sending again through the kernel, ns.
 const TAKE_BACK_NS: u64 = 10_000_000;
+
+/// Attempts of one call to receive bytes that memory announces and that are not there. A peer that
+/// takes bytes back causes a few; one that overwrites the memory could make a call loop forever.
+const MISSING_BYTES_MAX: u32 = 1 << 20;
 
 /// Longest time for which a non-blocking sender waits for space in a full pipe, ns: about what the
 /// kernel's own copy of as many bytes takes.
@@ -99,10 +105,16 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     if total == 0 {
         return if request.socket.has_memory_bytes() { 0 } else { raw() };
     }
-    let mut done = 0;
-    let mut limit = None;
+    let (mut done, mut limit, mut missing) = (0, None, 0);
     loop {
-        done += receive_from_memory(&request, done);
+        if request.socket.has_memory_bytes() {
+            done += receive_from_memory(&request, done);
+            missing += 1;
+        }
+        if missing > MISSING_BYTES_MAX && done == 0 {
+            request.socket.record().set_reason(KernelReason::Inconsistent, 0);
+            return kernel::fail(libc::ECONNRESET);
+        }
         let is_complete = done == total
             || done > 0 && (!request.has_flag(libc::MSG_WAITALL) || request.is_nonblocking());
         if is_complete {
@@ -128,7 +140,8 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         }
         let limit =
             limit.get_or_insert_with(|| WaitLimit::new(request.socket.receive_timeout_ns()));
-        if wait_for_memory(&request, limit) {
+        // The limit also holds if memory announces bytes at each check that are never there.
+        if limit.left_ns() != Some(0) && wait_for_memory(&request, limit) {
             continue;
         }
         if limit.interrupted() {
@@ -158,9 +171,6 @@ fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
 #[inline(always)]
 fn receive_from_memory(request: &Request<'_>, done: usize) -> usize {
     let socket = request.socket;
-    if !socket.has_memory_bytes() {
-        return 0;
-    }
     let incoming = socket.incoming();
     let _deferral = signals::defer_handlers();
     if !socket.lock_receive() {
@@ -262,7 +272,11 @@ fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> 
         }
         // Bytes that were reported already may be on their way from memory to the kernel.
         let moving = take_backs.0 != take_backs.1 || take_backs != request.socket.take_backs();
-        if !moving || wait::now_ns().saturating_sub(begun_ns) > TAKE_BACK_NS {
+        let waits = moving && request.socket.may_wait_for_take_back();
+        if !waits || wait::now_ns().saturating_sub(begun_ns) > TAKE_BACK_NS {
+            if waits {
+                request.socket.note_late_take_back();
+            }
             kernel::set_errno(libc::EAGAIN);
             return Some(result);
         }
@@ -399,7 +413,11 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     if done == total {
         return total as isize;
     }
-    if total - done > CHUNK_BYTES && pushed.take_back.is_none() && !request.is_nonblocking() {
+    if total - done > CHUNK_BYTES
+        && pushed.take_back.is_none()
+        && !request.is_nonblocking()
+        && !has_send_timeout(request.fd)
+    {
         return send_in_chunks(&request, done, total, raw);
     }
     let result = send_to_kernel(&request, done, total, raw);
@@ -418,6 +436,11 @@ fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
     }
     let mut spin = Spin::begin(limit_ns);
     while socket.is_draining() && spin.step() != SpinStep::Sleep {}
+}
+
+/// Whether `SO_SNDTIMEO` is set: it limits a call, and would limit each of its chunks.
+pub fn has_send_timeout(fd: c_int) -> bool {
+    kernel::time_option(fd, libc::SO_SNDTIMEO) != Some(0)
 }
 
 /// Sends a large blocking call through the kernel, chunk by chunk, until memory can take the rest.
@@ -558,8 +581,8 @@ fn send_to_kernel(
 #[inline]
 fn after_kernel_send(socket: &'static Socket, fd: c_int) {
     socket.learn_kernel_sent(fd);
-    let calls = socket.calls.load(std::sync::atomic::Ordering::Relaxed).wrapping_add(1);
-    socket.calls.store(calls, std::sync::atomic::Ordering::Relaxed);
+    let calls = socket.calls.load(Ordering::Relaxed).wrapping_add(1);
+    socket.calls.store(calls, Ordering::Relaxed);
     if calls.is_multiple_of(CALLS_PER_CORRECTION) {
         socket.correct_kernel_sent(fd);
     }

@@ -242,5 +242,8 @@ pub fn sleep_for_memory(socket: &Socket, limit_ns: u64) {
     if !socket.has_memory_bytes() && !socket.kernel_has_bytes_for_us() {
         socket.record().incoming.sleeps.add(1);
         nm_sys::futex::wait(sleeper, 1, std::time::Duration::from_nanos(limit_ns));
+        if socket.has_memory_bytes() {
+            socket.record().incoming.wakeups.add(1);
+        }
     }
 }

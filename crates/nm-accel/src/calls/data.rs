@@ -137,6 +137,7 @@ fn transmit(
         && one.iov_len > stream::CHUNK_BYTES
         && socket.phase() == Phase::Candidate
         && flags & KERNEL_SEND == 0
+        && !stream::has_send_timeout(fd)
     {
         return transmit_in_chunks(socket, fd, one, flags);
     }

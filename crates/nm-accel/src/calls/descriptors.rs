@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn close_range_skips_library_descriptors() {
         // SAFETY: plain numbers.
-        let made = unsafe { kernel::eventfd(0, 0) };
+        let made = unsafe { libc::eventfd(0, 0) };
         let own = table::protect(made);
         assert!(own > 2 && table::is_library_descriptor(own));
         let number = own.cast_unsigned();

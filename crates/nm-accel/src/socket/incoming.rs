@@ -13,6 +13,9 @@ use crate::{kernel, process, tcp_info, wait};
 /// Longest time for which a non-blocking call on an empty pipe does not ask the kernel, ns.
 const KERNEL_CHECK_NS: u64 = 50_000;
 
+/// Take-backs of a peer that may take too long before nobody waits for them any more.
+const LATE_TAKE_BACKS_MAX: u32 = 3;
+
 /// Count of waits of this process that have returned events of the kernel: after one, the next call
 /// on an empty pipe asks the kernel, whatever the time.
 static KERNEL_EVENTS: AtomicU64 = AtomicU64::new(0);
@@ -205,6 +208,17 @@ impl Socket {
         // In this order: what has ended has begun.
         let ended = sent.take_backs_ended.load(Ordering::SeqCst);
         (sent.take_backs_begun.load(Ordering::SeqCst), ended)
+    }
+
+    /// Whether a call may wait for the peer's take-back to end: not once that took too long several
+    /// times, because the peer is stopped, or violates the protocol to hold this process up.
+    pub fn may_wait_for_take_back(&self) -> bool {
+        self.late_take_backs.load(Ordering::Relaxed) < LATE_TAKE_BACKS_MAX
+    }
+
+    /// A call has waited for the end of a take-back in vain.
+    pub fn note_late_take_back(&self) {
+        self.late_take_backs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Locks receiving from memory for this process; false if that failed for about a second. The

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, SHUT_WR};
 
 use crate::calls::*;
-use crate::support::{self, *};
+use crate::support::joined_without_delay as joined_pair;
+use crate::support::*;
 use crate::ways::*;
 
 behaviours![
@@ -60,22 +61,6 @@ behaviours![
     connection_made_before_and_used_after_a_fork,
     connection_returns_to_memory_after_the_child_has_ended,
 ];
-
-#[track_caller]
-fn joined_pair() -> Pair {
-    without_delay(support::joined_pair())
-}
-
-/// Bytes in each direction, several times.
-#[track_caller]
-fn check_both_directions(pair: Pair) {
-    for count in [1, 200, 20_000] {
-        for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
-            send_all(from, &pattern(count as u64, count));
-            assert_bytes(&recv_exact(to, count), &pattern(count as u64, count));
-        }
-    }
-}
 
 /// Sends `count` bytes of a pattern in pieces of different sizes.
 fn send_pieces(fd: Fd, seed: u64, count: usize) {

@@ -34,6 +34,7 @@ accelerated_only![
     overwriting_while_we_send,
     overwriting_while_we_wait,
     overwriting_the_control_words,
+    take_back_that_never_ends,
     squatter_that_never_answers,
     squatter_of_another_user,
     squatter_that_overwrites_while_we_receive,
@@ -288,6 +289,24 @@ fn overwriting_while_we_wait() {
     });
 }
 
+/// The peer claims for ever that bytes are on their way from memory to the kernel. Calls that do not
+/// block wait for that a few times only: waiting each time would take longer than a body may.
+fn take_back_that_never_ends() {
+    enter_own_network();
+    let (fd, mut peer) = attacked("take back");
+    eventually("the attacker has joined", || {
+        let _ = send(fd, b"w", MSG_NOSIGNAL | MSG_DONTWAIT);
+        state(fd).is_some_and(|state| state >= JOINED)
+    });
+    for _ in 0..6_000 {
+        let _ = recv(fd, &mut [0; 10], MSG_DONTWAIT);
+    }
+    close(fd).unwrap();
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    check_others();
+}
+
 fn overwriting_the_control_words() {
     check_survival("overwrite control", |fd, turn| {
         // SAFETY: as above.
@@ -312,6 +331,14 @@ fn attack() {
     }
     let rendezvous = rendezvous_connection(&attack_kind);
     let kept = attack_rendezvous(rendezvous, &attack_kind);
+    if attack_kind == "take back" {
+        let mapped = kept.as_ref().expect("memory that was given away");
+        claim_received(mapped, EndpointRole::Creator);
+        mapped.outgoing(EndpointRole::Creator).kernel_sent.take_backs_begun.store(1, Relaxed);
+        loop {
+            let _ = recv(fd, &mut [0; 4096], 0);
+        }
+    }
     if attack_kind.starts_with("overwrite") {
         overwrite(
             &kept.expect("memory that was given away"),

@@ -88,19 +88,6 @@ fn registered_before_joining_and_waited_for_afterwards() {
 /// Calls that the two ends make first, so that they join at different times.
 const FIRST_CALLS: [(usize, usize); 6] = [(0, 0), (1, 0), (0, 1), (3, 0), (2, 7), (0, 9)];
 
-/// A new pair whose server has sent and whose client has answered in so many calls.
-#[track_caller]
-fn new_pair_after(sent: usize, answered: usize) -> Pair {
-    let pair = unused_pair();
-    for (from, to, calls) in
-        [(pair.server, pair.client, sent), (pair.client, pair.server, answered)]
-    {
-        (0..calls).for_each(|_| send_all(from, b"s"));
-        recv_exact(to, calls);
-    }
-    pair
-}
-
 fn every_message_may_be_the_one_that_joins() {
     each_way(|way| {
         for (sent, answered) in FIRST_CALLS {

@@ -5,7 +5,8 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, POLLIN, SH
 
 use crate::calls::*;
 use crate::harness::accelerated;
-use crate::support::{self, *};
+use crate::support::joined_without_delay as joined_pair;
+use crate::support::*;
 use crate::ways::*;
 
 behaviours![
@@ -45,21 +46,6 @@ behaviours![
     set_whose_members_all_end,
     thousand_changes_of_one_set,
 ];
-
-#[track_caller]
-fn joined_pair() -> Pair {
-    without_delay(support::joined_pair())
-}
-
-#[track_caller]
-fn check_both_directions(pair: Pair) {
-    for count in [1, 200, 20_000] {
-        for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
-            send_all(from, &pattern(count as u64, count));
-            assert_bytes(&recv_exact(to, count), &pattern(count as u64, count));
-        }
-    }
-}
 
 /// A pair of sockets over which descriptors are sent.
 fn relay() -> [Fd; 2] {

@@ -536,18 +536,6 @@ fn select_exceptional_set_reports_urgent_data() {
 const FIRST_CALLS: [(usize, usize); 9] =
     [(0, 0), (0, 1), (1, 0), (0, 3), (3, 0), (5, 2), (2, 7), (9, 0), (0, 9)];
 
-/// A new pair whose server has sent and whose client has answered in so many calls.
-fn new_pair_after(sent: usize, answered: usize) -> Pair {
-    let pair = unused_pair();
-    for (from, to, calls) in
-        [(pair.server, pair.client, sent), (pair.client, pair.server, answered)]
-    {
-        (0..calls).for_each(|_| send_all(from, b"s"));
-        recv_exact(to, calls);
-    }
-    pair
-}
-
 /// A program that polls again and again finds one socket writable at each call. It must still see
 /// events of another one whose bytes come through the kernel until its ends have joined.
 fn writable_socket_hides_no_other_that_joins() {

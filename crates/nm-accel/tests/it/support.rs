@@ -137,6 +137,36 @@ pub(crate) fn without_delay(pair: Pair) -> Pair {
     pair
 }
 
+/// A joined connection without Nagle's algorithm.
+#[track_caller]
+pub(crate) fn joined_without_delay() -> Pair {
+    without_delay(joined_pair())
+}
+
+/// Bytes in each direction, several times.
+#[track_caller]
+pub(crate) fn check_both_directions(pair: Pair) {
+    for count in [1, 200, 20_000] {
+        for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
+            send_all(from, &pattern(count as u64, count));
+            assert_bytes(&recv_exact(to, count), &pattern(count as u64, count));
+        }
+    }
+}
+
+/// A new pair whose server has sent and whose client has answered in so many calls.
+#[track_caller]
+pub(crate) fn new_pair_after(sent: usize, answered: usize) -> Pair {
+    let pair = unused_pair();
+    for (from, to, calls) in
+        [(pair.server, pair.client, sent), (pair.client, pair.server, answered)]
+    {
+        (0..calls).for_each(|_| send_all(from, b"s"));
+        recv_exact(to, calls);
+    }
+    pair
+}
+
 /// A joined connection whose kernel buffers for sending are small, so that it is soon full.
 #[track_caller]
 pub(crate) fn small_pair() -> Pair {

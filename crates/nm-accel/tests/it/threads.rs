@@ -7,7 +7,8 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, POLLIN, SH
 
 use crate::calls::*;
 use crate::harness::note;
-use crate::support::{self, *};
+use crate::support::joined_without_delay as joined_pair;
+use crate::support::*;
 use crate::ways::*;
 
 behaviours![
@@ -44,11 +45,6 @@ behaviours![
     low_priority_peer_on_the_same_cpu,
     threads_send_and_receive_on_both_ends_at_once,
 ];
-
-#[track_caller]
-fn joined_pair() -> Pair {
-    without_delay(support::joined_pair())
-}
 
 /// Takes everything that `pair.server` gets, in two threads of which one waits first.
 #[track_caller]

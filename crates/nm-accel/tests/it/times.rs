@@ -16,6 +16,7 @@ behaviours![
     wait_for_all_without_data_times_out,
     send_times_out,
     send_returns_the_count_sent_in_time,
+    slow_reader_does_not_extend_the_limit_of_a_send,
     limit_is_read_back,
     limit_set_before_joining_applies,
     send_and_receive_limits_are_independent,
@@ -25,6 +26,27 @@ behaviours![
     select_times_out,
     limit_belongs_to_the_description,
 ];
+
+/// The limit is one of the call, however large: a reader that takes a little at a time does not
+/// begin it anew.
+fn slow_reader_does_not_extend_the_limit_of_a_send() {
+    let pair = joined_pair();
+    set_limit(pair.client, SO_SNDTIMEO, 60);
+    let bytes = vec![7; 64 << 20];
+    let has_ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 200_000];
+            while !has_ended.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = recv(pair.server, &mut buffer, libc::MSG_DONTWAIT);
+                pause_ms(1);
+            }
+        });
+        let sent = send(pair.client, &bytes, 0);
+        has_ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(sent.unwrap() < bytes.len(), "the limit has begun anew");
+    });
+}
 
 /// Runs `call` and requires that it takes at least `ms`.
 #[track_caller]

@@ -4,7 +4,8 @@
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, pollfd};
 
 use crate::calls::*;
-use crate::support::{self, *};
+use crate::support::joined_without_delay as joined_pair;
+use crate::support::*;
 use crate::ways::*;
 
 behaviours![
@@ -39,11 +40,6 @@ behaviours![
     bursts_with_pauses,
     ten_thousand_pings_of_two_processes,
 ];
-
-#[track_caller]
-fn joined_pair() -> Pair {
-    without_delay(support::joined_pair())
-}
 
 /// Numbers without a pattern, the same in each run.
 struct Numbers(u64);
@@ -110,7 +106,7 @@ const MUCH: usize = 3 << 20;
 /// Both processes send and receive at the same time, with `wait` between the calls. `wait` gets
 /// whether space is needed, and returns whether data and space are there.
 #[track_caller]
-fn check_both_directions(wait: impl Fn(&End, bool) -> [bool; 2]) {
+fn check_at_the_same_time(wait: impl Fn(&End, bool) -> [bool; 2]) {
     let run = |fd: Fd, sends: u64, expects: u64| {
         let mut end = End::new(fd, sends, expects, MUCH);
         let mut needs_space = end.send();
@@ -135,7 +131,7 @@ fn check_both_directions(wait: impl Fn(&End, bool) -> [bool; 2]) {
 }
 
 fn both_directions_at_once_by_poll() {
-    check_both_directions(|end, needs_space| {
+    check_at_the_same_time(|end, needs_space| {
         let events = if needs_space { POLLIN | POLLOUT } else { POLLIN };
         let shown = ready(end.fd, events, SOON_MS);
         assert_ne!(shown, 0);
@@ -144,7 +140,7 @@ fn both_directions_at_once_by_poll() {
 }
 
 fn both_directions_at_once_by_select() {
-    check_both_directions(|end, needs_space| {
+    check_at_the_same_time(|end, needs_space| {
         let (mut reads, mut writes) = (Set::of(&[end.fd]), Set::of(&[end.fd]));
         let writes = needs_space.then_some(&mut writes);
         let mut copy = Set::of(&[]);
@@ -175,14 +171,14 @@ fn wait_in_set(set: &std::cell::Cell<Fd>, end: &End, events: u32) -> [bool; 2] {
 
 fn both_directions_at_once_by_level_triggered_epoll() {
     let set = std::cell::Cell::new(-1);
-    check_both_directions(|end, needs_space| {
+    check_at_the_same_time(|end, needs_space| {
         wait_in_set(&set, end, if needs_space { IN | OUT } else { IN })
     });
 }
 
 fn both_directions_at_once_by_edge_triggered_epoll() {
     let set = std::cell::Cell::new(-1);
-    check_both_directions(|end, _| wait_in_set(&set, end, IN | OUT | EDGE));
+    check_at_the_same_time(|end, _| wait_in_set(&set, end, IN | OUT | EDGE));
 }
 
 /// One thread holds both ends, which send to each other.

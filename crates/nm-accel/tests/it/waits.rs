@@ -6,7 +6,8 @@ use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RD, SHUT_RDWR, SHUT_WR};
 
 use crate::calls::*;
 use crate::harness::note;
-use crate::support::{self, *};
+use crate::support::joined_without_delay as joined_pair;
+use crate::support::*;
 use crate::ways::*;
 
 behaviours![
@@ -38,11 +39,6 @@ behaviours![
     waits_change_from_call_to_call,
     waiting_for_data_and_space_at_once,
 ];
-
-#[track_caller]
-fn joined_pair() -> Pair {
-    without_delay(support::joined_pair())
-}
 
 /// `wait` runs in a thread of its own, asleep when `end` is called.
 #[track_caller]

@@ -101,7 +101,7 @@ pub struct DirectionCounters {
     pub kernel_calls: Counter,
     /// Times that a thread went to sleep for this direction.
     pub sleeps: Counter,
-    /// Wake-ups of a peer that slept until memory had bytes (outgoing).
+    /// Wake-ups of a peer that slept until memory had bytes (outgoing), or by it (incoming).
     pub wakeups: Counter,
     /// Spins that ended without success.
     pub failed_spins: Counter,

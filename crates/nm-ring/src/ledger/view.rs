@@ -29,7 +29,7 @@ pub struct DirectionCounts {
     pub kernel_calls: u64,
     /// Times that a thread went to sleep.
     pub sleeps: u64,
-    /// Wake-ups of a peer that slept until memory had bytes (outgoing).
+    /// Wake-ups of a peer that slept until memory had bytes (outgoing), or by it (incoming).
     pub wakeups: u64,
     /// Spins that ended without success.
     pub failed_spins: u64,
