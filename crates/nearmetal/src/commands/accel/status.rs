@@ -88,7 +88,8 @@ fn inspect(files: &HostFiles, pid: u32) -> Option<Program> {
     let program = clean(&of("comm").unwrap_or_else(|| "unknown".to_string()));
     let note = if loaded {
         uses_io_uring(files, pid).then(|| {
-            "uses io_uring, which no library can intercept: its sockets stay on the kernel"
+            "uses io_uring, which no library can intercept: its sockets stay on the kernel, unless \
+             its rings serve files only (see --policy)"
                 .to_string()
         })
     } else {
