@@ -35,7 +35,8 @@ impl Folder {
     /// A folder that every user can read, with copies of the build's files: some programs run as
     /// nobody, who may not read where it was built.
     pub fn make(build: Build) -> Result<Folder> {
-        let path = std::env::temp_dir().join(format!("nearmetal-programs-{}", std::process::id()));
+        remove_folders_of_killed_runs();
+        let path = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let folder = Folder { binary: path.join("nearmetal"), path };
         open_to_all(&folder.path)?;
@@ -64,6 +65,20 @@ impl Folder {
             }
         }
         Ok((path, is_new))
+    }
+}
+
+/// Name of a run's folder, before the number of its process.
+const FOLDER: &str = "nearmetal-programs-";
+
+/// Removes the folders of runs that were killed: no process has their number.
+fn remove_folders_of_killed_runs() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -114,9 +129,12 @@ pub struct Launcher<'a> {
 }
 
 impl Launcher<'_> {
-    /// The command of a server in the run's folder, pinned.
+    /// The command of a server in the run's folder, pinned. It ends as its users end it when this
+    /// task is killed.
     pub fn server(&self, words: &[&str]) -> Command {
-        self.pinned(Command::new("taskset"), SERVER_CPU, &[], words)
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "--", "taskset"]);
+        self.pinned(command, SERVER_CPU, &[], words)
     }
 
     /// The command of a client; accelerated, it writes an exit report.
