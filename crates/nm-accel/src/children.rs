@@ -19,7 +19,7 @@ use nm_ring::ledger::{KernelReason, Record};
 
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::{Phase, Socket};
-use crate::{kernel, rendezvous, table};
+use crate::{fallback, kernel, table};
 
 /// State in [`nm_ring::ledger::EndState::inheritors`]: the socket is held for a started program.
 const HELD: u32 = 1;
@@ -216,13 +216,13 @@ pub fn keep_on_kernel(socket: &'static Socket) {
     if !socket.is_joined() {
         socket.end().holds.fetch_add(1, Ordering::SeqCst);
     }
-    rendezvous::move_to_kernel(socket, KernelReason::Exec);
+    fallback::move_to_kernel(socket, KernelReason::Exec);
 }
 
 /// Begins to hold a socket that a program is about to inherit, and whose byte is locked for it.
 fn begin_inheritance(socket: &'static Socket) {
     // First of all, so that it is in effect whoever else does the same.
-    let state = if rendezvous::hold(socket, KernelReason::Exec) { HELD } else { HELD_EARLY };
+    let state = if fallback::hold(socket, KernelReason::Exec) { HELD } else { HELD_EARLY };
     let word = &socket.end().inheritors;
     let mut before = word.load(Ordering::SeqCst);
     loop {

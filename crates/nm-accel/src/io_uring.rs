@@ -7,8 +7,7 @@ use nm_ring::ledger::KernelReason;
 
 use crate::policy::RingUse;
 use crate::settings::Settings;
-use crate::socket::Socket;
-use crate::table;
+use crate::{fallback, table};
 
 /// 1 once the process has created an io_uring.
 static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
@@ -40,18 +39,7 @@ pub fn before_ring() -> bool {
 /// Every socket returns to the kernel.
 fn created() {
     IO_URING_SEEN.store(1, Ordering::Relaxed);
-    table::for_each_socket(begin_hold);
-}
-
-fn begin_hold(socket: &'static Socket) {
-    if socket.leave_candidacy() {
-        socket.record().set_reason(KernelReason::IoUring, 0);
-    } else if let Some((_guard, fd)) = table::enter_any(socket)
-        && socket.is_joined()
-    {
-        socket.flush_to_kernel(fd);
-        socket.begin_hold(KernelReason::IoUring);
-    }
+    table::for_each_socket(|socket| fallback::move_to_kernel(socket, KernelReason::IoUring));
 }
 
 /// Whether the process has an io_uring that was created by inlined instructions (as statically

@@ -13,6 +13,8 @@
 //! | `rendezvous`       | how the two ends find each other and share memory                    |
 //! | `multiplex`        | readiness for poll, select and epoll                                 |
 //! | `io_uring`         | whether the process uses io_uring                                    |
+//! | `options`          | socket options that memory cannot keep, or that it emulates          |
+//! | `fallback`         | keeping a socket on the kernel, for a time or for good               |
 //! | `table`            | which descriptors are sockets that the library manages               |
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
@@ -20,10 +22,9 @@
 //! | `signals`          | deliveries of signal handlers, for `EINTR`                           |
 //! | `process`          | which process this memory belongs to                                 |
 //! | `tcp_info`         | the kernel's counts of a connection                                  |
-//! | `options`          | socket options that memory cannot keep, or that it emulates          |
 //! | `kernel`           | raw system calls                                                     |
 //!
-//! Each imports only modules below it.
+//! Files import downward only: none imports a file that, directly or not, imports it.
 
 // In the crate's own tests the functions are not exported, so the compiler sees no callers.
 #![cfg_attr(test, allow(dead_code))]
@@ -32,6 +33,7 @@ mod blocking;
 mod calls;
 mod children;
 mod exec_substitutes;
+mod fallback;
 mod io_uring;
 mod kernel;
 mod multiplex;

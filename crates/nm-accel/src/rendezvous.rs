@@ -19,7 +19,9 @@ use nm_ring::ledger::{KernelReason, Ledger, REASON_OF_PEER, SocketPhase, SocketR
 use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
-use crate::{io_uring, kernel, multiplex, options, process, report, signals, table, wait};
+use crate::{
+    fallback, io_uring, kernel, multiplex, options, process, report, signals, table, wait,
+};
 
 /// Version of the rendezvous protocol and of the region's layout.
 const VERSION: u32 = 2;
@@ -252,14 +254,14 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
         if calls >= CALLS_MAX {
             withdraw(socket, fd);
-            move_to_kernel(socket, KernelReason::PeerNotAccelerated);
+            fallback::move_to_kernel(socket, KernelReason::PeerNotAccelerated);
         } else if let Some(_guard) = table::enter(socket, fd)
             && socket.phase() == Phase::Candidate
         {
             match check_eligibility(socket, fd) {
                 Err((reason, _)) if socket.is_mapped() => {
                     withdraw(socket, fd);
-                    move_to_kernel(socket, reason);
+                    fallback::move_to_kernel(socket, reason);
                 }
                 Err((reason, detail)) => refuse(socket, fd, reason, detail),
                 Ok(Some(address)) => connect_ends(socket, fd, &address),
@@ -285,36 +287,6 @@ fn withdraw(socket: &'static Socket, fd: c_int) {
     }
 }
 
-/// Keeps a candidate on the kernel for the rest of its life; a joined socket gets a hold that does
-/// not end.
-pub fn move_to_kernel(socket: &'static Socket, reason: KernelReason) {
-    if socket.leave_candidacy() {
-        socket.record().set_reason(reason, 0);
-        table::close_listener(socket);
-        return;
-    }
-    hold(socket, reason);
-}
-
-/// Begins a hold, and has bytes that are in memory sent again through the kernel. Of a socket that
-/// is not joined the hold prevents the rendezvous, and this returns false.
-pub fn hold(socket: &'static Socket, reason: KernelReason) -> bool {
-    let Some((_guard, fd)) = table::enter_any(socket).filter(|_| socket.is_joined()) else {
-        socket.end().holds.fetch_add(1, Ordering::SeqCst);
-        socket.record().set_reason(reason, 0);
-        return false;
-    };
-    let errno = kernel::errno();
-    // What this end has sent must be before what somebody else sends from now on.
-    socket.flush_to_kernel(fd);
-    socket.begin_hold(reason);
-    let local = table::local_peer_of(socket);
-    let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
-    socket.wait_for_return(fd, local);
-    kernel::set_errno(errno);
-    true
-}
-
 fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress) {
     debug_assert_eq!(RENDEZVOUS_LOCK.load(Ordering::Relaxed), 1, "one rendezvous at a time");
     socket.connection_token.store(address.token, Ordering::Relaxed);
@@ -325,11 +297,11 @@ fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress)
     };
     match result {
         Err(Refusal::Own(reason)) => refuse(socket, fd, reason, 0),
-        Err(Refusal::Announced(reason)) => move_to_kernel(socket, reason),
+        Err(Refusal::Announced(reason)) => fallback::move_to_kernel(socket, reason),
         Err(Refusal::OfPeer(reason)) => {
             socket.record().set_reason(reason, REASON_OF_PEER);
             withdraw(socket, fd);
-            move_to_kernel(socket, reason);
+            fallback::move_to_kernel(socket, reason);
         }
         Ok(()) => {}
     }
@@ -703,7 +675,7 @@ fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32)
     socket.record().set_phase(SocketPhase::Kernel);
     let address =
         addresses(socket, fd).map(|(client, server)| RendezvousAddress::new(client, server));
-    let Some(address) = address else { return move_to_kernel(socket, reason) };
+    let Some(address) = address else { return fallback::move_to_kernel(socket, reason) };
     let connection =
         if socket.is_client() { connect_to_peer(&address) } else { accept_peer(socket, &address) };
     if let Some(connection) = &connection {
@@ -711,7 +683,7 @@ fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32)
     }
     let given_up = socket.calls.load(Ordering::Relaxed) >= REFUSAL_CALLS_MAX;
     if connection.is_some() || given_up {
-        move_to_kernel(socket, reason);
+        fallback::move_to_kernel(socket, reason);
     }
 }
 

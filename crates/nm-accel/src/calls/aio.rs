@@ -8,7 +8,7 @@ use nm_ring::ledger::KernelReason;
 
 use crate::kernel;
 use crate::next::next_functions;
-use crate::{rendezvous, table};
+use crate::{fallback, table};
 
 type SubmitFn = unsafe extern "C" fn(*mut aiocb) -> c_int;
 type ListFn = unsafe extern "C-unwind" fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -> c_int;
@@ -33,7 +33,7 @@ unsafe fn before_operation(block: *const aiocb) {
     if let Some(block) = unsafe { block.as_ref() }
         && let Some(socket) = table::get(block.aio_fildes)
     {
-        rendezvous::move_to_kernel(socket, KernelReason::AsynchronousIo);
+        fallback::move_to_kernel(socket, KernelReason::AsynchronousIo);
     }
 }
 

@@ -17,7 +17,7 @@ use super::handover;
 use crate::socket::outgoing::Pushed;
 use crate::socket::{Phase, Socket};
 use crate::stream::{self, Request};
-use crate::{blocking, children, kernel, rendezvous, table, wait};
+use crate::{blocking, children, fallback, kernel, rendezvous, table, wait};
 
 /// Longest vector that the kernel accepts, parts.
 const PARTS_MAX: usize = 1024;
@@ -178,7 +178,7 @@ fn transmit_slow(
     if flags & KERNEL_SEND != 0 {
         let urgent = flags & libc::MSG_OOB != 0;
         let reason = if urgent { KernelReason::UrgentData } else { KernelReason::UnsupportedCall };
-        rendezvous::move_to_kernel(socket, reason);
+        fallback::move_to_kernel(socket, reason);
     }
     if socket.phase() == Phase::Kernel {
         return count_sent(socket, raw());
@@ -505,7 +505,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     }
     let Some(socket) = managed(fd) else { return raw() };
     if control {
-        rendezvous::move_to_kernel(socket, KernelReason::UnsupportedCall);
+        fallback::move_to_kernel(socket, KernelReason::UnsupportedCall);
     }
     // SAFETY: the program's own vector.
     match unsafe { parts(header.msg_iov, header.msg_iovlen) } {

@@ -11,7 +11,7 @@ use nm_ring::ledger::KernelReason;
 use crate::calls::sockets::fcntl_other;
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::Socket;
-use crate::{blocking, children, kernel, multiplex, rendezvous, table};
+use crate::{blocking, children, fallback, kernel, multiplex, table};
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
@@ -28,12 +28,12 @@ fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
     if memory_ownership() == MemoryOwnership::Borrower {
         // A vfork child makes copies for the program that it executes. The table is its parent's
         // and cannot contain them, so the exec would not find the copy.
-        rendezvous::move_to_kernel(socket, KernelReason::Exec);
+        fallback::move_to_kernel(socket, KernelReason::Exec);
         return;
     }
     if (0..=2).contains(&copy) {
         // The C library reads and writes the standard streams directly.
-        rendezvous::move_to_kernel(socket, KernelReason::Stdio);
+        fallback::move_to_kernel(socket, KernelReason::Stdio);
     }
     children::descriptor_given(copy);
     table::bind(copy, socket);

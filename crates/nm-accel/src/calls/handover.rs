@@ -8,12 +8,12 @@ use libc::{FILE, cmsghdr, msghdr};
 use nm_ring::ledger::KernelReason;
 
 use crate::next::{Next, next_functions};
-use crate::{blocking, exec_substitutes, io_uring, kernel, multiplex, rendezvous, table};
+use crate::{blocking, exec_substitutes, fallback, io_uring, kernel, multiplex, table};
 
 /// Returns the socket of `fd`, if the library manages it, to the kernel.
 fn return_to_kernel(fd: c_int, reason: KernelReason) {
     if let Some(socket) = table::get(fd) {
-        rendezvous::move_to_kernel(socket, reason);
+        fallback::move_to_kernel(socket, reason);
     }
 }
 

@@ -9,7 +9,7 @@ use nm_ring::conduit::READ_SHUT;
 use nm_ring::ledger::{KernelReason, SocketRole};
 
 use crate::socket::{Phase, Socket, incoming};
-use crate::{blocking, children, kernel, options, process, rendezvous, table};
+use crate::{blocking, children, fallback, kernel, options, process, rendezvous, table};
 
 /// Registers a socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
@@ -65,7 +65,7 @@ pub unsafe extern "C-unwind" fn connect(
             // The connection is dissolved: the socket stays on the kernel, whatever it is used for
             // next.
             if let Some(socket) = table::get(fd) {
-                rendezvous::move_to_kernel(socket, KernelReason::ConnectionNotSeen);
+                fallback::move_to_kernel(socket, KernelReason::ConnectionNotSeen);
             }
         }
         _ => {}
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn setsockopt(
         && options::needs_kernel(level, name, number)
     {
         socket.record().set_reason(KernelReason::SocketOption, options::number(level, name));
-        rendezvous::move_to_kernel(socket, KernelReason::SocketOption);
+        fallback::move_to_kernel(socket, KernelReason::SocketOption);
     }
     let on: c_int = 1;
     let is_kept = socket.is_some_and(|socket| options::keeps_nodelay(socket, level, name, number));
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             raw()
         }
         libc::FIOASYNC => {
-            rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
+            fallback::move_to_kernel(socket, KernelReason::SignalDriven);
             raw()
         }
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
@@ -339,7 +339,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     match command {
         libc::F_SETFL => {
             if argument as c_int & libc::O_ASYNC != 0 {
-                rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
+                fallback::move_to_kernel(socket, KernelReason::SignalDriven);
             }
             let result = raw();
             if result == 0 {
@@ -354,7 +354,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
             raw()
         }
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
-            rendezvous::move_to_kernel(socket, KernelReason::SignalDriven);
+            fallback::move_to_kernel(socket, KernelReason::SignalDriven);
             raw()
         }
         _ => raw(),

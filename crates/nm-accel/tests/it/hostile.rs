@@ -289,8 +289,8 @@ fn overwriting_while_we_wait() {
     });
 }
 
-/// The peer claims for ever that bytes are on their way from memory to the kernel. Calls that do not
-/// block wait for that a few times only: waiting each time would take longer than a body may.
+/// The peer claims for ever that bytes are on their way from memory to the kernel. Calls that do
+/// not block wait for that a few times only: waiting each time would take longer than a body may.
 fn take_back_that_never_ends() {
     enter_own_network();
     let (fd, mut peer) = attacked("take back");
