@@ -220,9 +220,6 @@ calls! {
     /// `unlinkat(2)`.
     unlinkat = SYS_unlinkat(folder: c_int => int(folder), path: *const c_char => at(path),
         flags: c_int => int(flags)) -> c_int;
-    /// `clock_gettime(2)` without the vDSO.
-    clock_gettime = SYS_clock_gettime(clock: c_int => int(clock), time: *mut timespec => at(time))
-        -> c_int;
 }
 
 /// This process's id, queried from the kernel: correct in a vfork child too.

@@ -17,6 +17,7 @@
 //! | `fallback`         | keeping a socket on the kernel, for a time or for good               |
 //! | `table`            | which descriptors are sockets that the library manages               |
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
+//! | `short_lived`      | whether the program's connections are short                          |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
 //! | `wait`             | spinning and sleeping                                                |
 //! | `signals`          | deliveries of signal handlers, for `EINTR`                           |
@@ -44,6 +45,7 @@ mod process;
 mod rendezvous;
 mod report;
 mod settings;
+mod short_lived;
 mod signals;
 mod socket;
 mod stream;

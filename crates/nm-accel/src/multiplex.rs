@@ -32,6 +32,7 @@ mod member;
 mod members;
 mod nested;
 mod pacing;
+mod payoff;
 mod registered;
 mod registry;
 mod sets;

@@ -20,7 +20,8 @@ use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, multiplex, options, process, report, signals, table, wait,
+    fallback, io_uring, kernel, multiplex, options, process, report, short_lived, signals, table,
+    wait,
 };
 
 /// Version of the rendezvous protocol and of the region's layout.
@@ -79,8 +80,8 @@ fn program_name(name: &mut [u8; 16]) -> usize {
 
 fn boot_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is live.
-    unsafe { kernel::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    // SAFETY: the time is live; libc asks the vDSO.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -173,6 +174,9 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         record.set_phase(SocketPhase::Kernel);
     }
     socket.open(fd, record, phase);
+    if Settings::get().has_default_after_calls() {
+        socket.next_attempt.store(short_lived::first_attempt(), Ordering::Relaxed);
+    }
     if table::get(fd).is_some() {
         // Its descriptor was closed without this library.
         multiplex::descriptor_closed(fd);
@@ -182,6 +186,18 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     if table::is_short_of_descriptors(fd) {
         close_listeners();
     }
+}
+
+/// Whether the socket of a descriptor is registered for a connection to `peer` that nothing was
+/// sent on yet: programs call `connect` again to learn how the first call, which did not block, has
+/// ended.
+pub fn is_registered(fd: c_int, peer: Option<SocketAddr>) -> bool {
+    table::get(fd).is_some_and(|socket| {
+        socket.phase() == Phase::Candidate
+            && socket.is_client()
+            && socket.calls.load(Ordering::Relaxed) == 0
+            && peer.is_some_and(|peer| socket.record().has_peer(peer))
+    })
 }
 
 /// Closes the sockets of all rendezvous, because the program may need the descriptors. Offers that

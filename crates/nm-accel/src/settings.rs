@@ -79,6 +79,11 @@ impl Settings {
         }
     }
 
+    /// Whether the search for other ends begins when the library thinks fit.
+    pub fn has_default_after_calls(&self) -> bool {
+        self.after_calls == AFTER_CALLS
+    }
+
     /// The settings that are not the defaults, as text for the ledger's header.
     pub fn to_text(&self) -> String {
         let mut text = String::new();

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use nm_ring::conduit::CLOSED;
 use nm_ring::ledger::KernelReason;
 
-use crate::kernel;
 use crate::settings::Settings;
 use crate::socket::{Remains, Socket};
+use crate::{kernel, short_lived};
 
 /// Descriptors beyond this number are left to the kernel.
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -135,6 +135,7 @@ impl PendingClose {
 fn drop_descriptor(socket: &'static Socket, fd: c_int) -> PendingClose {
     let last = socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1;
     if last {
+        short_lived::connection_ended(socket.calls.load(Ordering::Relaxed), socket.is_joined());
         let mut duplicate = -1;
         if fd >= 0 && socket.is_joined() && socket.has_active_calls() {
             // SAFETY: duplicates a descriptor; the duplicate is ours.

@@ -59,7 +59,10 @@ pub unsafe extern "C-unwind" fn connect(
     let storage = unsafe { copy(address, length) };
     match c_int::from(storage.ss_family) {
         libc::AF_INET | libc::AF_INET6 if table::get(fd).is_none_or(|it| !it.is_joined()) => {
-            admit(fd, SocketRole::Client, rendezvous::parse_address(&storage));
+            let peer = rendezvous::parse_address(&storage);
+            if !rendezvous::is_registered(fd, peer) {
+                admit(fd, SocketRole::Client, peer);
+            }
         }
         libc::AF_UNSPEC => {
             // The connection is dissolved: the socket stays on the kernel, whatever it is used for

@@ -14,6 +14,9 @@ pub const ACTIVE_MAX: usize = 64;
 /// Calls of the set after which an active member that was not reported makes room for another one.
 pub const IDLE_CALLS: u64 = 32;
 
+/// Calls of the set within which a member counts as used lately.
+const USED_CALLS: u64 = 2 * ACTIVE_MAX as u64;
+
 /// Whether a thread may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SleepDecision {
@@ -123,6 +126,39 @@ impl<S: WaitSocket> Members<S> {
     #[inline]
     pub fn has_watched(&self) -> bool {
         !self.watched.is_empty()
+    }
+
+    /// Count of watched members.
+    #[inline]
+    pub fn watched(&self) -> usize {
+        self.watched.len()
+    }
+
+    /// Makes the members active that were when a thread began to sleep, and were used lately.
+    pub fn restore_active(&mut self) {
+        let mut rested = std::mem::take(&mut self.rested);
+        rested.drain(..).for_each(|index| self.activate_if_used(index));
+        self.rested = rested;
+    }
+
+    /// Makes members active that were used lately, as far as there is room.
+    pub fn activate_used(&mut self) {
+        for index in 0..self.slots.len() as u32 {
+            if self.active >= ACTIVE_MAX {
+                break;
+            }
+            self.activate_if_used(index);
+        }
+    }
+
+    fn activate_if_used(&mut self, index: u32) {
+        let calls = self.calls;
+        let is_used = |member: &mut Member<S>| {
+            member.is_counted && member.may_be_active() && calls - member.used_at <= USED_CALLS
+        };
+        if self.get(index).is_some_and(is_used) {
+            self.activate(index);
+        }
     }
 
     /// Counts every active member.
@@ -294,8 +330,7 @@ impl<S: WaitSocket> Members<S> {
     /// A thread is about to sleep: counts all members. `rested` gets the sockets that were active.
     /// If memory has something to report, they are active again.
     pub fn begin_sleep(&mut self, rested: &mut Vec<(S, c_int)>) -> SleepDecision {
-        let mut were_active = [0_u32; ACTIVE_MAX];
-        let mut count = 0;
+        self.rested.clear();
         for position in (0..self.watched.len()).rev() {
             let index = self.watched[position];
             let Some(member) = self.get(index).filter(|member| member.is_active()) else {
@@ -303,13 +338,12 @@ impl<S: WaitSocket> Members<S> {
             };
             rested.extend(member.socket.map(|socket| (socket, member.fd)));
             self.rest(index);
-            were_active[count] = index;
-            count += 1;
+            self.rested.push(index);
         }
         if self.is_pending() {
-            for &index in &were_active[..count] {
-                self.activate(index);
-            }
+            let mut rested = std::mem::take(&mut self.rested);
+            rested.drain(..).for_each(|index| self.activate(index));
+            self.rested = rested;
             return SleepDecision::Ready;
         }
         let mut members = self.watched.iter().filter_map(|&i| self.slots[i as usize].as_ref());

@@ -108,7 +108,7 @@ impl EpollSet {
             // Before it is known whether a thread sleeps: see `epoll_wait`.
             self.tracked.fetch_add(1, Ordering::SeqCst);
             let member = Member::new(fd, events, data, socket.map(SocketRef::new));
-            let may_activate = self.may_activate();
+            let may_activate = self.may_activate(inner);
             inner.members.insert(member, may_activate);
         } else {
             self.kernel_only.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl EpollSet {
         };
         let result = control(epoll, libc::EPOLL_CTL_MOD, fd, events, data);
         if result == 0 {
-            let may_activate = self.may_activate();
+            let may_activate = self.may_activate(&inner);
             inner.members.note_other(data);
             inner.members.modify(fd, events, data, may_activate);
             inner.nested.modify(fd, events, data);

@@ -14,6 +14,7 @@ use super::lock::{Guard, Lock};
 use super::members::Members;
 use super::nested::NestedSets;
 use super::pacing::Pacing;
+use super::payoff::Payoff;
 use super::socket_ref::SocketRef;
 use super::users::Users;
 use crate::socket::{Phase, Socket};
@@ -72,6 +73,8 @@ pub struct SetState {
     pub nested: NestedSets<&'static EpollSet>,
     /// When the kernel is polled.
     pub pacing: Pacing,
+    /// Whether memory is polled.
+    pub payoff: Payoff,
 }
 
 /// Use of the set.
@@ -155,11 +158,12 @@ impl EpollSet {
         self.become_external();
     }
 
-    /// Whether members may be active: nobody sleeps in the kernel's wait, and nobody could sleep of
-    /// whom this process does not know.
+    /// Whether members may be active: it pays, nobody sleeps in the kernel's wait, and nobody could
+    /// sleep of whom this process does not know.
     #[inline]
-    pub fn may_activate(&self) -> bool {
-        self.sleepers.load(Ordering::SeqCst) == 0
+    pub fn may_activate(&self, inner: &SetState) -> bool {
+        inner.payoff.is_positive()
+            && self.sleepers.load(Ordering::SeqCst) == 0
             && !self.is_external.load(Ordering::SeqCst)
             && self.users.is_sole().unwrap_or(!self.is_forked.load(Ordering::Relaxed))
     }
@@ -280,7 +284,7 @@ impl EpollSet {
         inner.members.for_each_fd(forget);
         let orphans = inner.members.clear();
         inner.nested = NestedSets::default();
-        inner.pacing = Pacing::default();
+        (inner.pacing, inner.payoff) = (Pacing::default(), Payoff::default());
         self.update_tracked(&inner);
         self.kernel_only.store(0, Ordering::Relaxed);
         for flag in [&self.is_external, &self.is_passed_on, &self.is_forked] {

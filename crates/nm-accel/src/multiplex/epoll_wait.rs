@@ -5,6 +5,7 @@
 //! the kernel's wait, which fills the program's own array.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, timespec};
 
@@ -109,11 +110,13 @@ impl Call {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        if let Some(result) = self.check_both() {
-            return result;
-        }
-        if limit_ns == Some(0) {
-            return 0;
+        if limit_ns == Some(0) || !self.is_left_to_kernel() {
+            if let Some(result) = self.check_both() {
+                return result;
+            }
+            if limit_ns == Some(0) {
+                return 0;
+            }
         }
         let limit = WaitLimit::new(limit_ns);
         loop {
@@ -129,6 +132,28 @@ impl Call {
         }
     }
 
+    /// Whether the kernel's wait is sufficient this time: polling memory does not pay, and nothing
+    /// is there. Begins a trial if one is due.
+    fn is_left_to_kernel(&mut self) -> bool {
+        if self.set.has_foreign_changes() {
+            return false;
+        }
+        let Some(mut inner) = self.set.lock() else { return false };
+        let inner = &mut *inner;
+        if inner.payoff.is_positive() || inner.members.has_watched() || inner.nested.len() > 0 {
+            return false;
+        }
+        inner.members.begin_call();
+        if !inner.payoff.begin_trial() {
+            return true;
+        }
+        if self.set.may_activate(inner) {
+            inner.members.activate_used();
+            self.set.budget.0.store(u64::MAX, Ordering::Relaxed);
+        }
+        false
+    }
+
     /// Asks memory, and the kernel if it is due or memory has nothing.
     fn check_both(&mut self) -> Found {
         if self.set.has_foreign_changes() {
@@ -136,12 +161,14 @@ impl Call {
         }
         let (mut ask_kernel, mut kernel_first) = (true, true);
         if let Some(mut inner) = self.set.lock() {
-            if !self.set.may_activate() && inner.members.active() > 0 {
+            if !self.set.may_activate(&inner) && inner.members.active() > 0 {
                 inner.members.rest_all();
             }
             inner.members.begin_call();
             (ask_kernel, kernel_first) = inner.pacing.begin_call();
             if !kernel_first {
+                let watched = inner.members.watched();
+                inner.payoff.checked(watched);
                 ask_kernel |= self.collect(&mut inner);
             }
         }
@@ -155,7 +182,11 @@ impl Call {
     /// Appends what memory has to report; returns whether the kernel must be asked too.
     #[inline]
     fn collect(&mut self, inner: &mut SetState) -> bool {
-        let pass = inner.members.collect(&mut self.events, self.set.may_activate());
+        let (may_activate, before) = (self.set.may_activate(inner), self.events.len());
+        let pass = inner.members.collect(&mut self.events, may_activate);
+        if self.events.len() > before {
+            inner.payoff.found(self.events.len() - before);
+        }
         self.set.settle(inner, self.epoll);
         pass.needs_kernel || pass.kernel_has_bytes
     }
@@ -216,14 +247,16 @@ impl Call {
         if count == 0 {
             return;
         }
-        let may_activate = self.set.may_activate();
-        let members = &mut inner.members;
-        let mut is_readable = false;
+        let may_activate = self.set.may_activate(&inner);
+        let inner = &mut *inner;
+        let (members, mut is_readable) = (&mut inner.members, false);
+        let active = members.active();
         self.events.accept(count, |events, data| {
             is_readable |= events & READY_TO_READ != 0;
             members.kernel_reported(events, data, may_activate)
         });
-        self.set.settle(&mut inner, self.epoll);
+        inner.payoff.activated(inner.members.active().saturating_sub(active));
+        self.set.settle(inner, self.epoll);
         if is_readable {
             incoming::kernel_events_returned();
         }
@@ -293,9 +326,12 @@ impl Call {
         let sleep = match self.set.lock() {
             Some(mut inner) => match inner.members.begin_sleep(&mut rested) {
                 SleepDecision::Ready => None,
-                SleepDecision::Sleep => Some(Sleep::begin(self.set)),
-                SleepDecision::SleepBriefly => {
-                    limit_ns = Some(limit_ns.map_or(BRIEF_SLEEP_NS, |ns| ns.min(BRIEF_SLEEP_NS)));
+                decision => {
+                    inner.payoff.slept(rested.len());
+                    if decision == SleepDecision::SleepBriefly {
+                        let brief = limit_ns.map_or(BRIEF_SLEEP_NS, |ns| ns.min(BRIEF_SLEEP_NS));
+                        limit_ns = Some(brief);
+                    }
                     Some(Sleep::begin(self.set))
                 }
             },
@@ -305,6 +341,9 @@ impl Call {
         flush(&rested);
         let count = self.sleep_in_kernel(limit_ns);
         drop(sleep);
+        if !rested.is_empty() {
+            self.restore_active();
+        }
         if count < 0 {
             return Some(-1);
         }
@@ -313,6 +352,18 @@ impl Call {
             return Some(kernel::fail(libc::EINTR) as c_int);
         }
         self.result()
+    }
+
+    /// After a sleep: the members that were active before are active again, if that pays.
+    fn restore_active(&mut self) {
+        let errno = kernel::errno();
+        if let Some(mut inner) = self.set.lock()
+            && self.set.may_activate(&inner)
+        {
+            inner.members.restore_active();
+            self.set.settle(&mut inner, self.epoll);
+        }
+        kernel::set_errno(errno);
     }
 
     fn sleep_in_kernel(&mut self, limit_ns: Option<u64>) -> c_int {

@@ -58,6 +58,8 @@ pub struct Members<S> {
     /// Members whose kernel registration must be brought up to date.
     pub(super) outdated: Vec<u32>,
     pub(super) active: usize,
+    /// Members that were active when a thread began to sleep.
+    pub(super) rested: Vec<u32>,
     /// Data of registrations that were removed while they were to wake a thread: it may report that
     /// later.
     retired: Vec<u64>,
@@ -80,6 +82,7 @@ impl<S> Default for Members<S> {
             outdated: Vec::new(),
             retired: Vec::new(),
             active: 0,
+            rested: Vec::new(),
             next: 0,
             calls: 0,
             last_reported: 0,

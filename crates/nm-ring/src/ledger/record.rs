@@ -249,6 +249,14 @@ impl Record {
         self.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
     }
 
+    /// Whether this is the address of the other end that was stored.
+    pub fn has_peer(&self, peer: SocketAddr) -> bool {
+        let stored = self.peer.iter().map(|word| word.load(Relaxed));
+        stored.eq(address_words(peer.ip()))
+            && self.family.load(Relaxed) == if peer.is_ipv4() { 4 } else { 6 }
+            && self.ports.load(Relaxed) & 0xffff == u32::from(peer.port())
+    }
+
     /// Counts one more process that holds it.
     pub fn hold(&self) {
         self.holders.fetch_add(1, Relaxed);
