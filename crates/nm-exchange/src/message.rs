@@ -80,6 +80,28 @@ impl Welcome {
     }
 }
 
+/// Why the sender closes the link: a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal(pub String);
+
+/// Longest sentence of a [`Refusal`] that is sent or taken, bytes.
+const REFUSAL_BYTES_MAX: usize = 400;
+
+impl Refusal {
+    /// Appends its frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let end = self.0.floor_char_boundary(REFUSAL_BYTES_MAX);
+        wire::write(&Header::new(FrameKind::Refusal), &self.0.as_bytes()[..end], 0, out);
+    }
+
+    /// The message of a body. What cannot be printed is replaced: the sentence goes into logs.
+    pub fn decode(body: &[u8]) -> Refusal {
+        let body = &body[..body.len().min(REFUSAL_BYTES_MAX)];
+        let text = String::from_utf8_lossy(body);
+        Refusal(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+    }
+}
+
 /// A mediator leads a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
@@ -292,6 +314,10 @@ mod tests {
             let (header, body) = written(|out| hello.write(out));
             prop_assert_eq!(header.kind, FrameKind::Hello);
             prop_assert_eq!(Hello::decode(&header, &body), Ok(hello));
+            let refusal = Refusal("not now".to_string());
+            let (header_of_refusal, body) = written(|out| refusal.write(out));
+            prop_assert_eq!(header_of_refusal.kind, FrameKind::Refusal);
+            prop_assert_eq!(Refusal::decode(&body), refusal);
             let header = Welcome { start }.header();
             prop_assert_eq!(header.kind, FrameKind::Welcome);
             prop_assert_eq!(Welcome::decode(&header), Welcome { start });
@@ -337,6 +363,10 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(body in prop::collection::vec(any::<u8>(), 0..60)) {
             let header = Header::new(FrameKind::Hello);
             let _ = (Hello::decode(&header, &body), Leader::decode(&header, &body));
+            let Refusal(text) = Refusal::decode(&body);
+            prop_assert!(!text.contains(char::is_control));
+            let (_, again) = written(|out| Refusal(text.clone()).write(out));
+            prop_assert_eq!(Refusal::decode(&again), Refusal(text));
             if let Ok(reply) = Reply::decode(&body) {
                 prop_assert!(reply.events.count() <= body.len());
             }

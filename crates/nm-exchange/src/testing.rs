@@ -18,7 +18,7 @@ use nm_sys::clock::Deadline;
 use crate::link::{Address, Link, Stream};
 use crate::message::Hello;
 use crate::network::{Durability, Network, Node, Role};
-use crate::node::{self, NodeEvent, NodeSummary};
+use crate::node::{self, Limits, NodeEvent, NodeSummary};
 use crate::wire::{self, FrameKind, Header};
 
 /// Nothing takes so long unless it hangs.
@@ -32,6 +32,8 @@ pub struct TestRing {
     pub folder: tempfile::TempDir,
     /// Warnings of the nodes.
     pub warnings: Arc<Mutex<Vec<String>>>,
+    /// Limits of the nodes.
+    pub limits: Limits,
     nodes: BTreeMap<(Role, usize), RunningNode>,
 }
 
@@ -54,7 +56,8 @@ impl TestRing {
         });
         network.durability = durability;
         network.data = Some(folder.path().join("data"));
-        TestRing { network, folder, warnings: Arc::default(), nodes: BTreeMap::new() }
+        let (warnings, limits) = (Arc::default(), Limits::STANDARD);
+        TestRing { network, folder, warnings, limits, nodes: BTreeMap::new() }
     }
 
     /// Starts all nodes and waits until all links are up.
@@ -81,7 +84,7 @@ impl TestRing {
     ) {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (network, ready) = (network.clone(), Arc::clone(ready));
-        let warnings = Arc::clone(&self.warnings);
+        let (warnings, limits) = (Arc::clone(&self.warnings), self.limits);
         let thread = std::thread::spawn(move || {
             let mut report = |event: &NodeEvent| {
                 if matches!(event, NodeEvent::Ready { .. }) {
@@ -91,7 +94,8 @@ impl TestRing {
                     warnings.lock().unwrap().push(message.clone());
                 }
             };
-            node::run(&network, role, index, stopped.as_fd(), &mut report).unwrap()
+            let node = (role, index);
+            node::run_with_limits(&network, node, stopped.as_fd(), &limits, &mut report).unwrap()
         });
         self.nodes.insert((role, index), RunningNode { stop, thread });
     }
@@ -102,6 +106,15 @@ impl TestRing {
         let ready = Arc::default();
         self.start_one(role, index, &self.network.clone(), &ready);
         ready
+    }
+
+    /// Waits until a node has warned of something.
+    pub fn wait_for_warning(&self, words: &str) {
+        let deadline = Deadline::after(LIMIT);
+        while !self.warnings.lock().unwrap().iter().any(|warning| warning.contains(words)) {
+            assert!(!deadline.passed(), "no `{words}` in {:?}", self.warnings.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Ends one node.

@@ -97,6 +97,8 @@ pub enum FrameKind {
     /// From a session: it asks for events again, see [`crate::message::ResendRequest`]. To a
     /// client: events of this cell may be lost, so its sessions shall send resend requests.
     ResendRequest,
+    /// The link is closed by this end, and why. Body: [`crate::message::Refusal`].
+    Refusal,
 }
 
 codes!(FrameKind {
@@ -115,6 +117,7 @@ codes!(FrameKind {
     AdminRequest = 13,
     AdminResponse = 14,
     ResendRequest = 15,
+    Refusal = 16,
 });
 
 /// A header's fields.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::link::{Address, Link, LinkError, Stream};
-use crate::message::Hello;
+use crate::message::{Hello, Refusal};
 use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -39,6 +39,9 @@ pub enum ObserverError {
     /// It answered something else.
     #[error("it answered something else")]
     Unexpected,
+    /// It closes the link; why, in its words.
+    #[error("it refuses: {0}")]
+    Refused(String),
     /// It did not answer in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Timeout(Duration),
@@ -84,6 +87,9 @@ impl Observer {
             while let Some(frame) = self.0.input.next_frame().map_err(LinkError::from)? {
                 if frame.header.kind == kind {
                     return Ok(frame.body().to_vec());
+                }
+                if frame.header.kind == FrameKind::Refusal {
+                    return Err(ObserverError::Refused(Refusal::decode(frame.body()).0));
                 }
             }
             if deadline.passed() {

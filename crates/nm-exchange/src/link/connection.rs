@@ -7,12 +7,13 @@ use nm_codec::DecodeError;
 use thiserror::Error;
 
 use super::receive_buffer::ReceiveBuffer;
-use super::stream::Stream;
+use super::stream::{PEER_TIMEOUT, Stream};
 
 /// Bytes that one call may read.
 const READ_BYTES: usize = 256 << 10;
 
-/// Largest backlog, bytes: a link whose peer reads so slowly that more piles up is closed.
+/// Largest backlog of a link unless [`Link::limit_backlog`] sets another one, bytes: a link whose
+/// peer reads so slowly that more piles up is closed.
 pub const BACKLOG_BYTES_MAX: usize = 256 << 20;
 
 /// Why a link cannot be used any more.
@@ -23,13 +24,31 @@ pub enum LinkError {
     Closed,
     /// The stream failed.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// The peer's host has gone, or the peer does not read from a TCP connection.
+    #[error("the peer has acknowledged nothing for {} s: its host is gone, or it does not read",
+        PEER_TIMEOUT.as_secs())]
+    PeerSilent,
     /// What was received is not a frame.
     #[error("received bytes that are not a frame: {0}")]
     Decode(#[from] DecodeError),
     /// The peer does not read.
-    #[error("the peer does not read: its backlog is {0} bytes")]
-    BacklogFull(usize),
+    #[error("the peer does not read: its backlog is {backlog} bytes, more than {most}")]
+    BacklogFull {
+        /// Bytes that wait for it.
+        backlog: usize,
+        /// Bytes that may wait for it.
+        most: usize,
+    },
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> LinkError {
+        match error.kind() {
+            ErrorKind::TimedOut => LinkError::PeerSilent,
+            _ => LinkError::Io(error),
+        }
+    }
 }
 
 /// A link.
@@ -41,6 +60,9 @@ pub struct Link {
     /// The backlog: what is to be written, in order.
     pub output: Vec<u8>,
     written: usize,
+    /// Bytes written since the link was made.
+    written_total: u64,
+    backlog_bytes_max: usize,
 }
 
 impl Link {
@@ -50,7 +72,24 @@ impl Link {
     /// If the stream cannot be configured.
     pub fn new(stream: Stream) -> io::Result<Link> {
         stream.configure()?;
-        Ok(Link { stream, input: ReceiveBuffer::default(), output: vec![], written: 0 })
+        Ok(Link {
+            stream,
+            input: ReceiveBuffer::default(),
+            output: vec![],
+            written: 0,
+            written_total: 0,
+            backlog_bytes_max: BACKLOG_BYTES_MAX,
+        })
+    }
+
+    /// Sets the largest backlog, bytes.
+    pub fn limit_backlog(&mut self, bytes: usize) {
+        self.backlog_bytes_max = bytes;
+    }
+
+    /// Bytes that the stream has taken since the link was made.
+    pub fn written_total(&self) -> u64 {
+        self.written_total
     }
 
     /// Reads what is available, in one call.
@@ -80,7 +119,10 @@ impl Link {
     pub fn flush(&mut self) -> Result<bool, LinkError> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {
-                Ok(count) => self.written += count,
+                Ok(count) => {
+                    self.written += count;
+                    self.written_total += count as u64;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.keep_backlog()?;
@@ -97,8 +139,9 @@ impl Link {
     /// Frees the space of what was written, once that is the larger part.
     fn keep_backlog(&mut self) -> Result<(), LinkError> {
         let backlog = self.output.len() - self.written;
-        if backlog > BACKLOG_BYTES_MAX {
-            return Err(LinkError::BacklogFull(backlog));
+        let most = self.backlog_bytes_max;
+        if backlog > most {
+            return Err(LinkError::BacklogFull { backlog, most });
         }
         if self.written > backlog {
             self.output.drain(..self.written);

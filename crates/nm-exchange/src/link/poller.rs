@@ -63,6 +63,12 @@ impl LinkPoller {
         self.poller.add(fd, token, Interest::Readable)
     }
 
+    /// Removes a descriptor that is not a link.
+    pub fn remove_other(&self, fd: impl AsFd) {
+        // One that is not there is not waited for, which is what is wanted.
+        let _ = self.poller.remove(fd);
+    }
+
     /// Adds a link for reading. It must be [removed](LinkPoller::remove) before it is dropped.
     ///
     /// # Errors

@@ -14,9 +14,13 @@ use super::shm::ShmStream;
 /// Buffer that the kernel is asked for in each direction, bytes.
 const SOCKET_BYTES: u32 = 4 << 20;
 
-/// A peer that has been silent for so long is probed (TCP keep-alive); one that does not answer for
-/// twice as long is taken for dead, as when its host has lost power.
+/// A TCP peer that has been silent for so long is probed (keep-alive). An idle peer answers, and
+/// may stay idle.
 const SILENCE: Duration = Duration::from_secs(2);
+
+/// A TCP peer that acknowledges neither probes nor data for so long is taken for dead, as when its
+/// host has lost power (`TCP_USER_TIMEOUT`).
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(2 * SILENCE.as_secs());
 
 /// A connected stream.
 #[derive(Debug)]
@@ -151,4 +155,32 @@ fn is_transient(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     let kind = error.kind();
     matches!(kind, WouldBlock | Interrupted | ConnectionAborted | ConnectionReset | BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer whose host has vanished sends nothing, so the kernel has to look for it.
+    #[test]
+    fn an_idle_tcp_link_is_probed_at_both_ends() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let Listener::Tcp(socket) = &listener else { panic!("{listener:?}") };
+        let address = socket.local_addr().unwrap();
+        let near = Stream::connect(&Address::Tcp(address), Duration::from_secs(10)).unwrap();
+        let far = listener.accept().unwrap().expect("it is connected");
+        near.configure().unwrap();
+        far.configure().unwrap();
+        let port = format!(":{:04X}", address.port());
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        // `sl local remote state queues timer:when`; state 1 is established, timer 2 keep-alive.
+        let timers: Vec<&str> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .filter(|words| words.len() > 5 && words[3] == "01")
+            .filter(|words| words[1].ends_with(&port) || words[2].ends_with(&port))
+            .map(|words| words[5].split(':').next().unwrap())
+            .collect();
+        assert_eq!(timers, ["02", "02"], "{table}");
+    }
 }

@@ -11,8 +11,10 @@ use crate::link::{LinkError, Listener, ReceivedFrame};
 use crate::network::{Durability, Network, Role};
 use crate::wire::FrameKind;
 
+use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
 use super::event::{NodeEvent, NodeSummary};
+use super::limits::Limits;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::{gateway, mediator, processor, replicated, router};
@@ -33,6 +35,20 @@ pub fn run(
     stop: BorrowedFd<'_>,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
+    run_with_limits(network, (role, index), stop, &Limits::STANDARD, report)
+}
+
+/// As [`run`], with other limits than the standard ones.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with_limits(
+    network: &Network,
+    (role, index): (Role, usize),
+    stop: BorrowedFd<'_>,
+    limits: &Limits,
+    report: &mut dyn FnMut(&NodeEvent),
+) -> Result<NodeSummary, Failure> {
     let Some(own) = network.nodes(role).get(index) else {
         let count = network.nodes(role).len();
         let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
@@ -44,13 +60,13 @@ pub fn run(
         Failure::new(FailureKind::AddressInUse, message)
     })?;
     let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
-    let links = Links::new(network, role, index, start).map_err(system)?;
+    let links = Links::new(network, (role, index), start, *limits).map_err(system)?;
     match links.poller.add(stop, STOP) {
         // Files and the null device cannot be polled: then only a signal stops the node.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         added => added.map_err(system)?,
     }
-    links.poller.add(&listener, LISTENER).map_err(system)?;
+    let acceptor = Acceptor::new(listener, LISTENER, &links).map_err(system)?;
     links.poller.add(links.connector(), CONNECTOR).map_err(system)?;
     let behaviour = behaviour(network, role, index)?;
     if let Some(waker) = behaviour.waker() {
@@ -58,7 +74,7 @@ pub fn run(
     }
     report(&NodeEvent::Listening { role, index, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
-    EventLoop { own: (role, index), listener, links, behaviour, frames_in, turns, report }.run()
+    EventLoop { own: (role, index), acceptor, links, behaviour, frames_in, turns, report }.run()
 }
 
 /// What a node of this class does in this network.
@@ -76,7 +92,7 @@ fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Beha
 
 struct EventLoop<'a> {
     own: (Role, usize),
-    listener: Listener,
+    acceptor: Acceptor,
     links: Links,
     behaviour: Box<dyn Behaviour>,
     frames_in: u64,
@@ -88,7 +104,7 @@ impl EventLoop<'_> {
     fn run(mut self) -> Result<NodeSummary, Failure> {
         let (mut ready, mut failed, mut was_ready) = (vec![], vec![], false);
         loop {
-            let limit = self.behaviour.deadline_ns().map(|deadline_ns| {
+            let limit = self.deadline_ns().map(|deadline_ns| {
                 Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns()))
             });
             let system =
@@ -102,13 +118,15 @@ impl EventLoop<'_> {
                         self.behaviour.on_stop()?;
                         return Ok(self.end());
                     }
-                    LISTENER => self.accept(),
+                    LISTENER => self.acceptor.accept(&mut self.links),
                     CONNECTOR => self.links.take_connected().map_err(system)?,
                     WAKER => self.behaviour.on_wake(&mut self.links)?,
                     _ => self.serve(*ready),
                 }
             }
+            self.acceptor.resume_if_due(&mut self.links);
             self.behaviour.on_iteration(&mut self.links)?;
+            self.links.check(&mut failed);
             // What is written because a link failed goes out in this iteration, too.
             self.links.flush(&mut failed);
             while !failed.is_empty() {
@@ -117,7 +135,7 @@ impl EventLoop<'_> {
                 }
                 self.links.flush(&mut failed);
             }
-            for message in std::mem::take(&mut self.links.warnings) {
+            for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
@@ -129,17 +147,16 @@ impl EventLoop<'_> {
         }
     }
 
-    fn accept(&mut self) {
-        loop {
-            let taken = match self.listener.accept() {
-                Ok(None) => return,
-                Ok(Some(stream)) => self.links.take_accepted(stream).map(drop),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = taken {
-                return self.warn(format!("a connection cannot be accepted: {error}"));
-            }
-        }
+    /// When the next iteration must be at the latest, ns.
+    fn deadline_ns(&self) -> Option<u64> {
+        let Links { warnings, .. } = &self.links;
+        let deadlines = [
+            self.behaviour.deadline_ns(),
+            self.links.deadline_ns(),
+            self.acceptor.deadline_ns(),
+            warnings.deadline_ns(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Reads a link once and handles the complete frames.
@@ -177,7 +194,8 @@ impl EventLoop<'_> {
 
     fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        if matches!(frame.header.kind, FrameKind::Hello | FrameKind::Welcome) {
+        let kind = frame.header.kind;
+        if matches!(kind, FrameKind::Hello | FrameKind::Welcome | FrameKind::Refusal) {
             let handshake = self.links.handshake(id, frame)?;
             if let Some(older) = handshake.older {
                 self.close(older, &PeerError::Replaced);
@@ -192,14 +210,29 @@ impl EventLoop<'_> {
     }
 
     fn close(&mut self, id: LinkId, reason: &PeerError) {
-        let Some((peer, was_up)) = self.links.close(id) else { return };
+        if reason.is_for_peer() {
+            self.links.refuse(id, reason);
+        }
+        let pause = match reason {
+            PeerError::Refused(_) => self.links.limits.refused_pause,
+            _ => Duration::ZERO,
+        };
+        let Some((peer, was_up)) = self.links.close(id, pause) else { return };
         if was_up {
             self.behaviour.on_disconnected(&mut self.links, peer, id);
-            if peer != Peer::Client {
-                self.warn(format!("the link with {peer} is closed: {reason}"));
-            }
-        } else if matches!(peer, Peer::Unknown) {
-            self.warn(format!("a link was refused: {reason}"));
+        }
+        let message = match peer {
+            Peer::Node(..) if was_up => format!("the link with {peer} is closed: {reason}"),
+            // A node that has not come up yet, or a link that a cut ended.
+            Peer::Node(..) if reason.is_ordinary() => return,
+            Peer::Node(..) => format!("there is no link with {peer}: {reason}"),
+            Peer::Unknown => format!("a link was refused: {reason}"),
+            Peer::Client | Peer::Observer if reason.is_ordinary() => return,
+            Peer::Client | Peer::Observer => format!("the link with {peer} is closed: {reason}"),
+        };
+        match peer {
+            Peer::Node(..) if was_up => self.links.warnings.push(message),
+            _ => self.links.warnings.push_limited(reason.reason(), self.links.now_ns, message),
         }
     }
 

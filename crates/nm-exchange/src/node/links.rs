@@ -6,14 +6,17 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use nm_sys::clock;
 use nm_sys::poll::Waker;
 
 use crate::link::{Address, Link, LinkPoller, ReceivedFrame, Stream};
-use crate::message::{Hello, Welcome};
+use crate::message::{Hello, Refusal, Welcome};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
+use super::limits::Limits;
 use super::peer::{Peer, PeerError};
+use super::warnings::Warnings;
 
 /// How long an attempt to connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -43,6 +46,18 @@ impl LinkId {
 /// Links that a node can have at once.
 const LINKS_MAX: usize = 1 << 16;
 
+/// How often links are checked that have not completed their handshake, or whose peer does not
+/// read, ns.
+const CHECK_NS: u64 = 100_000_000;
+
+/// A peer takes nothing of its backlog.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    since_ns: u64,
+    /// Bytes that the stream had taken then.
+    written_total: u64,
+}
+
 #[derive(Debug)]
 struct Entry {
     id: LinkId,
@@ -51,6 +66,52 @@ struct Entry {
     is_outgoing: bool,
     is_to_be_flushed: bool,
     wants_write: bool,
+    made_ns: u64,
+    /// Whether the handshake is complete.
+    is_established: bool,
+    stall: Option<Stall>,
+    /// Whether it is among the links that are checked.
+    is_watched: bool,
+}
+
+impl Entry {
+    /// Whether it has to be checked for the limits on time.
+    fn needs_watching(&self) -> bool {
+        let is_node = matches!(self.peer, Peer::Node(..));
+        !self.is_established || (self.stall.is_some() && !is_node)
+    }
+
+    /// Why it is to be closed, if its peer takes too long.
+    fn overdue(&self, limits: &Limits, now_ns: u64) -> Option<PeerError> {
+        let exceeds = |since_ns: u64, limit: Duration| {
+            u128::from(now_ns.saturating_sub(since_ns)) > limit.as_nanos()
+        };
+        if !self.is_established && exceeds(self.made_ns, limits.hello_timeout) {
+            return Some(PeerError::HandshakeTimeout(limits.hello_timeout));
+        }
+        let is_node = matches!(self.peer, Peer::Node(..));
+        let stall = self.stall.filter(|stall| exceeds(stall.since_ns, limits.slow_timeout));
+        stall.filter(|_| !is_node).map(|_| PeerError::Slow(limits.slow_timeout))
+    }
+}
+
+/// Accepted connections by what they count against.
+#[derive(Debug, Default)]
+struct Accepted {
+    unauthenticated: usize,
+    clients: usize,
+    observers: usize,
+}
+
+impl Accepted {
+    fn of(&mut self, peer: Peer) -> Option<&mut usize> {
+        match peer {
+            Peer::Unknown => Some(&mut self.unauthenticated),
+            Peer::Client => Some(&mut self.clients),
+            Peer::Observer => Some(&mut self.observers),
+            Peer::Node(..) => None,
+        }
+    }
 }
 
 /// The links of a node.
@@ -63,26 +124,47 @@ pub struct Links {
     /// Frames written to links so far.
     pub frames_out: u64,
     /// Warnings to be reported at the end of the iteration.
-    pub warnings: Vec<String>,
+    pub warnings: Warnings,
+    /// What peers are granted.
+    pub limits: Limits,
     network: Network,
     own: (Role, usize),
     start: u64,
     entries: Vec<Option<Entry>>,
+    accepted: Accepted,
     generation: u64,
     to_be_flushed: Vec<LinkId>,
+    /// Links that are checked for the limits on time, and when they are the next time.
+    watched: Vec<LinkId>,
+    next_check_ns: u64,
     nodes: BTreeMap<(Role, usize), LinkId>,
     /// Number of the last start of each node that was ever linked.
     starts: BTreeMap<(Role, usize), u64>,
     /// Nodes that it is linked to when all links are up.
     peers_count: usize,
-    requests: Sender<(Role, usize, Address)>,
+    requests: Sender<ConnectRequest>,
     connected: Receiver<(Role, usize, Stream)>,
     connector: Waker,
 }
 
+/// A node to connect to.
+#[derive(Debug)]
+struct ConnectRequest {
+    role: Role,
+    index: usize,
+    address: Address,
+    /// Not before this time, ns.
+    at_ns: u64,
+}
+
 impl Links {
     /// A node's links, none of which is up; those downstream are connected from now on.
-    pub fn new(network: &Network, role: Role, index: usize, start: u64) -> io::Result<Links> {
+    pub fn new(
+        network: &Network,
+        (role, index): (Role, usize),
+        start: u64,
+        limits: Limits,
+    ) -> io::Result<Links> {
         let (requests, requested) = mpsc::channel();
         let (done, connected) = mpsc::channel();
         let connector = Waker::new()?;
@@ -94,13 +176,17 @@ impl Links {
             poller: LinkPoller::new()?,
             now_ns: 0,
             frames_out: 0,
-            warnings: vec![],
+            warnings: Warnings::default(),
+            limits,
             network: network.clone(),
             own: (role, index),
             start,
             entries: vec![],
+            accepted: Accepted::default(),
             generation: 0,
             to_be_flushed: vec![],
+            watched: vec![],
+            next_check_ns: 0,
             nodes: BTreeMap::new(),
             starts: BTreeMap::new(),
             peers_count: network.downstream(role, index).len()
@@ -110,7 +196,7 @@ impl Links {
             connector,
         };
         for (role, index) in network.downstream(role, index) {
-            links.request_link(role, index);
+            links.request_link(role, index, 0);
         }
         Ok(links)
     }
@@ -120,10 +206,10 @@ impl Links {
         &self.connector
     }
 
-    fn request_link(&self, role: Role, index: usize) {
+    fn request_link(&self, role: Role, index: usize, at_ns: u64) {
         let address = self.network.nodes(role)[index].address.clone();
         // The thread lives as long as this does.
-        let _ = self.requests.send((role, index, address));
+        let _ = self.requests.send(ConnectRequest { role, index, address, at_ns });
     }
 
     /// Takes the links that were connected since, and sends hello on them.
@@ -133,7 +219,7 @@ impl Links {
             let made =
                 Link::new(stream).and_then(|link| self.insert(link, Peer::Node(role, index), true));
             let Ok(id) = made else {
-                self.request_link(role, index);
+                self.request_link(role, index, 0);
                 continue;
             };
             let (role, index) = self.own;
@@ -145,12 +231,22 @@ impl Links {
         Ok(())
     }
 
-    /// Takes an accepted connection.
-    pub fn take_accepted(&mut self, stream: Stream) -> io::Result<LinkId> {
-        self.insert(Link::new(stream)?, Peer::Unknown, false)
+    /// Takes an accepted connection, unless too many are there whose peer has not said hello.
+    pub fn take_accepted(&mut self, stream: Stream) -> io::Result<()> {
+        if self.accepted.unauthenticated >= self.limits.unauthenticated_max {
+            let message = format!(
+                "a connection was closed at once: {} others have not completed their handshake",
+                self.accepted.unauthenticated
+            );
+            self.warnings.push_limited("unauthenticated", self.now_ns, message);
+            return Ok(());
+        }
+        self.insert(Link::new(stream)?, Peer::Unknown, false)?;
+        self.accepted.unauthenticated += 1;
+        Ok(())
     }
 
-    fn insert(&mut self, link: Link, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
+    fn insert(&mut self, mut link: Link, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
         let slot = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
         if slot == LINKS_MAX {
             return Err(io::Error::other(format!("a node has at most {LINKS_MAX} links")));
@@ -161,10 +257,54 @@ impl Links {
         if slot == self.entries.len() {
             self.entries.push(None);
         }
-        let (is_to_be_flushed, wants_write) = (false, false);
-        self.entries[slot] =
-            Some(Entry { id, link, peer, is_outgoing, is_to_be_flushed, wants_write });
+        link.limit_backlog(self.limits.backlog_bytes_max(peer));
+        self.entries[slot] = Some(Entry {
+            id,
+            link,
+            peer,
+            is_outgoing,
+            is_to_be_flushed: false,
+            wants_write: false,
+            made_ns: self.now_ns,
+            is_established: false,
+            stall: None,
+            is_watched: false,
+        });
+        self.watch_if_needed(id);
         Ok(id)
+    }
+
+    /// Has a link checked for the limits on time, if they apply to it now.
+    fn watch_if_needed(&mut self, id: LinkId) {
+        let Some(entry) = self.entry(id) else { return };
+        if !entry.needs_watching() || std::mem::replace(&mut entry.is_watched, true) {
+            return;
+        }
+        if self.watched.is_empty() {
+            self.next_check_ns = self.now_ns + CHECK_NS;
+        }
+        self.watched.push(id);
+    }
+
+    /// When [`Links::check`] is due.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        (!self.watched.is_empty()).then_some(self.next_check_ns)
+    }
+
+    /// Appends the links whose peers take too long, if it is time to look for them.
+    pub fn check(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        if self.watched.is_empty() || self.now_ns < self.next_check_ns {
+            return;
+        }
+        self.next_check_ns = self.now_ns + CHECK_NS;
+        let Links { watched, entries, limits, now_ns, .. } = self;
+        watched.retain(|id| {
+            let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
+            let Some(entry) = entry.filter(|entry| entry.id == *id) else { return false };
+            failed.extend(entry.overdue(limits, *now_ns).map(|error| (*id, error)));
+            entry.is_watched = entry.needs_watching();
+            entry.is_watched
+        });
     }
 
     fn entry(&mut self, id: LinkId) -> Option<&mut Entry> {
@@ -261,19 +401,39 @@ impl Links {
         }
         entry.is_to_be_flushed = false;
         let wants_write = !entry.link.flush()?;
+        if wants_write {
+            let written_total = entry.link.written_total();
+            let known = entry.stall.filter(|stall| stall.written_total == written_total);
+            let new = Stall { since_ns: self.now_ns, written_total };
+            entry.stall = Some(known.unwrap_or(new));
+        }
         if wants_write != entry.wants_write {
             entry.wants_write = wants_write;
+            entry.stall = entry.stall.filter(|_| wants_write);
             self.poller.want_write(&entry.link, id.0, wants_write)?;
+            self.watch_if_needed(id);
         }
         Ok(())
     }
 
+    /// Sends a peer the reason for which its link is about to be closed, as far as the link takes
+    /// it at once.
+    pub fn refuse(&mut self, id: LinkId, reason: &PeerError) {
+        let Some(entry) = self.entry(id) else { return };
+        Refusal(reason.to_string()).write(&mut entry.link.output);
+        // The link is closed, whether this succeeds or not.
+        let _ = entry.link.flush();
+    }
+
     /// Closes a link; who was connected, and whether the handshake was done. It is connected again
-    /// if it leads downstream.
-    pub fn close(&mut self, id: LinkId) -> Option<(Peer, bool)> {
+    /// if it leads downstream, after a pause.
+    pub fn close(&mut self, id: LinkId, pause: Duration) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
         self.poller.remove(&entry.link);
+        if let Some(count) = self.accepted.of(entry.peer) {
+            *count -= 1;
+        }
         let mut was_connected = entry.peer == Peer::Client;
         if let Peer::Node(role, index) = entry.peer {
             if self.nodes.get(&(role, index)) == Some(&id) {
@@ -281,7 +441,7 @@ impl Links {
                 was_connected = true;
             }
             if entry.is_outgoing {
-                self.request_link(role, index);
+                self.request_link(role, index, self.now_ns + pause.as_nanos() as u64);
             }
         }
         Some((entry.peer, was_connected))
@@ -298,6 +458,7 @@ impl Links {
         let own = self.own;
         match (frame.header.kind, peer) {
             (FrameKind::Welcome, Peer::Node(role, index)) => {
+                self.establish(id, peer)?;
                 self.nodes.insert((role, index), id);
                 self.starts.insert((role, index), Welcome::decode(&frame.header).start);
                 Ok(Handshake { peer, older: None })
@@ -305,16 +466,45 @@ impl Links {
             (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
                 let hello = Hello::decode(&frame.header, frame.body())
                     .map_err(PeerError::decode(peer, FrameKind::Hello))?;
+                // A client says hello once for each of its sessions, and stays a client.
+                if peer == Peer::Client && !matches!(hello, Hello::Client(_)) {
+                    return Err(PeerError::RepeatedHandshake);
+                }
                 let Some((peer, start)) = self.accepted(&hello) else {
                     return Err(PeerError::NotLinked { role: own.0, index: own.1 });
                 };
-                if let Some(entry) = self.entry(id) {
-                    entry.peer = peer;
-                }
+                self.establish(id, peer)?;
                 Ok(self.welcome(id, peer, start))
             }
+            (FrameKind::Refusal, _) => Err(PeerError::Refused(Refusal::decode(frame.body()).0)),
             _ => Err(PeerError::RepeatedHandshake),
         }
+    }
+
+    /// The handshake of a link is complete, or there is no room for one more such peer.
+    fn establish(&mut self, id: LinkId, peer: Peer) -> Result<(), PeerError> {
+        let limits = self.limits;
+        let Links { entries, accepted, .. } = self;
+        let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.id == id) else { return Ok(()) };
+        if entry.peer == Peer::Unknown {
+            match peer {
+                Peer::Client if accepted.clients >= limits.clients_max => {
+                    return Err(PeerError::TooManyClients(limits.clients_max));
+                }
+                Peer::Observer if accepted.observers >= limits.observers_max => {
+                    return Err(PeerError::TooManyObservers(limits.observers_max));
+                }
+                _ => {}
+            }
+            accepted.unauthenticated -= 1;
+            if let Some(count) = accepted.of(peer) {
+                *count += 1;
+            }
+        }
+        (entry.peer, entry.is_established) = (peer, true);
+        entry.link.limit_backlog(limits.backlog_bytes_max(peer));
+        Ok(())
     }
 
     /// Who connects, and the number of its start, if this node may be linked to it.
@@ -356,11 +546,11 @@ pub struct Handshake {
 /// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
 /// node.
 fn connect(
-    requested: &Receiver<(Role, usize, Address)>,
+    requested: &Receiver<ConnectRequest>,
     done: &Sender<(Role, usize, Stream)>,
     waker: &Waker,
 ) {
-    let mut open: Vec<(Role, usize, Address)> = vec![];
+    let mut open: Vec<ConnectRequest> = vec![];
     let mut pause = PAUSES[0];
     loop {
         let limit = if open.is_empty() { Duration::from_secs(3600) } else { pause };
@@ -373,9 +563,14 @@ fn connect(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let before = open.len();
-        open.retain(|(role, index, address)| match Stream::connect(address, CONNECT_LIMIT) {
-            Ok(stream) => done.send((*role, *index, stream)).is_err(),
-            Err(_) => true,
+        open.retain(|ConnectRequest { role, index, address, at_ns }| {
+            if clock::monotonic_ns() < *at_ns {
+                return true;
+            }
+            match Stream::connect(address, CONNECT_LIMIT) {
+                Ok(stream) => done.send((*role, *index, stream)).is_err(),
+                Err(_) => true,
+            }
         });
         if open.len() < before {
             waker.wake();

@@ -1,12 +1,14 @@
 //! A node of the ring: one thread that sleeps until something is ready, handles all of it, and
 //! writes once to each link.
 
+mod acceptor;
 mod behaviour;
 mod control;
 mod event;
 mod event_loop;
 mod gateway;
 pub mod groups;
+mod limits;
 mod links;
 mod mediator;
 mod peer;
@@ -15,6 +17,8 @@ mod replica;
 mod replicated;
 mod responses;
 mod router;
+mod warnings;
 
 pub use event::{NodeEvent, NodeSummary};
-pub use event_loop::run;
+pub use event_loop::{run, run_with_limits};
+pub use limits::Limits;

@@ -1,6 +1,7 @@
 //! Who is at the other end of a link, and why a link is closed.
 
 use std::fmt;
+use std::time::Duration;
 
 use nm_codec::DecodeError;
 use thiserror::Error;
@@ -79,9 +80,56 @@ pub enum PeerError {
     /// Too many requests have no reply.
     #[error("too many requests have no reply yet")]
     TooManyPending,
+    /// The handshake took too long.
+    #[error("the handshake was not complete after {} ms", .0.as_millis())]
+    HandshakeTimeout(Duration),
+    /// It takes nothing of its backlog.
+    #[error("it has read nothing for {} s, although data wait for it", .0.as_secs_f64())]
+    Slow(Duration),
+    /// The node has as many clients as it may.
+    #[error("the gateway has {0} clients, the most that it accepts")]
+    TooManyClients(usize),
+    /// The node has as many observers as it may.
+    #[error("the node has {0} observers, the most that it accepts")]
+    TooManyObservers(usize),
+    /// The peer closes the link; why, in its words.
+    #[error("it refuses this node: {0}")]
+    Refused(String),
 }
 
 impl PeerError {
+    /// Whether a link ends like this in ordinary use.
+    pub fn is_ordinary(&self) -> bool {
+        matches!(self, PeerError::Link(LinkError::Closed | LinkError::Io(_)) | PeerError::Io(_))
+    }
+
+    /// Whether the peer can be notified why its link is closed.
+    pub fn is_for_peer(&self) -> bool {
+        !matches!(self, PeerError::Link(_) | PeerError::Io(_) | PeerError::Refused(_))
+    }
+
+    /// The reason under which warnings are limited.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            PeerError::Link(LinkError::Closed) => "closed",
+            PeerError::Link(LinkError::Io(_)) | PeerError::Io(_) => "failed",
+            PeerError::Link(LinkError::PeerSilent) => "silent",
+            PeerError::Link(LinkError::Decode(_)) => "not a frame",
+            PeerError::Link(LinkError::BacklogFull { .. }) => "backlog",
+            PeerError::UnexpectedFrame { .. } => "unexpected frame",
+            PeerError::Decode { .. } => "content",
+            PeerError::NotLinked { .. } => "not linked",
+            PeerError::RepeatedHandshake => "second handshake",
+            PeerError::Replaced => "replaced",
+            PeerError::TooManyPending => "requests",
+            PeerError::HandshakeTimeout(_) => "handshake timeout",
+            PeerError::Slow(_) => "slow",
+            PeerError::TooManyClients(_) => "clients",
+            PeerError::TooManyObservers(_) => "observers",
+            PeerError::Refused(_) => "refused by peer",
+        }
+    }
+
     /// An error about what a peer sent.
     pub fn decode(peer: Peer, kind: FrameKind) -> impl Fn(DecodeError) -> PeerError {
         move |source| PeerError::Decode { peer, kind, source }

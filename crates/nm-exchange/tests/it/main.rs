@@ -2,6 +2,7 @@
 
 mod control;
 mod groups;
+mod limits;
 mod nodes;
 mod quiet_nodes;
 mod shm;

@@ -218,10 +218,16 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
         let mut unknown_peer = UnixStream::connect(path).unwrap();
         unknown_peer.set_read_timeout(Some(LIMIT)).unwrap();
         unknown_peer.write_all(&bytes).unwrap();
-        let end = unknown_peer.read(&mut [0; 64]);
+        let mut answer = vec![];
+        let end = unknown_peer.read_to_end(&mut answer);
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
-        assert!(end.as_ref().is_ok_and(|n| *n == 0) || end.as_ref().is_err_and(reset), "{end:?}");
+        assert!(end.is_ok() || end.as_ref().is_err_and(reset), "{end:?}");
+        // A peer that sent frames is sent the reason.
+        let kind = wire::read(&answer).unwrap().map(|frame| frame.header.kind);
+        assert!(matches!(kind, None | Some(FrameKind::Refusal)), "{kind:?}");
     }
+    ring.wait_for_warning("names neither a client nor a node");
+    ring.wait_for_warning("a client sent a Leader to a gateway");
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});
     assert_executed_once(&clients, 20);

@@ -1,0 +1,116 @@
+//! Warnings of a node. Those that a peer can cause as often as it likes are limited to one a second
+//! for each reason, with the number of those in between.
+
+use std::collections::BTreeMap;
+
+/// Time for which warnings with the same reason are gathered, ns.
+const INTERVAL_NS: u64 = 1_000_000_000;
+
+#[derive(Debug)]
+struct Gathered {
+    since_ns: u64,
+    /// Warnings since the one that was reported, and the last of them.
+    count: u64,
+    last: String,
+}
+
+/// Warnings that are to be reported.
+#[derive(Debug, Default)]
+pub struct Warnings {
+    due: Vec<String>,
+    /// By the reason of a limited warning.
+    gathered: BTreeMap<&'static str, Gathered>,
+}
+
+impl Warnings {
+    /// Adds one that the node itself is the cause of.
+    pub fn push(&mut self, message: String) {
+        self.due.push(message);
+    }
+
+    /// Adds one that a peer is the cause of.
+    pub fn push_limited(&mut self, reason: &'static str, now_ns: u64, message: String) {
+        match self.gathered.get_mut(reason) {
+            Some(gathered) => {
+                gathered.count += 1;
+                gathered.last = message;
+            }
+            None => {
+                let gathered = Gathered { since_ns: now_ns, count: 0, last: String::new() };
+                self.gathered.insert(reason, gathered);
+                self.due.push(message);
+            }
+        }
+    }
+
+    /// Those that are due now.
+    pub fn take(&mut self, now_ns: u64) -> Vec<String> {
+        if !self.gathered.is_empty() {
+            self.end_intervals(now_ns);
+        }
+        std::mem::take(&mut self.due)
+    }
+
+    fn end_intervals(&mut self, now_ns: u64) {
+        let due = &mut self.due;
+        self.gathered.retain(|_, gathered| {
+            if now_ns.saturating_sub(gathered.since_ns) < INTERVAL_NS {
+                return true;
+            }
+            let last = std::mem::take(&mut gathered.last);
+            match std::mem::take(&mut gathered.count) {
+                0 => return false,
+                1 => due.push(last),
+                count => due.push(format!("{last} ({count} such warnings since the last one)")),
+            }
+            gathered.since_ns = now_ns;
+            true
+        });
+    }
+
+    /// When [`Warnings::take`] has something at the latest.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let waiting = self.gathered.values().filter(|gathered| gathered.count > 0);
+        waiting.map(|gathered| gathered.since_ns + INTERVAL_NS).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_warnings_with_one_reason_are_a_line_a_second_with_their_number() {
+        let mut warnings = Warnings::default();
+        let mut lines = vec![];
+        for number in 0..1_000_000_u64 {
+            // A warning every 10 µs, for 10 s.
+            warnings.push_limited("garbage", number * 10_000, format!("link {number} refused"));
+            lines.extend(warnings.take(number * 10_000));
+        }
+        assert_eq!(lines.len(), 10, "{lines:#?}");
+        assert_eq!(lines[0], "link 0 refused");
+        assert!(lines[1].starts_with("link 100000 refused (100000 such"), "{lines:#?}");
+        let end_ns = warnings.deadline_ns().unwrap();
+        lines.extend(warnings.take(end_ns));
+        assert!(lines[10].contains("(99999 such warnings"), "{lines:#?}");
+        // Afterwards the first one is reported at once again.
+        assert_eq!(warnings.deadline_ns(), None);
+        assert!(warnings.take(end_ns + 2 * INTERVAL_NS).is_empty());
+        warnings.push_limited("garbage", end_ns + 2 * INTERVAL_NS, "again".to_string());
+        assert_eq!(warnings.take(end_ns + 2 * INTERVAL_NS), ["again"]);
+    }
+
+    #[test]
+    fn reasons_are_limited_each_for_itself_and_the_nodes_own_warnings_are_not() {
+        let mut warnings = Warnings::default();
+        for _ in 0..2 {
+            warnings.push("own".to_string());
+            warnings.push_limited("a", 5, "a".to_string());
+            warnings.push_limited("b", 5, "b".to_string());
+        }
+        assert_eq!(warnings.take(5), ["own", "a", "b", "own"]);
+        assert_eq!(warnings.deadline_ns(), Some(5 + INTERVAL_NS));
+        assert_eq!(warnings.take(5 + INTERVAL_NS), ["a", "b"]);
+    }
+}
