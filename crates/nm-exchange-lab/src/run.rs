@@ -24,6 +24,7 @@ use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
 use crate::place::{self, PrivateFolder};
+use crate::recording::{DATA, NETWORK, Recording};
 use crate::sla::Sla;
 use crate::supervise::{NodeEnd, Restart, Supervisor};
 
@@ -38,9 +39,6 @@ const CALM_NS: u64 = 250_000_000;
 
 /// Lateness of the load generator itself, at the 99th percentile, above which a round gets a doubt.
 const LATE_NS: f64 = 200_000.0;
-
-/// The folder in a round's folder where nodes keep journals.
-const DATA: &str = "data";
 
 /// The client log in a round's folder.
 const CLIENT_LOG: &str = "client-0.log";
@@ -217,9 +215,12 @@ pub fn round_with<T>(
     let (load, load_cpu_us) = loaded?;
     if !setup.record {
         let _ = fs::remove_dir_all(folder.join(DATA));
-        let _ = fs::remove_file(folder.join("network.toml"));
+        let _ = fs::remove_file(folder.join(NETWORK));
         // Fails if logs are left in it, which is intended.
         let _ = fs::remove_dir(folder);
+    } else if setup.hosts.is_empty() {
+        // With journals on other hosts, this folder is not the whole recording.
+        Recording::open(folder)?.seal()?;
     }
     Ok((outcome(setup, load, load_cpu_us, &restarts, &ends), inspected))
 }
@@ -241,14 +242,14 @@ fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Fail
     network.durability = setup.spec.durability;
     network.record = setup.record;
     if writes_journals(setup) {
-        let data = match setup.hosts.is_empty() {
-            true => std::path::absolute(folder.join(DATA)).unwrap_or_else(|_| folder.join(DATA)),
+        network.data = Some(match setup.hosts.is_empty() {
+            // Relative to the network's file, so that the folder can be moved.
+            true => PathBuf::from(DATA),
             false => setup.host_data.clone(),
-        };
+        });
         if setup.hosts.is_empty() {
-            create_folder(&data)?;
+            create_folder(&folder.join(DATA))?;
         }
-        network.data = Some(data);
     }
     Ok(network)
 }

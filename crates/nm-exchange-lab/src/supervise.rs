@@ -25,6 +25,7 @@ use nm_sys::process::ChildProcess;
 use serde_json::Value;
 
 use crate::hosts::Host;
+use crate::recording::NETWORK;
 
 /// How long nodes may take until all links are up.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -145,7 +146,7 @@ impl Supervisor {
             )
         };
         fs::create_dir_all(&logs).map_err(write_failure)?;
-        let network_file = folder.join("network.toml");
+        let network_file = folder.join(NETWORK);
         let network_text = network
             .to_toml()
             .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;

@@ -109,13 +109,26 @@ pub fn read(folder: &Path) -> Result<Vec<(u64, u64)>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
         Err(error) => return Err(read_failure(error.to_string())),
     };
-    let state = |line: &str| {
-        let line: HashLine =
-            serde_json::from_str(line).map_err(|error| read_failure(error.to_string()))?;
-        let hash = u64::from_str_radix(&line.hash, 16);
-        Ok((line.index, hash.map_err(|error| read_failure(error.to_string()))?))
-    };
-    text.lines().map(state).collect()
+    let mut states = vec![];
+    for (number, line) in text.lines().enumerate() {
+        let state = state(line).map_err(|why| read_failure(format!("line {}: {why}", number + 1)));
+        states.push(state?);
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        let number = states.len();
+        return Err(read_failure(format!("line {number}: it is cut")));
+    }
+    Ok(states)
+}
+
+/// The state of a line, or what is wrong with it.
+fn state(line: &str) -> Result<(u64, u64), String> {
+    let HashLine { index, hash } = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match u64::from_str_radix(&hash, 16) {
+        Ok(hash) if is_hash => Ok((index, hash)),
+        _ => Err(format!("`{hash}` is not a hash of 16 hexadecimal digits")),
+    }
 }
 
 #[cfg(test)]
@@ -134,7 +147,19 @@ mod tests {
         let mut again = StateHashes::open(&own).unwrap();
         again.record(9, u64::MAX).unwrap();
         assert_eq!(read(&own), Ok(vec![(3, 0xff), (5, fnv1a(b"a state")), (9, u64::MAX)]));
-        std::fs::write(own.join(NAME), "{\"index\":1,\"hash\":\"x\"}\n").unwrap();
-        assert!(read(&own).unwrap_err().message.contains("hashes.jsonl cannot be read"));
+        // A line that cannot be read is named, also the last one that a killed process left.
+        let good = std::fs::read_to_string(own.join(NAME)).unwrap();
+        for (end, why) in [
+            ("{\"index\":1,\"hash\":\"x\"}\n", "line 4: `x` is not a hash"),
+            ("{\"index\":1,\"hash\":\"+00000000000000f\"}\n", "line 4: `+00000000000000f`"),
+            ("\n", "line 4: EOF"),
+            ("{\"index\":1,\"ha", "line 4: EOF"),
+            ("{\"index\":1,\"hash\":\"000000000000000f\"}", "line 4: it is cut"),
+        ] {
+            std::fs::write(own.join(NAME), format!("{good}{end}")).unwrap();
+            let message = read(&own).unwrap_err().message;
+            let expected = format!("hashes.jsonl cannot be read: {why}");
+            assert!(message.contains(&expected), "{message}");
+        }
     }
 }

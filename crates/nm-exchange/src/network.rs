@@ -3,7 +3,7 @@
 //!
 //! ```toml
 //! durability = "none"          # or "memory-quorum", "disk-quorum"
-//! data = "/run/exchange"       # journals go to ROLE-INDEX below it
+//! data = "data"                # journals go to ROLE-INDEX below it; relative to this file
 //! record = false               # whether batches are recorded without durability, too
 //!
 //! [[gateway]]
@@ -210,11 +210,23 @@ impl Network {
         }
     }
 
-    /// Reads a network file.
+    /// Reads a network file. Its `data` is relative to the folder of the file.
     ///
     /// # Errors
     /// If it cannot be read, or its content is wrong.
     pub fn read(path: &Path) -> Result<Network, NetworkError> {
+        let mut network = Network::read_unresolved(path)?;
+        if let (Some(data), Some(folder)) = (&mut network.data, path.parent()) {
+            *data = folder.join(&*data);
+        }
+        Ok(network)
+    }
+
+    /// As [`Network::read`], with `data` as it is in the file.
+    ///
+    /// # Errors
+    /// As [`Network::read`].
+    pub fn read_unresolved(path: &Path) -> Result<Network, NetworkError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| NetworkError::Read { path: path.to_path_buf(), source })?;
         Network::parse(&text).map_err(|error| NetworkError::Content {
@@ -419,6 +431,15 @@ mod tests {
         refused(&text.replace("record = false", "record = true"), "no `data` folder");
         refused(&text.replace("[[router]]", "[[rooter]]"), "rooter");
         refused("gateway = []\nrouter = []\nmediator = []\nprocessor = []", "0 gateway nodes");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("network.toml");
+        for (data, resolved) in [("data", folder.path().join("data")), ("/var/x", "/var/x".into())]
+        {
+            let network = Network { data: Some(data.into()), ..network.clone() };
+            std::fs::write(&file, network.to_toml().unwrap()).unwrap();
+            assert_eq!(Network::read(&file).unwrap().data, Some(resolved));
+            assert_eq!(Network::read_unresolved(&file).unwrap(), network);
+        }
         assert!(Network::read(Path::new("/no/file")).unwrap_err().to_string().contains("/no/file"));
     }
 

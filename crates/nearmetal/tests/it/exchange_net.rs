@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use nm_exchange::network::{Durability, Network, Node, ReplicaAddress, Role};
 use nm_exchange_lab::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
+use nm_exchange_lab::recording::Recording;
 
 use crate::support::{BINARY, Run, run, wait_for};
 
@@ -145,6 +146,7 @@ impl Net {
     /// wrong.
     pub fn prove(&mut self, load: Load) {
         load.finish(self);
+        Recording::open(self.path()).unwrap().seal().unwrap();
         let verified = self.verify();
         assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
     }

@@ -45,9 +45,46 @@ fn replica_with_a_different_state_is_found() {
     let at = text.rfind("\"hash\":\"").unwrap() + 8;
     let other = if &text[at..=at] == "0" { "1" } else { "0" };
     fs::write(&hashes, format!("{}{other}{}", &text[..at], &text[at + 1..])).unwrap();
-    let run = run(&["exchange", "verify", out.to_str().unwrap()]);
-    assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
-    assert!(run.stdout.contains("and processor 0 had"), "{}", run.stdout);
+    let verify = || run(&["exchange", "verify", out.to_str().unwrap()]);
+    // The manifest has another digest of the file; without it, the replay has another state.
+    let changed = verify();
+    assert_eq!(changed.code, 2, "{}{}", changed.stdout, changed.stderr);
+    let sentence = "data/processor-0/cell-1/hashes.jsonl was changed after the run had ended";
+    assert!(changed.stdout.contains(sentence), "{}", changed.stdout);
+    fs::remove_file(out.join("round-1/manifest.json")).unwrap();
+    let differs = verify();
+    assert_eq!(differs.code, 1, "{}{}", differs.stdout, differs.stderr);
+    assert!(differs.stdout.contains("and processor 0 had"), "{}", differs.stdout);
+}
+
+/// A recording is verified wherever it is, and by its own files.
+#[test]
+fn a_moved_recording_is_verified_by_its_own_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, moved) = (folder.path().join("out"), folder.path().join("moved"));
+    run(&short(&out, &["--record", "--durability", "disk-quorum"]));
+    fs::rename(out.join("round-1"), &moved).unwrap();
+    let verify = || run(&["exchange", "verify", moved.to_str().unwrap()]);
+    let intact = verify();
+    assert_eq!(intact.code, 0, "{}{}", intact.stdout, intact.stderr);
+    assert!(intact.stdout.contains("nothing lost, doubled or reordered"), "{}", intact.stdout);
+    for path in [
+        "network.toml",
+        "client-0.log",
+        "data/mediator-0/cell-0/00000000000000000001.journal",
+        "data/mediator-0/cell-0/hashes.jsonl",
+        "data/mediator-0/cell-0/hard-state",
+        "data/mediator-0/control/00000000000000000001.journal",
+    ] {
+        fs::rename(moved.join(path), folder.path().join("aside")).unwrap();
+        let missing = verify();
+        assert_eq!(missing.code, 2, "{path}: {}{}", missing.stdout, missing.stderr);
+        fs::rename(folder.path().join("aside"), moved.join(path)).unwrap();
+    }
+    fs::remove_dir_all(moved.join("data")).unwrap();
+    let removed = verify();
+    assert_eq!(removed.code, 2, "{}{}", removed.stdout, removed.stderr);
+    assert!(removed.stdout.contains("1.journal is missing"), "{}", removed.stdout);
 }
 
 /// Even arrivals at R a second for S seconds, of which the load stands still for T from the middle

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! network.toml                          the network as it ran
+//! manifest.json                         what each file was when the run ended
 //! client*.log                           client logs
-//! data/ROLE-INDEX/cell-C/*.journal      journals (or wherever `data` of the network says)
+//! data/ROLE-INDEX/cell-C/*.journal      journals; another name for `data` is in network.toml
 //! data/ROLE-INDEX/cell-C/hashes.jsonl   states of that replica, see [`nm_exchange::hashes`]
 //! data/ROLE-INDEX/cell-C/snapshot       its last snapshot, if it keeps its state on disk
 //! ```
 //!
-//! A journal whose beginning was purged is replayed from a snapshot.
+//! Nothing outside the folder is read. A folder that is not as its manifest says proves nothing and
+//! is not replayed. A journal whose beginning was purged is replayed from a snapshot.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -24,6 +26,7 @@ use nm_replica::journal::{self, Reader};
 use nm_stats::random::Random;
 
 use crate::load::log;
+use crate::recording::{Comparison, NETWORK, Recording};
 
 use super::cuts::{self, Cuts};
 use super::judge::{Clients, Findings, Violation, check_deliveries, judge};
@@ -32,8 +35,8 @@ use super::replay::Replay;
 /// Verifies a run's folder.
 ///
 /// # Errors
-/// If something cannot be read, or evidence is missing. A violation is no error: it is in the
-/// findings.
+/// If something cannot be read, leads out of the folder, or evidence is missing. A violation is no
+/// error: it is in the findings.
 pub fn folder(path: &Path) -> Result<Findings, Failure> {
     folder_cut(path, Cuts::default())
 }
@@ -43,22 +46,49 @@ pub fn folder(path: &Path) -> Result<Findings, Failure> {
 /// # Errors
 /// As [`folder`].
 pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
-    let network = Network::read(&path.join("network.toml")).map_err(bad)?;
+    let recording = Recording::open(path)?;
+    let network = Network::read_unresolved(&path.join(NETWORK)).map_err(bad)?;
     let mut findings = Findings::default();
     findings.durability = network.durability;
+    let data = recording.data(network.data.as_deref())?;
+    if let Some(other) = network.data.as_ref().filter(|other| other.is_absolute()) {
+        findings.notes.push(format!(
+            "{NETWORK} names the folder {} for journals; those in {} were read",
+            other.display(),
+            data.display()
+        ));
+    }
+    match recording.compare()? {
+        Comparison::Differences(differences) => findings.damage = differences,
+        Comparison::NoManifest => findings.doubts.push(
+            "there is no manifest, so a file that is missing or was changed may not be noticed: \
+             the run did not end by itself, or its journals come from several hosts"
+                .to_string(),
+        ),
+    }
+    if findings.damage.is_empty() {
+        check_all(path, &data, &network, cuts, &mut findings)?;
+    }
+    Ok(findings)
+}
+
+/// Replays every cell and compares it with the clients' logs.
+fn check_all(
+    path: &Path,
+    data: &Path,
+    network: &Network,
+    cuts: Cuts,
+    findings: &mut Findings,
+) -> Result<(), Failure> {
     let mut clients = clients(path)?;
     let mut random = Random::new(cuts.seed);
     let (mut executed, mut replayed, mut lost_state) = (vec![], HashMap::new(), vec![]);
     for cell in 0..network.mediator.len() as u16 {
-        let journals = journals(path, &network, cell)?;
-        findings.journals += journals.len() as u64;
         let of_cell = |instrument| network.cell_of(instrument) == cell;
         let is_used = clients.instruments().any(of_cell);
-        if journals.is_empty() && is_used {
-            let message = format!("there is no journal of cell {cell} below {}", path.display());
-            return Err(bad(message).hint("run the exchange with --record"));
-        }
-        let chain = MergedLog::new(&network, cell, &journals, &mut findings);
+        let journals = journals(data, network, cell, is_used, findings)?;
+        findings.journals += journals.len() as u64;
+        let chain = MergedLog::new(network, cell, &journals, findings);
         let mut replay = Replay::new(cell, network.durability, cuts.count > 0);
         if let Some(start) = &chain.start {
             let who = &journals[start.of].name;
@@ -72,8 +102,8 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
                 replay.last_request_seq(instrument, session)
             });
         }
-        chain.replay(&journals, &mut replay, &mut findings)?;
-        chain.copies(&replay, &clients, &mut findings);
+        chain.replay(&journals, &mut replay, findings)?;
+        chain.copies(&replay, &clients, findings);
         if replay.lost_state() {
             findings.notes.push(format!(
                 "the mediator of cell {cell} was restarted with empty books: without \
@@ -84,13 +114,13 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
         executed.append(&mut replay.executed);
         replayed.extend(std::mem::take(&mut replay.delivered));
         for incarnation in replay.into_incarnations() {
-            cuts::check(cell, &incarnation, cuts.count, &mut random, &mut findings).map_err(bad)?;
+            cuts::check(cell, &incarnation, cuts.count, &mut random, findings).map_err(bad)?;
         }
     }
     let not_guaranteed = |instrument| lost_state.contains(&network.cell_of(instrument));
-    judge(&executed, &clients, not_guaranteed, &mut findings);
-    check_deliveries(&replayed, &clients, not_guaranteed, &mut findings);
-    Ok(findings)
+    judge(&executed, &clients, not_guaranteed, findings);
+    check_deliveries(&replayed, &clients, not_guaranteed, findings);
+    Ok(())
 }
 
 fn bad(message: impl std::fmt::Display) -> Failure {
@@ -103,14 +133,14 @@ fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
 }
 
 fn clients(path: &Path) -> Result<Clients, Failure> {
-    let entries = std::fs::read_dir(path).map_err(|error| unreadable(path, error))?;
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("client") && name.ends_with(".log")
-        })
-        .collect();
+    let mut paths: Vec<PathBuf> = vec![];
+    for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, error))? {
+        let entry = entry.map_err(|error| unreadable(path, error))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_log = name.starts_with("client") && name.ends_with(".log");
+        paths.extend(is_log.then(|| entry.path()));
+    }
     paths.sort();
     if paths.is_empty() {
         return Err(bad(format!("{} has no client*.log", path.display())));
@@ -123,21 +153,49 @@ fn clients(path: &Path) -> Result<Clients, Failure> {
     Ok(clients)
 }
 
-/// The journals of a cell's replicas, in order.
-fn journals(path: &Path, network: &Network, cell: u16) -> Result<Vec<RecordedJournal>, Failure> {
-    let there = network.data.iter().find(|data| data.is_dir()).cloned();
-    let data = there.unwrap_or_else(|| path.join("data"));
-    let mut journals = vec![];
+/// The journals of a cell's replicas, in order. `is_used`: whether a client has sent it a request,
+/// so that each replica must have something.
+fn journals(
+    data: &Path,
+    network: &Network,
+    cell: u16,
+    is_used: bool,
+    findings: &mut Findings,
+) -> Result<Vec<RecordedJournal>, Failure> {
+    let (mut journals, mut missing) = (vec![], vec![]);
     let mut replicas = network.replicas(cell);
     if network.durability == Durability::None {
         replicas = vec![(Role::Mediator, usize::from(cell))];
     }
     for (role, index) in replicas {
         let folder = data.join(format!("{role}-{index}")).join(format!("cell-{cell}"));
-        if folder.is_dir() {
-            let written = RecordedJournal::read(folder, format!("{role} {index}"))?;
-            journals.extend((!written.marks.is_empty()).then_some(written));
+        let name = format!("{role} {index}");
+        let written = folder.is_dir().then(|| RecordedJournal::read(folder, name.clone()));
+        match written.transpose()? {
+            Some(written) if !written.marks.is_empty() => journals.push(written),
+            Some(written) if !written.states.is_empty() => findings.add(Violation::Gap, || {
+                let index = written.states[0].0;
+                format!(
+                    "cell {cell}: {name} recorded a state after batch {index}, and its journal \
+                     has nothing"
+                )
+            }),
+            _ => missing.push(name),
         }
+    }
+    if journals.is_empty() && is_used {
+        let message = format!("there is no journal of cell {cell} below {}", data.display());
+        return Err(bad(message).hint("run the exchange with --record"));
+    }
+    if is_used {
+        let doubt = |name: String| format!("cell {cell}: there is no journal of {name}");
+        findings.doubts.extend(missing.into_iter().map(doubt));
+    }
+    for RecordedJournal { name, torn_bytes, .. } in journals.iter().filter(|one| one.torn_bytes > 0)
+    {
+        findings.doubts.push(format!(
+            "cell {cell}: the journal of {name} ends with {torn_bytes} bytes that are no record"
+        ));
     }
     Ok(journals)
 }
@@ -161,6 +219,8 @@ struct RecordedJournal {
     /// State hashes that the replica recorded, that of its last snapshot included: index of the
     /// batch, and the hash.
     states: Vec<(u64, u64)>,
+    /// Bytes at its end that are no record, as a process that was killed while it wrote leaves them.
+    torn_bytes: u64,
     /// Its last snapshot: the index of the last record that it includes, and the cell's state.
     snapshot: Option<(u64, Vec<u8>)>,
 }
@@ -176,13 +236,14 @@ impl RecordedJournal {
             let digest = (record.bytes.len(), nm_codec::crc32c(&record.bytes));
             marks.push(RecordSummary { term: record.term, kind: record.kind, digest });
         }
+        let torn_bytes = reader.torn_bytes;
         let mut states = hashes::read(&folder)?;
         let snapshot = nm_replica::saved_snapshot(&folder)?;
         if let Some((_, state)) = &snapshot {
             let index = Cell::<Book>::load(state).map_err(|why| unreadable(&folder, why))?.index();
             states.push((index, fnv1a(state)));
         }
-        Ok(RecordedJournal { folder, name, first, marks, states, snapshot })
+        Ok(RecordedJournal { folder, name, first, marks, states, torn_bytes, snapshot })
     }
 
     /// Index of the last record.

@@ -75,6 +75,20 @@ pub struct Executed {
     pub incarnation: u64,
 }
 
+/// What a recording shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Everything was kept.
+    Proven,
+    /// Nothing wrong was found, and evidence is missing.
+    Doubtful,
+    /// The recording is not as the run left it, and shows nothing.
+    Damaged,
+    /// A guarantee was violated.
+    Violated,
+}
+
 /// Results of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
@@ -102,6 +116,10 @@ pub struct Findings {
     pub violations: BTreeMap<Violation, u64>,
     /// Violations that the chosen durability allows, after a mediator without durability died.
     pub not_guaranteed: BTreeMap<Violation, u64>,
+    /// How the recording differs from its manifest.
+    pub damage: Vec<String>,
+    /// Evidence that is missing.
+    pub doubts: Vec<String>,
     /// Descriptions of the first violations of each kind.
     pub sentences: Vec<String>,
     /// Additional remarks.
@@ -111,9 +129,19 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Whether there is no violation.
+    /// Whether no violation was found in a recording that is as the run left it.
     pub fn is_clean(&self) -> bool {
-        self.violations.is_empty()
+        self.violations.is_empty() && self.damage.is_empty()
+    }
+
+    /// What they amount to.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Findings { damage, .. } if !damage.is_empty() => Verdict::Damaged,
+            Findings { violations, .. } if !violations.is_empty() => Verdict::Violated,
+            Findings { doubts, .. } if !doubts.is_empty() => Verdict::Doubtful,
+            _ => Verdict::Proven,
+        }
     }
 
     /// Number of violations of one kind.

@@ -5,7 +5,8 @@
 //! results with the clients' logs. The checks do not rely on the code that ran: the order is that
 //! in which clients sent, not the one that requests claim. State hashes that replicas recorded
 //! ([`nm_exchange::hashes`]) must equal those of the replay, and so must a replay from snapshots
-//! ([`cuts`]).
+//! ([`cuts`]). Before anything is replayed, each file is compared with the manifest that was made
+//! when the run ended ([`crate::recording`]).
 
 pub mod cuts;
 pub mod folder;
@@ -14,4 +15,4 @@ pub mod replay;
 
 pub use cuts::Cuts;
 pub use folder::{folder, folder_cut};
-pub use judge::{Findings, Violation};
+pub use judge::{Findings, Verdict, Violation};

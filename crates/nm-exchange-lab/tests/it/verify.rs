@@ -16,7 +16,8 @@ use nm_exchange_lab::load::clients::Clients;
 use nm_exchange_lab::load::log::{Log, Record};
 use nm_exchange_lab::load::mix::OrderGenerator;
 use nm_exchange_lab::load::{Settings, Sizes};
-use nm_exchange_lab::verify::{Cuts, Findings, Violation, folder, folder_cut};
+use nm_exchange_lab::recording::Recording;
+use nm_exchange_lab::verify::{Cuts, Findings, Verdict, Violation, folder, folder_cut};
 use nm_replica::journal::{Journal, RecordKind, Settings as JournalSettings};
 use nm_replica::{Group, Log as _, LogEvent, Member, Replicas};
 use nm_sys::clock::Deadline;
@@ -111,7 +112,7 @@ impl Run {
             }
         });
         network.durability = self.durability;
-        network.data = Some(PathBuf::from("/a/folder/of/another/machine"));
+        network.data = Some(PathBuf::from("data"));
         network.record = true;
         network
     }
@@ -195,8 +196,11 @@ fn swap_frames(entry: &mut Entry, a: usize, b: usize) {
 fn a_run_without_faults_is_clean_with_every_durability() {
     for &durability in Durability::ALL {
         let run = Run::new(durability);
-        let findings = run.check();
-        assert!(findings.is_clean() && findings.notes.is_empty(), "{findings:?}");
+        run.check();
+        Recording::open(run.path()).unwrap().seal().unwrap();
+        let findings = folder(run.path()).unwrap();
+        assert_eq!(findings.verdict(), Verdict::Proven, "{findings:?}");
+        assert!(findings.notes.is_empty(), "{findings:?}");
         assert!(findings.executed > 2_900 && findings.answered == findings.executed);
         assert!(findings.sent >= findings.answered && findings.hashes == 6);
         let of_each = if durability == Durability::None { 1 } else { 3 };
@@ -503,4 +507,107 @@ fn incomplete_folders_are_refused() {
     refused("cut or damaged");
     fs::remove_file(&log).unwrap();
     refused("no client*.log");
+}
+
+/// Every file of a folder, below it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+fn copy(from: &Path, to: &Path) {
+    for path in files(from) {
+        let copied = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(copied.parent().unwrap()).unwrap();
+        fs::copy(&path, &copied).unwrap();
+    }
+}
+
+/// A copy is judged by its own files, whichever is damaged, and the original is not looked at.
+#[test]
+fn each_damaged_file_of_a_copied_recording_is_found() {
+    let run = Run::new(Durability::MemoryQuorum);
+    run.check();
+    Recording::open(run.path()).unwrap().seal().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let moved = place.path().join("copy");
+    copy(run.path(), &moved);
+    assert_eq!(folder(&moved).unwrap().verdict(), Verdict::Proven);
+    let all = files(&moved);
+    // Network, manifest, client log, six journals of some files, and two files of hashes.
+    assert!(all.len() >= 11, "{all:?}");
+    for path in all {
+        let intact = fs::read(&path).unwrap();
+        let mut flipped = intact.clone();
+        flipped[intact.len() / 2] ^= 1;
+        let longer = [&intact[..], b"x"].concat();
+        for content in [Some(&intact[..intact.len() - 1]), Some(&flipped), Some(&longer), None] {
+            match content {
+                Some(content) => fs::write(&path, content).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let length = content.map(<[u8]>::len);
+            let found = folder(&moved).map(|findings| findings.verdict());
+            let is_found = !matches!(found, Ok(Verdict::Proven));
+            assert!(is_found, "{} with {length:?} bytes: {found:?}", path.display());
+        }
+        fs::write(&path, &intact).unwrap();
+    }
+    fs::write(moved.join("data/mediator-0/cell-0/999.journal"), "").unwrap();
+    let findings = folder(&moved).unwrap();
+    assert_eq!((findings.verdict(), findings.damage.len()), (Verdict::Damaged, 1), "{findings:?}");
+}
+
+/// Earlier versions wrote the absolute path of the original's journals into the network's file.
+#[test]
+fn journals_of_another_folder_do_not_prove_a_recording() {
+    let run = Run::new(Durability::MemoryQuorum);
+    run.check();
+    let data = run.path().join("data");
+    let network = Network { data: Some(data.clone()), ..run.network() };
+    fs::write(run.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    copy(run.path(), place.path());
+    let findings = folder(place.path()).unwrap();
+    assert!(findings.is_clean(), "{findings:?}");
+    assert!(findings.notes.iter().any(|note| note.contains(data.to_str().unwrap())));
+    for path in files(&place.path().join("data")) {
+        fs::write(path, b"damaged").unwrap();
+    }
+    assert!(folder(place.path()).is_err());
+    fs::remove_dir_all(place.path().join("data")).unwrap();
+    let message = folder(place.path()).unwrap_err().to_string();
+    assert!(message.contains("there is no journal of cell 0"), "{message}");
+    assert!(folder(run.path()).unwrap().is_clean());
+    let network = Network { data: Some("../original".into()), ..run.network() };
+    fs::write(place.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
+    let message = folder(place.path()).unwrap_err().to_string();
+    assert!(message.contains("leads out of the recording"), "{message}");
+    std::os::unix::fs::symlink(&data, place.path().join("data")).unwrap();
+    let message = folder(place.path()).unwrap_err().to_string();
+    assert!(message.contains("data is a symbolic link"), "{message}");
+}
+
+/// A killed run leaves no manifest: what is there is checked, and that it may not be all is said.
+#[test]
+fn missing_evidence_of_a_killed_run_is_a_doubt() {
+    let run = Run::new(Durability::MemoryQuorum);
+    let findings = run.check();
+    assert_eq!(findings.verdict(), Verdict::Doubtful, "{findings:?}");
+    assert!(findings.doubts[0].starts_with("there is no manifest"), "{findings:?}");
+    let own = run.folder_of(Role::Processor, 1, 1);
+    for path in files(&own) {
+        fs::remove_file(path).unwrap();
+    }
+    let findings = folder(run.path()).unwrap();
+    assert_eq!(findings.doubts[1..], ["cell 1: there is no journal of processor 1"]);
+    // Recorded states without any journal contradict it.
+    StateHashes::open(&own).unwrap().record(9, 1).unwrap();
+    let findings = folder(run.path()).unwrap();
+    assert_eq!(findings.count(Violation::Gap), 1, "{findings:?}");
 }

@@ -103,6 +103,7 @@ fn run_trial(
     let findings = verify::folder_cut(&folder, cuts)?;
     let exchange = outcome.latency.exchange.unwrap_or_default();
     let mut violations: Vec<String> = findings.sentences.clone();
+    violations.extend(findings.damage.iter().chain(&findings.doubts).cloned());
     if violations.is_empty() && !findings.is_clean() {
         violations.push("violations without a description".to_string());
     }

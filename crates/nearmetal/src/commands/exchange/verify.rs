@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nm_exchange_lab::verify::{self, Cuts, Findings};
+use nm_exchange_lab::verify::{self, Cuts, Findings, Verdict};
 use nm_report::style::Tone;
 use serde::Serialize;
 
@@ -19,6 +19,7 @@ use crate::output;
 #[derive(Debug, Serialize)]
 struct Checked {
     folder: PathBuf,
+    verdict: Verdict,
     is_clean: bool,
     #[serde(flatten)]
     findings: Findings,
@@ -30,7 +31,8 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
     for folder in rounds(&args.folder)? {
         let cuts = Cuts { count: args.cuts, seed: args.seed };
         let findings = verify::folder_cut(&folder, cuts)?;
-        all.push(Checked { folder, is_clean: findings.is_clean(), findings });
+        let (verdict, is_clean) = (findings.verdict(), findings.is_clean());
+        all.push(Checked { folder, verdict, is_clean, findings });
     }
     match args.format.format {
         Format::Json => output::json(&all)?,
@@ -39,7 +41,13 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
             output::data(&texts.join("\n"))?;
         }
     }
-    Ok(if all.iter().all(|checked| checked.is_clean) { Exit::Pass } else { Exit::Fail })
+    let worst = all.iter().map(|checked| checked.verdict).max();
+    Ok(match worst {
+        None | Some(Verdict::Proven) => Exit::Pass,
+        Some(Verdict::Doubtful) => Exit::Inconclusive,
+        Some(Verdict::Damaged) => Exit::Usage,
+        Some(Verdict::Violated) => Exit::Fail,
+    })
 }
 
 /// The folders to check: those that have a network's file.
@@ -67,13 +75,19 @@ fn rounds(folder: &Path) -> Result<Vec<PathBuf>> {
 
 fn text(checked: &Checked) -> String {
     let Checked { folder, findings, .. } = checked;
-    let style = output::style();
-    let verdict = if checked.is_clean {
-        style.tone(Tone::Good, "nothing lost, doubled or reordered")
-    } else {
-        style.tone(Tone::Bad, "the network violated its guarantees")
+    let (tone, verdict) = match checked.verdict {
+        Verdict::Proven => (Tone::Good, "nothing lost, doubled or reordered"),
+        Verdict::Doubtful => (Tone::Unsure, "nothing wrong was found, but evidence is missing"),
+        Verdict::Damaged => (Tone::Bad, "the recording was changed, so it proves nothing"),
+        Verdict::Violated => (Tone::Bad, "the network violated its guarantees"),
     };
-    let mut text = format!("{}: {verdict}\n", folder.display());
+    let mut text = format!("{}: {}\n", folder.display(), output::style().tone(tone, verdict));
+    if checked.verdict == Verdict::Damaged {
+        for difference in &findings.damage {
+            let _ = writeln!(text, "  {difference}");
+        }
+        return text;
+    }
     let mut line = |what: &str, value: String| {
         let _ = writeln!(text, "  {what:<28}{value}");
     };
@@ -96,7 +110,7 @@ fn text(checked: &Checked) -> String {
     for (violation, count) in &findings.not_guaranteed {
         line(&violation.to_string(), format!("{count}, not excluded by the durability"));
     }
-    for sentence in findings.sentences.iter().chain(&findings.notes) {
+    for sentence in findings.sentences.iter().chain(&findings.doubts).chain(&findings.notes) {
         let _ = writeln!(text, "  {sentence}");
     }
     text
