@@ -3,6 +3,7 @@
 
 mod fault;
 mod functions;
+mod guarantees;
 mod imports;
 mod layers;
 mod licences;
@@ -33,7 +34,8 @@ checks:
   words      no word of xtask/banned-words.txt
   layers     dependencies point down; who may depend on openraft, tokio, serde, schemars, toml
   unused     no dependency that no file names
-  licences   every licence may be linked";
+  licences   every licence may be linked
+  guarantees   SPECIFICATION.md names a test that exists for each guarantee, or says that it has none";
 
 #[derive(Debug, Default)]
 struct Options {
@@ -92,6 +94,7 @@ fn faults_of(workspace: &Workspace) -> Vec<Fault> {
     faults.extend(layers::check(metadata));
     faults.extend(unused::check(metadata, files, &sources));
     faults.extend(licences::check(metadata));
+    faults.extend(guarantees::check(files));
     faults
 }
 

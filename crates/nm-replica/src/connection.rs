@@ -50,7 +50,7 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for T {}
 
 /// A connection to another replica.
@@ -63,7 +63,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(stream: impl ByteStream + 'static) -> Connection {
+    /// A connection over a stream.
+    pub(crate) fn new(stream: impl ByteStream + 'static) -> Connection {
         Connection { stream: Box::new(stream), input: vec![], consumed: 0, output: vec![] }
     }
 
@@ -104,6 +105,12 @@ impl Connection {
             self.output = vec![];
         }
         Ok(())
+    }
+
+    /// The bytes of the last frame that was sent, without the attachment.
+    #[cfg(any(test, feature = "test-support"))]
+    pub(crate) fn last_frame(&self) -> &[u8] {
+        &self.output
     }
 
     /// The next frame.

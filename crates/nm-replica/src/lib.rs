@@ -48,6 +48,8 @@ mod requests;
 #[cfg(test)]
 mod slow_disk_tests;
 mod state_machine;
+#[cfg(any(test, feature = "test-support"))]
+pub mod testing;
 mod types;
 
 pub use address::Address;

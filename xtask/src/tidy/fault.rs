@@ -13,10 +13,11 @@ pub enum Check {
     Layers,
     Unused,
     Licences,
+    Guarantees,
 }
 
 impl Check {
-    pub const ALL: [Check; 7] = [
+    pub const ALL: [Check; 8] = [
         Check::Text,
         Check::Functions,
         Check::Imports,
@@ -24,6 +25,7 @@ impl Check {
         Check::Layers,
         Check::Unused,
         Check::Licences,
+        Check::Guarantees,
     ];
 
     /// The name by which the command line and the faults call it.
@@ -36,6 +38,7 @@ impl Check {
             Check::Layers => "layers",
             Check::Unused => "unused",
             Check::Licences => "licences",
+            Check::Guarantees => "guarantees",
         }
     }
 

@@ -1,0 +1,163 @@
+//! Checks of what arrives from other replicas with arbitrary bytes, for property tests and fuzzers;
+//! not part of the log itself.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use openraft::raft::{AppendEntriesResponse, VoteRequest, VoteResponse};
+use openraft::{LogId, Vote};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::connection::Connection;
+use crate::encode::Encode;
+use crate::hard_state::HardState;
+use crate::message::{AnyRequest, CampaignRequest, FrameKind, ReplicaStatus, Request};
+use crate::types::NodeId;
+
+/// A stream from which these bytes arrive, some at a time, and that takes everything.
+struct Stream {
+    bytes: Vec<u8>,
+    at: usize,
+    bytes_at_once: usize,
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let left = self.bytes.len() - self.at;
+        let count = left.min(self.bytes_at_once).min(buffer.remaining());
+        buffer.put_slice(&self.bytes[self.at..self.at + count]);
+        self.at += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.bytes.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The result of a future that never has to wait.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("the stream is always ready"),
+    }
+}
+
+/// Reads the bytes as the stream of a connection: each frame is decoded or refused, and the stream
+/// ends where its bytes do. The first byte says how many arrive at once.
+///
+/// # Panics
+/// If a decoded value does not survive a round trip.
+pub fn connection(bytes: &[u8]) {
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    let bytes_at_once = usize::from(*first).pow(2) + 1;
+    let mut connection = Connection::new(Stream { bytes: bytes.to_vec(), at: 0, bytes_at_once });
+    let mut left = bytes.len();
+    while let Ok(frame) = ready(connection.receive()) {
+        assert!(frame.body.len() < left, "a frame is part of what arrived");
+        left -= frame.body.len();
+        if let Ok(AnyRequest::InstallSnapshot(request)) = AnyRequest::decode(frame.kind, frame.body)
+        {
+            assert!(request.attachment().len() <= frame.body.len());
+        }
+        let _ = AppendEntriesResponse::<NodeId>::from_bytes(frame.body, "answer");
+        let _ = VoteResponse::<NodeId>::from_bytes(frame.body, "answer");
+        round_trip::<ReplicaStatus>(frame.body);
+        round_trip::<HardState>(frame.body);
+        round_trip::<Vote<NodeId>>(frame.body);
+    }
+}
+
+/// What was decoded has the same bytes again.
+fn round_trip<T: Encode + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    if let Ok(value) = T::from_bytes(bytes, "value") {
+        assert_eq!(T::from_bytes(&value.to_bytes(), "value"), Ok(value));
+    }
+}
+
+/// Valid bytes for [`connection`].
+pub fn connection_samples() -> Vec<Vec<u8>> {
+    let vote = Vote::new_committed(3, 1);
+    let last = Some(LogId::new(openraft::CommittedLeaderId::new(3, 1), 7));
+    let status = ReplicaStatus::Active { bootstrap_ids: vec![1, 2, 3], vote: Some(vote), last };
+    let bodies = [
+        (FrameKind::Vote, VoteRequest::new(vote, last).to_bytes()),
+        (FrameKind::Campaign, CampaignRequest.to_bytes()),
+        (FrameKind::Answer, status.to_bytes()),
+        (FrameKind::Answer, ReplicaStatus::Empty(9).to_bytes()),
+        (FrameKind::Unavailable, vec![]),
+    ];
+    let mut all = vec![vec![255]];
+    for (kind, body) in bodies {
+        let mut connection =
+            Connection::new(Stream { bytes: vec![], at: 0, bytes_at_once: 1 << 20 });
+        let frame = connection.sent(kind, &body);
+        all.push([&[15], &frame[..]].concat());
+        all[0].extend_from_slice(&frame);
+    }
+    all
+}
+
+impl Connection {
+    /// The bytes of a frame.
+    fn sent(&mut self, kind: FrameKind, body: &[u8]) -> Vec<u8> {
+        let sent = ready(self.send((kind, 1, 2), |out| out.extend_from_slice(body), &[]));
+        sent.expect("the stream takes everything");
+        self.last_frame().to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_stream_is_decoded_or_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            connection(&bytes);
+        }
+
+        #[test]
+        fn a_damaged_stream_is_decoded_or_refused(
+            sample in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(),
+            value in any::<u8>(),
+        ) {
+            let samples = connection_samples();
+            let mut bytes = samples[sample.index(samples.len())].clone();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            connection(&bytes);
+        }
+    }
+
+    #[test]
+    fn samples_have_frames() {
+        for sample in connection_samples() {
+            let stream = Stream { bytes: sample[1..].to_vec(), at: 0, bytes_at_once: 3 };
+            assert!(ready(Connection::new(stream).receive()).is_ok(), "{sample:?}");
+        }
+    }
+}
