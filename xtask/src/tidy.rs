@@ -35,7 +35,7 @@ checks:
   layers     dependencies point down; who may depend on openraft, tokio, serde, schemars, toml
   unused     no dependency that no file names
   licences   every licence may be linked
-  guarantees   SPECIFICATION.md names a test that exists for each guarantee, or says that it has none";
+  guarantees  SPECIFICATION.md names an existing test for each, or says that it has none";
 
 #[derive(Debug, Default)]
 struct Options {

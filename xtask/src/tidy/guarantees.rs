@@ -1,5 +1,5 @@
-//! The tables of SPECIFICATION.md: every guarantee has a number, a place where it was seen, and tests
-//! that exist, or says that no test enforces it.
+//! The tables of SPECIFICATION.md: every guarantee has a number, a place where it was seen, and
+//! tests that exist, or says that no test enforces it.
 //!
 //! A test is named in the last column as `` `crate::test_function` ``, or `` `crate::module::*` ``
 //! for all tests of a file or folder of that name.
@@ -31,7 +31,7 @@ pub fn check(files: &Files) -> Vec<Fault> {
         }
         numbers.push(number);
         if guarantee.is_empty() || seen.is_empty() {
-            add("a guarantee says what is guaranteed and where it was seen; write both".to_string());
+            add(format!("{number} says what is guaranteed and where it was seen; write both"));
         }
         let named: Vec<&str> = named(tests).collect();
         if named.is_empty() != tests.contains(NO_TEST) {

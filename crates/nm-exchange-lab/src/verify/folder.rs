@@ -219,7 +219,7 @@ struct RecordedJournal {
     /// State hashes that the replica recorded, that of its last snapshot included: index of the
     /// batch, and the hash.
     states: Vec<(u64, u64)>,
-    /// Bytes at its end that are no record, as a process that was killed while it wrote leaves them.
+    /// Bytes at its end that are no record: a process was killed while it wrote.
     torn_bytes: u64,
     /// Its last snapshot: the index of the last record that it includes, and the cell's state.
     snapshot: Option<(u64, Vec<u8>)>,
