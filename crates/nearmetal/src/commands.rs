@@ -69,7 +69,7 @@ pub fn run(command: Command) -> Result<Exit> {
             Ok(Exit::Pass)
         }
         Command::LabHold { folder } => {
-            nm_lab::environment::hold(folder.as_deref());
+            nm_lab::environment::hold(folder.as_deref())?;
             Ok(Exit::Pass)
         }
     }

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nm_exchange::link::Address;
 use nm_exchange::network::{Network, Node, NodeCounts, Role};
 use nm_model::link_transport::LinkTransport;
 use nm_model::{Failure, FailureKind};
+use nm_sys::private_folder::{PrivateFolder, remove_abandoned};
 
 use crate::hosts::{self, Host};
 
@@ -19,58 +19,19 @@ const PORT_FIRST: u16 = 10_000;
 /// First ephemeral port, if the kernel does not report it.
 const EPHEMERAL_FIRST: u16 = 32_768;
 
-/// A folder for sockets, removed when this value is dropped. Its name contains the id of the
-/// process, so that a later run can remove the folders of processes that were killed.
-#[derive(Debug)]
-pub struct PrivateFolder(PathBuf);
+/// How the name of a folder for sockets begins.
+const SOCKETS: &str = "nearmetal-exchange-";
 
-const PRIVATE: &str = "nearmetal-exchange-";
-
-impl PrivateFolder {
-    /// Creates one, and removes those left by killed runs.
-    ///
-    /// # Errors
-    /// If it cannot be created.
-    pub fn new() -> Result<PrivateFolder, Failure> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let all = std::env::temp_dir();
-        remove_stale(&all);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = all.join(format!("{PRIVATE}{}-{count}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
-            let message = format!("cannot create the folder {}: {error}", path.display());
-            Failure::new(FailureKind::System, message)
-        })?;
-        Ok(PrivateFolder(path))
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for PrivateFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes the private folders of processes that have ended.
-fn remove_stale(all: &Path) {
-    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PRIVATE)) else {
-            continue;
-        };
-        let pid: Option<u32> = rest.split('-').next().and_then(|pid| pid.parse().ok());
-        // Not a symbolic link, and mode 0700: not a folder planted by another user.
-        let is_private = fs::symlink_metadata(entry.path())
-            .is_ok_and(|meta| meta.is_dir() && meta.permissions().mode() & 0o077 == 0);
-        if is_private && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
+/// A folder for sockets, removed when the value is dropped; those left by killed runs are removed
+/// now.
+///
+/// # Errors
+/// If it cannot be created.
+pub fn sockets_folder() -> Result<PrivateFolder, Failure> {
+    let all = std::env::temp_dir();
+    remove_abandoned(&all, SOCKETS);
+    PrivateFolder::create(&all, SOCKETS)
+        .map_err(|error| Failure::new(FailureKind::System, error.to_string()))
 }
 
 /// Ports that are free now, below the ephemeral range: an outgoing connection with an ephemeral
@@ -154,21 +115,6 @@ mod tests {
         assert!(all.iter().all(|port| (PORT_FIRST..EPHEMERAL_FIRST).contains(port)));
         let error = free_ports(60_000).unwrap_err();
         assert_eq!(error.kind, FailureKind::AddressInUse);
-    }
-
-    #[test]
-    fn private_folders_are_removed_on_drop_and_after_their_process_ended() {
-        let folder = PrivateFolder::new().unwrap();
-        let path = folder.path().to_path_buf();
-        fs::write(path.join("socket"), b"").unwrap();
-        let all = path.parent().unwrap();
-        // Above the largest process id.
-        let dead = all.join(format!("{PRIVATE}99999999-0"));
-        let _ = fs::DirBuilder::new().mode(0o700).create(&dead);
-        remove_stale(all);
-        assert!(path.exists() && !dead.exists());
-        drop(folder);
-        assert!(!path.exists());
     }
 
     #[test]

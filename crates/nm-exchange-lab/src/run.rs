@@ -23,7 +23,7 @@ use thiserror::Error;
 use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
-use crate::place::{self, PrivateFolder};
+use crate::place;
 use crate::recording::{DATA, NETWORK, Recording};
 use crate::sla::Sla;
 use crate::supervise::{NodeEnd, Restart, Supervisor};
@@ -187,10 +187,10 @@ pub fn round_with<T>(
     inspect: impl FnOnce(&[(Role, usize, u32)]) -> T,
 ) -> Result<(Outcome, T), Failure> {
     setup.check()?;
-    let private = PrivateFolder::new()?;
+    let private = place::sockets_folder()?;
     let folder = &setup.folder;
     create_folder(folder)?;
-    let network = network(setup, private.path(), folder)?;
+    let network = network(setup, private.path())?;
     let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
     let (program, environment) = (&setup.program, &setup.accelerator);
     let mut supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
@@ -237,7 +237,7 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
     })
 }
 
-fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Failure> {
+fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
     let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
     network.durability = setup.spec.durability;
     network.record = setup.record;
@@ -247,9 +247,6 @@ fn network(setup: &Setup, sockets: &Path, folder: &Path) -> Result<Network, Fail
             true => PathBuf::from(DATA),
             false => setup.host_data.clone(),
         });
-        if setup.hosts.is_empty() {
-            create_folder(&folder.join(DATA))?;
-        }
     }
     Ok(network)
 }
@@ -462,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_node_that_exits_at_start_fails_the_round() {
-        let folder = PrivateFolder::new().unwrap();
+        let folder = place::sockets_folder().unwrap();
         let setup = Setup { folder: folder.path().join("round-1"), ..setup() };
         let failure = round(&setup, &AtomicBool::new(false)).unwrap_err();
         assert!(failure.message.contains("exited immediately; it printed no message"), "{failure}");

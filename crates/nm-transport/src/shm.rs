@@ -10,10 +10,10 @@
 //! the same user may follow it, no other program can take the name first, and a killed process
 //! leaves nothing behind.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,9 +23,9 @@ use nm_model::stack::{Mode, Stack};
 use nm_ring::layout::AREA_BYTES;
 use nm_ring::memory::{REGION_BYTES, RegionMapping};
 use nm_ring::{Endpoint, EndpointParts, EndpointRole, TransferError};
+use nm_sys::private_folder::PrivateFolder;
 use nm_sys::{socket, unix};
 
-use crate::address::random_name;
 use crate::error::SystemError;
 use crate::transport::{CALL_TIMEOUT, Transport, TransportError};
 
@@ -133,17 +133,12 @@ pub fn listen() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn listen_in(directory: &Path) -> io::Result<(OwnedFd, OwnedFd)> {
-    let private = directory.join(random_name());
-    DirBuilder::new().mode(0o700).create(&private)?;
-    let path = private.join("s");
-    let bound = UnixListener::bind(&path).and_then(|listener| {
-        let descriptor = File::options().read(true).custom_flags(libc::O_PATH).open(&path)?;
-        Ok((listener.into(), descriptor.into()))
-    });
-    // The socket no longer needs its path. A file that cannot be removed does no harm.
-    let _ = std::fs::remove_file(&path);
-    let _ = std::fs::remove_dir(&private);
-    bound
+    let private = PrivateFolder::create(directory, "nearmetal-shm-").map_err(io::Error::other)?;
+    let path = private.path().join("s");
+    let listener = UnixListener::bind(&path)?;
+    // When the folder is dropped, the socket no longer needs its path.
+    let descriptor = File::options().read(true).custom_flags(libc::O_PATH).open(&path)?;
+    Ok((listener.into(), descriptor.into()))
 }
 
 /// Takes the memory of the peer behind an accepted socket: none if it is not a peer of ours.
@@ -290,12 +285,9 @@ mod tests {
 
     #[test]
     fn listener_leaves_no_file() {
-        let directory = std::env::temp_dir().join(random_name());
-        std::fs::create_dir(&directory).unwrap();
-        let listening = listen_in(&directory).unwrap();
-        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "while it listens");
-        drop(listening);
-        std::fs::remove_dir(&directory).unwrap();
+        let directory = PrivateFolder::create(&std::env::temp_dir(), "nm-shm-test-").unwrap();
+        let _listening = listen_in(directory.path()).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "while it listens");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::path::Path;
 use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::trial;
 use nm_model::plan::EnvironmentKind;
-use nm_model::{ExchangeSpec, Failure, Launcher, NotAvailable, ProbeSpec, Side, Trial};
+use nm_model::{
+    ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, Side, Trial,
+};
 
 use crate::campaign::exchange_round;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
@@ -125,19 +127,22 @@ fn start(trial: &Trial, use_ipv6: bool, folder: Option<&Path>) -> Result<Environ
 }
 
 fn run_exchange(trial: &Trial, spec: &ExchangeSpec, context: &TrialContext<'_>) -> TrialResult {
-    let all = context.folder.map_or_else(std::env::temp_dir, |folder| folder.join("exchange"));
+    let failed = |failure| {
+        let case = trial.probe.cases().first().copied();
+        TrialResult::Failed { measured: vec![], case, failure }
+    };
+    let Some(folder) = context.folder else {
+        let message = "an exchange needs a result folder for the logs of its nodes";
+        return failed(Failure::new(FailureKind::BadRequest, message));
+    };
+    let all = folder.join("exchange");
     let folder = all.join(format!("round-{}", trial.round + 1));
     let seed = context.options.seed.wrapping_add(u64::from(trial.round));
     let result = match nm_lab::exchange::setup(spec, &trial.stack, seed, &folder) {
         Ok(setup) => exchange_round::run(&setup, trial.round, context),
-        Err(failure) => {
-            let case = trial.probe.cases().first().copied();
-            TrialResult::Failed { measured: vec![], case, failure }
-        }
+        Err(failure) => failed(failure),
     };
-    if context.folder.is_some() {
-        // It is removed only if it is empty: the logs of failed nodes are kept.
-        let _ = std::fs::remove_dir(&all);
-    }
+    // It is removed only if it is empty: the logs of failed nodes are kept.
+    let _ = std::fs::remove_dir(&all);
     result
 }

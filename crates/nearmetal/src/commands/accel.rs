@@ -81,9 +81,10 @@ fn private_folder(folder: &Path, group: Option<u32>) -> Result<PathBuf> {
         }
         _ => {}
     }
-    let meta = fs::metadata(folder).map_err(|error| invalid(error.to_string()))?;
+    // Not through a link: where all users may write, another one may have put it there.
+    let meta = fs::symlink_metadata(folder).map_err(|error| invalid(error.to_string()))?;
     if !meta.is_dir() {
-        return Err(invalid("it is not a folder".to_string()));
+        return Err(invalid("it is not a folder itself".to_string()));
     }
     let (is_of_group, others) = match group == Some(meta.gid()) && meta.mode() & 0o070 == 0o070 {
         true => (true, 0o007),
@@ -141,7 +142,12 @@ mod tests {
         assert!(private_folder(&long, None).unwrap_err().to_string().contains("longer than"));
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(private_folder(&file, None).unwrap_err().to_string().contains("not a folder"));
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        for other in [file, link] {
+            let error = private_folder(&other, None).unwrap_err().to_string();
+            assert!(error.contains("not a folder itself"), "{error}");
+        }
         assert!(
             private_folder(&root.path().join("a/b"), None)
                 .unwrap_err()

@@ -1,6 +1,7 @@
 //! Faults: what a user sees, what is kept, and that nothing is left behind.
 
 use std::fs;
+use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -30,6 +31,59 @@ fn rounds_kept(out: &Path) -> usize {
 /// Links named as ours in this namespace; the others vanish with their namespaces.
 fn links() -> String {
     fs::read_to_string("/proc/net/dev").unwrap_or_default()
+}
+
+/// The tests run as root, so that a folder can belong to somebody else.
+#[test]
+fn a_node_refuses_a_data_folder_of_another_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut network = format!("data = \"{}\"\nrecord = true\n", data.display());
+    for role in ["gateway", "router", "mediator", "processor"] {
+        let address = format!("unix:{}/{role}", folder.path().display());
+        network += &format!("[[{role}]]\naddress = \"{address}\"\n");
+        if ["mediator", "processor"].contains(&role) {
+            network += &format!("replication = \"{address}-replication\"\n");
+        }
+    }
+    let file = folder.path().join("network.toml");
+    fs::write(&file, network).unwrap();
+    let start = || {
+        let file = file.to_str().unwrap();
+        run(&["exchange", "node", "--role", "gateway", "--index", "0", "--network", file])
+    };
+    let elsewhere = folder.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, &data).unwrap();
+    let of_link = start();
+    fs::remove_file(&data).unwrap();
+    fs::create_dir(&data).unwrap();
+    chown(&data, Some(65534), Some(65534)).unwrap();
+    let of_other = start();
+    for (run, why) in [
+        (of_link, "data is a file or a symbolic link; name a folder itself"),
+        (of_other, "data belongs to another user (uid 65534); name another folder"),
+    ] {
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(run.stderr.trim_end().ends_with(why), "{}", run.stderr);
+    }
+    for untouched in [elsewhere, data] {
+        assert_eq!(fs::read_dir(untouched).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn the_cleanup_process_deletes_nothing_that_a_link_leads_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "kept").unwrap();
+    let planted = folder.path().join("nearmetal-share-1-0");
+    symlink(&outside, &planted).unwrap();
+    let run = run(&["lab-hold", planted.to_str().unwrap()]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("is a file or a symbolic link"), "{}", run.stderr);
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "kept");
 }
 
 #[test]

@@ -156,12 +156,17 @@ fn run_helper(mut command: Command) -> Result<Vec<IpAddr>, NamespaceError> {
 
 /// The hidden subcommand `lab-hold`: keeps its namespaces open until its standard input ends, and
 /// then removes the shared folder of accelerated agents, if it was given one.
-pub fn hold(folder: Option<&Path>) {
-    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    if let Some(folder) = folder {
-        // The owner removes it as well, and may have been first.
-        let _ = shared_folder::remove(folder);
+///
+/// # Errors
+/// If the folder is not one of this user alone; it is then left as it is.
+pub fn hold(folder: Option<&Path>) -> Result<(), Failure> {
+    let wait = || drop(io::copy(&mut io::stdin().lock(), &mut io::sink()));
+    match folder {
+        None => wait(),
+        Some(folder) => shared_folder::remove_after(folder, wait)
+            .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?,
     }
+    Ok(())
 }
 
 /// Adds to a failure for lack of permission which kernel setting forbids namespaces.

@@ -28,8 +28,7 @@ fn main() -> ExitCode {
     match words[..] {
         ["agent"] => return exit(nm_lab::agent::serve(std::io::stdin(), std::io::stdout())),
         ["lab-hold", ..] => {
-            nm_lab::environment::hold(words.get(1).map(Path::new));
-            return ExitCode::SUCCESS;
+            return exit(nm_lab::environment::hold(words.get(1).map(Path::new)));
         }
         ["lab-wire", ..] => {
             return exit(nm_lab::link_setup::run(&arguments[1..]));

@@ -5,13 +5,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nm_lab::ledger::Ledger;
+use nm_sys::private_folder::PrivateFolder;
 use nm_sys::unix::receive_descriptor;
 use rustix::fs::{Mode, OFlags, open};
 
@@ -45,16 +46,18 @@ impl Collector {
     /// # Errors
     /// If no socket can be created.
     pub fn start() -> io::Result<Collector> {
-        let name = format!("nearmetal-accel-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Left by an earlier process with this id.
-        let _ = std::fs::remove_file(&path);
+        Collector::start_in(&std::env::temp_dir())
+    }
+
+    /// As [`Collector::start`], with a folder in `place` while the socket is made.
+    fn start_in(place: &Path) -> io::Result<Collector> {
+        let folder = PrivateFolder::create(place, "nearmetal-accel-").map_err(io::Error::other)?;
+        let path = folder.path().join("ledgers");
         let socket = UnixDatagram::bind(&path)?;
-        let socket_file =
-            open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket_file = open(&path, flags, Mode::empty())?;
         // From here on no file remains if this process is killed.
-        std::fs::remove_file(&path)?;
-        let socket_file = socket_file?;
+        drop(folder);
         socket.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
         let (collected, ended) = (Arc::<Mutex<Collected>>::default(), Arc::<AtomicBool>::default());
         let (into, is_ended) = (collected.clone(), ended.clone());
@@ -100,10 +103,10 @@ mod tests {
 
     #[test]
     fn other_messages_are_ignored_and_no_file_remains() {
-        let collector = Collector::start().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let collector = Collector::start_in(place.path()).unwrap();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
         let path = collector.path();
-        let name = format!("nearmetal-accel-{}", std::process::id());
-        assert!(!std::env::temp_dir().join(name).exists());
         let sender = UnixDatagram::unbound().unwrap();
         sender.connect(&path).unwrap();
         sender.send(b"nothing").unwrap();

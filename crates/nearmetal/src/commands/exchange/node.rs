@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use anyhow::Result;
 use nm_exchange::network::Network;
 use nm_exchange::node::{self, NodeEvent};
+use nm_sys::private_folder;
 
 use crate::cli::exchange::NodeArgs;
 use crate::exit::{Exit, Stop};
@@ -15,6 +16,10 @@ use crate::output;
 /// Runs a node until its input ends.
 pub fn run(args: &NodeArgs) -> Result<Exit> {
     let network = Network::read(&args.network).map_err(|error| Stop::usage(error.to_string()))?;
+    if let Some(data) = &network.data {
+        // On other hosts it is in a place that all users may write to.
+        private_folder::claim(data).map_err(|error| Stop::usage(error.to_string()))?;
+    }
     let mut report = |event: &NodeEvent| {
         if let Ok(line) = serde_json::to_string(event) {
             // Whoever started it may have gone; then its input has ended, too.
