@@ -2,6 +2,8 @@
 //! published runs (`size,mean,min,median,max,p99,stddev,iter`, ns), so that both can be compared
 //! with `cut` and `diff`.
 
+use std::borrow::Cow;
+
 use nm_model::RunResult;
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{Round, RoundData, Series};
@@ -55,19 +57,29 @@ pub fn sweep(sweep: &sfnt::Sweep<'_>) -> String {
 fn line(series: &Series, round: &str, figure: &str, value: f64, unit: &str) -> String {
     let key = &series.key;
     let value = units::plain(value);
-    let cells = [
-        &key.environment,
-        &key.stack,
-        key.probe.name(),
-        &key.case.to_string(),
-        key.statistic.name(),
-        round,
-        figure,
-        &value,
-        unit,
-    ];
-    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+    let case = key.case.to_string();
+    let name = [&key.environment, &key.stack, key.probe.name(), &case, key.statistic.name()];
+    let texts = name.into_iter().chain([round, figure]).map(|text| quoted(&as_text(text)));
+    // A figure is a number, which a spreadsheet may read as one, also if it is negative.
+    let cells: Vec<String> = texts.chain([value, as_text(unit).into_owned()]).collect();
     format!("{}\n", cells.join(","))
+}
+
+/// Whether a spreadsheet takes a cell with this beginning for a formula, or would without the
+/// apostrophes before it.
+fn is_formula(text: &str) -> bool {
+    text.trim_start_matches('\'').starts_with(['=', '+', '-', '@', '\t', '\r'])
+}
+
+/// A text as a cell that no spreadsheet executes: with an apostrophe where it looks like a formula.
+/// Names in a result may come from a file or a peer of somebody else.
+fn as_text(text: &str) -> Cow<'_, str> {
+    if is_formula(text) { format!("'{text}").into() } else { text.into() }
+}
+
+/// The text of a cell that [`long`] wrote.
+pub(crate) fn text_of(cell: &str) -> &str {
+    cell.strip_prefix('\'').filter(|text| is_formula(text)).unwrap_or(cell)
 }
 
 /// A cell, in quotes where it needs them (RFC 4180).
@@ -130,5 +142,17 @@ mod tests {
     fn only_cells_that_need_quotes_get_them() {
         assert_eq!(quoted("64 B"), "64 B");
         assert_eq!(quoted("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn cells_that_look_like_formulas_are_texts() {
+        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''-1"] {
+            let cell = as_text(text);
+            assert_eq!(*cell, format!("'{text}"));
+            assert_eq!(text_of(&cell), text, "it reads back");
+        }
+        for text in ["", "'", "netns", "tcp-spin", "it's", "'quoted'", "64 B"] {
+            assert_eq!((&*as_text(text), text_of(text)), (text, text));
+        }
     }
 }

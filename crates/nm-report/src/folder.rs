@@ -1,11 +1,12 @@
 //! The folder of one run: `result.json` after every trial, the reports at the end.
 //!
-//! Files are replaced atomically: each is written under a temporary name and then renamed. A crash
-//! loses only what was not saved yet.
+//! Files are replaced atomically: each is written under a temporary name and then renamed. What
+//! cannot be made again is on the disk before it is renamed. A crash loses only what was not saved
+//! yet.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use nm_model::result::{SCHEMA_VERSION, Series};
@@ -74,8 +75,9 @@ impl ResultFolder {
         }
         let folder = ResultFolder { path: path.to_path_buf(), _lock: lock };
         let probe = path.join(".try");
-        fs::write(&probe, b"").map_err(|error| failure("write into", path, &error))?;
-        fs::remove_file(&probe).map_err(|error| failure("write into", path, &error))?;
+        create(&probe)
+            .and_then(|_| fs::remove_file(&probe))
+            .map_err(|error| failure("write into", path, &error))?;
         Ok(folder)
     }
 
@@ -94,10 +96,10 @@ impl ResultFolder {
     /// # Errors
     /// If it cannot be written. The result saved before stays intact.
     pub fn save(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
-        write_atomically(&self.path.join(RESULT), &json(result)?)?;
+        write(&self.path.join(RESULT), &json(result)?, Origin::Measured)?;
         match references.is_empty() {
             true => Ok(()),
-            false => write_atomically(&self.path.join(REFERENCES), &json(&references)?),
+            false => write(&self.path.join(REFERENCES), &json(&references)?, Origin::Measured),
         }
     }
 
@@ -112,7 +114,8 @@ impl ResultFolder {
         for ns in samples_ns {
             text += &format!("{ns}\n");
         }
-        write_atomically(&folder.join(format!("{}-{round}.dat", series_name(key))), &text)
+        let file = folder.join(format!("{}-{round}.dat", series_name(key)));
+        write(&file, &text, Origin::Measured)
     }
 
     /// Writes the result and all its reports.
@@ -127,7 +130,7 @@ impl ResultFolder {
                 fs::create_dir_all(parent)
                     .map_err(|error| failure("make the folder", parent, &error))?;
             }
-            write_atomically(&path, &text)?;
+            write(&path, &text, Origin::Derived)?;
         }
         Ok(())
     }
@@ -157,7 +160,7 @@ pub fn report_files(result: &RunResult, references: &[RunResult]) -> Vec<(String
         ("junit.xml".to_string(), junit::report(result)),
         ("metrics.prom".to_string(), openmetrics::text(result)),
     ];
-    let mut taken = BTreeSet::new();
+    let mut taken = BTreeMap::new();
     for sweep in sfnt::sweeps(result) {
         let stem = unique(&mut taken, &format!("{}-{}", sweep.environment, sweep.stack));
         files.push((format!("sfnt/{stem}.csv"), csv::sweep(&sweep)));
@@ -190,15 +193,18 @@ pub fn file_name(text: &str) -> String {
     }
 }
 
-/// A file name that is not yet in `taken`, ignoring case.
-fn unique(taken: &mut BTreeSet<String>, text: &str) -> String {
+/// A file name that is not yet in `taken`, ignoring case. `taken` has the last number that each name
+/// was continued by, so that of many equal ones each is not compared with all before it.
+fn unique(taken: &mut BTreeMap<String, u32>, text: &str) -> String {
     let stem = file_name(text);
+    let mut number = taken.get(&stem.to_lowercase()).copied().unwrap_or(1);
     let mut name = stem.clone();
-    let mut number = 2;
-    while !taken.insert(name.to_lowercase()) {
-        name = format!("{stem}-{number}");
+    while taken.contains_key(&name.to_lowercase()) {
         number += 1;
+        name = format!("{stem}-{number}");
     }
+    taken.insert(stem.to_lowercase(), number);
+    taken.entry(name.to_lowercase()).or_insert(1);
     name
 }
 
@@ -315,15 +321,48 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
     })
 }
 
+/// Whether a file can be made again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It was measured, so it must be on the disk.
+    Measured,
+    /// It is made from the result.
+    Derived,
+}
+
 /// Writes `text` under a temporary name and renames it to `path`.
-fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
+fn write(path: &Path, text: &str, origin: Origin) -> Result<(), Failure> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
-    fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path)).map_err(|error| {
+    let written = create(&temporary).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        if origin == Origin::Measured {
+            file.sync_all()?;
+        }
+        fs::rename(&temporary, path)?;
+        if let Some(folder) = path.parent().filter(|_| origin == Origin::Measured) {
+            // The new name is on the disk when the folder is. Not every file system can do that.
+            let _ = File::open(folder)?.sync_all();
+        }
+        Ok(())
+    });
+    written.map_err(|error| {
         // The write has failed already; a temporary file that stays does no harm.
         let _ = fs::remove_file(&temporary);
         failure("write", path, &error)
     })
+}
+
+/// Creates a file, in place of one that a crash left. It never writes through a link that somebody
+/// else has put there.
+fn create(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            File::create_new(path)
+        }
+        created => created,
+    }
 }
 
 fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {
@@ -351,9 +390,11 @@ mod tests {
 
     #[test]
     fn names_of_two_series_never_collide() {
-        let mut taken = BTreeSet::new();
+        let mut taken = BTreeMap::new();
         assert_eq!(unique(&mut taken, "netns/tcp 64 B"), "netns_tcp_64_B");
         assert_eq!(unique(&mut taken, "netns_TCP_64 B"), "netns_TCP_64_B-2");
+        assert_eq!(unique(&mut taken, "netns_TCP_64_B-2"), "netns_TCP_64_B-2-2");
+        assert_eq!(unique(&mut taken, "netns_TCP_64 B"), "netns_TCP_64_B-3");
     }
 
     proptest! {

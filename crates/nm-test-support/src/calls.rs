@@ -3,6 +3,9 @@
 //! who writes its number down and lets it go on. No privilege and no other program is needed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// System calls by thread, in order.
 pub type Calls = BTreeMap<u32, Vec<i64>>;
@@ -58,4 +61,27 @@ pub fn supervise(reports: i32) -> Calls {
     // SAFETY: the descriptor is ours and used no more.
     unsafe { libc::close(reports) };
     calls
+}
+
+/// All system calls made while `work` runs on a thread of its own.
+pub fn system_calls<R: Send>(work: impl FnOnce() -> R + Send) -> (R, Calls) {
+    const PENDING: i32 = i32::MIN;
+    let reports = AtomicI32::new(PENDING);
+    thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let listener = report_system_calls();
+            // From here on every call waits for the supervisor, so memory passes the descriptor.
+            reports.store(listener, Ordering::Release);
+            assert!(listener >= 0, "seccomp user notification is not available on this kernel");
+            work()
+        });
+        let listener = loop {
+            match reports.load(Ordering::Acquire) {
+                PENDING => thread::sleep(Duration::from_millis(1)),
+                listener => break listener,
+            }
+        };
+        let calls = if listener < 0 { Calls::new() } else { supervise(listener) };
+        (working.join().unwrap(), calls)
+    })
 }

@@ -5,4 +5,4 @@ mod allocations;
 mod calls;
 
 pub use allocations::{CountingAllocator, allocations, releases, watch};
-pub use calls::{Calls, report_system_calls, supervise};
+pub use calls::{Calls, report_system_calls, supervise, system_calls};

@@ -1,6 +1,5 @@
 //! The measuring loops allocate nothing and make no system call but the transport's own.
 
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use nm_probe::closed::{ClosedLoopClient, ClosedLoopPlan, ClosedLoopSamples};
 use nm_probe::open::{self, OpenLoopPlan};
 use nm_probe::{Control, serve};
 use nm_sys::clock::{Clock, Moment};
-use nm_test_support::{Calls, allocations, report_system_calls, supervise};
+use nm_test_support::{Calls, allocations, system_calls};
 use nm_transport::wrap::{Event, Traced};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
@@ -142,29 +141,6 @@ fn measuring_loops_allocate_nothing() {
         let (client, server) = counted(ends(), &control, OpenClient(&control));
         assert_eq!((client, server), (0, 2), "{protocol}-{mode}, open loop");
     }
-}
-
-/// All system calls made while `work` runs on a thread of its own.
-fn system_calls<R: Send>(work: impl FnOnce() -> R + Send) -> (R, Calls) {
-    const PENDING: i32 = i32::MIN;
-    let reports = AtomicI32::new(PENDING);
-    thread::scope(|scope| {
-        let working = scope.spawn(|| {
-            let listener = report_system_calls();
-            // From here on every call waits for the supervisor, so memory passes the descriptor.
-            reports.store(listener, Ordering::Release);
-            assert!(listener >= 0, "seccomp user notification is not available on this kernel");
-            work()
-        });
-        let listener = loop {
-            match reports.load(Ordering::Acquire) {
-                PENDING => thread::sleep(Duration::from_millis(1)),
-                listener => break listener,
-            }
-        };
-        let calls = if listener < 0 { Calls::new() } else { supervise(listener) };
-        (working.join().unwrap(), calls)
-    })
 }
 
 /// The calls of the thread that sends most: the measuring one.

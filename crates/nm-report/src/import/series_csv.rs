@@ -9,7 +9,7 @@ use nm_model::stack::StackPair;
 use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number};
 use super::fault::{ImportFault, fault};
 use super::records::{Record, records};
-use crate::csv::{ALL_ROUNDS, LONG_HEADING};
+use crate::csv::{ALL_ROUNDS, LONG_HEADING, text_of};
 
 /// Whether `text` begins with the heading of the long table.
 pub(super) fn is_series(text: &str) -> bool {
@@ -29,7 +29,8 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
     let mut open: Option<OpenRound> = None;
     for record in records(text)?.into_iter().skip(1) {
         let line = record.line;
-        let [id @ .., figure, value, _unit] = &record.cells[..] else {
+        let texts: Vec<&str> = record.cells.iter().map(|cell| text_of(cell)).collect();
+        let [id @ .., figure, _value, _unit] = &texts[..] else {
             return fault(line, format!("too few cells: {LONG_HEADING}"));
         };
         let [_, _, _, _, statistic, round] = id else {
@@ -38,7 +39,7 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
                 format!("{} cells instead of 9: {LONG_HEADING}", record.cells.len()),
             );
         };
-        if round == ALL_ROUNDS {
+        if *round == ALL_ROUNDS {
             continue;
         }
         let is_open = open.as_ref().is_some_and(|round| round.id == id);
@@ -48,11 +49,12 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
                 Statistic::Throughput => RoundData::Throughput(ThroughputRound::default()),
                 _ => RoundData::Latency(LatencyRound::default()),
             };
-            let new = OpenRound { id: id.to_vec(), line, data };
+            let id = id.iter().map(|text| text.to_string()).collect();
+            let new = OpenRound { id, line, data };
             close(open.replace(new), import)?;
         }
         if let Some(round) = &mut open {
-            add(&record, figure, value, &mut round.data)?;
+            add(&record, figure, &record.cells[7], &mut round.data)?;
         }
     }
     close(open, import)

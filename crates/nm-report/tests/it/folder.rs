@@ -2,11 +2,13 @@
 //! one sentence.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
 use nm_model::FailureKind;
 use nm_report::folder::{self, ResultFolder};
+use nm_test_support::system_calls;
 
 use crate::fixture::{self, SMALL};
 
@@ -40,6 +42,42 @@ fn files(path: &std::path::Path) -> Vec<(PathBuf, Vec<u8>)> {
     }
     files.sort();
     files
+}
+
+#[test]
+fn a_result_is_on_the_disk_before_it_gets_its_name() {
+    let scratch = Scratch::new("sync");
+    let run = fixture::result(SMALL);
+    let folder = ResultFolder::create(&scratch.0, &run.name).unwrap();
+    let (saved, calls) = system_calls(|| folder.save(&run, &[]));
+    saved.unwrap();
+    let is_rename = |call: i64| [libc::SYS_rename, libc::SYS_renameat2].contains(&call);
+    let calls: Vec<i64> = calls
+        .into_values()
+        .flatten()
+        .filter(|&call| call == libc::SYS_fsync || is_rename(call))
+        .collect();
+    // The file, its name, and the folder that has the name.
+    assert_eq!(calls, [libc::SYS_fsync, calls[1], libc::SYS_fsync]);
+    assert!(is_rename(calls[1]), "{calls:?}");
+}
+
+#[test]
+fn nothing_is_written_through_a_link_in_the_folder() {
+    let scratch = Scratch::new("links");
+    let run = fixture::result(SMALL);
+    let outside = scratch.0.join("outside");
+    fs::write(&outside, "kept").unwrap();
+    let path = scratch.0.join("run");
+    fs::create_dir(&path).unwrap();
+    for name in [".try", ".result.json.tmp", ".report.html.tmp", "series.csv"] {
+        symlink(&outside, path.join(name)).unwrap();
+    }
+    let folder = ResultFolder::at(&path).unwrap();
+    folder.finish(&run, &[]).unwrap();
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
+    assert_eq!(folder::load(&path).unwrap(), run);
+    assert!(!path.join("series.csv").is_symlink(), "it was replaced");
 }
 
 #[test]
