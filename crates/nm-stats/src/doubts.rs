@@ -1,6 +1,8 @@
 //! Doubts about a series: those of its rounds merged, and those that only a comparison of its
 //! rounds can show.
 
+use std::collections::BTreeSet;
+
 use nm_model::metric::Quantity;
 use nm_model::result::{LatencyRound, Round, RoundData, Series};
 use nm_model::{Doubt, DoubtKind, Metric, SettingKind, SettingValue};
@@ -101,12 +103,9 @@ fn of_rounds(rounds: &[Round]) -> Vec<Doubt> {
         if all.is_empty() {
             continue;
         }
-        let mut distinct: Vec<String> = vec![];
-        for detail in all.iter().flatten() {
-            if !distinct.contains(detail) {
-                distinct.push(detail.clone());
-            }
-        }
+        let mut seen = BTreeSet::new();
+        let mut distinct: Vec<String> =
+            all.iter().flatten().filter(|detail| seen.insert(*detail)).cloned().collect();
         let more = distinct.len().saturating_sub(DETAILS_MAX);
         distinct.truncate(DETAILS_MAX);
         if more > 0 {

@@ -13,22 +13,19 @@ use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
-/// Longest input that is read, bytes.
-const INPUT_BYTES_MAX: u64 = 256 << 20;
+/// Bytes that are read of an input: enough to see that it is too long.
+const INPUT_BYTES_MAX: u64 = import::TEXT_BYTES_MAX as u64 + 1;
 
 pub fn run(args: &ImportArgs) -> Result<Exit> {
-    let mut result: Option<nm_model::RunResult> = None;
+    let mut imported = vec![];
     for file in &args.files {
         let name = file.display().to_string();
         let text = read(file).map_err(|e| Stop::usage(format!("cannot read {name}: {e}")))?;
-        let mut one = import::read(&text, &name).map_err(|e| Stop::usage(e.to_string()))?;
-        one.series.iter_mut().for_each(nm_stats::rounds::estimate);
-        match &mut result {
-            Some(result) => import::join(result, one),
-            None => result = Some(one),
-        }
+        imported.push(import::read(&text, &name).map_err(|e| Stop::usage(e.to_string()))?);
     }
-    let Some(result) = result else { return Err(Stop::usage("no file given")) };
+    let mut imported = imported.into_iter();
+    let Some(mut result) = imported.next() else { return Err(Stop::usage("no file given")) };
+    import::join(&mut result, imported);
     let mut report = None;
     if let Some(out) = &args.out {
         let folder = ResultFolder::at(out)?;

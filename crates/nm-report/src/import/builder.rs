@@ -1,6 +1,9 @@
 //! The result that an import makes, and the readers' parts that all of them use.
 
+use std::collections::BTreeMap;
+
 use nm_model::doubt::{Doubt, DoubtKind};
+use nm_model::limits::PERCENTILES_MAX;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{
     PercentileValue, Round, RoundData, RunResult, Series, SeriesKey, Source, Statistic,
@@ -47,14 +50,31 @@ pub fn shown(text: &str) -> String {
 /// The result while it is read.
 pub struct ResultBuilder {
     result: RunResult,
+    /// Where each series is in the result.
+    series: SeriesIndex,
     environment: Option<String>,
     rounds: usize,
+}
+
+/// Finds series by their keys, so that adding one does not take longer the more there are.
+#[derive(Default)]
+pub struct SeriesIndex(BTreeMap<[String; 5], usize>);
+
+impl SeriesIndex {
+    /// Where the series with this key is; `new` if there is none, where it is from now on.
+    pub fn find_or_insert(&mut self, key: &SeriesKey, new: usize) -> usize {
+        let SeriesKey { environment, stack, probe, case, statistic } = key;
+        let [probe, case, statistic] = [probe.to_string(), case.to_string(), statistic.to_string()];
+        let text = [environment.clone(), stack.clone(), probe, case, statistic];
+        *self.0.entry(text).or_insert(new)
+    }
 }
 
 impl ResultBuilder {
     pub fn new(name: &str) -> ResultBuilder {
         ResultBuilder {
             result: RunResult::new(name, Source::Imported { tool: String::new() }),
+            series: SeriesIndex::default(),
             environment: None,
             rounds: 0,
         }
@@ -105,6 +125,11 @@ impl ResultBuilder {
         if self.rounds > ROUNDS_MAX {
             return Err(ImportFault::TooManyRuns);
         }
+        if let RoundData::Latency(data) = &found.data
+            && data.percentiles.len() > PERCENTILES_MAX
+        {
+            return Err(ImportFault::TooManyPercentiles);
+        }
         let key = SeriesKey {
             environment: match &self.environment {
                 Some(environment) => environment.clone(),
@@ -117,20 +142,18 @@ impl ResultBuilder {
         };
         let comparability =
             Comparability { statistic: Some(key.statistic.to_string()), ..found.comparability };
-        let at = match self.result.series.iter().position(|known| known.key == key) {
-            Some(at) => at,
-            None => {
-                self.result.series.push(Series {
-                    key,
-                    comparability,
-                    settings: Settings::new(),
-                    rounds: vec![],
-                    estimates: vec![],
-                    doubts: vec![],
-                });
-                self.result.series.len() - 1
-            }
-        };
+        let count = self.result.series.len();
+        let at = self.series.find_or_insert(&key, count);
+        if at == count {
+            self.result.series.push(Series {
+                key,
+                comparability,
+                settings: Settings::new(),
+                rounds: vec![],
+                estimates: vec![],
+                doubts: vec![],
+            });
+        }
         let series = &mut self.result.series[at];
         for (name, value) in found.settings.into_iter().filter(|(_, value)| !value.is_empty()) {
             series.settings.set_if_absent(name.into(), SettingValue::text(value));

@@ -1,5 +1,6 @@
 //! What can be wrong with a text that is imported.
 
+use nm_model::limits;
 use thiserror::Error;
 
 /// Longest text that is read, bytes.
@@ -44,6 +45,9 @@ pub enum ImportFault {
     /// It holds more than `ROUNDS_MAX` runs.
     #[error("more than {ROUNDS_MAX} runs in one text")]
     TooManyRuns,
+    /// A run has more percentiles than a plan may ask for.
+    #[error("more than {max} percentiles in one run", max = limits::PERCENTILES_MAX)]
+    TooManyPercentiles,
     /// It has a tool's head, but no figures.
     #[error("{tool} printed no figures; was the run cut short?")]
     NoFigures {
@@ -98,6 +102,7 @@ impl ImportFault {
             | ImportFault::Empty
             | ImportFault::OwnResult
             | ImportFault::TooManyRuns
+            | ImportFault::TooManyPercentiles
             | ImportFault::NoFigures { .. }
             | ImportFault::Json { .. } => None,
         }

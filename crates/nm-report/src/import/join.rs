@@ -2,11 +2,25 @@
 
 use nm_model::result::{RunResult, Series, Source};
 
+use super::builder::SeriesIndex;
+
 /// Joins `more` to `result`. Series with a known key become further rounds of it; of notes with
 /// equal names the first is kept, and so is the earlier start.
-pub fn join(result: &mut RunResult, more: RunResult) {
+pub fn join(result: &mut RunResult, more: impl IntoIterator<Item = RunResult>) {
+    let mut index = SeriesIndex::default();
+    for (at, series) in result.series.iter().enumerate() {
+        index.find_or_insert(&series.key, at);
+    }
+    for more in more {
+        join_one(result, more, &mut index);
+    }
+    result.series.iter_mut().for_each(nm_stats::rounds::estimate);
+}
+
+fn join_one(result: &mut RunResult, more: RunResult, index: &mut SeriesIndex) {
     for series in more.series {
-        match result.series.iter_mut().find(|known| known.key == series.key) {
+        let at = index.find_or_insert(&series.key, result.series.len());
+        match result.series.get_mut(at) {
             Some(known) => add_rounds(known, series),
             None => result.series.push(series),
         }
@@ -41,5 +55,4 @@ fn add_rounds(known: &mut Series, more: Series) {
             known.doubts.push(doubt);
         }
     }
-    nm_stats::rounds::estimate(known);
 }

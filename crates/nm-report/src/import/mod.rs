@@ -83,7 +83,10 @@ fn recognise(text: &str) -> Option<Reader> {
         return Some(if is_result { refuse_result } else { iperf3::read });
     }
     let known = signs.into_iter().find(|(signs, _)| signs.iter().any(|sign| text.contains(sign)));
-    known.map(|(_, read)| read).or_else(|| sfnt::header_line(text).map(|_| sfnt::read as Reader))
+    known
+        .map(|(_, read)| read)
+        .or_else(|| sfnt::header_line(text).map(|_| sfnt::read as Reader))
+        .or_else(|| text.lines().any(netperf::is_heading).then_some(netperf::read as Reader))
 }
 
 /// A result needs no import.
@@ -95,8 +98,9 @@ fn unknown_tool(text: &str) -> ImportFault {
     if text.trim().is_empty() {
         return ImportFault::Empty;
     }
-    let netperf_row =
-        text.lines().all(|line| line.split_whitespace().all(|word| word.parse::<f64>().is_ok()));
+    let is_figure = |word: &str| word.parse::<f64>().is_ok() || word.ends_with("/s");
+    let mut words = text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty());
+    let netperf_row = words.all(is_figure);
     if netperf_row { ImportFault::NoHeading } else { ImportFault::UnknownTool }
 }
 

@@ -11,6 +11,7 @@ use nm_model::stack::Comparability;
 
 use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number, percentile, shown};
 use super::fault::{ImportFault, fault};
+use super::records::records;
 
 /// Long column names of omni's CSV by the names of its key-value list.
 const LONG_NAMES: &[(&str, &str)] = &[
@@ -18,10 +19,13 @@ const LONG_NAMES: &[(&str, &str)] = &[
     ("Throughput Units", "THROUGHPUT_UNITS"),
     ("Transaction Rate Tran/s", "TRANSACTION_RATE"),
     ("Elapsed Time (sec)", "ELAPSED_TIME"),
+    ("Direction", "DIRECTION"),
     ("Local Send Size", "LOCAL_SEND_SIZE"),
+    ("Remote Send Size", "REMOTE_SEND_SIZE"),
     ("Request Size Bytes", "REQUEST_SIZE"),
     ("Response Size Bytes", "RESPONSE_SIZE"),
     ("Protocol", "PROTOCOL"),
+    ("Round Trip Latency usec/tran", "RT_LATENCY"),
     ("Minimum Latency Microseconds", "MIN_LATENCY"),
     ("Maximum Latency Microseconds", "MAX_LATENCY"),
     ("50th Percentile Latency Microseconds", "P50_LATENCY"),
@@ -30,6 +34,9 @@ const LONG_NAMES: &[(&str, &str)] = &[
     ("Mean Latency Microseconds", "MEAN_LATENCY"),
     ("Stddev Latency Microseconds", "STDDEV_LATENCY"),
 ];
+
+/// Unit of throughput that netperf uses unless told otherwise.
+const DEFAULT_UNITS: &str = "10^6bits/s";
 
 /// A line of figures with its number.
 type Numbered<'a> = (usize, &'a str);
@@ -69,36 +76,58 @@ fn section(title: &str, lines: &[Numbered], import: &mut ResultBuilder) -> Resul
     if !title.is_empty() {
         import.note("test", title);
     }
-    let first = lines.iter().find(|(_, line)| !line.trim().is_empty());
-    let Some((at, first)) = first else { return Ok(()) };
-    if first.split_once('=').is_some_and(|(key, _)| is_key(key)) {
-        let fields: Fields = lines
-            .iter()
-            .filter_map(|(_, line)| line.split_once('='))
-            .map(|(key, value)| (key.trim().to_string(), value.trim().to_string()))
+    // Interim results and warnings may come first.
+    let pairs = lines.iter().filter_map(|(at, line)| Some((*at, line.split_once('=')?)));
+    let mut pairs = pairs.filter(|(_, (key, _))| is_key(key.trim())).peekable();
+    if let Some(&(at, _)) = pairs.peek() {
+        let fields: Fields = pairs
+            .map(|(_, (key, value))| (key.trim().to_string(), value.trim().to_string()))
             .collect();
-        return omni(*at, title, &fields, import);
+        return omni(at, title, &fields, import);
     }
-    if first.contains("Throughput Units") || first.contains("Tran/s") {
-        let names: Vec<&str> = first.split(',').map(str::trim).collect();
-        let rows = lines.iter().skip_while(|line| line.0 <= *at);
-        for (at, row) in rows.filter(|(_, line)| line.contains(',')) {
-            let values: Vec<&str> = row.split(',').map(str::trim).collect();
-            if values.len() != names.len() {
-                let message = format!("{} fields instead of {}", values.len(), names.len());
-                return fault(*at, message);
-            }
-            let short = |name: &str| {
-                let known = LONG_NAMES.iter().find(|(long, _)| *long == name);
-                known.map_or_else(|| name.to_string(), |(_, short)| short.to_string())
-            };
-            let fields =
-                names.iter().zip(values).map(|(name, value)| (short(name), value.to_string()));
-            omni(*at, title, &fields.collect(), import)?;
+    match lines.iter().position(|(_, line)| is_heading(line)) {
+        Some(heading) => csv(title, &lines[heading..], import),
+        None => classic(title, lines, import),
+    }
+}
+
+/// The name of a column in the key-value list, if it is one that is read.
+fn short_name(long: &str) -> Option<&'static str> {
+    LONG_NAMES.iter().find(|(known, _)| *known == long.trim()).map(|(_, short)| *short)
+}
+
+/// Whether a line is a heading of omni's CSV. Which columns it has is up to the user, but without
+/// one of figures there is nothing to read.
+pub(super) fn is_heading(line: &str) -> bool {
+    line.split(',').filter_map(short_name).any(|name| !["PROTOCOL", "DIRECTION"].contains(&name))
+}
+
+/// omni's CSV, from its heading on. netperf quotes the texts that may hold a comma.
+fn csv(title: &str, lines: &[Numbered], import: &mut ResultBuilder) -> Result<(), ImportFault> {
+    let mut names: Vec<&str> = vec![];
+    for (at, line) in lines {
+        if is_heading(line) {
+            names = line.split(',').map(str::trim).collect();
+            continue;
         }
-        return Ok(());
+        let Some(record) = records(line).or_else(|_| fault(*at, "a quote is not closed"))?.pop()
+        else {
+            continue;
+        };
+        if record.cells.len() != names.len() {
+            // Between the rows netperf prints warnings.
+            if record.cells.len() == 1 {
+                continue;
+            }
+            let message = format!("{} fields instead of {}", record.cells.len(), names.len());
+            return fault(*at, message);
+        }
+        let known = names.iter().zip(&record.cells).filter_map(|(name, value)| {
+            Some((short_name(name)?.to_string(), value.trim().to_string()))
+        });
+        omni(*at, title, &known.collect(), import)?;
     }
-    classic(title, lines, import)
+    Ok(())
 }
 
 fn is_key(text: &str) -> bool {
@@ -130,18 +159,23 @@ fn omni(
             Some(text) => number(at, name, text).map(Some),
         }
     };
-    let recorded = fields.get("PROTOCOL").map(String::as_str).unwrap_or_default();
-    let protocol = protocol_of(recorded).or_else(|| protocol_of(title));
-    let units = fields.get("THROUGHPUT_UNITS").map(String::as_str).unwrap_or_default();
+    let text = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
+    let protocol = protocol_of(text("PROTOCOL")).or_else(|| protocol_of(title));
+    let units = text("THROUGHPUT_UNITS");
     let throughput = field("THROUGHPUT")?;
-    let rate = field("TRANSACTION_RATE")?.or(throughput.filter(|_| units == "Trans/s"));
+    let latencies =
+        ["RT_LATENCY", "MEAN_LATENCY", "P50_LATENCY", "P99_LATENCY", "TRANSACTION_RATE"];
+    let are_transactions = units == "Trans/s"
+        || is_request_response(title)
+        || text("DIRECTION") == "Send|Recv"
+        || latencies.iter().any(|name| fields.contains_key(*name));
     let size = |name: &str| fields.get(name).and_then(|text| text.parse().ok());
-    if rate.is_some() || units == "Trans/s" || title.contains("REQUEST/RESPONSE") {
-        let Some(rate) = rate else {
-            return fault(at, "no transaction rate; ask for THROUGHPUT and THROUGHPUT_UNITS");
-        };
+    if are_transactions {
+        let is_rate = units.is_empty() || units == "Trans/s";
+        let rate = field("TRANSACTION_RATE")?.or(throughput.filter(|_| is_rate));
         let us = |name: &str| Ok::<_, ImportFault>(field(name)?.map(|us| us * 1e3));
-        let count = field("ELAPSED_TIME")?.map(|seconds| (rate * seconds) as u64);
+        let mean_ns = us("MEAN_LATENCY")?.or(us("RT_LATENCY")?);
+        let count = field("ELAPSED_TIME")?.zip(rate).map(|(seconds, rate)| (rate * seconds) as u64);
         let mut percentiles = vec![];
         for (percent, name) in [(50.0, "P50_LATENCY"), (90.0, "P90_LATENCY"), (99.0, "P99_LATENCY")]
         {
@@ -151,23 +185,41 @@ fn omni(
         }
         let data = LatencyRound {
             count,
-            mean_ns: us("MEAN_LATENCY")?,
+            mean_ns,
             min_ns: us("MIN_LATENCY")?,
             max_ns: us("MAX_LATENCY")?,
             stddev_ns: us("STDDEV_LATENCY")?,
             percentiles,
-            rate_per_s: Some(rate),
+            rate_per_s: rate,
             ..Default::default()
         };
+        if rate.or(data.mean_ns).is_none() && data.percentiles.is_empty() {
+            return fault(at, "neither a rate nor a latency; ask for -o THROUGHPUT,MEAN_LATENCY");
+        }
         let sizes = (size("REQUEST_SIZE"), size("RESPONSE_SIZE"));
         return transactions(at, title, protocol, sizes, data, import);
     }
     let Some(throughput) = throughput else {
-        return fault(at, "no THROUGHPUT among the figures");
+        return fault(
+            at,
+            "no throughput among the figures; ask for -o THROUGHPUT,THROUGHPUT_UNITS",
+        );
     };
+    if units.is_empty() {
+        import.doubt(DoubtKind::Inferred, format!("throughput in {DEFAULT_UNITS}, the default"));
+    }
+    let units = if units.is_empty() { DEFAULT_UNITS } else { units };
     let gbps = throughput * gbps_of(at, units)?;
     let seconds = field("ELAPSED_TIME")?.unwrap_or(0.0);
-    stream(at, title, protocol, size("LOCAL_SEND_SIZE"), gbps, seconds, import)
+    // What the other end did not send is there as -1.
+    let write = size("LOCAL_SEND_SIZE").or(size("REMOTE_SEND_SIZE"));
+    let title = if text("DIRECTION") == "Receive" { "OMNI Receive" } else { title };
+    stream(at, title, protocol, write, gbps, seconds, import)
+}
+
+/// Whether the title is that of a test of requests and responses.
+fn is_request_response(title: &str) -> bool {
+    title.contains("REQUEST/RESPONSE") || title.contains("OMNI Send|Recv")
 }
 
 /// One unit of throughput in Gb/s. Units of bytes are binary, those of bits decimal.
@@ -225,7 +277,7 @@ fn classic(title: &str, lines: &[Numbered], import: &mut ResultBuilder) -> Resul
     let units = heading
         .split_whitespace()
         .find(|word| word.contains("bits/s") || word.contains("Bytes/s"))
-        .map_or_else(|| fault(at, "no unit of throughput in the headings"), Ok)?;
+        .map_or_else(|| fault(at, "no unit of throughput in the headings; use -o or -k"), Ok)?;
     let unit_gbps = gbps_of(at, units)?;
     let is_udp = protocol == Some("udp");
     let (write, seconds, throughput) = match (is_udp, &first[..]) {

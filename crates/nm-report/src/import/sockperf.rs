@@ -36,8 +36,9 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
     for (at, line) in text.lines().enumerate() {
         let at = at + 1;
         if let Some(version) = line.split_once("== version #").map(|(_, rest)| rest) {
-            // The first line of a run: the one before ends here.
-            let command = run.command.take();
+            // The first line of a run: the one before ends here. Without figures there was only
+            // the command line of this one.
+            let command = run.command.take_if(|_| run.mean_us.is_none());
             flush(std::mem::take(&mut run), import)?;
             run.command = command;
             import.tool(format!("sockperf {}", version.trim_end_matches([' ', '='])));

@@ -208,7 +208,7 @@ fn sweeps_of_a_result_folder_are_read_back() {
     for (name, text) in files.iter().filter(|(name, _)| name.starts_with("sfnt/")) {
         let one = read(text, &format!("out/{name}")).unwrap();
         match &mut joined {
-            Some(joined) => nm_report::import::join(joined, one),
+            Some(joined) => nm_report::import::join(joined, [one]),
             None => joined = Some(one),
         }
     }
@@ -254,6 +254,19 @@ fn every_figure_of_every_round_is_read_back_from_the_long_table() {
 }
 
 #[test]
+fn names_that_look_like_formulas_read_back_from_the_long_table() {
+    let mut run = fixture::result(SMALL);
+    for environment in ["=cmd|' /C calc'!A0", "-1", "@x", "\t=1", "'+1", "it's"] {
+        run.series[0].key.environment = environment.to_string();
+        let table = csv::long(&run);
+        let is_executed = |line: &str| line.starts_with(['=', '+', '-', '@', '\t', '\r']);
+        assert!(!table.lines().any(is_executed), "{table}");
+        let found = read(&table, "series.csv").unwrap();
+        assert_eq!(found.series[0].key.environment, environment);
+    }
+}
+
+#[test]
 fn damaged_tables_are_refused_with_their_line() {
     let head = "environment,stack,probe,case,statistic,round,figure,value,unit\n";
     for (line, message) in [
@@ -286,8 +299,7 @@ fn joined_imports_keep_doubts_notes_and_tools_of_all() {
     let mut result = imported("sockperf-ping-pong-tcp.txt");
     let more = imported("iperf3.json");
     let n_series = result.series.len() + more.series.len();
-    nm_report::import::join(&mut result, more);
-    nm_report::import::join(&mut result, imported("iperf3.json"));
+    nm_report::import::join(&mut result, [more, imported("iperf3.json")]);
     assert_eq!(result.series.len(), n_series);
     assert_eq!(result.series.last().unwrap().rounds.len(), 2);
     let Source::Imported { tool } = &result.source else { panic!("imported") };
@@ -422,6 +434,133 @@ fn netperf_tables_and_lists_are_read() {
     carries(&only("netperf-omni-send.csv"), 35.916_8);
     carries(&only("netperf-omni-send.keyval"), 43.537_69);
     assert_eq!(value(&only("netperf-omni-rr-default.csv"), Metric::Rate), Some(16_607.35));
+}
+
+/// What netperf prints above its figures.
+fn netperf_title(test: &str) -> String {
+    format!("{test} TEST from 0.0.0.0 (0.0.0.0) port 0 AF_INET to 127.0.0.1 () port 0 AF_INET\n")
+}
+
+/// The only series of a text.
+#[track_caller]
+fn only_of(text: &str) -> Series {
+    let result = read(text, "x.csv").unwrap_or_else(|error| panic!("{error}\n{text}"));
+    assert_eq!(result.series.len(), 1, "{text}");
+    result.series.into_iter().next().unwrap()
+}
+
+/// `-o` prints the columns that the user names, in that order, and nothing else.
+#[test]
+fn netperf_csv_is_read_whatever_its_columns_are() {
+    let stream = netperf_title("MIGRATED TCP STREAM");
+    // One column: the unit is the default's.
+    carries(&only_of(&format!("{stream}Throughput\n35514.55\n")), 35.514_55);
+    let without_units = format!("{stream}Elapsed Time (sec),Throughput\n1.00,35514.55\n");
+    carries(&only_of(&without_units), 35.514_55);
+    let found = read(&without_units, "x.csv").unwrap();
+    let inferred = |doubt: &nm_model::Doubt| doubt.kind == DoubtKind::Inferred;
+    assert!(found.doubts.iter().any(inferred), "{:?}", found.doubts);
+    // A text that may hold commas is in quotes.
+    let quoted = format!(
+        "{stream}Command Line,Throughput,Throughput Units\n\
+         \"netperf -t TCP_STREAM -- -o command_line,throughput,throughput_units\",4.00,GBytes/s\n"
+    );
+    carries(&only_of(&quoted), 4.0 * 8.0 * 1.073_741_824);
+    // Interim results of -D come first, and warnings of -i between.
+    let interim = format!(
+        "{stream}Interim result: 35000.10 10^6bits/s over 1.000 seconds ending at 1763.120\n\
+         !!! WARNING\n!!! Desired confidence was not achieved within the specified iterations.\n\
+         Throughput,Throughput Units\n35514.55,10^6bits/s\n"
+    );
+    carries(&only_of(&interim), 35.514_55);
+    let keyval = interim.replace(
+        "Throughput,Throughput Units\n35514.55,10^6bits/s\n",
+        "THROUGHPUT=35514.55\nTHROUGHPUT_UNITS=10^6bits/s\n",
+    );
+    carries(&only_of(&keyval), 35.514_55);
+    // Received from the server.
+    let back = format!(
+        "{}Remote Send Size,Throughput,Throughput Units\n16384,9000.00,10^6bits/s\n",
+        netperf_title("MIGRATED TCP MAERTS")
+    );
+    let back = only_of(&back);
+    assert_eq!(back.key.case.to_string(), "1-uni-1, 16384 B writes");
+    assert_eq!(flows(&back).flows[0].sender, Side::Server);
+}
+
+#[test]
+fn netperf_latencies_are_read_without_a_rate() {
+    let title = netperf_title("OMNI Send|Recv");
+    let head = "Mean Latency Microseconds,99th Percentile Latency Microseconds";
+    let rr = only_of(&format!("{title}{head}\n57.54,77\n"));
+    assert_eq!((rr.key.probe, rr.key.statistic), (ProbeKind::Rr, Statistic::RoundTrip));
+    assert_eq!(value(&rr, Metric::Mean), Some(57_540.0));
+    assert_eq!(value(&rr, Metric::Percentile(99.0)), Some(77_000.0));
+    assert_eq!(value(&rr, Metric::Rate), None);
+    // Without the title, as of a script that keeps the last two lines of each run.
+    let rr = only_of(&format!("{head}\n57.54,77\n"));
+    assert_eq!(value(&rr, Metric::Mean), Some(57_540.0));
+    let rr = only_of(&format!("{title}Round Trip Latency usec/tran,Throughput\n60.21,16607.35\n"));
+    assert_eq!(
+        (value(&rr, Metric::Mean), value(&rr, Metric::Rate)),
+        (Some(60_210.0), Some(16_607.35))
+    );
+    // Several runs, each with its heading, are rounds.
+    let two = format!("{head}\n57.54,77\n").repeat(2);
+    assert_eq!(only_of(&two).rounds.len(), 2);
+}
+
+#[test]
+fn netperf_without_figures_is_told_what_is_missing() {
+    let title = netperf_title("MIGRATED TCP STREAM");
+    let of = |text: &str| read(text, "x.csv").unwrap_err().to_string();
+    let sizes = format!("{title}Local Send Size,Elapsed Time (sec)\n16384,1.00\n");
+    assert!(of(&sizes).starts_with("x.csv:3: no throughput among the figures"), "{}", of(&sizes));
+    let short = format!("{title}Throughput,Throughput Units\n1.00,2,3\n");
+    assert_eq!(of(&short), "x.csv:3: 3 fields instead of 2");
+    let open = format!("{title}Throughput,Command Line\n1.00,\"netperf\n");
+    assert_eq!(of(&open), "x.csv:3: a quote is not closed");
+    // Without headings nobody knows the columns.
+    assert!(of("4194304,131072,1,1,1.00,16607.35,Trans/s\n").contains("without -P 0"));
+}
+
+/// As many series as a text may hold. When each was compared with all before it, this took hours.
+#[test]
+fn a_text_of_very_many_series_is_read_and_joined() {
+    const SERIES: usize = 100_000;
+    let row = |at: usize| {
+        let size = at % 1_000;
+        format!("e{at},tcp-spin,pingpong,{size} B,half-round-trip,0,median,{at},ns\n")
+    };
+    let text: String =
+        std::iter::once(format!("{}\n", csv::LONG_HEADING)).chain((1..=SERIES).map(row)).collect();
+    let mut result = read(&text, "series.csv").unwrap();
+    assert_eq!(result.series.len(), SERIES);
+    let more = result.clone();
+    nm_report::import::join(&mut result, [more]);
+    assert!(result.series.len() == SERIES && result.series[7].rounds.len() == 2);
+    let beyond = text + &row(SERIES + 1);
+    assert!(read(&beyond, "x").unwrap_err().to_string().contains("more than 100000 runs"));
+}
+
+#[test]
+fn a_run_of_very_many_percentiles_is_refused() {
+    let mut text = text("sockperf-ping-pong-tcp.txt");
+    for at in 0..200 {
+        text += &format!("sockperf: ---> percentile {}.{at:03} = 30.000\n", at % 100);
+    }
+    let error = read(&text, "x").unwrap_err().to_string();
+    assert_eq!(error, "x: more than 100 percentiles in one run");
+}
+
+#[test]
+fn a_command_line_belongs_to_the_run_below_it() {
+    let run = text("sockperf-ping-pong-tcp.txt");
+    let both = format!("$ sockperf ping-pong -m 64 --tcp\n{run}{run}");
+    let found = read(&both, "x").unwrap();
+    let cases: Vec<String> =
+        found.series.iter().map(|series| series.key.case.to_string()).collect();
+    assert_eq!(cases, ["64 B", "whole"]);
 }
 
 #[test]
