@@ -15,4 +15,4 @@ mod thread;
 
 pub use handle::{Event, Handle};
 pub use listen::{Notice, listen};
-pub use serve::serve;
+pub use serve::{IDLE_MAX, serve};

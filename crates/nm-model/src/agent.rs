@@ -10,15 +10,19 @@
 //! An agent sends [`Answer::Hello`] as soon as it starts, so that a version mismatch is detected
 //! before the first request.
 
+use std::fmt;
+use std::str::FromStr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::doubt::Doubt;
 use crate::facts::Facts;
-use crate::probe::{Pattern, PingpongSpec, RrSize, Side, StreamSpec};
+use crate::limits::{self, SpecError};
+use crate::probe::{Pattern, PingpongSpec, RrSize, RrSpec, Side, StreamSpec};
 use crate::result::{Flow, LatencyRound, Placement, Statistic};
 use crate::setting::Settings;
-use crate::stack::{Stack, named_enum};
+use crate::stack::{Stack, named_enum, text_serde};
 
 /// Version of the protocol; both ends must have the same.
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -65,6 +69,34 @@ pub enum Stage {
     },
 }
 
+/// A secret of both ends of a task: the first datagrams of a connection carry it, so that nobody
+/// else is taken for the peer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Token(pub [u8; 16]);
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Why a text is not a [`Token`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a token has 32 hexadecimal digits")]
+pub struct TokenError;
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Token, TokenError> {
+        let is_token = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_token);
+        number.map(|number| Token(number.to_be_bytes())).ok_or(TokenError)
+    }
+}
+
+text_serde!(Token);
+
 /// One case over one stack: what one agent does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
@@ -78,6 +110,29 @@ pub struct Task {
     pub seed: u64,
     /// Whether to send all samples in addition to the histogram.
     pub raw_samples: bool,
+    /// The same at both ends.
+    pub token: Token,
+}
+
+impl Task {
+    /// Checks all numbers against the limits of a plan.
+    ///
+    /// # Errors
+    /// The field that is out of range.
+    pub fn check(&self) -> Result<(), SpecError> {
+        limits::check_count("cpus", self.cpus.len(), limits::CPUS_MAX)?;
+        match &self.work {
+            Work::Pingpong { size_bytes, spec } => {
+                PingpongSpec { sizes: vec![*size_bytes], ..spec.clone() }.check(self.stack.protocol)
+            }
+            Work::Stream { pattern, spec } => {
+                StreamSpec { patterns: vec![*pattern], ..spec.clone() }.check()
+            }
+            &Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
+                RrSpec { rate_per_s, seconds, sizes: vec![size], deadline_ms, warmup_ms }.check()
+            }
+        }
+    }
 }
 
 /// The work of a task.
@@ -265,6 +320,113 @@ mod tests {
         ] {
             let line = serde_json::to_string(&answer).unwrap();
             assert_eq!(serde_json::from_str::<Answer>(&line).unwrap(), answer);
+        }
+    }
+
+    #[test]
+    fn a_token_reads_back_and_nothing_else_is_one() {
+        let token = Token([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
+        assert_eq!(token.to_string(), "000102030405060708090a0b0c0d0eff");
+        assert_eq!(token.to_string().parse(), Ok(token));
+        for text in ["", "0", "+00102030405060708090a0b0c0d0eff", &"0".repeat(33), &"g".repeat(32)]
+        {
+            assert_eq!(text.parse::<Token>(), Err(TokenError), "{text}");
+        }
+    }
+
+    /// Numbers in and out of range.
+    fn any_count() -> impl Strategy<Value = u64> {
+        prop_oneof![0u64..100, 0u64..100_000_000, any::<u64>()]
+    }
+
+    fn any_number() -> impl Strategy<Value = f64> {
+        prop_oneof![0.0..100.0, any::<f64>(), Just(f64::NAN), Just(f64::INFINITY)]
+    }
+
+    fn any_work() -> impl Strategy<Value = Work> {
+        let bytes = || any_count().prop_map(|count| count as u32);
+        let counts = || (any_count(), any_count(), any_count());
+        let pingpong = (bytes(), counts(), (any_count(), any_count()), any_number()).prop_map(
+            |(size_bytes, (max_iterations, min_iterations, max_ms), (warmup_ms, timeout_ms), p)| {
+                let percentiles = vec![p];
+                let spec =
+                    PingpongSpec { max_iterations, min_iterations, max_ms, ..Default::default() };
+                let spec = PingpongSpec { warmup_ms, timeout_ms, percentiles, ..spec };
+                Work::Pingpong { size_bytes, spec }
+            },
+        );
+        let stream = (bytes(), bytes(), any_count(), any_number(), prop::option::of(bytes()))
+            .prop_map(|(flows, write_bytes, omit_ms, seconds, buffer_bytes)| {
+                let pattern = Pattern { flows, bidirectional: false };
+                let spec = StreamSpec {
+                    write_bytes,
+                    omit_ms,
+                    seconds,
+                    buffer_bytes,
+                    ..Default::default()
+                };
+                Work::Stream { pattern, spec }
+            });
+        let rr = (bytes(), bytes(), counts(), any_number(), prop::option::of(any_number()))
+            .prop_map(
+                |(
+                    request_bytes,
+                    response_bytes,
+                    (warmup_ms, deadline_ms, _),
+                    seconds,
+                    rate_per_s,
+                )| {
+                    let size = RrSize { request_bytes, response_bytes };
+                    Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms }
+                },
+            );
+        prop_oneof![pingpong, stream, rr]
+    }
+
+    /// Memory that the work of a task asks for, bytes, and its longest time, s.
+    fn cost(work: &Work) -> (f64, f64) {
+        const SAMPLE_BYTES: f64 = 16.0;
+        match work {
+            Work::Pingpong { size_bytes, spec } => {
+                let samples = spec.max_iterations.max(spec.min_iterations) as f64;
+                let bytes = f64::from(*size_bytes) * 2.0 + samples * SAMPLE_BYTES;
+                (bytes, spec.max_ms.max(spec.warmup_ms).max(spec.timeout_ms) as f64 / 1e3)
+            }
+            Work::Stream { pattern, spec } => {
+                let bytes = f64::from(spec.write_bytes) * f64::from(pattern.flows);
+                (bytes, spec.seconds.max(spec.omit_ms as f64 / 1e3))
+            }
+            Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
+                let messages = f64::from(size.request_bytes) + f64::from(size.response_bytes);
+                let warmup_s = *warmup_ms as f64 / 1e3;
+                let samples = rate_per_s.unwrap_or(0.0) * (seconds + warmup_s);
+                (
+                    messages + samples * SAMPLE_BYTES,
+                    seconds.max(warmup_s).max(*deadline_ms as f64 / 1e3),
+                )
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_is_refused_or_within_the_limits(work in any_work(), cpus in 0usize..2_000) {
+            let task = Task {
+                stack: Stack::new(crate::Protocol::Tcp, crate::Mode::Spin),
+                cpus: vec![0; cpus],
+                work,
+                seed: 1,
+                raw_samples: false,
+                token: Token::default(),
+            };
+            match task.check() {
+                Ok(()) => {
+                    let (bytes, seconds) = cost(&task.work);
+                    prop_assert!(bytes <= 4e9 && seconds <= limits::SECONDS_MAX, "{task:?}");
+                    prop_assert!(cpus <= limits::CPUS_MAX);
+                }
+                Err(error) => prop_assert!(error.to_string().contains(error.field()), "{error}"),
+            }
         }
     }
 

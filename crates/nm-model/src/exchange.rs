@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec_error::SpecError;
+use crate::limits::{self, SpecError};
 use crate::stack::{Protocol, Stack, named_enum, text_serde};
 
 /// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
@@ -155,16 +155,9 @@ impl ExchangeSpec {
     /// # Errors
     /// The field that is out of range.
     pub fn check(&self) -> Result<(), SpecError> {
-        if !(self.rate_per_s >= 1.0 && self.rate_per_s <= 1e7) {
-            return Err(SpecError::ExchangeRate(self.rate_per_s));
-        }
-        if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
-            return Err(SpecError::ExchangeSeconds);
-        }
-        if self.warmup_ms > 60_000 {
-            return Err(SpecError::ExchangeWarmup);
-        }
-        Ok(())
+        limits::check("rate_per_s", self.rate_per_s, 1.0..=limits::RATE_PER_S_MAX)?;
+        limits::check_positive("seconds", self.seconds, limits::EXCHANGE_SECONDS_MAX)?;
+        limits::check("warmup_ms", self.warmup_ms, 0..=limits::EXCHANGE_WARMUP_MS_MAX)
     }
 }
 

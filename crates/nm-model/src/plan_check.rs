@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::class::StackClass;
+use crate::limits::SpecError;
 use crate::metric::{Metric, PERCENTILES};
 use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock, published_run};
 use crate::probe::{Case, ProbeKind, ProbeSpec};
 use crate::selector::{Selector, glob};
-use crate::spec_error::SpecError;
 use crate::words::{UnknownWord, nearest};
 
 /// A published run that plans may name.

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, ExchangeSpec};
+pub use crate::limits::SIZE_BYTES_MAX;
+use crate::limits::{self, SpecError};
 use crate::metric::{Metric, PERCENTILES};
-pub use crate::spec_error::SIZE_BYTES_MAX;
-use crate::spec_error::SpecError;
 use crate::stack::{Protocol, StackPair, named_enum, text_serde};
 use crate::words::UnknownWord;
 
@@ -396,55 +396,67 @@ impl ProbeSpec {
     }
 }
 
-fn check_duration(field: &'static str, seconds: f64) -> Result<(), SpecError> {
-    let fits = seconds.is_finite() && seconds > 0.0 && seconds <= 86_400.0;
-    if fits { Ok(()) } else { Err(SpecError::Duration { field }) }
+fn check_not_empty<T>(field: &'static str, list: &[T]) -> Result<(), SpecError> {
+    if list.is_empty() { Err(SpecError::Empty { field }) } else { Ok(()) }
 }
 
 impl PingpongSpec {
-    fn check(&self, protocol: Protocol) -> Result<(), SpecError> {
-        if self.sizes.is_empty() {
-            return Err(SpecError::Empty { field: "sizes" });
-        }
+    /// Checks the ranges; only a datagram may be empty.
+    pub(crate) fn check(&self, protocol: Protocol) -> Result<(), SpecError> {
+        check_not_empty("sizes", &self.sizes)?;
         let may_be_empty = matches!(protocol, Protocol::Udp | Protocol::Multicast);
+        let size_bytes_min = u32::from(!may_be_empty);
         for &size in &self.sizes {
-            if size > SIZE_BYTES_MAX || (size == 0 && !may_be_empty) {
-                return Err(SpecError::Size(size));
-            }
+            limits::check("sizes", size, size_bytes_min..=SIZE_BYTES_MAX)?;
         }
-        if self.max_iterations == 0 || self.max_iterations > 100_000_000 {
-            return Err(SpecError::Iterations);
+        limits::check("max_iterations", self.max_iterations, 1..=limits::ITERATIONS_MAX)?;
+        limits::check("min_iterations", self.min_iterations, 0..=limits::ITERATIONS_MAX)?;
+        limits::check_count("percentiles", self.percentiles.len(), limits::PERCENTILES_MAX)?;
+        for &percentile in &self.percentiles {
+            limits::check("percentiles", percentile, 0.0..=100.0)?;
         }
-        if let Some(&p) = self.percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
-            return Err(SpecError::Percentile(p));
-        }
-        check_duration("max_ms", self.max_ms as f64 / 1e3)?;
-        check_duration("timeout_ms", self.timeout_ms as f64 / 1e3)
+        limits::check_pause_ms("warmup_ms", self.warmup_ms)?;
+        limits::check_ms("max_ms", self.max_ms)?;
+        limits::check_ms("timeout_ms", self.timeout_ms)
     }
 }
 
 impl StreamSpec {
-    fn check(&self) -> Result<(), SpecError> {
-        if self.patterns.is_empty() {
-            return Err(SpecError::Empty { field: "patterns" });
+    /// Checks the ranges.
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        check_not_empty("patterns", &self.patterns)?;
+        limits::check("write_bytes", self.write_bytes, 1..=SIZE_BYTES_MAX)?;
+        for pattern in &self.patterns {
+            limits::check("patterns", pattern.flows, 1..=Pattern::MAX_FLOWS)?;
+            let write_bytes_max = limits::STREAM_BYTES_MAX / u64::from(pattern.flows);
+            if u64::from(self.write_bytes) > write_bytes_max {
+                let limit = format!("at most {write_bytes_max} in {pattern}");
+                return Err(SpecError::out_of_range("write_bytes", self.write_bytes, limit));
+            }
         }
-        if !(1..=SIZE_BYTES_MAX).contains(&self.write_bytes) {
-            return Err(SpecError::WriteBytes(self.write_bytes));
+        if let Some(bytes) = self.buffer_bytes {
+            limits::check("buffer_bytes", bytes, 0..=limits::BUFFER_BYTES_MAX)?;
         }
-        check_duration("seconds", self.seconds)
+        limits::check("max_cv_percent", self.max_cv_percent, 0.0..=limits::CV_PERCENT_MAX)?;
+        limits::check_pause_ms("omit_ms", self.omit_ms)?;
+        limits::check_positive("seconds", self.seconds, limits::SECONDS_MAX)
     }
 }
 
 impl RrSpec {
-    fn check(&self) -> Result<(), SpecError> {
-        if self.sizes.is_empty() {
-            return Err(SpecError::Empty { field: "sizes" });
+    /// Checks the ranges.
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        check_not_empty("sizes", &self.sizes)?;
+        for &RrSize { request_bytes, response_bytes } in &self.sizes {
+            limits::check("sizes", request_bytes, 1..=SIZE_BYTES_MAX)?;
+            limits::check("sizes", response_bytes, 1..=SIZE_BYTES_MAX)?;
         }
-        if let Some(rate) = self.rate_per_s.filter(|rate| !(*rate > 0.0 && *rate <= 1e7)) {
-            return Err(SpecError::Rate(rate));
-        }
-        check_duration("deadline_ms", self.deadline_ms as f64 / 1e3)?;
-        check_duration("seconds", self.seconds)
+        limits::check_pause_ms("warmup_ms", self.warmup_ms)?;
+        limits::check_ms("deadline_ms", self.deadline_ms)?;
+        limits::check_positive("seconds", self.seconds, limits::SECONDS_MAX)?;
+        let Some(rate_per_s) = self.rate_per_s else { return Ok(()) };
+        limits::check_positive("rate_per_s", rate_per_s, limits::RATE_PER_S_MAX)?;
+        limits::check_requests(self.seconds, self.warmup_ms, rate_per_s)
     }
 }
 

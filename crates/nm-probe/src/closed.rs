@@ -3,6 +3,7 @@
 //! Method of sfnt-pingpong: timestamp, send, receive, timestamp; a warm-up, then samples until a
 //! number or a time is reached, but at least a smaller number; every sample is kept.
 
+use nm_model::limits::SAMPLES_MAX;
 use nm_model::result::Statistic;
 use nm_sys::clock::Clock;
 use nm_sys::memory::LockedBuffer;
@@ -16,9 +17,6 @@ use crate::sequence;
 /// Samples per ms that no kernel transport exceeds; limits the memory of a run that ends by time. A
 /// faster transport ends the run early, with that many samples.
 const SAMPLES_PER_MS_MAX: u64 = 1_000;
-
-/// Most samples of one round: 3.2 GB of memory.
-const SAMPLES_MAX: u64 = 200_000_000;
 
 /// Shortest silence after which a datagram peer counts as gone, ms.
 const SILENCE_MS_MAX: u64 = 5_000;

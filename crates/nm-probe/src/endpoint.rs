@@ -1,13 +1,12 @@
 //! One end of a task: listen, connect, run. Here the errors of the probes become failures, which
 //! the agent reports.
 
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
-use nm_model::probe::{
-    Pattern, SIZE_BYTES_MAX, Side, StreamSpec, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX,
-};
+use nm_model::probe::{Pattern, Side, StreamSpec, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
 use nm_model::setting::{SettingKind, SettingValue};
 use nm_model::stack::Protocol;
 use nm_model::{Failure, FailureKind};
@@ -21,9 +20,6 @@ use crate::stream::{self, ConnectedFlow};
 
 /// How long one end waits for the other to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest time of one round, s.
-const SECONDS_MAX: f64 = 86_400.0;
 
 /// One end of a task. Listens and connects as its side and work require, then runs once.
 #[derive(Debug)]
@@ -75,6 +71,13 @@ impl Endpoint {
             listeners,
             connections: vec![],
         })
+    }
+
+    /// Accepts connections from `peer` only, where peers have an address.
+    pub fn only_from(&mut self, peer: IpAddr) {
+        for listener in &mut self.listeners {
+            listener.only_from(peer);
+        }
     }
 
     /// The addresses that the peer connects to, in the order of the flows.
@@ -242,11 +245,13 @@ fn flows_of(pattern: Pattern, sender: Side) -> impl Iterator<Item = u32> {
 }
 
 fn options(task: &Task) -> Options {
+    let token = task.token;
     match &task.work {
         Work::Stream { spec, .. } => {
-            Options { buffer_bytes: spec.buffer_bytes, congestion: spec.congestion.clone() }
+            let congestion = spec.congestion.clone();
+            Options { buffer_bytes: spec.buffer_bytes, congestion, token }
         }
-        Work::Pingpong { .. } | Work::Rr { .. } => Options::default(),
+        Work::Pingpong { .. } | Work::Rr { .. } => Options { token, ..Options::default() },
     }
 }
 
@@ -265,9 +270,11 @@ fn nth_address(address: &str, number: usize) -> Result<String, Failure> {
     Ok(local.to_string())
 }
 
-/// Refuses a task that is impossible over its stack.
+/// Refuses a task that is beyond the limits, or impossible over its stack.
 fn check(task: &Task) -> Result<(), Failure> {
-    let datagram_bytes_max = match task.stack.protocol {
+    task.check().map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
+    let protocol = task.stack.protocol;
+    let datagram_bytes_max = match protocol {
         Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
         Protocol::Xdp => Some(XDP_SIZE_BYTES_MAX),
         Protocol::Tcp | Protocol::XdpTcp | Protocol::Unix | Protocol::Shm => None,
@@ -275,46 +282,21 @@ fn check(task: &Task) -> Result<(), Failure> {
     let bad = |what: String, hint: &str| {
         Err(Failure::new(FailureKind::BadRequest, what).hint(hint.to_string()))
     };
-    let (sizes, seconds) = match &task.work {
-        Work::Pingpong { size_bytes, spec } => (vec![*size_bytes], spec.max_ms as f64 / 1e3),
-        Work::Rr { size, seconds, .. } => (vec![size.request_bytes, size.response_bytes], *seconds),
-        Work::Stream { spec, .. } => (vec![], spec.seconds),
+    let size_bytes = match &task.work {
+        Work::Pingpong { size_bytes, .. } => *size_bytes,
+        Work::Rr { size, .. } => size.request_bytes.max(size.response_bytes),
+        Work::Stream { .. } => 0,
     };
-    for size in sizes {
-        if let Some(largest) = datagram_bytes_max.filter(|largest| size > *largest) {
-            let what = format!("{size} B do not fit into one datagram of {}", task.stack.protocol);
-            return bad(what, &format!("use sizes up to {largest} B, or a stream"));
-        }
-        if size > SIZE_BYTES_MAX {
-            let what = format!("{size} B are more than the largest message");
-            return bad(what, &format!("use sizes up to {SIZE_BYTES_MAX} B"));
-        }
-        if size == 0 && datagram_bytes_max.is_none() {
-            let what = format!("{} cannot carry a message of 0 B", task.stack.protocol);
-            return bad(what, "use sizes from 1 B, or udp");
-        }
-    }
-    // Written so that a NaN is refused, too.
-    if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
-        return bad(
-            format!("{seconds} s is not a measuring time"),
-            &format!("use more than 0 and at most {SECONDS_MAX} s"),
-        );
+    if let Some(largest) = datagram_bytes_max.filter(|largest| size_bytes > *largest) {
+        let what = format!("{size_bytes} B do not fit into one datagram of {protocol}");
+        return bad(what, &format!("use sizes up to {largest} B, or a stream"));
     }
     match &task.work {
-        Work::Rr { rate_per_s: Some(rate), .. } if !(*rate > 0.0 && rate.is_finite()) => {
-            bad(format!("{rate} requests/s is not a rate"), "use a rate above 0")
-        }
-        Work::Stream { .. } if task.stack.protocol == Protocol::Xdp => {
+        Work::Stream { .. } if protocol == Protocol::Xdp => {
             bad("a stream over xdp is not possible".to_string(), "use xdp-tcp, or another probe")
         }
-        Work::Stream { pattern, .. }
-            if task.stack.protocol == Protocol::XdpTcp && pattern.flows > 1 =>
-        {
+        Work::Stream { pattern, .. } if protocol == Protocol::XdpTcp && pattern.flows > 1 => {
             bad(format!("{} flows over xdp-tcp are not possible", pattern.flows), "use 1-uni-1")
-        }
-        Work::Stream { pattern, .. } if !(1..=Pattern::MAX_FLOWS).contains(&pattern.flows) => {
-            bad(format!("{} flows are not possible", pattern.flows), "use 1 to 256 flows")
         }
         _ => Ok(()),
     }

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use nm_model::doubt::{Doubt, DoubtKind};
+use nm_model::limits::SAMPLES_MAX;
 use nm_model::result::Statistic;
 use nm_sys::clock::Clock;
 use nm_sys::memory::LockedBuffer;
@@ -28,9 +29,6 @@ const SPIN_NS: u64 = 300_000;
 
 /// Longest sleep while a send waits for room, ns.
 const ROOM_NS: u64 = 100_000;
-
-/// Most requests of one round: 4.8 GB of memory.
-const REQUESTS_MAX: f64 = 200e6;
 
 /// Bytes of one receive call on a stream; many small responses may arrive at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -228,9 +226,10 @@ fn samples(clock: Clock, plan: &OpenLoopPlan) -> Result<OpenLoopSamples, ProbeEr
     let warmup_requests = (plan.warmup_ms as f64 / 1e3 * plan.rate_per_s).ceil();
     let requests = (plan.seconds * plan.rate_per_s).ceil().max(1.0) + warmup_requests;
     // Written so that a NaN is refused, too.
-    if !(plan.rate_per_s > 0.0 && requests <= REQUESTS_MAX) {
+    if !(plan.rate_per_s > 0.0 && requests <= SAMPLES_MAX as f64) {
         let OpenLoopPlan { rate_per_s, seconds, .. } = *plan;
-        return Err(ProbeError::RequestCount { rate_per_s, seconds, requests_max: REQUESTS_MAX });
+        let requests_max = SAMPLES_MAX as f64;
+        return Err(ProbeError::RequestCount { rate_per_s, seconds, requests_max });
     }
     let mut samples = OpenLoopSamples {
         requests: LockedBuffer::new(requests as usize),

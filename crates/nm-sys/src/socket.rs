@@ -151,6 +151,20 @@ pub fn local_address(fd: &OwnedFd) -> io::Result<SocketAddr> {
     address.read()
 }
 
+/// `getpeername`—The address of the peer of a connected socket.
+pub fn peer_address(fd: &OwnedFd) -> io::Result<SocketAddr> {
+    let mut address = Address::empty();
+    // SAFETY: the storage is live and writable, and the length is its own.
+    check(unsafe {
+        libc::getpeername(
+            fd.as_raw_fd(),
+            (&raw mut address.storage).cast::<libc::sockaddr>(),
+            &mut address.length,
+        )
+    })?;
+    address.read()
+}
+
 /// `TCP_NODELAY`: small messages are sent at once.
 pub fn set_no_delay(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1 as c_int)

@@ -30,6 +30,7 @@ pub fn connect(
     limit: Duration,
 ) -> Result<Connection, ConnectionError> {
     let failed = SystemError::during(format!("connecting to {address} by {}", stack.protocol));
+    let token = options.token;
     match (stack.protocol, address.parse()?) {
         (Protocol::Tcp, Address::Socket(peer))
         | (Protocol::Udp, Address::Socket(peer) | Address::Xdp(peer)) => {
@@ -39,7 +40,7 @@ pub fn connect(
             options.apply(&socket, stack.protocol)?;
             socket::connect(&socket, &peer, limit).map_err(&failed)?;
             let (text, ipv4) = (address.to_string(), peer.is_ipv4());
-            Ok(Connection::over_kernel(stack, (socket, None), text, ipv4, udp)?)
+            Ok(Connection::over_kernel(stack, (socket, None), text, ipv4, token, udp)?)
         }
         (Protocol::Multicast, Address::Group(group, reply_port)) => {
             let interface = address::local(local)?.ip();
@@ -47,7 +48,7 @@ pub fn connect(
             let (receiver, _) = sockets::join_group(reply_group, interface, options)?;
             let sockets = (sockets::group_sender(group, interface)?, Some(receiver));
             let (text, ipv4) = (address.to_string(), group.is_ipv4());
-            Ok(Connection::over_kernel(stack, sockets, text, ipv4, true)?)
+            Ok(Connection::over_kernel(stack, sockets, text, ipv4, token, true)?)
         }
         (Protocol::Unix, peer @ (Address::Abstract(_) | Address::Path(_))) => {
             let socket = sockets::unix_address(&peer)
@@ -55,7 +56,8 @@ pub fn connect(
                 .map_err(&failed)?;
             let socket = OwnedFd::from(socket);
             options.apply(&socket, stack.protocol)?;
-            Ok(Connection::over_kernel(stack, (socket, None), address.to_string(), false, false)?)
+            let sockets = (socket, None);
+            Ok(Connection::over_kernel(stack, sockets, address.to_string(), false, token, false)?)
         }
         (Protocol::XdpTcp, Address::Socket(peer)) => {
             endpoint::check_mode(stack)?;
@@ -72,7 +74,7 @@ pub fn connect(
             // Connecting chooses the own address, where `local` left it open.
             let own = socket::local_address(&socket).map_err(&failed)?;
             let endpoint = XdpEndpoint::open(own, &FlowFilter::udp(own), stack.mode)?;
-            Ok(Connection::over_xdp_unconnected(stack, socket, endpoint, peer)?)
+            Ok(Connection::over_xdp_unconnected(stack, socket, endpoint, peer, token)?)
         }
         (Protocol::Shm, Address::Descriptor(process, descriptor)) => {
             shm::check_mode(stack)?;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use nm_model::agent::Token;
 use nm_model::stack::{Mode, Protocol, Stack};
 use nm_ring::EndpointParts;
 use nm_sys::socket;
@@ -50,12 +51,14 @@ pub enum ConnectionError {
         protocol: Protocol,
     },
     /// Nobody connected to the listener.
-    #[error("nobody connected to {address} within {limit:?}")]
+    #[error("nobody connected to {address} within {limit:?}, and {strangers} others were dropped")]
     NoPeer {
         /// The listener's address.
         address: String,
         /// How long it waited.
         limit: Duration,
+        /// Datagrams and connections from other hosts, or without the task's token.
+        strangers: u64,
     },
     /// The caller cancelled it.
     #[error("the connection was cancelled")]
@@ -84,6 +87,7 @@ enum Backend {
     XdpUdpUnconnected {
         kernel: OwnedFd,
         endpoint: Box<XdpEndpoint>,
+        token: Token,
     },
     XdpUdp(Box<ConnectedUdp>),
     XdpTcp(Box<EstablishedTcp>),
@@ -96,9 +100,10 @@ impl Connection {
         sockets: (OwnedFd, Option<OwnedFd>),
         peer: String,
         ipv4: bool,
+        token: Token,
         needs_handshake: bool,
     ) -> Result<Connection, SocketError> {
-        let sockets = KernelSockets::new(stack, sockets, ipv4)?;
+        let sockets = KernelSockets::new(stack, sockets, ipv4, token)?;
         Ok(Connection { stack, backend: Backend::Kernel { sockets, needs_handshake }, peer })
     }
 
@@ -113,9 +118,10 @@ impl Connection {
         kernel: OwnedFd,
         endpoint: XdpEndpoint,
         peer: SocketAddr,
+        token: Token,
     ) -> Result<Connection, SocketError> {
         kernel::configure(&kernel, stack)?;
-        let backend = Backend::XdpUdpUnconnected { kernel, endpoint: Box::new(endpoint) };
+        let backend = Backend::XdpUdpUnconnected { kernel, endpoint: Box::new(endpoint), token };
         Ok(Connection { stack, backend, peer: format!("xdp:{peer}") })
     }
 
@@ -146,8 +152,9 @@ impl Connection {
     pub fn unix_pair(mode: Mode) -> Result<(Connection, Connection), ConnectionError> {
         let (a, b) = socket::unix_pair().map_err(SystemError::during("making a socket pair"))?;
         let stack = Stack::new(Protocol::Unix, mode);
+        let (name, token) = ("unix pair".to_string(), Token::default());
         let end =
-            |fd| Connection::over_kernel(stack, (fd, None), "unix pair".to_string(), false, false);
+            |fd| Connection::over_kernel(stack, (fd, None), name.clone(), false, token, false);
         Ok((end(a)?, end(b)?))
     }
 
@@ -173,11 +180,11 @@ impl Connection {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Connection, ConnectionError> {
         self.backend = match self.backend {
-            Backend::XdpUdpUnconnected { kernel, endpoint } => {
+            Backend::XdpUdpUnconnected { kernel, endpoint, token } => {
                 let connected = ConnectedUdp::connect(
                     *endpoint,
                     kernel,
-                    &self.peer,
+                    (&self.peer, token),
                     message_lengths,
                     limit,
                     cancelled,
@@ -185,8 +192,8 @@ impl Connection {
                 Backend::XdpUdp(Box::new(connected))
             }
             Backend::Kernel { sockets, needs_handshake: true } => {
-                let descriptors = sockets.descriptors();
-                handshake::connect(descriptors, &self.peer, message_lengths, limit, cancelled)?;
+                let (descriptors, peer) = (sockets.descriptors(), (&*self.peer, sockets.token()));
+                handshake::connect(descriptors, peer, message_lengths, limit, cancelled)?;
                 Backend::Kernel { sockets, needs_handshake: false }
             }
             connected @ (Backend::Kernel { .. }

@@ -45,8 +45,11 @@ pub fn from_connection(error: ConnectionError) -> Failure {
         ConnectionError::WrongAddress { .. } => {
             Failure::new(FailureKind::BadRequest, error.to_string())
         }
-        ConnectionError::NoPeer { address, limit } => {
-            let what = format!("nobody connected to {address} in {limit:?}");
+        ConnectionError::NoPeer { address, limit, strangers } => {
+            let mut what = format!("nobody connected to {address} in {limit:?}");
+            if strangers > 0 {
+                what += &format!("; {strangers} datagrams or connections were not the peer's");
+            }
             Failure::new(FailureKind::Peer, what)
                 .hint("check that the peer was started and reaches this address")
         }

@@ -6,15 +6,20 @@
 //! probe has, so a hot loop tells the two apart by length alone, and a late or duplicated one does
 //! no harm.
 //!
+//! A hello without the token of the task is not answered: an address that anybody can forge must
+//! not make a listener send. After the handshake only datagrams of the peer are received.
+//!
 //! ```text
-//!  0       8      9            length
-//!  | magic | code | padding ... |
+//!  0       8      9       25           length
+//!  | magic | code | token | padding ... |
 //! ```
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use nm_model::agent::Token;
 use nm_sys::clock::Deadline;
 use nm_sys::{poll, socket};
 
@@ -24,7 +29,7 @@ use crate::error::SystemError;
 pub const BYTES_MAX: usize = 32;
 
 /// The shortest length that [`encode`] chooses.
-const ENCODED_BYTES_MIN: usize = 24;
+const ENCODED_BYTES_MIN: usize = 28;
 
 /// Pause between two hellos.
 const HELLO_INTERVAL: Duration = Duration::from_millis(20);
@@ -36,7 +41,8 @@ mod field {
 
     pub const MAGIC: Range<usize> = 0..8;
     pub const CODE: usize = 8;
-    pub const END: usize = 9;
+    pub const TOKEN: Range<usize> = 9..25;
+    pub const END: usize = 25;
 }
 
 const _: () = assert!(field::END <= ENCODED_BYTES_MIN && ENCODED_BYTES_MIN < BYTES_MAX);
@@ -45,19 +51,20 @@ const _: () = assert!(field::END <= ENCODED_BYTES_MIN && ENCODED_BYTES_MIN < BYT
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeMessage {
     /// From the end that connects, repeated until it is acknowledged.
-    Hello,
+    Hello(Token),
     /// From the listener: it has received a hello and is ready.
-    HelloAck,
+    HelloAck(Token),
     /// From an end that will send nothing more.
     Close,
 }
 
 impl HandshakeMessage {
-    fn code(self) -> u8 {
+    /// The code of the message, and its token if it has one.
+    fn parts(self) -> (u8, Token) {
         match self {
-            HandshakeMessage::Hello => b'h',
-            HandshakeMessage::HelloAck => b'w',
-            HandshakeMessage::Close => b'b',
+            HandshakeMessage::Hello(token) => (b'h', token),
+            HandshakeMessage::HelloAck(token) => (b'w', token),
+            HandshakeMessage::Close => (b'b', Token::default()),
         }
     }
 }
@@ -66,7 +73,7 @@ impl HandshakeMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Too short for the fixed fields.
-    #[error("a handshake message has at least 9 bytes, not {0}")]
+    #[error("a handshake message has at least 25 bytes, not {0}")]
     Length(usize),
     /// The magic number is not ours.
     #[error("the magic number of a handshake message is wrong")]
@@ -95,6 +102,27 @@ pub enum HandshakeError {
     },
 }
 
+/// Whom a listener takes for its peer.
+#[derive(Debug, Clone, Copy)]
+pub struct Admission {
+    /// What its hello must carry.
+    pub token: Token,
+    /// Its address, where that is known.
+    pub peer: Option<IpAddr>,
+}
+
+impl Admission {
+    /// Whether the peer may have this address.
+    pub fn allows(&self, source: IpAddr) -> bool {
+        self.peer.is_none_or(|peer| peer == source.to_canonical())
+    }
+
+    /// Whether a message that came from `source` is the peer's hello.
+    pub fn is_hello(&self, message: HandshakeMessage, source: IpAddr) -> bool {
+        message == HandshakeMessage::Hello(self.token) && self.allows(source)
+    }
+}
+
 /// Writes a message whose length is none of `message_lengths` into `buffer` and returns it.
 pub fn encode<'a>(
     message: HandshakeMessage,
@@ -106,7 +134,9 @@ pub fn encode<'a>(
         .find(|length| !message_lengths.contains(length))
         .unwrap_or(BYTES_MAX);
     buffer[field::MAGIC].copy_from_slice(&MAGIC);
-    buffer[field::CODE] = message.code();
+    let (code, token) = message.parts();
+    buffer[field::CODE] = code;
+    buffer[field::TOKEN].copy_from_slice(&token.0);
     &buffer[..length]
 }
 
@@ -121,9 +151,11 @@ pub fn decode(datagram: &[u8]) -> Result<HandshakeMessage, DecodeError> {
     if datagram[field::MAGIC] != MAGIC {
         return Err(DecodeError::Magic);
     }
+    let mut token = Token::default();
+    token.0.copy_from_slice(&datagram[field::TOKEN]);
     match datagram[field::CODE] {
-        b'h' => Ok(HandshakeMessage::Hello),
-        b'w' => Ok(HandshakeMessage::HelloAck),
+        b'h' => Ok(HandshakeMessage::Hello(token)),
+        b'w' => Ok(HandshakeMessage::HelloAck(token)),
         b'b' => Ok(HandshakeMessage::Close),
         code => Err(DecodeError::Code(code)),
     }
@@ -145,18 +177,19 @@ pub fn send(sender: RawFd, message: HandshakeMessage, message_lengths: &[usize])
 /// [`HandshakeError::NoReply`] after `limit`, and those of the system calls.
 pub fn connect(
     (sender, receiver): (RawFd, RawFd),
-    peer: &str,
+    (peer, token): (&str, Token),
     message_lengths: &[usize],
     limit: Duration,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<(), HandshakeError> {
+    let acknowledged = Ok(HandshakeMessage::HelloAck(token));
     let failed = SystemError::during(format!("connecting to {peer}"));
     let deadline = Deadline::after(limit);
     while !deadline.passed() {
         if cancelled() {
             return Err(HandshakeError::Cancelled);
         }
-        send(sender, HandshakeMessage::Hello, message_lengths).map_err(&failed)?;
+        send(sender, HandshakeMessage::Hello(token), message_lengths).map_err(&failed)?;
         let pause = Deadline::after(HELLO_INTERVAL);
         while !pause.passed() {
             if !poll::readable(receiver, pause.remaining()).map_err(&failed)? {
@@ -164,9 +197,7 @@ pub fn connect(
             }
             let mut buffer = [0; BYTES_MAX];
             match socket::receive(receiver, &mut buffer, socket::DONT_WAIT) {
-                Ok(length) if decode(&buffer[..length]) == Ok(HandshakeMessage::HelloAck) => {
-                    return Ok(());
-                }
+                Ok(length) if decode(&buffer[..length]) == acknowledged => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(failed(error).into()),
@@ -182,11 +213,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_message() -> impl Strategy<Value = HandshakeMessage> {
-        prop::sample::select(vec![
-            HandshakeMessage::Hello,
-            HandshakeMessage::HelloAck,
-            HandshakeMessage::Close,
-        ])
+        let token = || any::<[u8; 16]>().prop_map(Token);
+        prop_oneof![
+            token().prop_map(HandshakeMessage::Hello),
+            token().prop_map(HandshakeMessage::HelloAck),
+            Just(HandshakeMessage::Close),
+        ]
     }
 
     proptest! {
@@ -211,8 +243,9 @@ mod tests {
     #[test]
     fn decode_error_names_the_field() {
         let mut buffer = [0; BYTES_MAX];
-        let mut datagram = encode(HandshakeMessage::Hello, &[], &mut buffer).to_vec();
-        assert_eq!(decode(&datagram[..8]), Err(DecodeError::Length(8)));
+        let hello = HandshakeMessage::Hello(Token::default());
+        let mut datagram = encode(hello, &[], &mut buffer).to_vec();
+        assert_eq!(decode(&datagram[..24]), Err(DecodeError::Length(24)));
         datagram[field::CODE] = b'x';
         assert_eq!(decode(&datagram), Err(DecodeError::Code(b'x')));
         datagram[0] = 0;

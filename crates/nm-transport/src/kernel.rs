@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use nm_model::agent::Token;
 use nm_model::setting::{SettingKind, SettingValue, Settings};
 use nm_model::stack::{Mode, Protocol, Stack};
 use nm_sys::poll::{EpollOne, SelectOne};
@@ -30,6 +31,8 @@ pub(crate) struct KernelSockets {
     sender: OwnedFd,
     /// A second socket, where multicast is received by another than it is sent by.
     receiver: Option<OwnedFd>,
+    /// The secret of both ends, for handshake messages.
+    token: Token,
 }
 
 /// Sets the options that the stack's protocol and mode stand for.
@@ -51,12 +54,18 @@ impl KernelSockets {
         stack: Stack,
         (sender, receiver): (OwnedFd, Option<OwnedFd>),
         ipv4: bool,
+        token: Token,
     ) -> Result<KernelSockets, SocketError> {
         configure(&sender, stack)?;
         if let Some(receiver) = &receiver {
             configure(receiver, stack)?;
         }
-        Ok(KernelSockets { stack, ipv4, sender, receiver })
+        Ok(KernelSockets { stack, ipv4, sender, receiver, token })
+    }
+
+    /// The secret of both ends.
+    pub fn token(&self) -> Token {
+        self.token
     }
 
     /// The descriptors to send on and to receive from.
@@ -267,9 +276,8 @@ impl<W: Wait, const DATAGRAM: bool> Transport for KernelTransport<W, DATAGRAM> {
         if !DATAGRAM {
             return Ok(());
         }
-        match handshake::send(self.sender, HandshakeMessage::HelloAck, message_lengths)
-            .map_err(send_error)
-        {
+        let ack = HandshakeMessage::HelloAck(self.sockets.token);
+        match handshake::send(self.sender, ack, message_lengths).map_err(send_error) {
             Err(TransportError::TimedOut) => Ok(()),
             sent => sent,
         }

@@ -1,7 +1,9 @@
 //! The listening end of a connection.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nm_model::stack::{Protocol, Stack};
@@ -12,12 +14,15 @@ use nm_sys::socket::{self, SocketType};
 use crate::address::{self, Address};
 use crate::connection::{Connection, ConnectionError};
 use crate::error::SystemError;
-use crate::handshake::{self, HandshakeMessage};
+use crate::handshake::{self, Admission, HandshakeMessage};
 use crate::sockets::{self, Options};
 use crate::transport::CALL_TIMEOUT;
 use crate::xdp::tcp::XdpTcpListener;
 use crate::xdp::udp::XdpUdpListener;
 use crate::{shm, xdp};
+
+/// Most datagrams that are dropped when the peer is known; more than a receive buffer holds.
+const STALE_DATAGRAMS_MAX: u32 = 1 << 16;
 
 /// A socket that waits for one peer.
 #[derive(Debug)]
@@ -26,6 +31,9 @@ pub struct Listener {
     address: Address,
     socket: OwnedFd,
     backend: Backend,
+    admission: Admission,
+    /// Datagrams and connections that were not the peer's.
+    strangers: AtomicU64,
 }
 
 /// What a listener needs besides its socket.
@@ -64,7 +72,13 @@ impl Listener {
             Protocol::XdpTcp => bind_xdp_tcp(stack, address, options)?,
             Protocol::Shm => bind_shared_memory(stack)?,
         };
-        Ok(Listener { stack, address, socket, backend })
+        let admission = Admission { token: options.token, peer: None };
+        Ok(Listener { stack, address, socket, backend, admission, strangers: AtomicU64::new(0) })
+    }
+
+    /// Accepts only a peer with this IP address, where peers have one.
+    pub fn only_from(&mut self, peer: IpAddr) {
+        self.admission.peer = Some(peer.to_canonical());
     }
 
     /// Where the peer connects to.
@@ -84,7 +98,8 @@ impl Listener {
     ) -> Result<Connection, ConnectionError> {
         match &self.backend {
             Backend::XdpUdp(listener) => {
-                let connected = listener.accept(&self.socket, message_lengths, limit, cancelled)?;
+                let own = (&self.socket, &self.admission);
+                let connected = listener.accept(own, message_lengths, limit, cancelled)?;
                 return Ok(Connection::over_xdp(self.stack, connected)?);
             }
             Backend::XdpTcp(listener) => {
@@ -105,7 +120,8 @@ impl Listener {
                 return Ok(connection);
             }
             if deadline.passed() {
-                return Err(ConnectionError::NoPeer { address: self.address(), limit });
+                let (address, strangers) = (self.address(), self.strangers.load(Ordering::Relaxed));
+                return Err(ConnectionError::NoPeer { address, limit, strangers });
             }
         }
     }
@@ -124,11 +140,16 @@ impl Listener {
             }
             _ if self.stack.protocol == Protocol::Udp => self.accept_udp(message_lengths),
             _ => {
-                let sockets = (self.accept_socket()?, None);
+                let accepted = self.accept_socket()?;
                 let ipv4 = matches!(self.address, Address::Socket(address) if address.is_ipv4());
-                let connection =
-                    Connection::over_kernel(self.stack, sockets, self.peer(), ipv4, false)?;
-                Ok(Some(connection))
+                if let (Address::Socket(_), Some(_)) = (&self.address, self.admission.peer) {
+                    let peer = socket::peer_address(&accepted);
+                    if !peer.is_ok_and(|peer| self.admission.allows(peer.ip())) {
+                        self.strangers.fetch_add(1, Ordering::Relaxed);
+                        return Ok(None);
+                    }
+                }
+                self.over_kernel((accepted, None), self.peer(), ipv4).map(Some)
             }
         }
     }
@@ -136,12 +157,11 @@ impl Listener {
     fn accept_udp(&self, message_lengths: &[usize]) -> Result<Option<Connection>, ConnectionError> {
         let Some(peer) = self.receive_hello()? else { return Ok(None) };
         let failed = SystemError::during(format!("listening on {}", self.address));
-        socket::connect(&self.socket, &peer, CALL_TIMEOUT).map_err(&failed)?;
-        handshake::send(self.socket.as_raw_fd(), HandshakeMessage::HelloAck, message_lengths)
-            .map_err(&failed)?;
+        self.connect_to(&peer).map_err(&failed)?;
+        let ack = HandshakeMessage::HelloAck(self.admission.token);
+        handshake::send(self.socket.as_raw_fd(), ack, message_lengths).map_err(&failed)?;
         let sockets = (self.socket.try_clone().map_err(&failed)?, None);
-        let (text, ipv4) = (peer.to_string(), peer.is_ipv4());
-        Ok(Some(Connection::over_kernel(self.stack, sockets, text, ipv4, false)?))
+        self.over_kernel(sockets, peer.to_string(), peer.is_ipv4()).map(Some)
     }
 
     fn accept_multicast(
@@ -152,15 +172,38 @@ impl Listener {
     ) -> Result<Option<Connection>, ConnectionError> {
         let Some(peer) = self.receive_hello()? else { return Ok(None) };
         let failed = SystemError::during(format!("listening on {}", self.address));
+        self.connect_to(&peer).map_err(&failed)?;
         let sender = sockets::group_sender(reply_group, interface)?;
-        handshake::send(sender.as_raw_fd(), HandshakeMessage::HelloAck, message_lengths)
-            .map_err(&failed)?;
+        let ack = HandshakeMessage::HelloAck(self.admission.token);
+        handshake::send(sender.as_raw_fd(), ack, message_lengths).map_err(&failed)?;
         let sockets = (sender, Some(self.socket.try_clone().map_err(&failed)?));
-        let ipv4 = reply_group.is_ipv4();
-        Ok(Some(Connection::over_kernel(self.stack, sockets, peer.to_string(), ipv4, false)?))
+        self.over_kernel(sockets, peer.to_string(), reply_group.is_ipv4()).map(Some)
     }
 
-    /// The peer that sent the next datagram, if that is a hello.
+    fn over_kernel(
+        &self,
+        sockets: (OwnedFd, Option<OwnedFd>),
+        peer: String,
+        ipv4: bool,
+    ) -> Result<Connection, ConnectionError> {
+        let token = self.admission.token;
+        Ok(Connection::over_kernel(self.stack, sockets, peer, ipv4, token, false)?)
+    }
+
+    /// Makes the kernel drop datagrams of all others, and drops those that came before. The peer has
+    /// sent nothing but hellos, since it waits for their acknowledgement.
+    fn connect_to(&self, peer: &SocketAddr) -> io::Result<()> {
+        socket::connect(&self.socket, peer, CALL_TIMEOUT)?;
+        for _ in 0..STALE_DATAGRAMS_MAX {
+            let stale = socket::receive(self.socket.as_raw_fd(), &mut [0], socket::DONT_WAIT);
+            if stale.map(Some).or_else(sockets::would_block)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer that sent the next datagram, if that is its hello.
     fn receive_hello(&self) -> Result<Option<SocketAddr>, SystemError> {
         let mut buffer = [0; handshake::BYTES_MAX];
         let received =
@@ -168,10 +211,13 @@ impl Listener {
                 .map(Some)
                 .or_else(sockets::would_block)
                 .map_err(SystemError::during(format!("listening on {}", self.address)))?;
-        Ok(received.and_then(|(length, peer)| {
-            let is_hello = handshake::decode(&buffer[..length]) == Ok(HandshakeMessage::Hello);
-            is_hello.then_some(peer)
-        }))
+        let Some((length, source)) = received else { return Ok(None) };
+        let is_hello = handshake::decode(&buffer[..length])
+            .is_ok_and(|message| self.admission.is_hello(message, source.ip()));
+        if !is_hello {
+            self.strangers.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(is_hello.then_some(source))
     }
 
     fn accept_socket(&self) -> Result<OwnedFd, SystemError> {
@@ -257,7 +303,9 @@ mod tests {
     use crate::shm::SharedMemoryError;
     use crate::transport::{Transport, TransportError, Visitor};
     use nm_model::FailureKind;
+    use nm_model::agent::Token;
     use nm_model::stack::Mode;
+    use std::net::{TcpStream, UdpSocket};
 
     fn shared_memory_pair(mode: &str) -> (Connection, Connection) {
         let stack: Stack = format!("shm-{mode}").parse().unwrap();
@@ -306,6 +354,115 @@ mod tests {
                 server.with(Receiver(b"over the rings")).unwrap();
             });
         }
+    }
+
+    /// A hello with this token.
+    fn hello(token: Token) -> Vec<u8> {
+        let mut buffer = [0; handshake::BYTES_MAX];
+        handshake::encode(HandshakeMessage::Hello(token), &[], &mut buffer).to_vec()
+    }
+
+    /// Receives the first datagram that is not a handshake message.
+    struct First;
+
+    impl Visitor for First {
+        type Output = Vec<u8>;
+
+        fn visit<T: Transport>(self, mut transport: T) -> Vec<u8> {
+            let mut buffer = [0; 64];
+            loop {
+                match transport.receive(&mut buffer) {
+                    Ok(length) if handshake::decode(&buffer[..length]).is_err() => {
+                        return buffer[..length].to_vec();
+                    }
+                    Ok(_) | Err(TransportError::TimedOut) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+
+    const TOKEN: Token = Token([1; 16]);
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn udp_listener_answers_only_the_peer_with_the_token() {
+        let options = Options { token: TOKEN, ..Options::default() };
+        let stack = "udp-blocking".parse().unwrap();
+        let mut listener = Listener::bind(stack, "0.0.0.0", &options).unwrap();
+        listener.only_from("127.0.0.2".parse().unwrap());
+        let Address::Socket(address) = listener.address else { panic!() };
+        let at = SocketAddr::new("127.0.0.1".parse().unwrap(), address.port());
+        let socket = |ip: &str| {
+            let socket = UdpSocket::bind((ip, 0)).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        let (stranger, peer) = (socket("127.0.0.1"), socket("127.0.0.2"));
+        // One byte, what was a hello before there were tokens, and the token from another address.
+        let tokenless = [b"nearmetlh".to_vec(), vec![0; 15]].concat();
+        for datagram in [vec![0], tokenless.clone(), hello(TOKEN)] {
+            stranger.send_to(&datagram, at).unwrap();
+        }
+        for datagram in [tokenless, hello(Token([2; 16])), hello(TOKEN)] {
+            peer.send_to(&datagram, at).unwrap();
+        }
+        // Queued before the peer is known, so the kernel cannot drop it.
+        stranger.send_to(b"early", at).unwrap();
+        let connection = listener.accept(&[], LIMIT, &|| false).unwrap();
+        assert_eq!(listener.strangers.load(Ordering::Relaxed), 5);
+        stranger.send_to(b"late", at).unwrap();
+        peer.send_to(b"data", at).unwrap();
+        assert_eq!(connection.with(First).unwrap(), b"data");
+        let mut answer = [0; 64];
+        let length = peer.recv(&mut answer).unwrap();
+        let ack = handshake::decode(&answer[..length]);
+        assert_eq!(ack, Ok(HandshakeMessage::HelloAck(TOKEN)));
+        assert!(length <= hello(TOKEN).len(), "no answer is longer than its hello");
+        let silence = stranger.recv(&mut answer).unwrap_err();
+        assert_eq!(silence.kind(), io::ErrorKind::WouldBlock, "no answer to a stranger");
+    }
+
+    #[test]
+    fn multicast_listener_hears_only_the_peer_with_the_token() {
+        let options = Options { token: TOKEN, ..Options::default() };
+        let stack = "mcast-blocking".parse().unwrap();
+        let listener = Listener::bind(stack, "127.0.0.1", &options).unwrap();
+        let Address::Group(group, reply_port) = listener.address else { panic!() };
+        let interface = "127.0.0.1".parse().unwrap();
+        let sender = || sockets::group_sender(group, interface).unwrap();
+        let send = |from: &OwnedFd, bytes: &[u8]| {
+            socket::send(from.as_raw_fd(), bytes, 0).unwrap();
+        };
+        let replies = SocketAddr::new(group.ip(), reply_port);
+        let (replies, _) = sockets::join_group(replies, interface, &options).unwrap();
+        let (stranger, peer) = (sender(), sender());
+        send(&stranger, &hello(Token::default()));
+        assert!(listener.try_accept(&[]).unwrap().is_none());
+        let quiet = poll::readable(replies.as_raw_fd(), Duration::ZERO).unwrap();
+        assert!(!quiet, "no answer to a stranger");
+        send(&peer, &hello(TOKEN));
+        send(&stranger, b"early");
+        let connection = listener.accept(&[], LIMIT, &|| false).unwrap();
+        assert!(poll::readable(replies.as_raw_fd(), LIMIT).unwrap());
+        send(&stranger, b"late");
+        send(&peer, b"data");
+        assert_eq!(connection.with(First).unwrap(), b"data");
+    }
+
+    #[test]
+    fn tcp_listener_accepts_only_the_peer() {
+        let stack = "tcp-blocking".parse().unwrap();
+        let mut listener = Listener::bind(stack, "127.0.0.1", &Options::default()).unwrap();
+        listener.only_from("127.0.0.2".parse().unwrap());
+        let Address::Socket(address) = listener.address else { panic!() };
+        let stranger = TcpStream::connect(address).unwrap();
+        assert!(listener.try_accept(&[]).unwrap().is_none());
+        assert_eq!(listener.strangers.load(Ordering::Relaxed), 1);
+        drop(stranger);
+        listener.only_from("127.0.0.1".parse().unwrap());
+        let _peer = TcpStream::connect(address).unwrap();
+        assert!(listener.try_accept(&[]).unwrap().is_some());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
+use nm_model::agent::Token;
 use nm_model::stack::Protocol;
 use nm_sys::socket::{self, SocketType};
 
@@ -47,6 +48,8 @@ pub struct Options {
     pub buffer_bytes: Option<u32>,
     /// Congestion control of TCP by name; the host's default if absent.
     pub congestion: Option<String>,
+    /// The secret of both ends, for the handshake over datagrams.
+    pub token: Token,
 }
 
 impl Options {

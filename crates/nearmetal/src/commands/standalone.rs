@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use nm_lab::affinity::Affinity;
-use nm_lab::agent::{self, Handle, Notice};
+use nm_lab::agent::{self, Handle, IDLE_MAX, Notice};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options};
 use nm_model::{
@@ -30,7 +30,7 @@ pub fn serve(args: &ServerArgs) -> Result<Exit> {
         false => Ipv4Addr::UNSPECIFIED.into(),
     };
     let bind = SocketAddr::new(args.bind.unwrap_or(all_addresses), args.port);
-    agent::listen(bind, args.once, |notice| match notice {
+    agent::listen(bind, args.once, IDLE_MAX, |notice| match notice {
         Notice::Listening(address) => {
             output::message(&format!("listening on {address}; Ctrl-C ends it"));
         }

@@ -277,7 +277,7 @@ fn invalid_value_is_reported_in_one_sentence() {
     for (args, why) in [
         (&["--nodes", "2-2-2"][..], "size of a network"),
         (&["--rate", "0"], "rate_per_s is 0"),
-        (&["--seconds=-1"], "seconds must be"),
+        (&["--seconds=-1"], "seconds is -1, must be above 0 and at most 3600"),
         (&["--durability", "paper"], "unknown durability"),
         (&["--mix", "defualt"], "did you mean `default`"),
         (&["--kill", "router:7@1"], "has no router 7"),

@@ -6,13 +6,14 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nm_model::agent::{PROTOCOL_VERSION, Stage, Task, TaskReport};
 use nm_model::result::Statistic;
 use nm_model::{Answer, Facts, Failure, FailureKind, Request, Side};
+use nm_sys::clock::Deadline;
 use nm_sys::process::ChildProcess;
 
 use crate::agent::control_connection;
@@ -29,6 +30,9 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest time from the cancellation of a task to its end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Answers that wait to be read; an agent that sends more has to wait.
+const ANSWERS_MAX: usize = 64;
 
 /// Lines of an agent's standard error that are kept for error messages.
 const STDERR_LINES_MAX: usize = 20;
@@ -172,7 +176,7 @@ impl Handle {
         input: impl Read + Send + 'static,
         output: impl Write + Send + 'static,
     ) -> Result<Handle, Failure> {
-        let (sender, answers) = channel();
+        let (sender, answers) = sync_channel(ANSWERS_MAX);
         spawn("answers", move || {
             let mut lines = Lines::new(input);
             loop {
@@ -375,12 +379,12 @@ impl Handle {
     /// # Errors
     /// If the agent has disconnected or the request does not end in time.
     pub fn cancel_and_wait(&mut self) -> Result<(), Failure> {
-        const ANSWERS_MAX: usize = 1 << 16;
+        const LATE_ANSWERS_MAX: usize = 1 << 16;
         if self.pending == Pending::Nothing {
             return Ok(());
         }
         self.cancel()?;
-        for _ in 0..ANSWERS_MAX {
+        for _ in 0..LATE_ANSWERS_MAX {
             // Samples and progress may arrive before the end.
             if let Answer::Prepared { .. } | Answer::Failed(_) | Answer::Done(_) =
                 self.receive(CANCEL_TIMEOUT)?
@@ -399,14 +403,17 @@ impl Handle {
         // The end of its input ends a busy agent too.
         self.output = Box::new(io::sink());
         if let Some(mut process) = self.process.take() {
+            // Nobody reads its answers any more, so it does not wait to write them.
+            self.answers = channel().1;
             process.wait_timeout(Duration::from_secs(2));
             process.kill();
         }
         if let Some(stream) = self.stream.take() {
             let _ = stream.shutdown(Shutdown::Write);
-            // Waits until the agent has closed its end as well.
-            while !matches!(self.answers.recv_timeout(CANCEL_TIMEOUT), Ok(Incoming::End) | Err(_)) {
-            }
+            // Waits until the agent has closed its end as well, but not for one that goes on.
+            let limit = Deadline::after(CANCEL_TIMEOUT);
+            let next = || self.answers.recv_timeout(limit.remaining());
+            while !limit.passed() && !matches!(next(), Ok(Incoming::End) | Err(_)) {}
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

@@ -10,7 +10,7 @@ use nm_model::{Answer, Failure, FailureKind};
 
 use crate::agent::control_connection;
 use crate::agent::peer_filter::PeerFilter;
-use crate::agent::serve::serve_filtered;
+use crate::agent::serve::serve_remote;
 
 /// Events of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,13 +26,15 @@ pub enum Notice {
 }
 
 /// Serves controllers on `bind`, one at a time: a second one is refused because the server is busy.
-/// With `once`, returns when the first controller has disconnected; otherwise never.
+/// One that sends nothing for `idle_max` while no task is running is disconnected. With `once`,
+/// returns when the first controller has disconnected; otherwise never.
 ///
 /// # Errors
 /// If it cannot listen there.
 pub fn listen(
     bind: SocketAddr,
     once: bool,
+    idle_max: Duration,
     notice: impl Fn(Notice) + Send + Sync,
 ) -> Result<(), Failure> {
     let listener = TcpListener::bind(bind).map_err(|error| bind_failure(bind, &error))?;
@@ -60,7 +62,7 @@ pub fn listen(
             notice(Notice::Connected(peer));
             let (busy, ended, notice, listener) = (&busy, &ended, &notice, &listener);
             scope.spawn(move || {
-                let result = session(&stream);
+                let result = session(&stream, idle_max);
                 busy.store(false, Ordering::Release);
                 notice(Notice::Ended(peer, result));
                 if once {
@@ -79,14 +81,15 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn session(stream: &TcpStream) -> Result<(), Failure> {
+fn session(stream: &TcpStream, idle_max: Duration) -> Result<(), Failure> {
     let io = |error: io::Error| {
         Failure::new(FailureKind::Peer, format!("the controller's connection failed: {error}"))
     };
     control_connection::configure(stream).map_err(io)?;
     let (own, peer) = (stream.local_addr().map_err(io)?, stream.peer_addr().map_err(io)?);
     let filter = PeerFilter::new(own.ip(), peer.ip());
-    let result = serve_filtered(stream.try_clone().map_err(io)?, stream, Some(filter));
+    let input = stream.try_clone().map_err(io)?;
+    let result = serve_remote(input, stream, Some(filter), Some(idle_max));
     // Ends the thread that reads requests.
     let _ = stream.shutdown(Shutdown::Both);
     result

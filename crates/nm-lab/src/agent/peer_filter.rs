@@ -20,6 +20,11 @@ impl PeerFilter {
         PeerFilter { own: own.to_canonical(), peer: peer.to_canonical() }
     }
 
+    /// The controller's address.
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
     /// Checks the address on which the agent shall listen.
     ///
     /// # Errors
@@ -59,14 +64,15 @@ fn refused(message: impl Into<String>) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_model::agent::Work;
+    use nm_model::agent::{Token, Work};
     use nm_model::probe::PingpongSpec;
     use nm_model::{Mode, Stack};
 
     fn task(protocol: Protocol) -> Task {
         let work = Work::Pingpong { size_bytes: 1, spec: PingpongSpec::default() };
         let stack = Stack::new(protocol, Mode::Spin);
-        Task { stack, cpus: vec![], work, seed: 1, raw_samples: false }
+        let token = Token::default();
+        Task { stack, cpus: vec![], work, seed: 1, raw_samples: false, token }
     }
 
     #[test]

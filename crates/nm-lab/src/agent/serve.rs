@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use nm_model::agent::{LINE_BYTES_MAX, PROTOCOL_VERSION, Stage, Task, TaskReport};
@@ -24,6 +24,13 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
 
 /// Samples of one block: 32 KiB in binary form, a third more as text.
 const BLOCK_SAMPLES: usize = 8192;
+
+/// Longest time without a request and without a running task, after which a controller on the
+/// network is taken for one that has forgotten its server.
+pub const IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// Events that wait for the session. A controller that sends faster than it is answered has to wait.
+const EVENTS_MAX: usize = 16;
 
 /// Longest time from the cancellation of a task to its end, after the controller has disconnected.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -50,10 +57,12 @@ struct Session<W> {
     output: W,
     /// Absent if the controller started this agent itself.
     filter: Option<PeerFilter>,
+    /// Longest time without a request, if the controller is on the network.
+    idle_max: Option<Duration>,
     task: TaskState,
     /// Number of the current task, so that events of an abandoned task can be recognised.
     task_number: u64,
-    events: Sender<SessionEvent>,
+    events: SyncSender<SessionEvent>,
 }
 
 /// Serves one controller until it sends `bye`, closes its end of the stream, or sends a line that
@@ -66,23 +75,25 @@ where
     R: Read + Send + 'static,
     W: Write,
 {
-    serve_filtered(input, output, None)
+    serve_remote(input, output, None, None)
 }
 
-/// As [`serve`], for a controller that may only name the addresses that `filter` allows.
+/// As [`serve`], for a controller on the network: it may only name the addresses that `filter`
+/// allows, and is ended after `idle_max` without a request, unless a task is running.
 ///
 /// # Errors
-/// As [`serve`].
-pub(super) fn serve_filtered<R, W>(
+/// As [`serve`], and if the controller was ended.
+pub(super) fn serve_remote<R, W>(
     input: R,
     output: W,
     filter: Option<PeerFilter>,
+    idle_max: Option<Duration>,
 ) -> Result<(), Failure>
 where
     R: Read + Send + 'static,
     W: Write,
 {
-    let (events, queue) = channel();
+    let (events, queue) = sync_channel(EVENTS_MAX);
     let reader = events.clone();
     spawn("requests", move || {
         let mut lines = Lines::new(input);
@@ -94,7 +105,8 @@ where
             }
         }
     })?;
-    let mut session = Session { output, filter, task: TaskState::Idle, task_number: 0, events };
+    let task = TaskState::Idle;
+    let mut session = Session { output, filter, idle_max, task, task_number: 0, events };
     session.answer(&Answer::Hello {
         protocol: PROTOCOL_VERSION,
         version: VERSION.to_string(),
@@ -134,7 +146,9 @@ impl<W: Write> Session<W> {
     /// follow.
     fn wait(&mut self, queue: &Receiver<SessionEvent>) -> Result<Option<SessionEvent>, Failure> {
         loop {
-            let TaskState::Running(_, control) = &self.task else { return Ok(queue.recv().ok()) };
+            let TaskState::Running(_, control) = &self.task else {
+                return self.wait_for_request(queue);
+            };
             match queue.recv_timeout(PROGRESS_PERIOD) {
                 Ok(event) => return Ok(Some(event)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -143,6 +157,25 @@ impl<W: Write> Session<W> {
                         self.answer(&Answer::Progress { statistic, value })?;
                     }
                 }
+            }
+        }
+    }
+
+    /// The next event while no task is running.
+    fn wait_for_request(
+        &mut self,
+        queue: &Receiver<SessionEvent>,
+    ) -> Result<Option<SessionEvent>, Failure> {
+        let Some(idle_max) = self.idle_max else { return Ok(queue.recv().ok()) };
+        match queue.recv_timeout(idle_max) {
+            Ok(event) => Ok(Some(event)),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => {
+                let message = format!("the controller has sent nothing for {idle_max:?}");
+                let failure = Failure::new(FailureKind::Peer, message).hint("connect again");
+                // It may have gone.
+                let _ = self.answer(&Answer::Failed(failure.clone()));
+                Err(failure)
             }
         }
     }
@@ -177,7 +210,10 @@ impl<W: Write> Session<W> {
         }
         // Closes the sockets of a task that was prepared before.
         self.task = TaskState::Idle;
-        let endpoint = catch_panic(|| Endpoint::listen(side, task, address))?;
+        let mut endpoint = catch_panic(|| Endpoint::listen(side, task, address))?;
+        if let Some(filter) = &self.filter {
+            endpoint.only_from(filter.peer());
+        }
         let addresses = endpoint.addresses().to_vec();
         self.task = TaskState::Ready(Box::new(endpoint));
         Ok(addresses)
@@ -333,7 +369,10 @@ fn catch_panic<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_model::agent::{Token, Work};
+    use nm_model::probe::StreamSpec;
     use proptest::prelude::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// All answers to `input`, read back.
     fn answers(input: &[u8]) -> (Vec<Answer>, Result<(), Failure>) {
@@ -394,6 +433,85 @@ mod tests {
         let (all, result) = answers(&input);
         assert!(is_bad(&all[1]) && all.len() == 2, "{all:?}");
         assert!(result.is_err());
+    }
+
+    #[test]
+    fn silent_controller_is_ended_with_a_sentence() {
+        let (input, _silent) = std::io::pipe().unwrap();
+        let mut output = vec![];
+        let idle_max = Some(Duration::from_millis(20));
+        let failure = serve_remote(input, &mut output, None, idle_max).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Peer);
+        assert_eq!(failure.message, "the controller has sent nothing for 20ms");
+        let last = String::from_utf8(output).unwrap().lines().last().unwrap().to_string();
+        assert_eq!(serde_json::from_str::<Answer>(&last).unwrap(), Answer::Failed(failure));
+    }
+
+    #[test]
+    fn sizes_beyond_the_limits_are_refused_before_anything_is_allocated() {
+        let work = Work::Stream {
+            pattern: "128-uni-128".parse().unwrap(),
+            spec: StreamSpec { write_bytes: u32::MAX, ..StreamSpec::default() },
+        };
+        let stack = nm_model::Stack::new(nm_model::Protocol::Tcp, nm_model::Mode::Blocking);
+        let token = Token::default();
+        let task = Task { stack, cpus: vec![], work, seed: 1, raw_samples: false, token };
+        let stage = Stage::Listen { address: "127.0.0.1".into() };
+        let prepare = Request::Prepare { side: Side::Client, task: Box::new(task), stage };
+        let (all, _) =
+            answers(format!("{}\n", serde_json::to_string(&prepare).unwrap()).as_bytes());
+        let Answer::Failed(failure) = &all[1] else { panic!("{all:?}") };
+        assert_eq!(failure.kind, FailureKind::BadRequest);
+        assert_eq!(failure.message, "write_bytes is 4294967295, must be 1 to 16777216");
+    }
+
+    /// Input without end, and how many bytes of it were read.
+    struct Endless(Arc<AtomicUsize>);
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            buffer.iter_mut().zip(b"{}\n".iter().cycle()).for_each(|(to, from)| *to = *from);
+            // Lines stay whole: a buffer may end within one.
+            let length = buffer.len() / 3 * 3;
+            self.0.fetch_add(length, Ordering::Relaxed);
+            Ok(length)
+        }
+    }
+
+    /// Takes the greeting, and then nothing until it is told to fail.
+    struct Stuck {
+        is_greeted: bool,
+        release: Receiver<()>,
+    }
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if !std::mem::replace(&mut self.is_greeted, true) {
+                return Ok(bytes.len());
+            }
+            let _ = self.release.recv();
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn controller_that_reads_no_answers_cannot_fill_the_memory() {
+        let read = Arc::new(AtomicUsize::new(0));
+        let (input, (release, wait)) = (Endless(read.clone()), sync_channel(1));
+        let serving = std::thread::spawn(move || {
+            serve(input, Stuck { is_greeted: false, release: wait }).unwrap_err()
+        });
+        // Time in which an unbounded queue takes many megabytes.
+        std::thread::sleep(Duration::from_millis(200));
+        let bytes = read.load(Ordering::Relaxed);
+        release.send(()).unwrap();
+        assert_eq!(serving.join().unwrap().kind, FailureKind::Peer);
+        // The queue, and what is read ahead.
+        assert!(bytes <= 64 * 1024, "{bytes}");
     }
 
     #[test]

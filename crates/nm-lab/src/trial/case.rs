@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nm_model::agent::{Task, TaskReport, Work};
+use nm_model::agent::{Task, TaskReport, Token, Work};
+use nm_model::limits::SAMPLES_MAX;
 use nm_model::result::Statistic;
 use nm_model::setting::{NanosecondRange, SettingKind, SettingValue};
 use nm_model::{Case, Failure, FailureKind, Pattern, ProbeSpec, Side, Stack, StackPair};
@@ -77,6 +78,9 @@ fn tasks(pair: &Pair, run: &CaseRun<'_>) -> Result<(Task, Task), Failure> {
         None => Affinity::choose(&pair.client_facts, &pair.server_facts, threads),
     };
     affinity.check(&pair.client_facts, &pair.server_facts)?;
+    let token = nm_sys::random::bytes().map(Token).map_err(|error| {
+        Failure::new(FailureKind::System, format!("the system gives no random bytes: {error}"))
+    })?;
     let task = |stack: Stack, cpus: &[u32]| Task {
         stack,
         cpus: cpus.to_vec(),
@@ -84,6 +88,7 @@ fn tasks(pair: &Pair, run: &CaseRun<'_>) -> Result<(Task, Task), Failure> {
         // Each round has its own random numbers, which are the same when the run is repeated.
         seed: run.options.seed.wrapping_add(u64::from(run.round)),
         raw_samples: run.options.raw_samples,
+        token,
     };
     let client = task(run.stacks.client, &affinity.client);
     Ok((client, task(run.stacks.server, &affinity.server)))
@@ -192,12 +197,7 @@ fn read_events(
         wait = Duration::ZERO;
         match event {
             Event::Progress(statistic, value) => show(statistic, value),
-            Event::Samples(statistic, more) => {
-                match report.samples.iter_mut().find(|(known, _)| *known == statistic) {
-                    Some((_, samples)) => samples.extend(more),
-                    None => report.samples.push((statistic, more)),
-                }
-            }
+            Event::Samples(statistic, more) => keep_samples(agent, statistic, more, report)?,
             Event::Done(done) => {
                 report.report = *done;
                 return Ok(true);
@@ -205,6 +205,27 @@ fn read_events(
         }
     }
     Ok(false)
+}
+
+/// Adds a block of samples, unless the agent sends more than a round can have.
+fn keep_samples(
+    agent: &Handle,
+    statistic: Statistic,
+    more: Vec<u32>,
+    report: &mut EndReport,
+) -> Result<(), Failure> {
+    let known = report.samples.iter().position(|(known, _)| *known == statistic);
+    let at = known.unwrap_or_else(|| {
+        report.samples.push((statistic, vec![]));
+        report.samples.len() - 1
+    });
+    let samples = &mut report.samples[at].1;
+    if (samples.len() + more.len()) as u64 > SAMPLES_MAX {
+        let message = format!("{} sent more than {SAMPLES_MAX} samples of a round", agent.name());
+        return Err(Failure::new(FailureKind::Peer, message));
+    }
+    samples.extend(more);
+    Ok(())
 }
 
 /// Makes both agents ready for the next task, and returns the failure with the most information: if

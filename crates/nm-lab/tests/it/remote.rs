@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use nm_lab::agent::{Handle, Notice, listen};
+use nm_lab::agent::{Handle, IDLE_MAX, Notice, listen};
 use nm_model::{Failure, FailureKind};
 
 use crate::harness::Test;
@@ -15,9 +15,11 @@ pub const TESTS: &[Test] = &[
     ("remote::server_serves_one_controller_after_another", serves),
     ("remote::second_controller_is_refused", busy),
     ("remote::once_ends_with_first_controller", once),
+    ("remote::idle_controller_is_ended", idle),
     ("remote::port_in_use_is_reported", taken),
     ("remote::missing_server_is_reported", nobody),
     ("remote::other_version_is_reported", other_version),
+    ("remote::server_that_never_stops_sending_is_left", flood),
     ("remote::invalid_input_is_answered_and_ignored", garbage),
 ];
 
@@ -32,10 +34,14 @@ struct Server {
 impl Server {
     /// A server on a free port of loopback.
     fn start(once: bool) -> Server {
+        Server::start_with(once, IDLE_MAX)
+    }
+
+    fn start_with(once: bool, idle_max: Duration) -> Server {
         let (sender, notices) = channel();
         let sender = std::sync::Mutex::new(sender);
         let thread = thread::spawn(move || {
-            listen("127.0.0.1:0".parse().unwrap(), once, move |notice| {
+            listen("127.0.0.1:0".parse().unwrap(), once, idle_max, move |notice| {
                 // The test may have ended.
                 let _ = sender.lock().unwrap().send(notice);
             })
@@ -86,6 +92,19 @@ fn busy() {
     assert!(server.connect().is_ok());
 }
 
+fn idle() {
+    let server = Server::start_with(false, Duration::from_millis(100));
+    let forgotten = TcpStream::connect(server.address).unwrap();
+    let failure = server.ended().unwrap_err();
+    assert_eq!(failure.message, "the controller has sent nothing for 100ms");
+    // The server is free again, and the controller was told why.
+    let mut lines = BufReader::new(forgotten).lines();
+    assert!(lines.next().unwrap().unwrap().contains("hello"));
+    assert!(lines.next().unwrap().unwrap().contains("has sent nothing"));
+    assert!(lines.next().is_none_or(|line| line.is_err()));
+    assert!(TcpStream::connect(server.address).is_ok());
+}
+
 fn once() {
     let server = Server::start(true);
     drop(server.connect().unwrap());
@@ -96,7 +115,7 @@ fn once() {
 fn taken() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let failure = listen(address, true, |_| {}).unwrap_err();
+    let failure = listen(address, true, IDLE_MAX, |_| {}).unwrap_err();
     assert_eq!(failure.kind, FailureKind::AddressInUse);
     assert_eq!(failure.message, format!("{address} is already in use"));
 }
@@ -123,6 +142,25 @@ fn other_version() {
     let failure = Handle::connect("server", address).err().unwrap();
     thread.join().unwrap();
     assert!(failure.message.contains("nearmetal 2.0.0 with protocol 3"), "{failure}");
+}
+
+/// A server that sends without end: closing must come to an end, and take no more of it.
+fn flood() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let flooding = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let version = env!("CARGO_PKG_VERSION");
+        let hello = format!(
+            "{{\"answer\":\"hello\",\"protocol\":2,\"version\":\"{version}\",\"pid\":1}}\n"
+        );
+        stream.write_all(hello.as_bytes()).unwrap();
+        while stream.write_all(b"{\"answer\":\"bye\"}\n").is_ok() {}
+    });
+    let mut handle = Handle::connect("server", address).unwrap();
+    handle.close();
+    drop(handle);
+    flooding.join().unwrap();
 }
 
 fn garbage() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nm_lab::agent::{Handle, listen};
+use nm_lab::agent::{Handle, IDLE_MAX, listen};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Measured, Options};
 use nm_model::SettingKind;
@@ -356,7 +356,7 @@ fn remote() {
     let (sender, notices) = std::sync::mpsc::channel();
     let sender = std::sync::Mutex::new(sender);
     thread::spawn(move || {
-        listen("127.0.0.1:0".parse().unwrap(), true, move |notice| {
+        listen("127.0.0.1:0".parse().unwrap(), true, IDLE_MAX, move |notice| {
             let _ = sender.lock().unwrap().send(notice);
         })
     });
@@ -365,8 +365,10 @@ fn remote() {
     let (own, theirs) = server.connection().unwrap();
     let client = Handle::local("client").unwrap();
     let mut pair = Pair::over_network("pair", (client, server), (own.ip(), theirs.ip())).unwrap();
-    let measured = run(&mut pair, "tcp-spin", &short(&[64]));
-    check_pingpong(&measured[0]);
-    assert_eq!(measured[0].comparability.layer.as_deref(), Some("loopback"));
+    for stack in ["tcp-spin", "udp-blocking", "mcast-blocking"] {
+        let measured = run(&mut pair, stack, &short(&[64]));
+        check_pingpong(&measured[0]);
+        assert_eq!(measured[0].comparability.layer.as_deref(), Some("loopback"));
+    }
     pair.close();
 }

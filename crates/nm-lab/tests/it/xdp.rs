@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nm_lab::environment::Environment;
 use nm_lab::{resolve, trial};
+use nm_model::agent::Token;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::{PingpongSpec, RrSpec};
 use nm_model::result::RoundData;
@@ -319,7 +320,10 @@ fn with_the_kernel() {
                 while !done.load(Ordering::Acquire) && !limit.passed() {
                     let Ok((length, peer)) = kernel.recv_from(&mut buffer) else { continue };
                     let response = match handshake::decode(&buffer[..length]) {
-                        Ok(_) => handshake::encode(HandshakeMessage::HelloAck, &[], &mut ack),
+                        Ok(_) => {
+                            let message = HandshakeMessage::HelloAck(Token::default());
+                            handshake::encode(message, &[], &mut ack)
+                        }
                         Err(_) => &buffer[..length],
                     };
                     kernel.send_to(response, peer).unwrap();

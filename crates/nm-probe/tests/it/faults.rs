@@ -19,7 +19,7 @@ use nm_transport::wrap::{Delayed, Lossy};
 use crate::pair::{NOTICE_MAX, alone, connected, latency, pingpong, request_response, task};
 
 /// So many samples that a run ends only by a cancel or a failure.
-const ENDLESS: u64 = 1_000_000_000;
+const ENDLESS: u64 = 100_000_000;
 
 fn unpinned(side: Side) -> PinnedThread {
     PinnedThread { side, name: "thread".to_string(), cpu: None }

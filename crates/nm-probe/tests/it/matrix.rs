@@ -219,7 +219,7 @@ fn impossible_tasks_are_refused() {
     ] {
         let failure = refused(stack, &work);
         assert_eq!(failure.kind, FailureKind::BadRequest, "{stack} {work:?}");
-        assert!(failure.hint.is_some());
+        assert!(failure.hint.is_some() || failure.message.contains("must be"), "{failure}");
     }
     // On loopback, and with modes that these protocols do not have.
     for stack in ["shm-epoll", "shm-busy-poll", "xdp-spin", "xdp-epoll"] {

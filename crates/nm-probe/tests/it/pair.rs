@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nm_model::agent::{Task, TaskReport, Work};
+use nm_model::agent::{Task, TaskReport, Token, Work};
 use nm_model::probe::{PingpongSpec, RrSize};
 use nm_model::result::{LatencyRound, Statistic};
 use nm_model::{Failure, Side, Stack};
@@ -32,6 +32,7 @@ pub fn task(stack: &str, side: Side, work: &Work) -> Task {
         work: work.clone(),
         seed: 1,
         raw_samples: true,
+        token: Token([7; 16]),
     }
 }
 

@@ -5,12 +5,13 @@
 //! closed. The peer's hardware address is that of the first frame received from it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nm_model::Doubt;
+use nm_model::agent::Token;
 use nm_model::setting::Settings;
 use nm_model::stack::Mode;
 use nm_sys::clock::Deadline;
@@ -21,7 +22,7 @@ use super::endpoint::{self, XdpEndpoint};
 use super::error::XdpError;
 use crate::error::SystemError;
 use crate::frame::{self, FrameAddresses, FrameWriter};
-use crate::handshake::{self, HandshakeMessage};
+use crate::handshake::{self, Admission, HandshakeMessage};
 use crate::transport::{CALL_TIMEOUT, Transport, TransportError};
 use crate::wait::SpinLimit;
 
@@ -43,16 +44,16 @@ fn try_receive_handshake(
     Ok(received.flatten())
 }
 
-/// Waits for `message` for at most `limit`.
+/// Waits for a message that is `expected`, for at most `limit`.
 fn receive_handshake(
     endpoint: &mut XdpEndpoint,
-    message: HandshakeMessage,
+    expected: impl Fn(HandshakeMessage, IpAddr) -> bool,
     limit: Duration,
 ) -> io::Result<Option<FrameAddresses>> {
     let deadline = Deadline::after(limit);
     loop {
         while let Some((received, addresses)) = try_receive_handshake(endpoint)? {
-            if received == message {
+            if expected(received, addresses.source.ip()) {
                 return Ok(Some(addresses));
             }
         }
@@ -83,7 +84,7 @@ impl XdpUdpListener {
     /// Waits for the peer's hello and acknowledges it. `kernel` is the socket that has the port.
     pub fn accept(
         &self,
-        kernel: &OwnedFd,
+        (kernel, admission): (&OwnedFd, &Admission),
         message_lengths: &[usize],
         limit: Duration,
         cancelled: &dyn Fn() -> bool,
@@ -96,13 +97,15 @@ impl XdpUdpListener {
             if cancelled() {
                 return Err(XdpError::Cancelled);
             }
-            let hello = receive_handshake(&mut endpoint, HandshakeMessage::Hello, CALL_TIMEOUT);
+            let is_hello = |message, source| admission.is_hello(message, source);
+            let hello = receive_handshake(&mut endpoint, is_hello, CALL_TIMEOUT);
             let Some(addresses) = hello.map_err(&failed)? else { continue };
             let kernel = kernel.try_clone().map_err(&failed)?;
             socket::connect(&kernel, &addresses.source, CALL_TIMEOUT).map_err(&failed)?;
-            let mut connected = ConnectedUdp::new(endpoint, kernel, &addresses)?;
+            let mut connected = ConnectedUdp::new(endpoint, kernel, &addresses, admission.token)?;
             let mut buffer = [0; handshake::BYTES_MAX];
-            let ack = handshake::encode(HandshakeMessage::HelloAck, message_lengths, &mut buffer);
+            let ack = HandshakeMessage::HelloAck(admission.token);
+            let ack = handshake::encode(ack, message_lengths, &mut buffer);
             connected.send(ack).map_err(&failed)?;
             return Ok(connected);
         }
@@ -123,6 +126,8 @@ pub(crate) struct ConnectedUdp {
     /// Largest frame that the link takes.
     frame_bytes_max: usize,
     kernel: OwnedFd,
+    /// The secret of both ends, for handshake messages.
+    token: Token,
 }
 
 impl ConnectedUdp {
@@ -131,7 +136,7 @@ impl ConnectedUdp {
     pub fn connect(
         mut endpoint: XdpEndpoint,
         kernel: OwnedFd,
-        peer: &str,
+        (peer, token): (&str, Token),
         message_lengths: &[usize],
         limit: Duration,
         cancelled: &dyn Fn() -> bool,
@@ -142,11 +147,12 @@ impl ConnectedUdp {
             if cancelled() {
                 return Err(XdpError::Cancelled);
             }
-            handshake::send(kernel.as_raw_fd(), HandshakeMessage::Hello, message_lengths)
+            handshake::send(kernel.as_raw_fd(), HandshakeMessage::Hello(token), message_lengths)
                 .map_err(&failed)?;
-            let ack = receive_handshake(&mut endpoint, HandshakeMessage::HelloAck, HELLO_INTERVAL);
+            let is_ack = |message, _| message == HandshakeMessage::HelloAck(token);
+            let ack = receive_handshake(&mut endpoint, is_ack, HELLO_INTERVAL);
             if let Some(addresses) = ack.map_err(&failed)? {
-                return ConnectedUdp::new(endpoint, kernel, &addresses);
+                return ConnectedUdp::new(endpoint, kernel, &addresses, token);
             }
         }
         Err(XdpError::NoReply {
@@ -161,6 +167,7 @@ impl ConnectedUdp {
         endpoint: XdpEndpoint,
         kernel: OwnedFd,
         received: &FrameAddresses,
+        token: Token,
     ) -> Result<ConnectedUdp, XdpError> {
         let (local, peer) = (endpoint.local, received.source);
         let reply = FrameAddresses {
@@ -171,7 +178,7 @@ impl ConnectedUdp {
         };
         let writer = FrameWriter::new(&reply).ok_or(XdpError::AddressFamilies { local, peer })?;
         let frame_bytes_max = PACKET_BYTES_MAX.min(endpoint.mtu + frame::LINK_BYTES);
-        Ok(ConnectedUdp { endpoint, peer, writer, frame_bytes_max, kernel })
+        Ok(ConnectedUdp { endpoint, peer, writer, frame_bytes_max, kernel, token })
     }
 
     /// The peer's address.
@@ -297,9 +304,8 @@ impl<const SPINS: bool> Transport for XdpUdpTransport<SPINS> {
     fn send_keepalive(&mut self, message_lengths: &[usize]) -> Result<(), TransportError> {
         // By the kernel, to which a closed port is reported.
         let kernel = self.connected.kernel.as_raw_fd();
-        match handshake::send(kernel, HandshakeMessage::HelloAck, message_lengths)
-            .map_err(TransportError::from)
-        {
+        let ack = HandshakeMessage::HelloAck(self.connected.token);
+        match handshake::send(kernel, ack, message_lengths).map_err(TransportError::from) {
             Err(TransportError::Closed) => Err(TransportError::Closed),
             _ => Ok(()),
         }

@@ -1,0 +1,175 @@
+//! The limits of the numbers in a plan. An agent checks each request against the same ones before
+//! it allocates anything, because its controller may be anybody.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// Largest message of any probe, and largest write of a stream, bytes.
+pub const SIZE_BYTES_MAX: u32 = 16 << 20;
+
+/// Largest sum of the writes of all flows of a stream, which each have a buffer of their own, bytes.
+pub const STREAM_BYTES_MAX: u64 = 1 << 30;
+
+/// Largest `SO_SNDBUF` and `SO_RCVBUF`, bytes.
+pub const BUFFER_BYTES_MAX: u32 = 1 << 30;
+
+/// Longest time of any kind, s: one day.
+pub const SECONDS_MAX: f64 = 86_400.0;
+
+/// Most samples for each size of a ping-pong.
+pub const ITERATIONS_MAX: u64 = 100_000_000;
+
+/// Most samples or requests of one round: 3.2 GB of memory.
+pub const SAMPLES_MAX: u64 = 200_000_000;
+
+/// Highest rate, requests a second.
+pub const RATE_PER_S_MAX: f64 = 1e7;
+
+/// Most percentiles beside the fixed ones.
+pub const PERCENTILES_MAX: usize = 100;
+
+/// Highest limit of a coefficient of variation, %.
+pub const CV_PERCENT_MAX: f64 = 1_000.0;
+
+/// Most CPUs that a task names.
+pub const CPUS_MAX: usize = 1_024;
+
+/// Longest measuring time of the exchange, s.
+pub const EXCHANGE_SECONDS_MAX: f64 = 3_600.0;
+
+/// Longest warm-up of the exchange, ms.
+pub const EXCHANGE_WARMUP_MS_MAX: u64 = 60_000;
+
+/// A parameter that is out of range. [`SpecError::field`] names it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// A list without values.
+    #[error("{field} is empty")]
+    Empty {
+        /// Field of the plan.
+        field: &'static str,
+    },
+    /// A list with too many values.
+    #[error("{field} has {count} values, must have at most {count_max}")]
+    TooMany {
+        /// Field of the plan.
+        field: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        count_max: usize,
+    },
+    /// A number.
+    #[error("{field} is {value}, must be {limit}")]
+    OutOfRange {
+        /// Field of the plan.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        limit: String,
+    },
+}
+
+impl SpecError {
+    /// The field of the plan that is wrong.
+    pub fn field(&self) -> &'static str {
+        match self {
+            SpecError::Empty { field }
+            | SpecError::TooMany { field, .. }
+            | SpecError::OutOfRange { field, .. } => field,
+        }
+    }
+
+    /// The error of a number that is not `limit`.
+    pub fn out_of_range(
+        field: &'static str,
+        value: impl Display,
+        limit: impl Display,
+    ) -> SpecError {
+        SpecError::OutOfRange { field, value: value.to_string(), limit: limit.to_string() }
+    }
+}
+
+/// Checks that a number is in a range; a NaN is not.
+pub(crate) fn check<T: Display + PartialOrd>(
+    field: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), SpecError> {
+    let (min, max) = (range.start(), range.end());
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(SpecError::out_of_range(field, value, format!("{min} to {max}"))),
+    }
+}
+
+/// Checks that a number is above zero and at most `max`; a NaN is not.
+pub(crate) fn check_positive(field: &'static str, value: f64, max: f64) -> Result<(), SpecError> {
+    match value > 0.0 && value <= max {
+        true => Ok(()),
+        false => Err(SpecError::out_of_range(field, value, format!("above 0 and at most {max}"))),
+    }
+}
+
+/// Checks a time that must not be zero, ms.
+pub(crate) fn check_ms(field: &'static str, ms: u64) -> Result<(), SpecError> {
+    check(field, ms, 1..=MS_MAX)
+}
+
+/// Checks a time that may be zero, ms.
+pub(crate) fn check_pause_ms(field: &'static str, ms: u64) -> Result<(), SpecError> {
+    check(field, ms, 0..=MS_MAX)
+}
+
+const MS_MAX: u64 = SECONDS_MAX as u64 * 1_000;
+
+/// Checks a list's length.
+pub(crate) fn check_count(
+    field: &'static str,
+    count: usize,
+    count_max: usize,
+) -> Result<(), SpecError> {
+    match count <= count_max {
+        true => Ok(()),
+        false => Err(SpecError::TooMany { field, count, count_max }),
+    }
+}
+
+/// Checks that the requests of a round, its warm-up included, can all be kept.
+pub(crate) fn check_requests(
+    seconds: f64,
+    warmup_ms: u64,
+    rate_per_s: f64,
+) -> Result<(), SpecError> {
+    match (seconds + warmup_ms as f64 / 1e3) * rate_per_s <= SAMPLES_MAX as f64 {
+        true => Ok(()),
+        false => {
+            let max = SAMPLES_MAX as f64 / rate_per_s;
+            let limit = format!("at most {max} with the warm-up at {rate_per_s} requests/s");
+            Err(SpecError::out_of_range("seconds", seconds, limit))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_field_value_and_limit() {
+        let text = |error: Result<(), SpecError>| error.unwrap_err().to_string();
+        assert_eq!(text(check("sizes", 5, 1..=4)), "sizes is 5, must be 1 to 4");
+        assert_eq!(
+            text(check_positive("seconds", f64::NAN, 4.0)),
+            "seconds is NaN, must be above 0 and at most 4"
+        );
+        assert_eq!(text(check_ms("max_ms", 0)), "max_ms is 0, must be 1 to 86400000");
+        assert_eq!(text(check_count("cpus", 3, 2)), "cpus has 3 values, must have at most 2");
+        assert!(check_requests(19.0, 1_000, 1e7).is_ok());
+        assert_eq!(
+            text(check_requests(20.0, 1, 1e7)),
+            "seconds is 20, must be at most 20 with the warm-up at 10000000 requests/s"
+        );
+    }
+}
