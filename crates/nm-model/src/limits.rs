@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 /// Largest message of any probe, and largest write of a stream, bytes.
 pub const SIZE_BYTES_MAX: u32 = 16 << 20;
 
-/// Largest sum of the writes of all flows of a stream, which each have a buffer of their own, bytes.
+/// Largest sum of the writes of all flows of a stream, each of which has its own buffer, bytes.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
 /// Largest `SO_SNDBUF` and `SO_RCVBUF`, bytes.

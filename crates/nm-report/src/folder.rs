@@ -193,8 +193,8 @@ pub fn file_name(text: &str) -> String {
     }
 }
 
-/// A file name that is not yet in `taken`, ignoring case. `taken` has the last number that each name
-/// was continued by, so that of many equal ones each is not compared with all before it.
+/// A file name that is not yet in `taken`, ignoring case. `taken` has the last number by which each
+/// name was continued, so that of many equal ones each is not compared with all before it.
 fn unique(taken: &mut BTreeMap<String, u32>, text: &str) -> String {
     let stem = file_name(text);
     let mut number = taken.get(&stem.to_lowercase()).copied().unwrap_or(1);

@@ -190,8 +190,8 @@ impl Listener {
         Ok(Connection::over_kernel(self.stack, sockets, peer, ipv4, token, false)?)
     }
 
-    /// Makes the kernel drop datagrams of all others, and drops those that came before. The peer has
-    /// sent nothing but hellos, since it waits for their acknowledgement.
+    /// Makes the kernel drop datagrams of all others, and drops those that came before. The peer
+    /// has sent nothing but hellos, since it waits for their acknowledgement.
     fn connect_to(&self, peer: &SocketAddr) -> io::Result<()> {
         socket::connect(&self.socket, peer, CALL_TIMEOUT)?;
         for _ in 0..STALE_DATAGRAMS_MAX {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_listener_hears_only_the_peer_with_the_token() {
+    fn multicast_listener_receives_only_from_the_peer_with_the_token() {
         let options = Options { token: TOKEN, ..Options::default() };
         let stack = "mcast-blocking".parse().unwrap();
         let listener = Listener::bind(stack, "127.0.0.1", &options).unwrap();

@@ -29,7 +29,7 @@ const BLOCK_SAMPLES: usize = 8192;
 /// network is taken for one that has forgotten its server.
 pub const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Events that wait for the session. A controller that sends faster than it is answered has to wait.
+/// Events that wait for the session; a controller that sends faster than it is answered waits.
 const EVENTS_MAX: usize = 16;
 
 /// Longest time from the cancellation of a task to its end, after the controller has disconnected.
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    /// Takes the greeting, and then nothing until it is told to fail.
+    /// Takes the greeting, and then nothing until it is made to fail.
     struct Stuck {
         is_greeted: bool,
         release: Receiver<()>,

@@ -97,7 +97,7 @@ fn idle() {
     let forgotten = TcpStream::connect(server.address).unwrap();
     let failure = server.ended().unwrap_err();
     assert_eq!(failure.message, "the controller has sent nothing for 100ms");
-    // The server is free again, and the controller was told why.
+    // The server is free again, and the controller has received the reason.
     let mut lines = BufReader::new(forgotten).lines();
     assert!(lines.next().unwrap().unwrap().contains("hello"));
     assert!(lines.next().unwrap().unwrap().contains("has sent nothing"));

@@ -35,7 +35,7 @@ const LONG_NAMES: &[(&str, &str)] = &[
     ("Stddev Latency Microseconds", "STDDEV_LATENCY"),
 ];
 
-/// Unit of throughput that netperf uses unless told otherwise.
+/// Unit of throughput that netperf uses unless another is asked for.
 const DEFAULT_UNITS: &str = "10^6bits/s";
 
 /// A line of figures with its number.
