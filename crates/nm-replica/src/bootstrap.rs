@@ -16,8 +16,6 @@
 //! - Two replicas of three that lose their state at once cannot know what is missing. They wait,
 //!   and report it, rather than lose what was acknowledged.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use openraft::Vote;
@@ -28,12 +26,6 @@ use crate::group::Group;
 use crate::hard_state::HardState;
 use crate::message::{ReplicaStatus, StatusRequest};
 use crate::types::NodeId;
-
-/// A random number for a start.
-pub fn start_number() -> u64 {
-    // The standard library's hasher is seeded by the system's randomness.
-    RandomState::new().build_hasher().finish()
-}
 
 /// The hard state of a replica that starts without one, from the statuses of all others (`None`
 /// where one did not answer); or why it has to wait.
@@ -177,10 +169,5 @@ mod tests {
         assert!(decide(0, 99, &[active(&ids, leader, 10), None]).is_err());
         let two_lost = decide(0, 99, &[active(&ids, leader, 10), empty(98)]);
         assert!(two_lost.unwrap_err().contains("more than one"));
-    }
-
-    #[test]
-    fn start_numbers_differ() {
-        assert_ne!(start_number(), start_number());
     }
 }

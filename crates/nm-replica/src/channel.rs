@@ -1,12 +1,13 @@
 //! The two ends of the channel between the replication thread and a node's data loop.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nm_sys::poll::Waker;
 use openraft::LogId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::clocks::Clocks;
 use crate::log::{Log, LogEvent, Refused};
 use crate::types::{NodeId, term_of};
 
@@ -36,20 +37,26 @@ pub struct EventSender {
     waker: Waker,
     may_lead: bool,
     leadership: Mutex<Leadership>,
+    /// The wall clocks of the other members.
+    pub clocks: Arc<Clocks>,
 }
 
 /// The ends of the channel of one group: events are sent, commands are received, and the log of
 /// the data loop does the opposite.
 pub fn connect(
     group_id: u16,
+    members: usize,
     may_lead: bool,
     waker: Waker,
 ) -> (EventSender, UnboundedReceiver<LogCommand>, RaftLog) {
     let (events, receiver) = channel();
     let (commands, command_receiver) = unbounded_channel();
-    let sender = EventSender { events, waker, may_lead, leadership: Mutex::default() };
+    let clocks = Arc::new(Clocks::new(members));
+    let (leadership, own) = (Mutex::default(), Arc::clone(&clocks));
+    let sender = EventSender { events, waker, may_lead, leadership, clocks: own };
     let log = RaftLog {
         group_id,
+        clocks,
         events: receiver,
         commands,
         leading_term: None,
@@ -105,6 +112,7 @@ impl EventSender {
 #[derive(Debug)]
 pub struct RaftLog {
     group_id: u16,
+    clocks: Arc<Clocks>,
     events: Receiver<LogEvent>,
     commands: UnboundedSender<LogCommand>,
     leading_term: Option<u32>,
@@ -130,6 +138,10 @@ impl Log for RaftLog {
 
     fn is_caught_up(&self) -> bool {
         self.is_caught_up
+    }
+
+    fn other_clocks(&self, monotonic_ns: u64) -> Vec<(usize, u64)> {
+        self.clocks.known(monotonic_ns)
     }
 
     fn propose(&mut self, batch: Vec<u8>) -> Result<(), Refused> {

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,9 +19,11 @@ use crate::acks::Acks;
 use crate::channel::EventSender;
 use crate::error::ReplicaError;
 use crate::group::Shared;
-use crate::hard_state::{HARD_STATE, HardStateFile};
+use crate::hard_state::{HARD_STATE, MARKS};
 use crate::journal::{Journal, RecordKind};
 use crate::log::LogEvent;
+use crate::slot_file::SlotFile;
+use crate::storage;
 use crate::types::{NodeId, Types};
 
 /// Bytes of entries that may wait for a disk that makes no progress.
@@ -29,6 +31,10 @@ const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// Minimum time between two reports of a slow disk.
 const SLOW_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time without work after which the journal's watermark is advanced. What was synced in that time
+/// before a crash is not below the watermark, unless something was written after it.
+const WATERMARK_IDLE: Duration = Duration::from_millis(200);
 
 /// An entry as a record of the journal.
 #[derive(Debug)]
@@ -96,7 +102,7 @@ impl Disk {
     /// If there can be no thread.
     pub fn start(
         folder: &Path,
-        (journal, hard_state): (Journal, Option<HardStateFile>),
+        (journal, hard_state): (Journal, Option<SlotFile>),
         last: Option<LogId<NodeId>>,
         settings: DiskSettings,
         (acks, events): (Arc<Acks>, Arc<EventSender>),
@@ -114,13 +120,19 @@ impl Disk {
             reported_slow: None,
             waiting_bytes: Arc::clone(&waiting_bytes),
             status: Arc::clone(&status),
+            done: 0,
         };
-        let thread = std::thread::Builder::new()
-            .name("disk".to_string())
-            .spawn(move || worker.run(&queue))
-            .map_err(|error| ReplicaError::Thread(Arc::new(error)))?;
-        let (tasks, thread, folder) = (Some(tasks), Some(thread), folder.into());
-        Ok(Disk { tasks, count: 0, thread, waiting_bytes, status, folder })
+        let (tasks, folder) = (Some(tasks), folder.into());
+        let mut disk = Disk { tasks, count: 0, thread: None, waiting_bytes, status, folder };
+        if !storage::has_threads() {
+            #[cfg(test)]
+            tokio::spawn(worker.run_simulated(queue));
+            return Ok(disk);
+        }
+        let thread = std::thread::Builder::new().name("disk".to_string());
+        let thread = thread.spawn(move || worker.run(&queue));
+        disk.thread = Some(thread.map_err(|error| ReplicaError::Thread(Arc::new(error)))?);
+        Ok(disk)
     }
 
     /// Queues a task after which the log's last entry is `last`.
@@ -185,7 +197,7 @@ impl Task {
 struct Worker {
     folder: PathBuf,
     journal: Journal,
-    hard_state: Option<HardStateFile>,
+    hard_state: Option<SlotFile>,
     settings: DiskSettings,
     acks: Arc<Acks>,
     events: Arc<EventSender>,
@@ -193,35 +205,116 @@ struct Worker {
     reported_slow: Option<Moment>,
     waiting_bytes: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
+    /// Number of the last task that was done.
+    done: u64,
+}
+
+/// Tasks that are done with one sync.
+struct Round {
+    flushed: Vec<LogFlushed<Types>>,
+    /// The log's last entry behind them.
+    last: Option<LogId<NodeId>>,
+    result: Result<(), ReplicaError>,
 }
 
 impl Worker {
     fn run(&mut self, queue: &Receiver<QueuedTask>) {
-        let mut flushed = vec![];
-        let mut done = 0;
-        while let Ok(first) = queue.recv() {
-            let mut last_entry = None;
-            let mut result = Ok(());
-            for (task, number, last) in std::iter::once(first).chain(queue.try_iter()) {
-                assert!(
-                    number == done + 1,
-                    "tasks are done in the order in which they were queued"
-                );
-                let bytes = task.bytes();
-                result = result.and_then(|()| self.perform(task, &mut flushed));
-                self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                (done, last_entry) = (number, last);
-            }
-            if let Err(error) = result.and_then(|()| self.sync()) {
-                Status::lock(&self.status).failed = Some(error);
-                self.acks.set_failed();
+        while let Some(first) = self.next_task(queue) {
+            let round = self.write(first, queue);
+            if !self.finish(round) {
                 return;
             }
-            Status::lock(&self.status).last = last_entry;
-            for callback in flushed.drain(..) {
-                LogFlushed::log_io_completed(callback, Ok(()));
+        }
+    }
+
+    /// The next task; `None` if there will be none. Advances the watermark meanwhile.
+    fn next_task(&mut self, queue: &Receiver<QueuedTask>) -> Option<QueuedTask> {
+        while self.journal.is_watermark_due() {
+            match queue.recv_timeout(WATERMARK_IDLE) {
+                Ok(task) => return Some(task),
+                Err(RecvTimeoutError::Timeout) if self.advance_watermark() => {}
+                Err(_) => return None,
             }
-            self.acks.set_synced(done);
+        }
+        queue.recv().ok()
+    }
+
+    /// Advances the watermark; whether the disk is still used.
+    fn advance_watermark(&mut self) -> bool {
+        match self.journal.advance_watermark() {
+            Ok(()) => true,
+            Err(error) => {
+                self.fail(error.into());
+                false
+            }
+        }
+    }
+
+    /// Writes what a task and all others in the queue want.
+    fn write(&mut self, first: QueuedTask, queue: &Receiver<QueuedTask>) -> Round {
+        let mut round = Round { flushed: vec![], last: None, result: Ok(()) };
+        for (task, number, last) in std::iter::once(first).chain(queue.try_iter()) {
+            assert!(
+                number == self.done + 1,
+                "tasks are done in the order in which they were queued"
+            );
+            let bytes = task.bytes();
+            if round.result.is_ok() {
+                round.result = self.perform(task, &mut round.flushed);
+            }
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            (self.done, round.last) = (number, last);
+        }
+        round
+    }
+
+    /// Waits for the disk and reports what it has; whether it is still used.
+    fn finish(&mut self, round: Round) -> bool {
+        if let Err(error) = round.result.and_then(|()| self.sync()) {
+            self.fail(error);
+            return false;
+        }
+        Status::lock(&self.status).last = round.last;
+        for callback in round.flushed {
+            LogFlushed::log_io_completed(callback, Ok(()));
+        }
+        self.acks.set_synced(self.done);
+        true
+    }
+
+    fn fail(&self, error: ReplicaError) {
+        Status::lock(&self.status).failed = Some(error);
+        self.acks.set_failed();
+    }
+
+    /// As [`Worker::run`], in the time of a simulation.
+    #[cfg(test)]
+    async fn run_simulated(mut self, queue: Receiver<QueuedTask>) {
+        use std::sync::mpsc::TryRecvError;
+
+        let mut idle = Duration::ZERO;
+        let tick = Duration::from_millis(1);
+        loop {
+            match queue.try_recv() {
+                Ok(first) => {
+                    idle = Duration::ZERO;
+                    let mut round = self.write(first, &queue);
+                    round.result = round.result.and_then(|()| Ok(self.journal.flush()?));
+                    tokio::time::sleep(tick * (crate::random::number() % 4) as u32).await;
+                    if !self.finish(round) {
+                        return;
+                    }
+                }
+                Err(TryRecvError::Empty) => {
+                    tokio::time::sleep(tick).await;
+                    idle += tick;
+                    let is_due = idle >= WATERMARK_IDLE && self.journal.is_watermark_due();
+                    if is_due && !self.advance_watermark() {
+                        return;
+                    }
+                }
+                Err(TryRecvError::Disconnected) => return,
+            }
         }
     }
 
@@ -262,7 +355,9 @@ impl Worker {
         let path = self.folder.join(HARD_STATE);
         let written = match &mut self.hard_state {
             Some(file) => file.write(state),
-            None => HardStateFile::create(&path, state).map(|file| self.hard_state = Some(file)),
+            None => {
+                SlotFile::create(&path, MARKS[0], state).map(|file| self.hard_state = Some(file))
+            }
         };
         written.map_err(|error| ReplicaError::file(&path, "cannot be written", error))
     }

@@ -82,6 +82,12 @@ pub enum ReplicaError {
         .0.display()
     )]
     HardStateMissing(PathBuf),
+    /// The journal was purged, and there is no snapshot of what was purged.
+    #[error(
+        "the replica's snapshot {} is missing or too old: the journal lacks what it should contain",
+        .0.display()
+    )]
+    SnapshotMissing(PathBuf),
     /// A disk does not make progress.
     #[error(
         "the replica's disk at {} makes no progress: {waiting_mb} MB wait for it",
@@ -112,6 +118,11 @@ impl ReplicaError {
         match self {
             ReplicaError::Journal(error) => error.hint(),
             ReplicaError::File { source, .. } => disk_full_hint(source),
+            ReplicaError::Checksum(_)
+            | ReplicaError::HardStateMissing(_)
+            | ReplicaError::SnapshotMissing(_) => Some(
+                "restore the folder, or remove it: a replica without one is filled by the others",
+            ),
             ReplicaError::DiskStuck { .. } => {
                 Some("see what else uses that disk, then start the node again")
             }

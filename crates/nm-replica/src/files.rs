@@ -1,13 +1,12 @@
 //! Files that a crash leaves either as they were before or as they are after a write.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use nm_codec::crc32c;
 
-use crate::durable::rename_durably;
 use crate::error::ReplicaError;
+use crate::storage;
 
 /// Bytes of the checksum in front of the content.
 const CHECKSUM_BYTES: usize = 4;
@@ -19,11 +18,11 @@ const CHECKSUM_BYTES: usize = 4;
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), ReplicaError> {
     let write = || -> io::Result<()> {
         let temporary = path.with_extension("tmp");
-        let mut file = File::create(&temporary)?;
-        file.write_all(&crc32c(content).to_le_bytes())?;
-        file.write_all(content)?;
+        let file = storage::create(&temporary)?;
+        file.write_all_at(&crc32c(content).to_le_bytes(), 0)?;
+        file.write_all_at(content, CHECKSUM_BYTES as u64)?;
         file.sync_all()?;
-        rename_durably(&temporary, path)
+        storage::rename_durably(&temporary, path)
     };
     write().map_err(|error| ReplicaError::file(path, "cannot be written", error))
 }
@@ -33,7 +32,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), ReplicaError>
 /// # Errors
 /// If it cannot be read or its checksum is wrong.
 pub fn read_checked(path: &Path) -> Result<Option<Vec<u8>>, ReplicaError> {
-    let mut bytes = match fs::read(path) {
+    let mut bytes = match storage::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(ReplicaError::file(path, "cannot be read", error)),

@@ -13,6 +13,7 @@
 //!   higher term.
 //! - A replica that **lost its state** recovers it from the others before it votes: see
 //!   `bootstrap`.
+//! - **Damaged files** are repaired from the other replicas: see `recovery`.
 //! - **Snapshots** are taken by the data loop: see [`LogEvent::TakeSnapshot`].
 //! - A **disk that fails** or is full stops its replica ([`LogEvent::Stopped`]); the others go on.
 //! - A **slow disk** delays nothing as long as it is the only one, even if it is the leader's: a
@@ -27,9 +28,11 @@ mod acks;
 mod address;
 mod bootstrap;
 mod channel;
+mod clocks;
 mod connection;
 mod disk;
-mod durable;
+#[cfg(test)]
+mod disk_fault_tests;
 mod election;
 mod encode;
 mod error;
@@ -43,17 +46,24 @@ mod log;
 mod log_store;
 mod message;
 mod network;
+mod random;
+mod recovery;
 mod replicas;
 mod requests;
 #[cfg(test)]
+mod simulated_disk;
+mod slot_file;
+#[cfg(test)]
 mod slow_disk_tests;
 mod state_machine;
+mod storage;
 #[cfg(any(test, feature = "test-support"))]
 pub mod testing;
 mod types;
 
 pub use address::Address;
 pub use channel::RaftLog;
+pub use clocks::{difference_ns, wall_clock_ns};
 pub use error::ReplicaError;
 pub use group::{Group, MEMBERS_MAX, Member, Settings, Shared};
 pub use log::{BATCH_BYTES_MAX, Log, LogEvent, Refused};

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::fs;
+use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +24,12 @@ use crate::disk::{Disk, DiskSettings, EntryRecord, Task};
 use crate::encode::{Encode, entry_of, record_of};
 use crate::error::ReplicaError;
 use crate::group::{Settings, Shared};
-use crate::hard_state::{HARD_STATE, HardState, HardStateFile};
-use crate::journal::{Found, Journal};
+use crate::hard_state::{HARD_STATE, HardState, MARKS};
+use crate::journal::Found;
+use crate::log::LogEvent;
+use crate::recovery::{self, Opened};
+use crate::slot_file::SlotFile;
+use crate::storage;
 use crate::types::{NodeId, Types, leader_of, term_of};
 
 /// Maximum size of the entries in one message to another replica, unless it is a single entry.
@@ -70,15 +74,16 @@ impl LogStore {
             let inner = Inner { hard_state, entries, disk: None, is_single };
             return Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, false));
         };
-        fs::create_dir_all(folder)
+        storage::create_folder(folder)
             .map_err(|error| ReplicaError::file(folder, "cannot be created", error))?;
         let (hard_state, file) = read_hard_state(folder)?;
         let is_known = file.is_some();
-        let from = hard_state.purged.map_or(0, |purged| purged.index + 1) + 1;
-        let (mut journal, found) = Journal::open(folder, settings.journal, from)?;
-        if journal.next().is_some_and(|next| next < from) {
-            // A snapshot was installed, and the crash came before the journal was restarted.
-            journal.restart(from - 1)?;
+        let journal = settings.journal;
+        let mut opened = Opened { folder, journal, is_single, hard_state, file, damage: None };
+        let (journal, found) = opened.open()?;
+        let Opened { hard_state, file, damage, .. } = opened;
+        if let Some(damage) = damage {
+            events.send(LogEvent::Degraded(recovery::report(&damage)));
         }
         let entries = read_entries(folder, found)?;
         if !is_known && !entries.is_empty() {
@@ -161,10 +166,15 @@ impl LogStore {
 }
 
 /// The hard state in a folder, and its file if there is one.
-fn read_hard_state(folder: &Path) -> Result<(HardState, Option<HardStateFile>), ReplicaError> {
+fn read_hard_state(folder: &Path) -> Result<(HardState, Option<SlotFile>), ReplicaError> {
     let path = folder.join(HARD_STATE);
-    let Some((file, bytes)) = HardStateFile::open(&path)? else {
-        return Ok((HardState::default(), None));
+    let (file, bytes) = match SlotFile::open(&path, &MARKS) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok((HardState::default(), None)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(ReplicaError::Checksum(path));
+        }
+        Err(error) => return Err(ReplicaError::file(&path, "cannot be used", error)),
     };
     let mut hard_state = HardState::from_bytes(&bytes, "hard state")
         .map_err(|source| ReplicaError::Decode { path, source })?;

@@ -57,7 +57,28 @@ pub trait Request: Encode {
 
 impl Request for AppendEntriesRequest<Types> {
     const KIND: FrameKind = FrameKind::Append;
-    type Answer = AppendEntriesResponse<NodeId>;
+    type Answer = AppendAnswer;
+}
+
+/// The answer to an append.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AppendAnswer {
+    /// What openraft has to say.
+    pub response: AppendEntriesResponse<NodeId>,
+    /// What the wall clock of the replica shows, ns since 1970.
+    pub wall_ns: u64,
+}
+
+impl Encode for AppendAnswer {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.response.encode(out);
+        self.wall_ns.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &'static str) -> Result<AppendAnswer, DecodeError> {
+        let response = AppendEntriesResponse::decode(from, "append answer")?;
+        Ok(AppendAnswer { response, wall_ns: from.u64("wall clock")? })
+    }
 }
 
 impl Request for VoteRequest<NodeId> {
@@ -311,6 +332,14 @@ mod tests {
             ));
             prop_assert!(AnyRequest::decode(FrameKind::Answer, &[]).is_err());
             prop_assert!(AnyRequest::decode(FrameKind::Campaign, &[1]).is_err());
+        }
+
+        #[test]
+        fn append_answers_round_trip(
+            response in strategies::append_response(), wall_ns in any::<u64>(),
+        ) {
+            let answer = AppendAnswer { response, wall_ns };
+            prop_assert_eq!(AppendAnswer::from_bytes(&answer.to_bytes(), "answer"), Ok(answer));
         }
 
         #[test]

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
@@ -12,9 +13,10 @@ use openraft::raft::{
 use openraft::{EmptyNode, LogId, OptionalSend, Snapshot, Vote};
 
 use crate::address::Address;
+use crate::clocks::Clocks;
 use crate::connection::Peer;
 use crate::log_store::LogStore;
-use crate::message::{CommitNotice, InstallSnapshot};
+use crate::message::{AppendAnswer, CommitNotice, InstallSnapshot};
 use crate::types::{NodeId, Types};
 
 /// Time limit for sending a snapshot, and time between two attempts to reach a replica.
@@ -31,6 +33,8 @@ pub struct Peers {
     pub group: u16,
     /// This replica's log.
     pub store: LogStore,
+    /// The wall clocks of the others.
+    pub clocks: Arc<Clocks>,
 }
 
 impl RaftNetworkFactory<Types> for Peers {
@@ -41,7 +45,8 @@ impl RaftNetworkFactory<Types> for Peers {
         let nowhere = || Address::Unix("/nowhere".into());
         let address = self.addresses.get(position).cloned().unwrap_or_else(nowhere);
         let peer = Peer::new(address, self.from, self.group);
-        Replicator { peer, target, store: self.store.clone(), committed: None }
+        let (store, clocks) = (self.store.clone(), Arc::clone(&self.clocks));
+        Replicator { peer, target, position, store, clocks, committed: None }
     }
 }
 
@@ -49,7 +54,10 @@ impl RaftNetworkFactory<Types> for Peers {
 pub struct Replicator {
     peer: Peer,
     target: NodeId,
+    /// Position of the other replica in the group.
+    position: usize,
     store: LogStore,
+    clocks: Arc<Clocks>,
     /// The last entry that the other replica knows to be committed.
     committed: Option<LogId<NodeId>>,
 }
@@ -63,6 +71,7 @@ impl Replicator {
             // It may have been restarted without its state.
             self.committed = None;
             self.store.acks().forget(self.target);
+            self.clocks.forget(self.position);
         }
         let leader_commit = request.leader_commit;
         if leader_commit > self.committed && request.entries.is_empty() {
@@ -73,7 +82,8 @@ impl Replicator {
         }
         // The entries were queued for the own disk before openraft sent them.
         let write = self.store.last_write();
-        let answer = self.peer.request(&request).await?;
+        let AppendAnswer { response: answer, wall_ns } = self.peer.request(&request).await?;
+        self.clocks.record(self.position, wall_ns);
         self.committed = self.committed.max(leader_commit);
         let last = match &answer {
             AppendEntriesResponse::Success => request.entries.last().map(|entry| entry.log_id),

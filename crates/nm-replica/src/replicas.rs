@@ -22,6 +22,7 @@ use crate::group_replica::{CHECK_INTERVAL, Engine, GroupReplica, Stage};
 use crate::log::LogEvent;
 use crate::log_store::LogStore;
 use crate::network::Peers;
+use crate::random;
 use crate::requests::serve_connection;
 use crate::state_machine::{SnapshotReceiver, StateMachine};
 use crate::types::{Raft, term_of};
@@ -91,11 +92,12 @@ fn open(group: Group, waker: Waker) -> Result<(Opened, RaftLog), ReplicaError> {
         return Err(ReplicaError::TooManyMembers { group: group.name, count });
     }
     assert!(group.own < count, "a replica is a member of its group");
-    let (events, commands, log) = connect(group.id, group.members[group.own].may_lead, waker);
+    let (events, commands, log) =
+        connect(group.id, count, group.members[group.own].may_lead, waker);
     let events = Arc::new(events);
     let folder = group.folder.as_deref();
     let (store, is_known) = LogStore::open(folder, count, &group.settings, Arc::clone(&events))?;
-    let replica = GroupReplica::new(group, events, store, bootstrap::start_number());
+    let replica = GroupReplica::new(group, events, store, random::number());
     Ok(((Arc::new(replica), is_known, commands), log))
 }
 
@@ -211,7 +213,8 @@ async fn start_engine(
     )?;
     let addresses = group.members.iter().map(|member| member.address.clone()).collect();
     let from = replica.id() as u8;
-    let peers = Peers { addresses, from, group: group.id, store: store.clone() };
+    let (store_of_peers, clocks) = (store.clone(), Arc::clone(&events.clocks));
+    let peers = Peers { addresses, from, group: group.id, store: store_of_peers, clocks };
     let raft = Raft::new(replica.id(), Arc::new(config), peers, store.clone(), machine)
         .await
         .map_err(|error| failed(error.to_string()))?;

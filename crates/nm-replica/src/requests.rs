@@ -5,14 +5,15 @@ use std::sync::Arc;
 use nm_codec::DecodeError;
 use openraft::Snapshot;
 use openraft::error::{Fatal, RaftError};
-use openraft::raft::{AppendEntriesRequest, VoteRequest, VoteResponse};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use thiserror::Error;
 
 use crate::acks::DiskFailed;
+use crate::clocks::wall_clock_ns;
 use crate::connection::{Connection, Frame};
 use crate::encode::Encode;
 use crate::group_replica::{Engine, GroupReplica, Stage};
-use crate::message::{AnyRequest, FrameKind, InstallSnapshot};
+use crate::message::{AnyRequest, AppendAnswer, FrameKind, InstallSnapshot};
 use crate::types::{NodeId, Types};
 
 /// Why a replica does not answer; the other one learns only that it does not.
@@ -71,12 +72,15 @@ impl GroupReplica {
         };
         match request {
             AnyRequest::Append(request) => {
-                let answer = self.append(&engine, frame.from, request).await?;
+                let response = self.append(&engine, frame.from, request).await?;
                 // An acknowledged entry must be durable: see `acks`.
                 self.store.acks().wait_own(self.store.last_write()).await?;
-                Ok(answer)
+                Ok(AppendAnswer { response, wall_ns: wall_clock_ns() }.to_bytes())
             }
-            AnyRequest::Commit(request) => self.append(&engine, frame.from, request).await,
+            AnyRequest::Commit(request) => {
+                self.append(&engine, frame.from, request).await?;
+                Ok(vec![])
+            }
             AnyRequest::Vote(request) => Ok(self.vote(&engine, request).await?.to_bytes()),
             AnyRequest::InstallSnapshot(InstallSnapshot { vote, meta, state }) => {
                 let snapshot = Snapshot { meta, snapshot: Box::new(state) };
@@ -100,11 +104,11 @@ impl GroupReplica {
         engine: &Engine,
         from: u8,
         request: AppendEntriesRequest<Types>,
-    ) -> Result<Vec<u8>, RequestError> {
+    ) -> Result<AppendEntriesResponse<NodeId>, RequestError> {
         if request.vote >= self.store.vote().unwrap_or_default() {
             engine.record_contact(from);
         }
-        Ok(engine.raft.append_entries(request).await?.to_bytes())
+        Ok(engine.raft.append_entries(request).await?)
     }
 
     /// Whether another replica may ask this one to start an election now: there is no contact with

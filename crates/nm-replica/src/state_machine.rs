@@ -18,10 +18,11 @@ use crate::error::ReplicaError;
 use crate::files::{read_checked, write_atomically};
 use crate::group::Shared;
 use crate::log::LogEvent;
+use crate::storage;
 use crate::types::{NodeId, Types, term_of};
 
 /// Name of the file in a group's folder.
-const SNAPSHOT: &str = "snapshot";
+pub const SNAPSHOT: &str = "snapshot";
 
 type Meta = SnapshotMeta<NodeId, EmptyNode>;
 
@@ -31,6 +32,14 @@ fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
     let meta = SnapshotMeta::decode(&mut reader, "snapshot")
         .map_err(|source| ReplicaError::Decode { path: path.into(), source })?;
     Ok(Some((meta, reader.rest().to_vec())))
+}
+
+/// The last entry that a snapshot contains; `None` if there is no snapshot, or it is empty.
+///
+/// # Errors
+/// If it cannot be read or is damaged.
+pub fn last_in_snapshot(path: &Path) -> Result<Option<LogId<NodeId>>, ReplicaError> {
+    Ok(read_snapshot(path)?.and_then(|(meta, _)| meta.last_log_id))
 }
 
 /// The snapshot in a group's folder: the index of the last record of the journal that it contains,
@@ -167,13 +176,18 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
                 snapshot_id,
             };
             let snapshots = Arc::clone(&self.snapshots);
-            // A slow disk delays nothing else.
-            let kept = tokio::task::spawn_blocking(move || {
+            let keep = move || {
                 let mut snapshots = snapshots.lock().unwrap_or_else(PoisonError::into_inner);
                 snapshots.keep(&meta, &Shared(state.into()))
-            });
-            let ended = |_| Err(ReplicaError::SnapshotInterrupted);
-            kept.await.unwrap_or_else(ended).map_err(|error| write_error(&error))?;
+            };
+            let kept = if storage::has_threads() {
+                // A slow disk delays nothing else.
+                let kept = tokio::task::spawn_blocking(keep).await;
+                kept.unwrap_or(Err(ReplicaError::SnapshotInterrupted))
+            } else {
+                keep()
+            };
+            kept.map_err(|error| write_error(&error))?;
         }
         let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         // A snapshot that the leader installed meanwhile is newer.

@@ -23,7 +23,8 @@ pub enum JournalError {
     },
     /// A record before the end is missing or damaged.
     #[error(
-        "the journal file {} is damaged: record {index} {damage}, and it was acknowledged",
+        "the journal file {} is damaged: record {index}, at byte {offset}, {damage}, and it was \
+         acknowledged",
         path.display()
     )]
     Damaged {
@@ -31,6 +32,8 @@ pub enum JournalError {
         path: PathBuf,
         /// Index of the record.
         index: u64,
+        /// Where it is in the file.
+        offset: u64,
         /// What is wrong with it.
         damage: Damage,
     },
@@ -74,6 +77,9 @@ pub enum Damage {
     /// It cannot be read, and is not at the end of the journal.
     #[error("cannot be read, although a later file was begun")]
     NotReadableBeforeEnd,
+    /// It cannot be read, and the journal's watermark says that the disk had it.
+    #[error("cannot be read, although the disk had it")]
+    BelowWatermark,
 }
 
 impl JournalError {

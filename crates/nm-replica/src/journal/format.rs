@@ -11,7 +11,8 @@
 //! `durable` is the index up to which the disk had everything when the record was written. That
 //! tells damage from a torn end: pages of one sync reach the disk in any order, so that a bad
 //! record may be followed by good ones after a crash; but if one of those says that the disk had
-//! the bad record already, the record was good once and has been damaged since.
+//! the bad record already, the record was good once and has been damaged since. For the end of the
+//! journal, behind which there is no record to say so, see [`super::watermark`].
 //!
 //! A file that is not needed any more is used again as it is, with a **salt** that was drawn for
 //! it. All of its checksums begin with the salt. So no record from before is ever taken for one of
@@ -84,6 +85,8 @@ pub struct Scan {
     pub torn_bytes: u64,
     /// Highest index that an intact record behind the end says the disk had; zero for none.
     pub durable: u64,
+    /// Term and index of the last intact record behind the end.
+    pub behind: Option<(u64, u64)>,
 }
 
 /// Bytes that a record with this content takes.
@@ -136,12 +139,14 @@ fn read(bytes: &[u8], start: usize, salt: u32) -> Option<Place> {
     Some(Place { start, length, index, term, durable, kind })
 }
 
-/// Reads a file whose first record is to be `first`.
-pub fn scan(bytes: &[u8], first: u64) -> Scan {
-    let salt = bytes.first_chunk::<HEADER_BYTES>().map_or(0, |header| file::SALT.get(header));
-    let has_header = bytes.starts_with(&header(first, salt));
+/// Reads a file whose first record is to be `first`; `salt` is what is known of its salt if its
+/// header is damaged.
+pub fn scan(bytes: &[u8], first: u64, salt: Option<u32>) -> Scan {
+    let own = bytes.first_chunk::<HEADER_BYTES>().map_or(0, |header| file::SALT.get(header));
+    let has_header = bytes.starts_with(&header(first, own));
+    let salt = if has_header { own } else { salt.unwrap_or(own) };
     let (places, end) = (vec![], HEADER_BYTES);
-    let mut scan = Scan { has_header, places, end, salt, torn_bytes: 0, durable: 0 };
+    let mut scan = Scan { has_header, places, end, salt, torn_bytes: 0, durable: 0, behind: None };
     let mut next = first;
     while let Some(place) = read(bytes, scan.end, salt).filter(|place| place.index == next) {
         scan.places.push(place);
@@ -166,6 +171,7 @@ fn scan_behind_end(scan: &mut Scan, bytes: &[u8], next: u64) {
         });
         if is_likely && let Some(place) = read(bytes, scan.end + at, scan.salt) {
             scan.durable = scan.durable.max(place.durable);
+            scan.behind = scan.behind.max(Some((place.term, place.index)));
             scan.torn_bytes = scan.torn_bytes.max(at as u64 + size_of(place.length));
         }
     }
@@ -190,7 +196,7 @@ mod tests {
                 write(&mut bytes, salt, &place, content);
                 places.push(place);
             }
-            let scan = scan(&bytes, first);
+            let scan = scan(&bytes, first, None);
             prop_assert!(scan.has_header);
             prop_assert_eq!((&scan.places, scan.end), (&places, bytes.len()));
             prop_assert_eq!((scan.salt, scan.torn_bytes, scan.durable), (salt, 0, 0));
@@ -202,7 +208,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_scanned(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let found = scan(&bytes, 1);
+            let found = scan(&bytes, 1, None);
             prop_assert!(found.end <= bytes.len().max(HEADER_BYTES));
         }
     }

@@ -3,9 +3,12 @@
 //!
 //! Records are appended to a buffer; [`Journal::sync`] writes all of them at once and waits for the
 //! disk once. What a crash left half written at the end is cut off when the journal is opened;
-//! damage before the end is refused, because acknowledged records would be missing (see
-//! [`mod@format`] for how the two are distinguished). After a failed write or sync, the journal
-//! accepts nothing any more: the content of the disk is then unknown.
+//! damage before the end is an error, because acknowledged records would be missing (see
+//! [`mod@format`] and [`watermark`] for how the two are distinguished).
+//!
+//! After a failed write or sync, the journal accepts nothing any more: the content of the disk is
+//! then unknown, and stays so for the next process, to which the system shows what the disk may
+//! lack. So whoever opens a journal writes again, and syncs, what the disk is not known to have.
 
 mod error;
 pub mod format;
@@ -13,11 +16,15 @@ mod reader;
 mod record;
 mod recorder;
 mod spare;
+mod watermark;
 mod writer;
 
 pub(crate) use error::disk_full_hint;
 pub use error::{Damage, JournalError};
 pub use reader::Reader;
+#[cfg(test)]
+pub(crate) use reader::files;
+pub(crate) use reader::last_record;
 pub use record::{Found, Record, RecordKind, Settings};
 pub use recorder::Recorder;
 pub use writer::Journal;

@@ -1,16 +1,13 @@
 //! The next file of a journal, made before it is needed.
 
-use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions};
-use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use super::format;
-use crate::durable::{rename_durably, sync_folder};
+use crate::random;
+use crate::storage::{self, File};
 
 /// Name of the next file.
 const SPARE: &str = "spare.tmp";
@@ -73,6 +70,9 @@ impl Spare {
     }
 
     fn start_filling(&self, is_paced: bool) -> State {
+        if !storage::has_threads() {
+            return State::None;
+        }
         let (path, bytes) = (self.path(), self.file_bytes);
         let (pace, receiver) = channel();
         // Nobody waits for the disk before the first record.
@@ -94,12 +94,11 @@ impl Spare {
     /// The system's error.
     pub fn keep(&mut self, path: &Path) -> io::Result<()> {
         let is_wanted = matches!(self.state, State::None);
-        if !is_wanted || fs::metadata(path)?.len() != self.file_bytes {
-            return fs::remove_file(path);
+        if !is_wanted || storage::size(path)? != self.file_bytes {
+            return storage::remove(path);
         }
-        fs::rename(path, self.path())?;
         // Its header must not change under its old name, whatever a crash leaves of the two.
-        sync_folder(&self.folder)?;
+        storage::rename_durably(path, &self.path())?;
         self.state = State::Used;
         Ok(())
     }
@@ -113,8 +112,7 @@ impl Spare {
         let mut salt = 0;
         match std::mem::replace(&mut self.state, State::None) {
             State::Used => {
-                // The standard library's hasher is seeded by the system's randomness.
-                salt = RandomState::new().build_hasher().finish() as u32 | 1;
+                salt = random::number() as u32 | 1;
             }
             State::Filling { thread, pace, .. } => {
                 drop(pace);
@@ -122,10 +120,10 @@ impl Spare {
             }
             State::None => create_zeros(&path, self.file_bytes, None)?,
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let file = storage::open(&path)?;
         file.write_all_at(&format::header(first, salt), 0)?;
         file.sync_data()?;
-        rename_durably(&path, to)?;
+        storage::rename_durably(&path, to)?;
         Ok((file, salt))
     }
 }
@@ -137,13 +135,13 @@ impl Drop for Spare {
             drop(pace);
             let _ = thread.join();
         }
-        let _ = fs::remove_file(self.path());
+        let _ = storage::remove(&self.path());
     }
 }
 
 /// A durable file of zeros: a piece for each message, the rest when the sender is gone.
 fn create_zeros(path: &Path, bytes: u64, pace: Option<Receiver<()>>) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    let file = storage::create(path)?;
     let mut at = 0;
     while at < bytes && pace.as_ref().is_some_and(|pace| pace.recv().is_ok()) {
         let end = bytes.min(at + PIECE_BYTES);

@@ -1,15 +1,15 @@
 //! A journal that is open for writing.
 
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::error::JournalError;
 use super::format::{self, HEADER_BYTES, Place};
-use super::reader::{Reader, ScannedFile};
+use super::reader::{self, Reader, ScannedFile};
 use super::record::{Found, RecordKind, Settings};
 use super::spare::{Spare, fill};
+use super::watermark::{Watermark, WatermarkFile};
+use crate::storage::{self, File};
 
 /// One file of a journal.
 #[derive(Debug)]
@@ -25,6 +25,12 @@ struct JournalFile {
 }
 
 impl JournalFile {
+    fn of(scanned: &ScannedFile) -> JournalFile {
+        let starts = scanned.places.iter().map(|place| place.start as u64).collect();
+        let ScannedFile { path, first, end, salt, .. } = scanned;
+        JournalFile { path: path.clone(), first: *first, salt: *salt, starts, end: *end }
+    }
+
     /// Index behind its last record.
     fn next(&self) -> u64 {
         self.first + self.starts.len() as u64
@@ -45,13 +51,16 @@ pub struct Journal {
     unwritten: Vec<u8>,
     /// Index up to which the disk has everything.
     durable: u64,
+    /// The terms of the records, each with the index of its first one.
+    terms: Vec<(u64, u64)>,
+    watermark: WatermarkFile,
     /// Why nothing is accepted any more.
     failed: Option<JournalError>,
 }
 
 impl Journal {
     /// Opens the journal in a folder, which is created if it is missing. Records before `from` are
-    /// checked but not returned.
+    /// not returned, and are not needed.
     ///
     /// # Errors
     /// If the folder cannot be used, or a record before the end is damaged.
@@ -60,34 +69,53 @@ impl Journal {
         settings: Settings,
         from: u64,
     ) -> Result<(Journal, Found), JournalError> {
-        fs::create_dir_all(folder)
+        Journal::open_part(folder, settings, (from, u64::MAX))
+    }
+
+    /// As [`Journal::open`]; the records from the second index on are removed, because one of them
+    /// is damaged.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub(crate) fn open_part(
+        folder: &Path,
+        settings: Settings,
+        (from, until): (u64, u64),
+    ) -> Result<(Journal, Found), JournalError> {
+        let failed = |error: io::Error| JournalError::file(folder, "cannot be written", error);
+        storage::create_folder(folder)
             .map_err(|error| JournalError::file(folder, "cannot be created", error))?;
-        let mut found = Found::default();
-        let mut files = vec![];
-        // Whether the last file can be used further as it is.
-        let mut is_intact = false;
-        let mut reader = Reader::open(folder)?;
+        let mut watermark = WatermarkFile::open(folder).map_err(failed)?;
+        let mut reader = Reader::open_part(folder, (from, until))?;
+        let (mut found, mut files, mut last) = (Found::default(), vec![], None);
+        let mut terms = vec![];
+        let mut known = watermark.now().index();
         while let Some(scanned) = reader.next_file()? {
-            found.torn_bytes += scanned.torn_bytes;
-            is_intact =
-                scanned.torn_bytes == 0 && scanned.bytes.len() as u64 == settings.file_bytes;
-            for place in scanned.places.iter().filter(|place| place.index >= from) {
-                found.records.push(scanned.record(place)?);
+            if scanned.follows_gap {
+                files.clear();
             }
-            let ScannedFile { path, first, places, end, salt, .. } = scanned;
-            let starts = places.iter().map(|place| place.start as u64).collect();
-            files.push(JournalFile { path, first, salt, starts, end });
+            found.torn_bytes += scanned.torn_bytes;
+            for place in &scanned.places {
+                known = known.max(place.durable);
+                note_term(&mut terms, place.index, place.term);
+                if place.index >= from {
+                    found.records.push(scanned.record(place)?);
+                }
+            }
+            files.push(JournalFile::of(&scanned));
+            last = Some(scanned);
         }
-        let file = match files.last() {
-            None => Ok(None),
-            Some(JournalFile { path, .. }) if is_intact => open_intact(path).map(Some),
-            Some(JournalFile { path, end, .. }) => cut(path, *end, settings.file_bytes).map(Some),
-        };
-        let file = file.map_err(|error| JournalError::file(folder, "cannot be written", error))?;
+        if until != u64::MAX {
+            remove_from(folder, until, &mut watermark).map_err(failed)?;
+        }
+        let reopen = |last: &ScannedFile| reopen(last, settings.file_bytes, known);
+        let file = last.as_ref().map(reopen).transpose().map_err(failed)?;
         let mut journal = Journal {
             folder: folder.to_path_buf(),
             settings,
             durable: files.last().map_or(0, |last| last.next() - 1),
+            terms,
+            watermark,
             files,
             file,
             spare: Spare::new(folder, settings.file_bytes),
@@ -119,6 +147,11 @@ impl Journal {
     pub fn span(&self) -> Option<(u64, u64)> {
         let first = self.files.iter().find(|file| !file.starts.is_empty())?.first;
         Some((first, self.next()? - 1))
+    }
+
+    /// Index of the first record that there is or will be; `None` if there never was one.
+    pub fn first(&self) -> Option<u64> {
+        self.files.first().map(|file| file.first)
     }
 
     /// Index that the next record must have; any, if there never was one.
@@ -157,6 +190,7 @@ impl Journal {
             last.starts.push(last.end);
             last.end += size;
         }
+        note_term(&mut self.terms, index, term);
         self.prepare_spare();
         Ok(())
     }
@@ -199,20 +233,59 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether the disk has more than the watermark says.
+    pub fn is_watermark_due(&self) -> bool {
+        !self.terms.is_empty() && self.durable > self.watermark.now().index()
+    }
+
+    /// Advances the watermark to what the disk has. To be called when nothing else is to do.
+    ///
+    /// # Errors
+    /// If the disk is full or failing; nothing is accepted any more then.
+    pub fn advance_watermark(&mut self) -> Result<(), JournalError> {
+        self.check_usable()?;
+        let watermark = Watermark { last: self.last_durable(), ..self.watermark.now() };
+        self.set_watermark(watermark)
+    }
+
+    /// Term and index of the last record that the disk is known to have.
+    fn last_durable(&self) -> (u64, u64) {
+        let is_all = self.next() == Some(self.durable + 1);
+        match self.terms.last() {
+            Some((_, term)) if is_all => (*term, self.durable),
+            _ => self.watermark.now().last,
+        }
+    }
+
+    fn set_watermark(&mut self, watermark: Watermark) -> Result<(), JournalError> {
+        match self.watermark.set(&self.folder, watermark) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.fail("cannot be synced to its disk", error)),
+        }
+    }
+
     /// Removes the records from an index on, durably.
     ///
     /// # Errors
     /// As [`Journal::flush`].
     pub fn truncate(&mut self, from: u64) -> Result<(), JournalError> {
         self.flush()?;
+        if self.watermark.now().concerns(from) {
+            // Before anything is removed: what is missing below the watermark is damage.
+            self.set_watermark(Watermark::default())?;
+        }
         let mut is_cut = false;
         while self.files.len() > 1
             && let Some(removed) = self.files.pop_if(|last| last.first >= from)
         {
             is_cut = true;
-            if let Err(error) = fs::remove_file(&removed.path) {
+            if let Err(error) = storage::remove(&removed.path) {
                 return Err(self.fail("cannot be truncated", error));
             }
+        }
+        // Before the file in front of them is cut: there must never be a gap.
+        if is_cut && let Err(error) = storage::sync_folder(&self.folder) {
+            return Err(self.fail("cannot be truncated", error));
         }
         let Some(last) = self.files.last_mut() else { return Ok(()) };
         let keep = usize::try_from(from.saturating_sub(last.first)).unwrap_or(usize::MAX);
@@ -223,6 +296,7 @@ impl Journal {
         }
         if is_cut {
             self.durable = self.durable.min(last.next() - 1);
+            self.terms.retain(|(first, _)| *first < from);
             match cut(&last.path, last.end, self.settings.file_bytes) {
                 Ok(file) => self.file = Some(file),
                 Err(error) => return Err(self.fail("cannot be truncated", error)),
@@ -254,10 +328,12 @@ impl Journal {
     /// If a file cannot be removed or created.
     pub fn restart(&mut self, upto: u64) -> Result<(), JournalError> {
         self.check_usable()?;
+        self.set_watermark(Watermark::default())?;
         self.unwritten.clear();
         self.file = None;
+        self.terms.clear();
         while let Some(removed) = self.files.pop() {
-            if let Err(error) = fs::remove_file(&removed.path) {
+            if let Err(error) = storage::remove(&removed.path) {
                 return Err(self.fail("keeps a file that is to be removed", error));
             }
         }
@@ -289,10 +365,11 @@ impl Journal {
             }
             Err(error) => return Err(self.fail("cannot grow", error)),
         };
+        let last = self.last_durable();
         let end = HEADER_BYTES as u64;
         self.files.push(JournalFile { path, first, salt, starts: vec![], end });
         self.check_invariants();
-        Ok(())
+        self.set_watermark(Watermark { last, file: first, salt })
     }
 
     fn prepare_spare(&mut self) {
@@ -300,9 +377,34 @@ impl Journal {
     }
 }
 
-/// Opens a file that is intact. What another process wrote there is made durable.
-fn open_intact(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+/// A record of this index and term follows.
+fn note_term(terms: &mut Vec<(u64, u64)>, index: u64, term: u64) {
+    if terms.last().is_none_or(|(_, last)| *last != term) {
+        terms.push((index, term));
+    }
+}
+
+/// Removes the files from an index on, the last one first. Nothing is missing after that: the
+/// watermark says so before.
+fn remove_from(folder: &Path, until: u64, watermark: &mut WatermarkFile) -> io::Result<()> {
+    watermark.set(folder, Watermark::default())?;
+    let files = reader::files(folder)?;
+    let mut removed = files.iter().rev().take_while(|(first, _)| *first >= until);
+    removed.try_for_each(|(_, path)| storage::remove(path))?;
+    storage::sync_folder(folder)
+}
+
+/// Opens the last file for writing. The records behind `known` are written again: the system shows
+/// what another process wrote there, but the disk has it only if a sync succeeded.
+fn reopen(last: &ScannedFile, size: u64, known: u64) -> io::Result<File> {
+    let is_intact = last.torn_bytes == 0 && last.bytes.len() as u64 == size;
+    let file =
+        if is_intact { storage::open(&last.path)? } else { cut(&last.path, last.end, size)? };
+    if let Some(place) = last.places.iter().find(|place| place.index > known) {
+        // The zeros behind the last record may be missing.
+        let records = place.start..last.bytes.len().min(last.end as usize);
+        file.write_all_at(&last.bytes[records], place.start as u64)?;
+    }
     file.sync_data()?;
     Ok(file)
 }
@@ -310,7 +412,7 @@ fn open_intact(path: &Path) -> io::Result<File> {
 /// Replaces everything from `end` on by zeros. The file is made shorter first, which a crash leaves
 /// done or not done, so that nothing of the old end can come back.
 fn cut(path: &Path, end: u64, size: u64) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let file = storage::open(path)?;
     file.set_len(end)?;
     file.sync_all()?;
     fill(&file, end, size)?;
