@@ -1,8 +1,6 @@
 //! Batches: what a mediator puts in order at once, an entry of the log and of the journal: the time
-//! at which the leader put them in order (u64, ns since 1970), then the frames of requests and
-//! releases as they arrived: header, body, padding, timestamps.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! at which the leader put them in order (u64, ns since 1970, by its [`crate::leader_clock`]), then
+//! the frames of requests and releases as they arrived: header, body, padding, timestamps.
 
 use nm_codec::{DecodeError, Put, Reader};
 
@@ -10,14 +8,6 @@ use crate::wire::{self, Frame, FrameKind};
 
 /// Bytes before the first frame.
 pub const HEADER_BYTES: usize = size_of::<u64>();
-
-/// The time of a batch that begins now, ns since 1970. The leaders of a cell may be on several
-/// hosts, which have only this clock in common, and clients name such times. A cell's time does not
-/// go back when a clock is set back.
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// Begins a batch at a time, in an empty buffer; append the frames to it.
 pub fn begin(time_ns: u64, out: &mut Vec<u8>) {

@@ -13,6 +13,7 @@ pub mod batch;
 pub mod cell;
 pub mod control;
 pub mod hashes;
+pub mod leader_clock;
 pub mod link;
 pub mod message;
 pub mod network;

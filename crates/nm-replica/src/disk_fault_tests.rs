@@ -42,7 +42,7 @@ struct Model {
     /// The log when something was last acknowledged, and the logs since.
     acknowledged: Vec<Entry>,
     since: Vec<Vec<Entry>>,
-    /// Index up to which damage can be told from a torn write.
+    /// Index up to which damage is not taken for a torn write.
     covered: u64,
     /// Index up to which the disk has everything, and what the last record says of that.
     durable: u64,
@@ -431,7 +431,7 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
 /// The last record of a journal that is idle is damaged: no record behind it says that the disk had
 /// it, but the watermark does.
 #[test]
-fn damage_of_the_last_record_is_told_from_a_torn_write_by_the_watermark() {
+fn damage_below_the_watermark_is_not_taken_for_a_torn_write() {
     let folder = tempfile::tempdir().unwrap();
     let (mut journal, _) = Journal::open(folder.path(), SMALL, 1).unwrap();
     for index in 1..=3 {

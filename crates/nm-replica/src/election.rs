@@ -68,8 +68,9 @@ async fn catch_up(replica: &GroupReplica, engine: &Engine) {
         if reported.elapsed() > REPORT_INTERVAL {
             reported = Instant::now();
             replica.report_degraded(
-                "it lost its state or a part of it, and no leader has sent the entries that it had; if this does \
-                 not end, too many replicas were lost at once, and acknowledged requests with them",
+                "it lost its state or a part of it, and no leader has sent the entries that it \
+                 had; if this does not end, too many replicas were lost at once, and acknowledged \
+                 requests with them",
             );
         }
         if engine.silence() > replica.leases().0 * 2 {

@@ -67,9 +67,9 @@ pub trait Log {
     /// Whether this replica has all entries that it must have to replace another one of its group.
     fn is_caught_up(&self) -> bool;
 
-    /// What the wall clocks of the other replicas show, ns since 1970, when this machine's monotonic
-    /// clock shows `monotonic_ns`: with their positions in the group, as far as they are known.
-    /// Only a leader's knowledge is fresh.
+    /// What the wall clocks of the other replicas show, ns since 1970, when the monotonic clock of
+    /// this machine shows `monotonic_ns`: with their positions in the group, as far as they are
+    /// known. Only a leader's knowledge is fresh.
     fn other_clocks(&self, monotonic_ns: u64) -> Vec<(usize, u64)>;
 
     /// Proposes a batch as the next.

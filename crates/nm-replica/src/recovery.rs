@@ -1,11 +1,11 @@
 //! What a replica does if a file of its own is damaged.
 //!
-//! A replica may have acknowledged every entry that it ever had on disk. If it lost some, and forgot
-//! them, it could help to elect a leader that lacks them too. So before it removes what is damaged,
-//! and everything behind it, it writes down the last entry that it had as its *required log id*:
-//! until its log has that entry again it does not lead, and votes for no candidate that lacks it.
-//! The leader sends the entries, as to any replica that is behind. The vote is in another file, and
-//! is not affected.
+//! A replica may have acknowledged every entry that it ever had on disk. If it lost some, and did
+//! not know, it could help to elect a leader that lacks them too. So before it removes what is
+//! damaged, and everything behind it, it writes down the last entry that it had as its *required
+//! log id*: until its log has that entry again it does not lead, and votes for no candidate that
+//! lacks it. The leader sends the entries, as to any replica that is behind. The vote is in another
+//! file, and is not affected.
 //!
 //! Where the last entry cannot be known, or there is nobody to send it, the replica refuses to
 //! start.
@@ -41,9 +41,9 @@ pub struct Opened<'a> {
 pub fn report(damage: &ReplicaError) -> String {
     let source = std::error::Error::source(damage).map(|source| format!(": {source}"));
     format!(
-        "{damage}{}; the damaged part and what follows it are removed, and requested from the other \
-         replicas; until they are here, this replica does not lead, and votes for no replica that \
-         lacks them",
+        "{damage}{}; the damaged part and what follows it are removed, and requested from the \
+         other replicas; until they are here, this replica does not lead, and votes for no \
+         replica that lacks them",
         source.unwrap_or_default()
     )
 }

@@ -9,6 +9,7 @@ use nm_replica::journal::{self, Recorder};
 use crate::batch;
 use crate::cell::{Cell, Request};
 use crate::hashes::StateHashes;
+use crate::leader_clock::LeaderClock;
 use crate::link::ReceivedFrame;
 use crate::message::Leader;
 use crate::network::{Network, Role};
@@ -33,6 +34,7 @@ pub struct Mediator {
     /// Where batches are recorded, if they are, and the present batch.
     recorder: Option<Recorder>,
     recorded: Vec<u8>,
+    clock: LeaderClock,
     hashes: Option<StateHashes>,
     responses: Responses,
     requests: u64,
@@ -59,6 +61,7 @@ impl Mediator {
             batch: None,
             recorder,
             recorded: vec![],
+            clock: LeaderClock::new(vec![format!("{} {index}", Role::Mediator)], 0),
             hashes,
             responses: Responses::default(),
             requests: 0,
@@ -92,7 +95,8 @@ impl Mediator {
         if self.batch.is_none() {
             let index = self.cell.index() + 1;
             self.batch = Some(index);
-            let time_ns = batch::now_ns();
+            let time_ns = self.clock.now_ns(|_| vec![]);
+            self.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             self.cell.begin(index, time_ns);
             batch::begin(time_ns, &mut self.recorded);
         }

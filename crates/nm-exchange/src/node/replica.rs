@@ -14,6 +14,7 @@ use nm_sys::poll::Waker;
 use crate::batch;
 use crate::cell::{self, Admitted, Cell, Request};
 use crate::hashes::StateHashes;
+use crate::leader_clock::LeaderClock;
 use crate::message::{Leader, Release, Released};
 use crate::network::{CONTROL, Durability, Network, Role};
 use crate::wire::{Frame, FrameKind, Header};
@@ -50,14 +51,16 @@ pub struct Replica<L> {
     hashes: Option<StateHashes>,
     /// Answers to control's releases in the present batch.
     released: Vec<Released>,
+    /// The time of the batches that it proposes.
+    clock: LeaderClock,
 }
 
 impl<L: Log> Replica<L> {
     fn new(
         number: u16,
         log: L,
-        recorder: Option<Recorder>,
-        hashes: Option<StateHashes>,
+        clock: LeaderClock,
+        (recorder, hashes): (Option<Recorder>, Option<StateHashes>),
     ) -> Replica<L> {
         Replica {
             number,
@@ -69,6 +72,7 @@ impl<L: Log> Replica<L> {
             recorder,
             hashes,
             released: vec![],
+            clock,
         }
     }
 
@@ -106,6 +110,7 @@ impl<L: Log> Replica<L> {
                 }
                 LogEvent::LeadershipGained { .. } => {
                     self.drop_backlog();
+                    self.clock.begin_term();
                     let routers = links.all_to(Role::Router);
                     self.announce(links, &routers);
                 }
@@ -128,6 +133,7 @@ impl<L: Log> Replica<L> {
         let (time_ns, frames) = batch::decode(batch).map_err(damaged)?;
         self.cell.begin(index, time_ns);
         let now_ns = clock::monotonic_ns();
+        self.clock.record_applied(time_ns, now_ns);
         for frame in frames {
             let frame = frame.map_err(damaged)?;
             match self.cell.admit(&frame).map_err(damaged)? {
@@ -177,7 +183,8 @@ impl<L: Log> Replica<L> {
         let fits = |last: &Vec<u8>| last.len() + bytes.len() <= nm_replica::BATCH_BYTES_MAX;
         if !self.backlog.back().is_some_and(fits) {
             let mut batch = Vec::with_capacity(bytes.len() * 4);
-            batch::begin(batch::now_ns(), &mut batch);
+            let log = &self.log;
+            batch::begin(self.clock.now_ns(|now_ns| log.other_clocks(now_ns)), &mut batch);
             self.backlog.push_back(batch);
         }
         if let Some(last) = self.backlog.back_mut() {
@@ -263,7 +270,11 @@ impl ReplicaSet {
                 .filter(|_| records)
                 .map(|folder| Recorder::open(&folder, RECORD))
                 .transpose()?;
-            let mut replica = Replica::new(number, log, recorder, hashes);
+            let members = network.replicas(number);
+            let own = members.iter().position(|replica| *replica == (role, index));
+            let names = members.iter().map(|(role, index)| format!("{role} {index}")).collect();
+            let clock = LeaderClock::new(names, own.unwrap_or_default());
+            let mut replica = Replica::new(number, log, clock, (recorder, hashes));
             // Replicas that all lose their memory at once begin with empty books.
             replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
             replicas.push(replica);
@@ -297,7 +308,11 @@ impl ReplicaSet {
                 |replica: &Replica<RaftLog>| Some((replica.number, replica.log.leading_term()?));
             control.on_iteration(links, self.replicas.iter().filter_map(led));
         }
-        self.replicas.iter_mut().try_for_each(Replica::on_iteration)
+        for replica in &mut self.replicas {
+            replica.on_iteration()?;
+            replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
+        }
+        Ok(())
     }
 
     /// See [`super::behaviour::Behaviour::on_stop`].

@@ -1,7 +1,7 @@
 //! The watermark of a journal: up to where the disk is known to have it.
 //!
-//! Each record says what the disk had before it, so that damage is told from a torn write as long
-//! as a record follows. The watermark says the same for the end of the journal. It is advanced when
+//! Each record says what the disk had before it, so that damage is not taken for a torn write if a
+//! record follows. The watermark says the same for the end of the journal. It is advanced when
 //! the journal has been idle for a while and when a file begins, never while records wait. What was
 //! synced last, before a crash that came within that time, is not below it: if such a record is
 //! damaged as well, it is taken for a torn write.
