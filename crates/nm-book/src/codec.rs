@@ -26,6 +26,16 @@ codes!(RejectReason {
     WrongState = 8,
     Expired = 9,
     NotAllowed = 10,
+    TooManyParts = 11,
+    TooManyOrders = 12,
+    TooManyOwnOrders = 13,
+    TooManyCellInstruments = 14,
+    TooManyCellSessions = 15,
+    TooManyLinkSessions = 16,
+    TooManySessionInstruments = 17,
+    TooManyPendingRequests = 18,
+    TooManyPendingBytes = 19,
+    UnknownPredecessor = 20,
 });
 codes!(CancelReason {
     User = 0,
@@ -37,6 +47,7 @@ codes!(CancelReason {
     Bands = 6,
     Day = 7,
     Expired = 8,
+    TooManyTrades = 9,
 });
 
 /// Which command follows.

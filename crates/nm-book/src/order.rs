@@ -15,9 +15,9 @@
 //! - **Time** does not go back: a command with an earlier time is executed at the latest time so
 //!   far.
 //! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
-//!   combination of attributes, expired, duplicate id, bands, auction, post-only. Of a replacement:
-//!   halted, unknown order, quantity, bands, post-only. A rejected command changes nothing, and the
-//!   order id stays free.
+//!   combination of attributes, iceberg parts, expired, duplicate id, bands, auction, number of
+//!   live orders, post-only. Of a replacement: halted, unknown order, quantity, iceberg parts,
+//!   bands, post-only. A rejected command changes nothing, and the order id stays free.
 //! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
 //!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
 //!   whatever changes; a market order or market stop has no limit to change.
@@ -34,10 +34,18 @@
 //! - **Iceberg.** Only the shown part trades at its priority; all parts shown at a price trade
 //!   before the next parts do. Self-trade prevention, fill-or-kill and auctions use the full open
 //!   quantity. An incoming iceberg takes with its full quantity, then shows a part of the rest.
+//! - **Limits** ([`crate::limits`]). An order has at most a number of parts, an instrument a number
+//!   of live orders, and an order and a command a number of trades in continuous trading. What an
+//!   order could still trade after its last one is cancelled, and does not rest: the book would be
+//!   crossed. Once a command has made all of its trades, the stops that it elected are triggered
+//!   all the same: those that find nobody to trade with come to rest, the others are cancelled. An
+//!   auction has no such limit, because each of its trades but one fills an order.
 //! - **Fill-or-kill and minimum quantity** apply to what would actually trade, in the order in
 //!   which it would, self-trade prevention included; if they fail, nothing has changed. What trades
 //!   before an own order is reached counts towards the minimum, own orders do not, and a
-//!   fill-or-kill order that would be decremented is killed.
+//!   fill-or-kill order that would be decremented is killed. So is one that would need more trades
+//!   than it may make; the trades that such a check finds in vain count towards those of the
+//!   command.
 //! - **Self-trade prevention** follows the incoming order's setting and does not apply in an
 //!   auction. Own orders count as the other side for post-only all the same. An iceberg is treated
 //!   with its hidden part: it is cancelled in full, or decremented by the full quantity of the
@@ -188,10 +196,14 @@ pub struct NewOrder {
 }
 
 impl NewOrder {
+    /// Whether it trades immediately or not at all.
+    pub fn is_immediate(&self) -> bool {
+        matches!(self.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill)
+    }
+
     /// Why it is invalid whatever the state of the book, if it is.
     pub fn fault(&self) -> Option<RejectReason> {
-        let immediate =
-            matches!(self.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
+        let immediate = self.is_immediate();
         let never_rests = immediate || !self.order_type.has_limit();
         let is_stop = matches!(self.order_type, OrderType::Stop | OrderType::StopLimit);
         let hides = self.display > 0 && self.display < self.quantity;
@@ -206,12 +218,19 @@ impl NewOrder {
         }
     }
 
+    /// Whether it may come to rest in a phase of trading, or wait there as a stop.
+    pub fn may_rest(&self, phase: TradingPhase) -> bool {
+        match self.order_type {
+            OrderType::Stop | OrderType::StopLimit => true,
+            OrderType::Limit => !self.is_immediate(),
+            OrderType::Market => phase == TradingPhase::Auction,
+        }
+    }
+
     /// Whether it is accepted during an auction: stops are, whatever they become.
     pub fn fits_auction(&self) -> bool {
-        let immediate =
-            matches!(self.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
         matches!(self.order_type, OrderType::Stop | OrderType::StopLimit)
-            || !(immediate || self.post_only != PostOnly::No || self.minimum > 0)
+            || !(self.is_immediate() || self.post_only != PostOnly::No || self.minimum > 0)
     }
 }
 
@@ -292,6 +311,26 @@ pub enum RejectReason {
     Expired,
     /// A command of the exchange, sent by a session that is not its operator.
     NotAllowed,
+    /// An iceberg of more parts than [`crate::limits::ICEBERG_PARTS_MAX`].
+    TooManyParts,
+    /// The instrument has [`crate::limits::ORDERS_MAX`] live orders.
+    TooManyOrders,
+    /// The session has as many live orders on the instrument as it may have.
+    TooManyOwnOrders,
+    /// The instrument is new to its cell, which has as many as it may have.
+    TooManyCellInstruments,
+    /// The session is new to the instrument, and its cell has as many pairs of both as it may have.
+    TooManyCellSessions,
+    /// The session is new to its link, which has as many as it may have.
+    TooManyLinkSessions,
+    /// The instrument is new to the session, which uses as many as it may on its link.
+    TooManySessionInstruments,
+    /// As many requests of the session on the instrument have no reply as may have none.
+    TooManyPendingRequests,
+    /// The gateway holds as many bytes for the link as it may.
+    TooManyPendingBytes,
+    /// The request that it names as its predecessor was not sent before it, or was refused.
+    UnknownPredecessor,
 }
 
 /// Why an order was cancelled.
@@ -315,6 +354,8 @@ pub enum CancelReason {
     Day,
     /// It expired.
     Expired,
+    /// It has made all trades that it, or its command, may make, and could trade more.
+    TooManyTrades,
 }
 
 /// What happened in a book, in order.
@@ -509,6 +550,9 @@ pub trait Matching: Sized {
 
     /// Phase of trading.
     fn phase(&self) -> TradingPhase;
+
+    /// Gives `visit` the user of each live order, in any order.
+    fn visit_users(&self, visit: &mut impl FnMut(UserId));
 
     /// Number of live orders, pending stops included.
     fn len(&self) -> usize;

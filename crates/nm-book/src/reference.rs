@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::limits;
 use crate::order::{
     CancelReason, Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
     Quantity, RejectReason, SelfTrade, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
@@ -17,6 +18,8 @@ pub struct ReferenceBook {
     state: BookSnapshot,
     /// Lowest and highest price of trades since stops were last checked.
     trade_range: Option<(Price, Price)>,
+    /// Trades that the present command may still make.
+    trades_left: u32,
 }
 
 type Emit<'a> = &'a mut dyn FnMut(Event);
@@ -31,11 +34,12 @@ impl Matching for ReferenceBook {
             now_ns: 0,
             orders: vec![],
         };
-        ReferenceBook { state, trade_range: None }
+        ReferenceBook { state, trade_range: None, trades_left: 0 }
     }
 
     fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event)) {
         self.state.now_ns = self.state.now_ns.max(now_ns);
+        self.trades_left = limits::COMMAND_TRADES_MAX;
         self.expire(emit);
         match *command {
             Command::New(order) => self.accept_order(order, emit),
@@ -81,6 +85,10 @@ impl Matching for ReferenceBook {
         self.state.phase
     }
 
+    fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
+        self.state.orders.iter().for_each(|order| visit(order.order.user));
+    }
+
     fn len(&self) -> usize {
         self.state.orders.len()
     }
@@ -94,7 +102,7 @@ impl Matching for ReferenceBook {
     }
 
     fn load(bytes: &[u8]) -> Result<ReferenceBook, SnapshotError> {
-        Ok(ReferenceBook { state: BookSnapshot::read(bytes)?, trade_range: None })
+        Ok(ReferenceBook { state: BookSnapshot::read(bytes)?, ..ReferenceBook::new() })
     }
 }
 
@@ -110,10 +118,6 @@ fn accepts(side: Side, limit: Option<Price>, price: Price) -> bool {
         (Side::Buy, Some(limit)) => price <= limit,
         (Side::Sell, Some(limit)) => price >= limit,
     }
-}
-
-fn is_immediate(order: &NewOrder) -> bool {
-    matches!(order.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill)
 }
 
 impl ReferenceBook {
@@ -196,6 +200,8 @@ impl ReferenceBook {
             Some(RejectReason::Halted)
         } else if let Some(reason) = order.fault() {
             Some(reason)
+        } else if limits::has_too_many_parts(order.quantity, order.display) {
+            Some(RejectReason::TooManyParts)
         } else if self.has_expired(order) {
             Some(RejectReason::Expired)
         } else if self.state.orders.iter().any(|known| known.order.id == order.id) {
@@ -204,6 +210,9 @@ impl ReferenceBook {
             Some(RejectReason::OutsideBands)
         } else if self.state.phase == TradingPhase::Auction && !order.fits_auction() {
             Some(RejectReason::InAuction)
+        } else if order.may_rest(self.state.phase) && self.state.orders.len() >= limits::ORDERS_MAX
+        {
+            Some(RejectReason::TooManyOrders)
         } else if order.post_only == PostOnly::Reject && self.would_cross(order) {
             Some(RejectReason::WouldTake)
         } else {
@@ -249,17 +258,20 @@ impl ReferenceBook {
         let NewOrder { id, user, .. } = order.order;
         if order.order.time_in_force == TimeInForce::FillOrKill || order.order.minimum > 0 {
             let mut traded = 0;
-            self.clone().trade(order, &mut |event| {
+            let mut trial = self.clone();
+            trial.trade(order, &mut |event| {
                 if let Event::Traded { quantity, .. } = event {
                     traded += quantity;
                 }
             });
-            if order.order.time_in_force == TimeInForce::FillOrKill && traded < order.left {
-                let reason = CancelReason::Killed;
-                return emit(Event::Cancelled { id, user, left: order.left, reason });
-            }
-            if traded < order.order.minimum {
-                let reason = CancelReason::BelowMinimum;
+            let reason =
+                if order.order.time_in_force == TimeInForce::FillOrKill && traded < order.left {
+                    Some(CancelReason::Killed)
+                } else {
+                    (traded < order.order.minimum).then_some(CancelReason::BelowMinimum)
+                };
+            if let Some(reason) = reason {
+                self.trades_left = trial.trades_left;
                 return emit(Event::Cancelled { id, user, left: order.left, reason });
             }
             order.order.minimum = 0;
@@ -275,7 +287,7 @@ impl ReferenceBook {
         if !lives || left == 0 {
             return;
         }
-        if order.order.order_type == OrderType::Market || is_immediate(&order.order) {
+        if order.order.order_type == OrderType::Market || order.order.is_immediate() {
             return emit(Event::Cancelled { id, user, left, reason: CancelReason::Unfilled });
         }
         order.left = left;
@@ -301,6 +313,7 @@ impl ReferenceBook {
     fn trade(&mut self, mut order: SnapshotOrder, emit: Emit<'_>) -> (Quantity, bool) {
         let NewOrder { id, user, side, .. } = order.order;
         let limit = order.order.order_type.has_limit().then_some(order.order.price);
+        let mut trades = 0;
         while order.left > 0 {
             let Some(at) = self.front(side.opposite()) else { break };
             let maker = self.state.orders[at];
@@ -308,6 +321,13 @@ impl ReferenceBook {
             if !accepts(side, limit, price) {
                 break;
             }
+            if trades == limits::ORDER_TRADES_MAX || self.trades_left == 0 {
+                let reason = CancelReason::TooManyTrades;
+                emit(Event::Cancelled { id, user, left: order.left, reason });
+                return (0, false);
+            }
+            trades += 1;
+            self.trades_left -= 1;
             if maker.order.user == user && order.order.self_trade != SelfTrade::Allow {
                 if !self.prevent_self_trade(at, &mut order, emit) {
                     return (0, false);
@@ -429,6 +449,9 @@ impl ReferenceBook {
             return refuse(RejectReason::BadQuantity);
         }
         let known = self.state.orders[at];
+        if limits::has_too_many_parts(quantity, known.order.display) {
+            return refuse(RejectReason::TooManyParts);
+        }
         let mut changed = known;
         if known.order.order_type.has_limit() {
             changed.order.price = price;

@@ -7,9 +7,7 @@
 use nm_codec::{Put, Reader, codes, fnv1a};
 
 use crate::codec;
-use crate::order::{
-    NewOrder, OrderType, Price, Quantity, Side, SnapshotError, TimeInForce, TradingPhase,
-};
+use crate::order::{NewOrder, OrderType, Price, Quantity, Side, SnapshotError, TradingPhase};
 
 /// One live order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,9 +42,8 @@ impl SnapshotOrder {
 
     /// Whether it can be a live order, in continuous trading or in an auction.
     fn may_live(&self, is_continuous: bool) -> bool {
-        let NewOrder { order_type, time_in_force, display, minimum, .. } = self.order;
-        let is_immediate =
-            matches!(time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
+        let NewOrder { order_type, display, minimum, .. } = self.order;
+        let is_immediate = self.order.is_immediate();
         let is_shown_as_due =
             if display == 0 { self.shown == self.left } else { self.shown <= display };
         let may_rest = match order_type {

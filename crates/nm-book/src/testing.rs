@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::book::Book;
+use crate::limits;
 use crate::order::{
     Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
     Side, TimeInForce,
@@ -55,6 +56,8 @@ impl<B: Iterator<Item = u8>> Stream<B> {
         Some(match self.byte()? {
             0 => 0,
             1 if self.pick(8)? == 0 => Quantity::MAX / u64::from(self.pick(4)? + 1),
+            // More parts than an iceberg may have, if it shows one.
+            2..=4 => limits::ICEBERG_PARTS_MAX + 1,
             small => u64::from(small % 20) + 1,
         })
     }
@@ -68,7 +71,11 @@ impl<B: Iterator<Item = u8>> Stream<B> {
 
     fn part_of(&mut self, quantity: Quantity) -> Option<Quantity> {
         let byte = self.byte()?;
-        Some(if byte < 190 { 0 } else { quantity / 64 + u64::from(byte % 8) })
+        Some(match byte {
+            0..190 => 0,
+            190..206 => 1,
+            _ => quantity / 64 + u64::from(byte % 8),
+        })
     }
 
     fn order(&mut self) -> Option<NewOrder> {

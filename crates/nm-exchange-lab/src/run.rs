@@ -288,7 +288,14 @@ fn drive_load(
     started.store(monotonic_ns(), Ordering::Release);
     let round = generator.round(&pace(setup.spec.seconds, setup.stall), stop);
     generator.end(Duration::from_secs_f64(DRAIN_S))?;
-    Ok((round?, nm_sys::counters::thread_cpu_ns() / 1_000))
+    let round = round?;
+    if let Some(reason) = round.first_refusal {
+        let refused = round.refused;
+        let message = format!("the exchange refused {refused} requests, the first with {reason:?}");
+        let hint = "let the load ask for less: docs/limits.md lists the limits";
+        return Err(Failure::new(FailureKind::Peer, message).hint(hint));
+    }
+    Ok((round, nm_sys::counters::thread_cpu_ns() / 1_000))
 }
 
 /// Restarts dead nodes, and kills those listed in the setup, until the load is done.

@@ -12,6 +12,14 @@
 //! ([`crate::wire::PREVIOUS_ANSWERED`]). That can only happen where books were lost, so it needs no
 //! record of the loss.
 //!
+//! **Nothing is known of a session** on an instrument before its first request there is executed,
+//! and the first request of all makes the instrument. So a request that would exceed a limit of the
+//! cell is refused without a trace, whatever it names as its predecessor; and because the cell
+//! forgets neither, every copy of it is refused as well.
+//!
+//! **Live orders of a session** on an instrument are counted here rather than in the book: the
+//! events of each order pass its session anyway, so that the count costs the book nothing.
+//!
 //! **The events of a session** on an instrument are one stream, numbered from 1 on: the results of
 //! its own requests, and what others did to its orders. The number is part of the state, so it is
 //! the same whichever replica sends the event. Events are kept until the session acknowledges them
@@ -34,15 +42,16 @@ mod session;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::codec;
-use nm_book::order::{Event, InstrumentId, Matching, SnapshotError, UserId};
+use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, SnapshotError, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use session::Session;
 use thiserror::Error;
 
+use crate::limits::{CELL_INSTRUMENTS_MAX, CELL_SESSIONS_MAX, SESSION_ORDERS_MAX};
 use crate::message::Release;
 use crate::wire::{Frame, FrameKind};
 pub use request::{OPERATOR, Request};
-pub use session::{EVENTS_KEPT_MAX, OUTCOMES_MAX, Outcome, event_recipients};
+pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
 const MAGIC: &[u8; 8] = b"nmcell02";
@@ -68,6 +77,9 @@ pub enum Handled {
     Duplicate(Option<Outcome>),
     /// Its predecessor has not come.
     SequenceGap,
+    /// It is not executed, and never will be: it would exceed a limit of the cell, which now knows
+    /// as little of it as before.
+    Refused(RejectReason),
 }
 
 /// Why a saved cell was not loaded.
@@ -110,6 +122,8 @@ struct SnapshotProgress {
 #[derive(Debug)]
 pub struct Cell<M> {
     instruments: BTreeMap<InstrumentId, InstrumentState<M>>,
+    /// Sessions of all instruments.
+    session_count: usize,
     index: u64,
     now_ns: u64,
     snapshot: Option<SnapshotProgress>,
@@ -128,6 +142,7 @@ impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
         Cell {
             instruments: BTreeMap::new(),
+            session_count: 0,
             index: 0,
             now_ns: 0,
             snapshot: None,
@@ -177,7 +192,8 @@ impl<M: Matching> Cell<M> {
             return false;
         }
         self.copy_before_change(instrument);
-        self.instruments.remove(&instrument);
+        let removed = self.instruments.remove(&instrument);
+        self.session_count -= removed.map_or(0, |state| state.sessions.len());
         let since = self.released.entry(instrument).or_default();
         *since = map_version.max(*since);
         true
@@ -191,27 +207,60 @@ impl<M: Matching> Cell<M> {
             request.instrument
         );
         self.copy_before_change(request.instrument);
+        let mut last_request_seq = 0;
+        match self.session_mut(request.instrument, request.session) {
+            Some(session) => {
+                session.gateway = request.gateway;
+                session.acknowledge(request.acknowledged);
+                if request.client_seq <= session.last_request_seq {
+                    return Handled::Duplicate(session.outcome(request.client_seq));
+                }
+                last_request_seq = session.last_request_seq;
+            }
+            None => {
+                if let Some(reason) = self.limit_reached(request.instrument) {
+                    return Handled::Refused(reason);
+                }
+            }
+        }
+        let is_due = request.previous_seq == last_request_seq;
+        let is_accepted =
+            self.accepts_unknown_sessions && last_request_seq == 0 && request.is_previous_answered;
+        if !(is_due || is_accepted) {
+            return Handled::SequenceGap;
+        }
         let state = self.instruments.entry(request.instrument).or_insert_with(|| InstrumentState {
             book: M::new(),
             output_seq: 0,
             public_seq: self.now_ns,
             sessions: BTreeMap::new(),
         });
-        let session = state.sessions.entry(request.session).or_default();
-        session.gateway = request.gateway;
-        session.acknowledge(request.acknowledged);
-        if request.client_seq <= session.last_request_seq {
-            return Handled::Duplicate(session.outcome(request.client_seq));
-        }
-        if request.previous_seq != session.last_request_seq {
-            let is_unknown = session.last_request_seq == 0 && request.is_previous_answered;
-            if !(self.accepts_unknown_sessions && is_unknown) {
-                return Handled::SequenceGap;
-            }
+        let session = state.sessions.entry(request.session).or_insert_with(|| {
+            self.session_count += 1;
+            Session::new(request.gateway)
+        });
+        if !is_due {
             session.begin_after_lost_books(request.acknowledged);
         }
         let (codes, notifications) = (&mut self.codes, &mut self.notifications);
         Handled::Executed(state.execute(request, self.now_ns, codes, notifications, emit))
+    }
+
+    /// The limit that a session would exceed by its first request on an instrument. What is refused
+    /// once is always refused: neither instruments nor sessions are forgotten once a request was
+    /// executed.
+    fn limit_reached(&self, instrument: InstrumentId) -> Option<RejectReason> {
+        let is_known = self.instruments.contains_key(&instrument);
+        if !is_known && self.instruments.len() >= CELL_INSTRUMENTS_MAX {
+            Some(RejectReason::TooManyCellInstruments)
+        } else {
+            let is_full = self.session_count >= CELL_SESSIONS_MAX;
+            is_full.then_some(RejectReason::TooManyCellSessions)
+        }
+    }
+
+    fn session_mut(&mut self, instrument: InstrumentId, session: UserId) -> Option<&mut Session> {
+        self.instruments.get_mut(&instrument)?.sessions.get_mut(&session)
     }
 
     fn session(&self, instrument: InstrumentId, session: UserId) -> Option<&Session> {
@@ -353,7 +402,9 @@ impl<M: Matching> Cell<M> {
             let instrument = reader.u32("instrument")?;
             let length = usize::try_from(reader.u64("length")?).unwrap_or(usize::MAX);
             let saved = reader.bytes("state", length)?;
-            cell.instruments.insert(instrument, InstrumentState::load(instrument, saved)?);
+            let state = InstrumentState::load(instrument, saved)?;
+            cell.session_count += state.sessions.len();
+            cell.instruments.insert(instrument, state);
         }
         reader.finish("instruments")?;
         Ok(cell)
@@ -388,6 +439,8 @@ impl<M: Matching> InstrumentState<M> {
         notifications: &mut Vec<(UserId, Event)>,
         mut emit: impl FnMut(&Event),
     ) -> Outcome {
+        let live_orders = self.sessions.get(&request.session).map_or(0, |known| known.live_orders);
+        let is_full = live_orders >= SESSION_ORDERS_MAX;
         let mut events = 0;
         codes.clear();
         notifications.clear();
@@ -399,6 +452,11 @@ impl<M: Matching> InstrumentState<M> {
             emit(&event);
         };
         match request.authorized_command() {
+            Ok(Command::New(order)) if is_full && order.may_rest(self.book.phase()) => {
+                // Its orders that have expired leave all the same.
+                self.book.apply(&Command::Tick, now_ns, &mut on_event);
+                on_event(request.rejection(RejectReason::TooManyOwnOrders));
+            }
             Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
             Err(rejected) => on_event(rejected),
         }
@@ -414,7 +472,7 @@ impl<M: Matching> InstrumentState<M> {
         notifications.sort_by_key(|(user, _)| *user);
         for (user, event) in notifications.iter() {
             // The owner of an order has sent a request here before.
-            self.sessions.entry(*user).or_default().push_event(*event);
+            self.sessions.entry(*user).or_default().push_event(*user, *event);
         }
         self.sessions.entry(request.session).or_default().push_outcome(outcome);
         outcome
@@ -441,8 +499,12 @@ impl<M: Matching> InstrumentState<M> {
                 .map_err(|_| DecodeError::invalid("session", "is larger than a session number"))?;
             sessions.insert(session, Session::load(&mut reader)?);
         }
-        let book =
+        let book: M =
             M::load(reader.rest()).map_err(|source| CellLoadError::Book { instrument, source })?;
+        book.visit_users(&mut |user| {
+            // The owner of an order has sent a request here before.
+            sessions.entry(user).or_insert_with(Session::default).live_orders += 1;
+        });
         Ok(InstrumentState { book, output_seq, public_seq, sessions })
     }
 }
@@ -450,8 +512,10 @@ impl<M: Matching> InstrumentState<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{EVENTS_KEPT_MAX, OUTCOMES_MAX};
     use crate::wire::Header;
-    use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::book::Book;
+    use nm_book::order::{NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
     use nm_book::reference::ReferenceBook;
 
     fn order(
@@ -624,6 +688,119 @@ mod tests {
         assert_eq!((before, events.len()), (last - EVENTS_KEPT_MAX as u64, EVENTS_KEPT_MAX));
     }
 
+    fn tick(session: UserId, instrument: InstrumentId, client_seq: u64) -> Request {
+        let previous_seq = client_seq - 1;
+        Request { command: Command::Tick, ..order(session, instrument, client_seq, previous_seq) }
+    }
+
+    /// Whether each request is refused, and the cell stays as it was.
+    fn are_refused(
+        cell: &mut Cell<ReferenceBook>,
+        requests: &[Request],
+        expected: RejectReason,
+    ) -> bool {
+        let before = cell.hash();
+        let refused =
+            |request: &Request| cell.handle(request, |_| panic!()) == Handled::Refused(expected);
+        requests.iter().all(refused) && cell.hash() == before
+    }
+
+    #[test]
+    fn a_cell_has_a_number_of_sessions_and_refuses_more_without_a_trace() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        let instruments = 4;
+        for at in 0..CELL_SESSIONS_MAX as u32 {
+            let handled = cell.handle(&tick(at / instruments, at % instruments, 1), |_| {});
+            assert!(matches!(handled, Handled::Executed(_)), "{handled:?}");
+        }
+        let reason = RejectReason::TooManyCellSessions;
+        let stranger = CELL_SESSIONS_MAX as u32;
+        // Whatever it names as its predecessor, on a known instrument and on a new one, and again
+        // after a restart from a snapshot.
+        let requests = [tick(stranger, 0, 1), tick(stranger, 0, 7), tick(0, 99, 1)];
+        assert!(are_refused(&mut cell, &requests, reason));
+        let mut cell = Cell::<ReferenceBook>::load(&cell.save()).unwrap();
+        assert!(are_refused(&mut cell, &requests, reason));
+        assert!(matches!(cell.handle(&tick(0, 0, 2), |_| {}), Handled::Executed(_)));
+    }
+
+    #[test]
+    fn a_cell_has_a_number_of_instruments_and_refuses_more_without_a_trace() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        for instrument in 0..CELL_INSTRUMENTS_MAX as u32 {
+            let handled = cell.handle(&tick(1, instrument, 1), |_| {});
+            assert!(matches!(handled, Handled::Executed(_)), "{handled:?}");
+        }
+        let requests = [tick(1, CELL_INSTRUMENTS_MAX as u32, 1)];
+        assert!(are_refused(&mut cell, &requests, RejectReason::TooManyCellInstruments));
+        let mut cell = Cell::<ReferenceBook>::load(&cell.save()).unwrap();
+        assert!(are_refused(&mut cell, &requests, RejectReason::TooManyCellInstruments));
+        assert!(matches!(cell.handle(&tick(2, 0, 1), |_| {}), Handled::Executed(_)));
+    }
+
+    /// A request that is not executed makes neither a session nor an instrument.
+    #[test]
+    fn a_request_with_an_unknown_predecessor_leaves_no_trace() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        let before = cell.hash();
+        assert_eq!(cell.handle(&order(2, 7, 5, 3), |_| panic!()), Handled::SequenceGap);
+        assert_eq!(cell.hash(), before);
+    }
+
+    #[test]
+    fn a_session_has_a_number_of_live_orders_on_an_instrument() {
+        let mut cell = Cell::<Book>::default();
+        let most = u64::from(SESSION_ORDERS_MAX);
+        let mut client_seq = 0;
+        let mut send = |cell: &mut Cell<Book>, change: &dyn Fn(&mut NewOrder)| {
+            client_seq += 1;
+            let mut request = order(3, 7, client_seq, client_seq - 1);
+            let Command::New(order) = &mut request.command else { panic!("it is an order") };
+            change(order);
+            let mut events = vec![];
+            cell.handle(&request, |event| events.push(*event));
+            events
+        };
+        let until_ns = 500;
+        let timed = |order: &mut NewOrder| order.time_in_force = TimeInForce::GoodTill(until_ns);
+        assert!(matches!(send(&mut cell, &timed)[..], [Event::Accepted { .. }]));
+        for _ in 1..most {
+            assert!(matches!(send(&mut cell, &|_| {})[..], [Event::Accepted { .. }]));
+        }
+        let rejected = |events: &[Event]| match events.last() {
+            Some(Event::Rejected { reason, .. }) => Some(*reason),
+            _ => None,
+        };
+        let reason = Some(RejectReason::TooManyOwnOrders);
+        assert_eq!(rejected(&send(&mut cell, &|_| {})), reason);
+        // Not beside others, and not for an order that does not rest.
+        let other = order(5, 7, 1, 0);
+        cell.handle(&other, |event| assert!(matches!(event, Event::Accepted { .. })));
+        let immediate = |order: &mut NewOrder| order.time_in_force = TimeInForce::ImmediateOrCancel;
+        assert_eq!(rejected(&send(&mut cell, &immediate)), None);
+        // The number is that of the book after a restart from a snapshot.
+        let mut cell = Cell::<Book>::load(&cell.save()).unwrap();
+        assert_eq!(rejected(&send(&mut cell, &|_| {})), reason);
+        // An order that has expired leaves with the rejected one.
+        cell.begin(2, until_ns);
+        let events = send(&mut cell, &|_| {});
+        assert!(matches!(events[..], [Event::Cancelled { .. }, Event::Rejected { .. }]));
+        assert_eq!(rejected(&send(&mut cell, &|_| {})), None);
+        assert_eq!(rejected(&send(&mut cell, &|_| {})), reason);
+    }
+
+    /// The live orders of each session are those that its books have.
+    fn count_orders(cell: &Cell<ReferenceBook>) {
+        for state in cell.instruments.values() {
+            let mut live = BTreeMap::<UserId, u32>::new();
+            state.book.visit_users(&mut |user| *live.entry(user).or_default() += 1);
+            for (user, session) in &state.sessions {
+                assert_eq!(session.live_orders, live.remove(user).unwrap_or(0), "session {user}");
+            }
+            assert_eq!(live, BTreeMap::new());
+        }
+    }
+
     use proptest::prelude::*;
 
     /// A request that comes: whose, on which instrument, and how far before or after the one that
@@ -677,6 +854,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(cell.hash(), complete.hash());
+            count_orders(&cell);
+            count_orders(&complete);
         }
 
         #[test]

@@ -5,8 +5,9 @@
 //! state, of order and of routing.
 //!
 //! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose layout
-//! is [`wire`] and whose content is [`message`]. [`cell`] is the state of one group of instruments,
-//! [`control`] decides where each instrument is, and [`node`] runs one node.
+//! is [`wire`] and whose content is [`message`] and [`refused`]. [`cell`] is the state of one group
+//! of instruments, [`control`] decides where each instrument is, [`node`] runs one node, and
+//! [`limits`] are what clients can ask of all of it.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -14,10 +15,13 @@ pub mod cell;
 pub mod control;
 pub mod hashes;
 pub mod leader_clock;
+pub mod limits;
 pub mod link;
 pub mod message;
 pub mod network;
 pub mod node;
+pub mod refused;
+pub mod resend;
 #[cfg(feature = "test-support")]
 pub mod testing;
 pub mod wire;

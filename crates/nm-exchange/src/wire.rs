@@ -60,6 +60,14 @@ pub const PREVIOUS_ANSWERED: u16 = 16;
 /// Flag of a [`FrameKind::Released`]: the instrument was released.
 pub const GRANTED: u16 = 32;
 
+/// Flag of a [`FrameKind::Reply`]: the request is not executed, and never will be. The event in it
+/// says why, and is none of the session's numbered ones.
+pub const REFUSED: u16 = 64;
+
+/// Bits of the flags of a request, and of a [`FrameKind::Nak`] to it, that tell apart how often the
+/// gateway has sent it.
+pub const ATTEMPT: u16 = 0xff00;
+
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
@@ -77,7 +85,7 @@ pub enum FrameKind {
     /// A mediator leads a cell; requests sent before may be lost. Body: [`crate::message::Leader`].
     Leader,
     /// Negative acknowledgement: a request came whose predecessor did not. The gateway resends what
-    /// has no reply.
+    /// was not executed, or refuses what never can be.
     Nak,
     /// Answer to a hello: the node is up. See [`crate::message::Welcome`].
     Welcome,
@@ -125,7 +133,8 @@ codes!(FrameKind {
 pub struct Header {
     /// What the frame is.
     pub kind: FrameKind,
-    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`], [`GRANTED`].
+    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`], [`GRANTED`],
+    /// [`REFUSED`], [`ATTEMPT`].
     pub flags: u16,
     /// Instrument.
     pub instrument: u32,
@@ -140,7 +149,8 @@ pub struct Header {
     /// Sequence number of the request within its session.
     pub client_seq: u64,
     /// Of a request: sequence number of the session's request before it on this instrument. Of
-    /// events: sequence number of the event before the first of them.
+    /// events: sequence number of the event before the first of them. Of a nak: sequence number of
+    /// the session's last request that was executed on this instrument.
     pub previous_seq: u64,
     /// When the request was meant to be sent, ns on the client's clock.
     pub intended_ns: u64,
@@ -221,8 +231,7 @@ pub struct Frame<'a> {
 /// # Panics
 /// If the body does not fit a frame; bodies are ours.
 pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>) {
-    let length = (HEADER_BYTES + body.len() + stamps_bytes(header.flags))
-        .max(size_bytes.min(FRAME_BYTES_MAX));
+    let length = least_bytes(header, body).max(size_bytes.min(FRAME_BYTES_MAX));
     assert!(length <= FRAME_BYTES_MAX, "a body of {} bytes fits no frame", body.len());
     let start = out.len();
     let mut head = header.encode(length, body.len());
@@ -231,6 +240,11 @@ pub fn write(header: &Header, body: &[u8], size_bytes: usize, out: &mut Vec<u8>)
     out.put(&head);
     out.put(body);
     out.resize(start + length, 0);
+}
+
+/// Bytes of a frame without padding; its timestamps count.
+pub fn least_bytes(header: &Header, body: &[u8]) -> usize {
+    HEADER_BYTES + body.len() + stamps_bytes(header.flags)
 }
 
 /// The checksum of a frame.
@@ -258,10 +272,10 @@ pub fn route(frame: &mut [u8], gateway: u16, cell: u16, map_version: u32) {
     update_checksum(frame);
 }
 
-/// Sets [`PREVIOUS_ANSWERED`] in a complete request, and its checksum again.
-pub fn mark_previous_answered(frame: &mut [u8]) {
-    let flags = field::FLAGS.get(frame);
-    field::FLAGS.set(frame, flags | PREVIOUS_ANSWERED);
+/// Sets the flags of `mask` in a complete frame, and its checksum again.
+pub fn set_flags(frame: &mut [u8], mask: u16, flags: u16) {
+    let others = field::FLAGS.get(frame) & !mask;
+    field::FLAGS.set(frame, others | flags & mask);
     update_checksum(frame);
 }
 
@@ -355,8 +369,8 @@ mod tests {
         let routed = read(&bytes).unwrap().unwrap();
         let routed_header = Header { gateway: 700, cell: 800, map_version: 900, ..header() };
         assert_eq!((routed.header, routed.body), (routed_header, &b"the body"[..]));
-        mark_previous_answered(&mut bytes);
-        let flags = header().flags | PREVIOUS_ANSWERED;
+        set_flags(&mut bytes, PREVIOUS_ANSWERED | ATTEMPT, PREVIOUS_ANSWERED | 0x1200);
+        let flags = header().flags | PREVIOUS_ANSWERED | 0x1200;
         let answered = Header { flags, ..routed_header };
         assert_eq!(read(&bytes).unwrap().unwrap().header, answered);
         field::FLAGS.set(&mut bytes, header().flags);

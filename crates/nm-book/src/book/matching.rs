@@ -1,11 +1,12 @@
 //! New and replaced orders, and matching in continuous trading.
 
+use crate::limits;
 use crate::order::SelfTrade;
 
 use super::ladder::{Key, key};
 use super::slab::Order;
 use super::{
-    Book, CancelReason, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity,
+    Book, CancelReason, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, Queue,
     RejectReason, Side, Slot, TimeInForce, TradingPhase, UserId,
 };
 
@@ -19,6 +20,9 @@ impl Book {
         if let Some(reason) = order.fault() {
             return Some(reason);
         }
+        if limits::has_too_many_parts(order.quantity, order.display) {
+            return Some(RejectReason::TooManyParts);
+        }
         if matches!(order.time_in_force, TimeInForce::GoodTill(until_ns) if until_ns <= self.now_ns)
         {
             return Some(RejectReason::Expired);
@@ -31,6 +35,9 @@ impl Book {
         }
         if self.phase == TradingPhase::Auction && !order.fits_auction() {
             return Some(RejectReason::InAuction);
+        }
+        if self.orders.len() >= limits::ORDERS_MAX && order.may_rest(self.phase) {
+            return Some(RejectReason::TooManyOrders);
         }
         let would_cross = || self.would_cross(order.side, order.price);
         (order.post_only == PostOnly::Reject && would_cross()).then_some(RejectReason::WouldTake)
@@ -81,13 +88,14 @@ impl Book {
     /// Executes an incoming order in continuous trading: it trades, rests or is cancelled.
     fn execute(&mut self, mut order: Order, emit: &mut impl FnMut(Event)) {
         if order.time_in_force == TimeInForce::FillOrKill || order.minimum > 0 {
-            let traded = self.would_trade(&order);
+            let (traded, trades) = self.would_trade(&order);
             let reason = if order.time_in_force == TimeInForce::FillOrKill && traded < order.left {
                 Some(CancelReason::Killed)
             } else {
                 (traded < order.minimum).then_some(CancelReason::BelowMinimum)
             };
             if let Some(reason) = reason {
+                self.trades_left -= trades;
                 return cancel_incoming(&order, reason, emit);
             }
             order.minimum = 0;
@@ -134,11 +142,18 @@ impl Book {
     fn trade(&mut self, order: &mut Order, emit: &mut impl FnMut(Event)) -> bool {
         let other = order.side.opposite();
         let limit = Book::limit(order);
+        let mut trades_left = self.trades_left.min(limits::ORDER_TRADES_MAX);
         while order.left > 0 {
             let Some((level, slot)) = self.resting[other as usize].best() else { break };
             if level < limit {
                 break;
             }
+            if trades_left == 0 {
+                cancel_incoming(order, CancelReason::TooManyTrades, emit);
+                return false;
+            }
+            trades_left -= 1;
+            self.trades_left -= 1;
             let maker = &mut self.orders[slot];
             if maker.user == order.user && order.self_trade != SelfTrade::Allow {
                 if !self.prevent_self_trade(slot, order, emit) {
@@ -225,44 +240,66 @@ impl Book {
         false
     }
 
-    /// The quantity that an order would trade now, found by walking the book in matching order.
+    /// The quantity that an order would trade now and in how many trades, found by walking the book
+    /// in matching order.
     ///
     /// At each level, shown quantities trade in order of priority before hidden ones do; own orders
     /// are treated in that first pass, with their full open quantity.
-    fn would_trade(&self, order: &Order) -> Quantity {
+    fn would_trade(&mut self, order: &Order) -> (Quantity, u32) {
+        let mut hidden = std::mem::take(&mut self.hidden);
+        let most = self.trades_left.min(limits::ORDER_TRADES_MAX);
+        let mut trial = Trial { left: order.left, traded: 0, trades: 0, most };
         let limit = Book::limit(order);
-        let (mut left, mut traded) = (order.left, 0);
-        for (level, queue) in self.resting[order.side.opposite() as usize].levels() {
-            if level < limit {
+        let levels = self.resting[order.side.opposite() as usize].levels();
+        for (_, queue) in levels.take_while(|(level, _)| *level >= limit) {
+            hidden.clear();
+            if !self.try_level(queue, order, &mut trial, &mut hidden) {
                 break;
             }
-            let mut hidden: Quantity = 0;
-            for slot in queue.slots(&self.orders) {
-                let maker = &self.orders[slot];
-                if maker.user == order.user && order.self_trade != SelfTrade::Allow {
-                    match order.self_trade {
-                        SelfTrade::CancelOldest => {}
-                        SelfTrade::Decrement if maker.left < left => left -= maker.left,
-                        _ => return traded,
-                    }
-                    continue;
+        }
+        self.hidden = hidden;
+        (trial.traded, trial.trades)
+    }
+
+    /// Tries a level; whether the order goes on to the next one. `hidden` is empty.
+    fn try_level(
+        &self,
+        queue: Queue,
+        order: &Order,
+        trial: &mut Trial,
+        hidden: &mut Vec<(Quantity, Quantity)>,
+    ) -> bool {
+        for slot in queue.slots(&self.orders) {
+            let maker = &self.orders[slot];
+            if maker.user == order.user && order.self_trade != SelfTrade::Allow {
+                let may_go_on = trial.count();
+                match order.self_trade {
+                    _ if !may_go_on => return false,
+                    SelfTrade::CancelOldest => {}
+                    SelfTrade::Decrement if maker.left < trial.left => trial.left -= maker.left,
+                    _ => return false,
                 }
-                let quantity = left.min(maker.shown);
-                left -= quantity;
-                traded += quantity;
-                hidden = hidden.saturating_add(maker.left - maker.shown);
-                if left == 0 {
-                    return traded;
-                }
+                continue;
             }
-            let quantity = left.min(hidden);
-            left -= quantity;
-            traded += quantity;
-            if left == 0 {
-                return traded;
+            if !trial.trade(maker.shown) {
+                return false;
+            }
+            if maker.left > maker.shown {
+                hidden.push((maker.left - maker.shown, maker.display));
             }
         }
-        traded
+        // Icebergs take turns with their further parts.
+        while !hidden.is_empty() {
+            for (left, display) in &mut *hidden {
+                let part = (*left).min(*display);
+                *left -= part;
+                if !trial.trade(part) {
+                    return false;
+                }
+            }
+            hidden.retain(|(left, _)| *left > 0);
+        }
+        true
     }
 
     pub(super) fn record_trade(&mut self, price: Price) {
@@ -359,10 +396,41 @@ impl Book {
         if quantity == 0 {
             return Err(RejectReason::BadQuantity);
         }
+        if limits::has_too_many_parts(quantity, self.orders[slot].display) {
+            return Err(RejectReason::TooManyParts);
+        }
         if self.outside(self.orders[slot].order_type, price) {
             return Err(RejectReason::OutsideBands);
         }
         Ok(slot)
+    }
+}
+
+/// The trades that an order would make.
+struct Trial {
+    left: Quantity,
+    traded: Quantity,
+    trades: u32,
+    most: u32,
+}
+
+impl Trial {
+    /// Trades with a part that a maker shows; whether it could trade more.
+    fn trade(&mut self, shown: Quantity) -> bool {
+        if self.left == 0 || !self.count() {
+            return false;
+        }
+        let quantity = self.left.min(shown);
+        self.left -= quantity;
+        self.traded += quantity;
+        self.left > 0
+    }
+
+    /// Counts a trade, or an own order in its place; false if it may make no more.
+    fn count(&mut self) -> bool {
+        let may_go_on = self.trades < self.most;
+        self.trades += u32::from(may_go_on);
+        may_go_on
     }
 }
 

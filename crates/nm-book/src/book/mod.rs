@@ -27,6 +27,7 @@ use order_index::OrderIndex;
 use slab::{NONE, Order, Queue, Slab, Slot};
 use timers::Timers;
 
+use crate::limits;
 use crate::order::{
     CancelReason, Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
     Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
@@ -53,12 +54,16 @@ pub struct Book {
     last_priority: u64,
     /// Lowest and highest price of trades since stops were last checked.
     trade_range: Option<(Price, Price)>,
+    /// Trades that the present command may still make.
+    trades_left: u32,
     /// Triggered stops that were not executed yet.
     elected: Vec<Slot>,
     /// Orders that the present command is about to cancel.
     to_cancel: Vec<Slot>,
     /// Volumes of an auction at each price.
     steps: Vec<AuctionStep>,
+    /// Hidden and display quantities of the icebergs of a level, while trades are tried.
+    hidden: Vec<(Quantity, Quantity)>,
 }
 
 impl Matching for Book {
@@ -77,15 +82,18 @@ impl Matching for Book {
             markets: [Queue::EMPTY; 2],
             last_priority: 0,
             trade_range: None,
+            trades_left: 0,
             elected: vec![],
             to_cancel: vec![],
             steps: vec![],
+            hidden: vec![],
         }
     }
 
     #[inline]
     fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event)) {
         self.now_ns = self.now_ns.max(now_ns);
+        self.trades_left = limits::COMMAND_TRADES_MAX;
         if self.timers.earliest_ns() <= self.now_ns {
             self.expire(emit);
         }
@@ -111,6 +119,10 @@ impl Matching for Book {
 
     fn phase(&self) -> TradingPhase {
         self.phase
+    }
+
+    fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
+        self.orders.live().for_each(|(_, order)| visit(order.user));
     }
 
     fn len(&self) -> usize {

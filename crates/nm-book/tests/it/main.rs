@@ -1,6 +1,7 @@
 //! Tests of the book, in one binary.
 
 mod book;
+mod limits;
 mod quiet;
 mod scenarios;
 

@@ -1,6 +1,9 @@
 //! The client sessions: sequence numbers, pending requests, retransmission, and delivered events.
 //! It uses neither sockets nor clocks, so that a test can play the network and the time.
 //!
+//! After a new connection requests are sent again a little at first, and then as replies make room
+//! ([`ResendQueue`]); new ones of the same session and instrument wait behind them.
+//!
 //! A session's events on an instrument are numbered. The session accepts each event once and in
 //! order, however often it arrives, and sends a resend request for missing ones: at a gap in the
 //! numbers, after a new connection, and when its gateway asks for it. Missing broadcasts are
@@ -9,8 +12,10 @@
 use std::collections::VecDeque;
 
 use nm_book::codec;
-use nm_book::order::UserId;
+use nm_book::order::{Event, RejectReason, UserId};
 use nm_codec::{FNV1A, Reader, fnv1a_on};
+use nm_exchange::refused::RefusedRequest;
+use nm_exchange::resend::ResendQueue;
 use nm_exchange::wire::{self, FrameKind, Header};
 
 use super::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
@@ -38,6 +43,10 @@ struct Pending {
 struct PairState {
     last_seq: u64,
     pending: VecDeque<Pending>,
+    /// How many of them, from the front on, were sent on the present connection.
+    sent: usize,
+    /// Whether it waits to send requests again.
+    is_queued: bool,
     /// Number of the last event received, and the hash of all of them.
     seen: u64,
     hash: u64,
@@ -54,6 +63,8 @@ struct PairState {
 const NEW: PairState = PairState {
     last_seq: 0,
     pending: VecDeque::new(),
+    sent: 0,
+    is_queued: false,
     seen: 0,
     hash: FNV1A,
     cell: 0,
@@ -72,6 +83,8 @@ pub struct Reply {
     pub number: u64,
     /// Intended send time, ns.
     pub intended_ns: u64,
+    /// Why the network refused it; then it is not executed.
+    pub refused: Option<RejectReason>,
 }
 
 /// Received messages by kind.
@@ -101,6 +114,8 @@ pub struct Clients {
     last_seqs: Vec<u64>,
     /// By session, then by instrument.
     pairs: Vec<PairState>,
+    /// By gateway: indices of pairs that wait to send requests again.
+    resends: Vec<ResendQueue<usize>>,
     /// Number of the last event that was broadcast, by gateway, then by instrument.
     broadcast: Vec<u64>,
     submitted: u64,
@@ -120,6 +135,7 @@ impl Clients {
             is_stamped,
             last_seqs: vec![0; sessions],
             pairs: vec![NEW; sessions * instruments],
+            resends: (0..gateways.max(1)).map(|_| ResendQueue::default()).collect(),
             broadcast: vec![NO_BROADCAST_YET; gateways.max(1) * instruments],
             submitted: 0,
             pending: 0,
@@ -169,14 +185,45 @@ impl Clients {
         pair.pending.push_back(pending);
         self.submitted += 1;
         self.pending += 1;
-        let in_flight = self.pairs[at].pending.len();
-        if in_flight <= IN_FLIGHT_MAX {
-            self.write(&pending, in_flight == 1, self.pairs[at].seen, out);
+        if !self.pairs[at].is_queued {
+            self.send_waiting(at, out);
         }
         let name =
             RequestId { instrument: request.instrument, session: request.session, client_seq };
         let command_hash = command_hash(&request.command);
         Some(Record::Sent(Sent { name, intended_ns, command_hash }))
+    }
+
+    /// Sends the next request of a pair, if one waits and not too many are in flight.
+    fn send_next(&mut self, at: usize, out: &mut Vec<u8>) -> bool {
+        let pair = &mut self.pairs[at];
+        let next = pair.pending.get(pair.sent).filter(|_| pair.sent < IN_FLIGHT_MAX);
+        let Some(next) = next.copied() else { return false };
+        pair.sent += 1;
+        let (is_settled, seen) = (pair.sent == 1, pair.seen);
+        self.write(&next, is_settled, seen, out);
+        true
+    }
+
+    fn send_waiting(&mut self, at: usize, out: &mut Vec<u8>) {
+        while self.send_next(at, out) {}
+    }
+
+    /// Sends what waits to be sent again to a gateway, as far as replies have made room.
+    fn send_again(&mut self, gateway: usize, out: &mut Vec<u8>) {
+        while let Some(at) = self.resends[gateway].pop() {
+            let mut is_done = false;
+            while !is_done && self.resends[gateway].may_send() {
+                let before = out.len();
+                is_done = !self.send_next(at, out);
+                self.resends[gateway].sent(out.len() - before);
+                self.counts.resent += u64::from(!is_done);
+            }
+            self.pairs[at].is_queued = !is_done;
+            if !is_done {
+                self.resends[gateway].push_front(at);
+            }
+        }
     }
 
     fn write(&mut self, pending: &Pending, is_settled: bool, seen: u64, out: &mut Vec<u8>) {
@@ -215,6 +262,9 @@ impl Clients {
                 self.deliver(header, body, out);
             }
             FrameKind::Public => self.broadcast(header, body),
+            FrameKind::Reply if header.flags & wire::REFUSED != 0 => {
+                return self.refused(header, body, out);
+            }
             FrameKind::Reply => {
                 self.deliver(header, body.get(8..).unwrap_or_default(), out);
                 return self.reply(header, body, at_ns, out);
@@ -348,39 +398,85 @@ impl Clients {
             is_expired: flags & wire::EXPIRED != 0,
         });
         let Some(at) = self.pair(session, instrument) else { return (None, Some(record)) };
-        let pending = &mut self.pairs[at].pending;
-        let mut in_flight = pending.iter().take(IN_FLIGHT_MAX);
-        let Some(place) = in_flight.position(|known| known.client_seq == client_seq) else {
-            self.counts.repeats += 1;
-            return (None, Some(record));
+        let answered = self.take_pending(at, client_seq, out);
+        let reply = |known: Pending| Reply {
+            number: known.number,
+            intended_ns: known.intended_ns,
+            refused: None,
         };
-        let answered = pending.remove(place);
-        let next = pending.get(IN_FLIGHT_MAX - 1).copied();
-        self.pending -= 1;
-        if let Some(next) = next {
-            self.write(&next, false, self.pairs[at].seen, out);
-        }
-        let reply = |known: Pending| Reply { number: known.number, intended_ns: known.intended_ns };
+        self.counts.repeats += u64::from(answered.is_none());
         (answered.map(reply), Some(record))
     }
 
-    /// Handles a new connection to a gateway: its sessions send a hello, retransmit pending
-    /// requests in order, and send resend requests.
+    /// Removes a pending request that is in flight, and sends the next one that waits.
+    fn take_pending(&mut self, at: usize, client_seq: u64, out: &mut Vec<u8>) -> Option<Pending> {
+        let PairState { pending, sent, is_queued, .. } = &mut self.pairs[at];
+        let mut in_flight = pending.iter().take(*sent);
+        let place = in_flight.position(|known| known.client_seq == client_seq)?;
+        let taken = pending.remove(place)?;
+        *sent -= 1;
+        self.pending -= 1;
+        if !*is_queued {
+            self.send_waiting(at, out);
+        }
+        let gateway = self.gateway_of(taken.request.session);
+        self.resends[gateway].answered(taken.request.size_bytes as usize);
+        self.send_again(gateway, out);
+        Some(taken)
+    }
+
+    /// The network refused a request. What is in flight behind it is refused as well; what is sent
+    /// from now on names the request before it as its predecessor.
+    fn refused(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (Option<Reply>, Option<Record>) {
+        let Header { session, instrument, client_seq, .. } = *header;
+        let Some(at) = self.pair(session, instrument) else { return (None, None) };
+        let PairState { pending, sent, last_seq, .. } = &mut self.pairs[at];
+        let mut in_flight = pending.iter().take(*sent);
+        let Some(known) = in_flight.find(|known| known.client_seq == client_seq).copied() else {
+            return (None, None);
+        };
+        if *last_seq == client_seq {
+            *last_seq = known.previous_seq;
+        }
+        for next in pending.iter_mut().filter(|next| next.previous_seq == client_seq) {
+            next.previous_seq = known.previous_seq;
+        }
+        self.take_pending(at, client_seq, out);
+        let refused = match RefusedRequest::decode(body) {
+            Ok(RefusedRequest { event: Event::Rejected { reason, .. } }) => Some(reason),
+            _ => Some(RejectReason::NotAllowed),
+        };
+        let Pending { number, intended_ns, .. } = known;
+        let name = RequestId { instrument, session, client_seq };
+        (Some(Reply { number, intended_ns, refused }), Some(Record::Refused(name)))
+    }
+
+    /// Handles a new connection to a gateway: its sessions send a hello, begin to retransmit
+    /// pending requests in order, and send resend requests.
     pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
         let sessions =
             (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
+        let mut resends = ResendQueue::default();
+        resends.restart();
         for session in sessions.collect::<Vec<usize>>() {
             let header = Header { session: session as u32, ..Header::new(FrameKind::Hello) };
             wire::write(&header, HELLO, 0, out);
             let pairs = session * self.instruments..(session + 1) * self.instruments;
             for at in pairs {
-                for place in 0..self.pairs[at].pending.len().min(IN_FLIGHT_MAX) {
-                    let pending = self.pairs[at].pending[place];
-                    self.write(&pending, place == 0, self.pairs[at].seen, out);
-                    self.counts.resent += 1;
+                let pair = &mut self.pairs[at];
+                (pair.sent, pair.is_queued) = (0, !pair.pending.is_empty());
+                if pair.is_queued {
+                    resends.push(at);
                 }
             }
         }
+        self.resends[gateway] = resends;
+        self.send_again(gateway, out);
         self.request_resends(gateway, None, out);
     }
 }
@@ -391,6 +487,7 @@ mod tests {
     use crate::load::mix::OrderGenerator;
     use crate::load::settings::Settings;
     use nm_book::order::{Command, Event};
+    use nm_exchange::resend::BURST_BYTES;
 
     fn frames(mut bytes: &[u8]) -> Vec<Header> {
         let mut headers = vec![];
@@ -532,7 +629,7 @@ mod tests {
         for (idx, header) in sent.iter().enumerate() {
             out.clear();
             let (reply, record) = clients.receive(&reply_to(header), &[1; 8], 9, &mut out);
-            assert_eq!(reply, Some(Reply { number: idx as u64, intended_ns: 5 }));
+            assert_eq!(reply, Some(Reply { number: idx as u64, intended_ns: 5, refused: None }));
             assert!(matches!(record, Some(Record::Answered(Answered { at_ns: 9, .. }))));
             assert_eq!(frames(&out).len(), usize::from(idx < 3));
         }
@@ -541,6 +638,36 @@ mod tests {
         let (reply, record) = clients.receive(&reply_to(&sent[0]), &[], 9, &mut out);
         assert!(reply.is_none() && record.is_some());
         assert_eq!(clients.counts.repeats, 1);
+    }
+
+    /// A refused request is a failure, and what comes after it names the one before it.
+    #[test]
+    fn a_refused_request_is_taken_out_of_the_order() {
+        let mut clients = Clients::new(1, 1, 1, true);
+        let mut out = vec![];
+        (0..4).for_each(|_| assert!(clients.submit(&tick(1, 0), 5, &mut out).is_some()));
+        let sent = frames(&out);
+        let event = Event::Rejected { id: 0, user: 1, reason: RejectReason::TooManyPendingBytes };
+        let mut body = vec![];
+        RefusedRequest { event }.encode(&mut body);
+        let mut receive = |header: Header, body: &[u8]| {
+            let (reply, record) = clients.receive(&header, body, 9, &mut out);
+            let name = RequestId { instrument: 0, session: 1, client_seq: header.client_seq };
+            let is_refused = header.flags & wire::REFUSED != 0;
+            assert_eq!(record == Some(Record::Refused(name)), is_refused, "{record:?}");
+            reply.unwrap().refused
+        };
+        let refusal = |at: usize| RefusedRequest::header(&sent[at]);
+        let expected = Some(RejectReason::TooManyPendingBytes);
+        assert_eq!(receive(refusal(1), &body), expected);
+        assert_eq!(receive(refusal(2), &body), expected);
+        assert_eq!(receive(refusal(3), &body), expected);
+        assert_eq!(receive(reply_to(&sent[0]), &[0; 8]), None);
+        assert_eq!(clients.receive(&refusal(1), &body, 9, &mut out), (None, None));
+        out.clear();
+        clients.submit(&tick(1, 0), 5, &mut out);
+        let next = frames(&out)[0];
+        assert_eq!((next.client_seq, next.previous_seq, clients.pending()), (5, 1, 1));
     }
 
     #[test]
@@ -558,9 +685,17 @@ mod tests {
         for header in sent.iter().step_by(3) {
             clients.receive(&reply_to(header), &[0; 8], 2, &mut vec![]);
         }
-        let mut again = vec![];
-        clients.connected(1, &mut again);
-        let again = frames(&again);
+        let (mut again, mut out) = (vec![], vec![]);
+        clients.connected(1, &mut out);
+        assert!(out.len() < 2 * BURST_BYTES, "a little at first");
+        while !out.is_empty() {
+            let sent_now = frames(&std::mem::take(&mut out));
+            for header in sent_now.iter().filter(|header| header.kind == FrameKind::Request) {
+                clients.receive(&reply_to(header), &[0; 8], 3, &mut out);
+            }
+            again.extend(sent_now);
+        }
+        assert_eq!(clients.pending() as usize, 200 - sent.len());
         let hellos = again.iter().filter(|header| header.kind == FrameKind::Hello);
         assert_eq!(hellos.map(|header| header.session).collect::<Vec<_>>(), [1, 3, 5]);
         let of = |headers: &[Header], session, instrument| -> Vec<u64> {

@@ -17,7 +17,7 @@ use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::cpu;
 use nm_sys::poll::Readiness;
 
-use super::clients::{Clients, Counts};
+use super::clients::{Clients, Counts, Reply};
 use super::dial::Dialer;
 use super::flow::{Flow, Recorder, StreamHash};
 use super::log::{Log, Record};
@@ -407,7 +407,9 @@ impl Generator {
             };
             let (header, body) = (arrived.header, arrived.body());
             let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);
-            if let Some(reply) = reply {
+            if let Some(Reply { number, refused: Some(reason), .. }) = reply {
+                recorder.refused(number, reason);
+            } else if let Some(reply) = reply {
                 recorder.answered(reply.number, reply.intended_ns, at_ns);
                 let frame = Frame { header, body, bytes: arrived.bytes };
                 if let Some(stamps) = wire::stamps(&frame) {

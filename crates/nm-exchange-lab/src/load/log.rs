@@ -8,6 +8,7 @@
 //!              events_hash u64, flags u8 (1: repeated, 2: the outcome has expired)
 //!  3 delivered session u32, instrument u32, events u64, events_hash u64, flags u8 (1: with a gap
 //!              that no replica could fill)
+//!  4 refused   session u32, instrument u32, client_seq u64
 //! ```
 
 use std::fs::File;
@@ -86,9 +87,10 @@ enum RecordKind {
     Sent,
     Answered,
     Delivered,
+    Refused,
 }
 
-nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3 });
+nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3, Refused = 4 });
 
 /// Flags of an answered record.
 const REPEATED: u8 = 1;
@@ -103,6 +105,8 @@ pub enum Record {
     Answered(Answered),
     /// Delivered.
     Delivered(Delivered),
+    /// The network refused a request: it is not executed, and never will be.
+    Refused(RequestId),
 }
 
 /// Hash of an encoded command.
@@ -123,6 +127,7 @@ impl Record {
             Record::Delivered(delivered) => {
                 (RecordKind::Delivered, delivered.session, delivered.instrument)
             }
+            Record::Refused(name) => (RecordKind::Refused, name.session, name.instrument),
         };
         out.put_u8(kind.code());
         out.put_u32(session);
@@ -147,6 +152,7 @@ impl Record {
                 out.put_u64(delivered.events_hash);
                 out.put_bool(delivered.has_gap);
             }
+            Record::Refused(name) => out.put_u64(name.client_seq),
         }
     }
 
@@ -190,6 +196,7 @@ impl Record {
                 events_hash: from.u64("events_hash")?,
                 has_gap: from.bool("flags")?,
             }),
+            RecordKind::Refused => Record::Refused(name()?),
         })
     }
 }
@@ -352,6 +359,13 @@ mod tests {
                 events_hash,
                 has_gap,
             }));
+        }
+
+        #[test]
+        fn a_refused_record_survives_a_round_trip(
+            (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+        ) {
+            round_trip(Record::Refused(RequestId { instrument, session, client_seq }));
         }
 
         #[test]

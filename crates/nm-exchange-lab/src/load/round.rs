@@ -1,5 +1,6 @@
 //! The figures of one round, from all round trips.
 
+use nm_book::order::RejectReason;
 use nm_exchange::wire::STAMPS;
 use nm_model::exchange::Hop;
 use nm_model::result::LatencyRound;
@@ -19,8 +20,12 @@ pub struct Round {
     pub sent: u64,
     /// Requests that were answered.
     pub answered: u64,
-    /// Requests without a reply at the end of the drain time.
+    /// Requests without a reply at the end of the drain time, or that were refused.
     pub lost: u64,
+    /// Requests that the network refused to execute.
+    pub refused: u64,
+    /// Why it refused the first one.
+    pub first_refusal: Option<RejectReason>,
     /// Requests retransmitted after a connection was lost.
     pub resent: u64,
     /// Repeated replies.
@@ -68,6 +73,8 @@ pub struct RoundRecorder {
     hops: [Vec<u64>; STAMPS + 1],
     last_reply_ns: u64,
     answered: u64,
+    refused: u64,
+    first_refusal: Option<RejectReason>,
 }
 
 impl RoundRecorder {
@@ -82,6 +89,8 @@ impl RoundRecorder {
             hops: std::array::from_fn(|_| Vec::with_capacity(about)),
             last_reply_ns: start_ns,
             answered: 0,
+            refused: 0,
+            first_refusal: None,
         }
     }
 
@@ -103,6 +112,14 @@ impl RoundRecorder {
         }
     }
 
+    /// Records that a request is not executed; one of an earlier round is ignored.
+    pub fn refused(&mut self, number: u64, reason: RejectReason) {
+        if number >= self.first {
+            self.refused += 1;
+            self.first_refusal.get_or_insert(reason);
+        }
+    }
+
     /// Records the timestamps of a reply, if they rise: otherwise they are of several clocks, or of
     /// a retransmitted request.
     pub fn stamped(&mut self, intended_ns: u64, stamps: [u64; STAMPS], at_ns: u64) {
@@ -116,14 +133,15 @@ impl RoundRecorder {
         }
     }
 
-    /// Requests of the round without a reply.
+    /// Requests of the round that may still have a reply.
     pub fn unanswered(&self) -> u64 {
-        self.round_trips.len() as u64 - self.answered
+        self.round_trips.len() as u64 - self.answered - self.refused
     }
 
     /// Computes the figures. The counts of messages are left at zero.
     pub fn finish(self, offered_per_s: f64) -> Round {
-        let (sent, lost) = (self.round_trips.len() as u64, self.unanswered());
+        let sent = self.round_trips.len() as u64;
+        let lost = sent - self.answered;
         let samples: Vec<Sample> =
             self.round_trips.into_iter().filter(|sample| sample.latency_ns != NONE).collect();
         let mut latency = summarise(&samples, lost, &[]);
@@ -136,6 +154,8 @@ impl RoundRecorder {
             sent,
             answered: self.answered,
             lost,
+            refused: self.refused,
+            first_refusal: self.first_refusal,
             resent: 0,
             repeats: 0,
             reconnects: 0,
@@ -200,6 +220,10 @@ mod tests {
         }
         recorder.answered(9, 500, 3_000); // of the round before
         recorder.answered(14, 1_500, 3_000); // not sent yet
+        recorder.refused(9, RejectReason::TooManyOrders); // of the round before
+        assert_eq!(recorder.unanswered(), 4);
+        recorder.refused(11, RejectReason::UnknownPredecessor);
+        assert_eq!(recorder.unanswered(), 3);
         for (number, intended_ns) in [(12, 1_200), (10, 1_000), (13, 1_300)] {
             recorder.answered(number, intended_ns, intended_ns + 50);
         }
@@ -208,7 +232,8 @@ mod tests {
         recorder.stamped(1_000, [1_010, 1_005, 1_030, 1_040], 1_050);
         recorder.stamped(1_000, [0; 4], 1_050);
         let round = recorder.finish(1e7);
-        assert_eq!((round.sent, round.answered, round.lost), (4, 3, 1));
+        assert_eq!((round.sent, round.answered, round.lost, round.refused), (4, 3, 1, 1));
+        assert_eq!(round.first_refusal, Some(RejectReason::UnknownPredecessor));
         assert_eq!((round.latency.count, round.latency.lost), (Some(3), 1));
         assert_eq!((round.latency.mean_ns, round.lateness.mean_ns), (Some(50.0), Some(7.0)));
         assert_eq!(round.latency.rate_per_s, Some(3.0 / 350e-9));

@@ -211,6 +211,11 @@ impl Clients {
                     self.answered.entry(answered.name).or_default().push(*answered);
                 }
                 Record::Delivered(delivered) => self.delivered.push(*delivered),
+                // It must not be executed, as if nobody had sent it.
+                Record::Refused(name) => {
+                    let pair = self.sent.entry((name.instrument, name.session)).or_default();
+                    pair.retain(|(client_seq, _)| *client_seq != name.client_seq);
+                }
             }
         }
     }
@@ -497,6 +502,22 @@ mod tests {
             "{:?}",
             findings.sentences
         );
+    }
+
+    /// One that was not executed is neither lost nor a gap in the order of its session.
+    #[test]
+    fn a_refused_request_must_not_be_executed() {
+        let (mut executed, mut records) = world();
+        let Record::Sent(Sent { name, .. }) = records[records.len() - 2] else { panic!("sent") };
+        // Without its reply.
+        records.pop();
+        records.push(Record::Refused(name));
+        let findings = judged(&executed, &records);
+        assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
+        executed.pop();
+        let findings = judged(&executed, &records);
+        assert!(findings.is_clean(), "{findings:?}");
+        assert_eq!(findings.sent, 120);
     }
 
     #[test]

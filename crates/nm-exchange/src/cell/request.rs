@@ -108,8 +108,19 @@ impl Request {
             Command::MassCancel { .. } => Command::MassCancel { user },
             Command::Tick => Command::Tick,
             command if user == OPERATOR => command,
-            _ => return Err(Event::Rejected { id: 0, user, reason: RejectReason::NotAllowed }),
+            _ => return Err(self.rejection(RejectReason::NotAllowed)),
         })
+    }
+
+    /// The event of its rejection.
+    pub fn rejection(&self, reason: RejectReason) -> Event {
+        let id = match self.command {
+            Command::New(NewOrder { id, .. })
+            | Command::Replace { id, .. }
+            | Command::Cancel { id, .. } => id,
+            _ => 0,
+        };
+        Event::Rejected { id, user: self.session, reason }
     }
 }
 

@@ -7,11 +7,7 @@ use nm_book::codec;
 use nm_book::order::{Event, UserId};
 use nm_codec::{DecodeError, Put, Reader};
 
-/// Outcomes that are kept for each session and instrument, to answer duplicates.
-pub const OUTCOMES_MAX: usize = 64;
-
-/// Events that are kept at most for each session and instrument until they are acknowledged.
-pub const EVENTS_KEPT_MAX: usize = 1024;
+use crate::limits::{EVENTS_KEPT_MAX, OUTCOMES_MAX};
 
 /// Gap in the sequence numbers of a session's events when the books were lost: the session sees the
 /// gap, and a resend request tells it that the events in it are unknown.
@@ -37,12 +33,19 @@ pub struct Session {
     pub last_request_seq: u64,
     /// Sequence number of its last event.
     pub last_event_seq: u64,
+    /// Its live orders. Not saved: the book has them.
+    pub live_orders: u32,
     outcomes: VecDeque<Outcome>,
     /// Its latest events, as far as they are not acknowledged.
     kept: VecDeque<Event>,
 }
 
 impl Session {
+    /// One that has sent nothing yet, at this gateway.
+    pub fn new(gateway: u16) -> Session {
+        Session { gateway, ..Session::default() }
+    }
+
     /// Sequence number of the last event that is no longer kept.
     fn dropped_seq(&self) -> u64 {
         debug_assert!(self.kept.len() as u64 <= self.last_event_seq);
@@ -54,8 +57,22 @@ impl Session {
         while self.dropped_seq() < event_seq && self.kept.pop_front().is_some() {}
     }
 
-    /// Adds an event to its stream.
-    pub fn push_event(&mut self, event: Event) {
+    /// Counts its live orders: each begins with one event and ends with another.
+    fn count_orders(&mut self, user: UserId, event: &Event) {
+        match *event {
+            Event::Accepted { .. } => self.live_orders += 1,
+            Event::Cancelled { .. } => self.live_orders -= 1,
+            Event::Traded { maker_user, taker_user, maker_left, taker_left, .. } => {
+                self.live_orders -= u32::from(maker_user == user && maker_left == 0)
+                    + u32::from(taker_user == user && taker_left == 0);
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds an event to its stream; `user` is the session.
+    pub fn push_event(&mut self, user: UserId, event: Event) {
+        self.count_orders(user, &event);
         if self.kept.len() == EVENTS_KEPT_MAX {
             self.kept.pop_front();
         }
@@ -139,7 +156,8 @@ impl Session {
         for _ in 0..count {
             kept.push_back(codec::read_event(reader)?);
         }
-        Ok(Session { gateway, last_request_seq, last_event_seq, outcomes, kept })
+        let live_orders = 0;
+        Ok(Session { gateway, last_request_seq, last_event_seq, live_orders, outcomes, kept })
     }
 }
 

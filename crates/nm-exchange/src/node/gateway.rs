@@ -1,94 +1,50 @@
 //! Gateway: keeps the clients' connections, and their requests until they are answered.
 //!
 //! Replies leave in the order of a session's requests on an instrument: one that arrives before
-//! that of an earlier request, whose reply was lost on a link, waits for it.
+//! that of an earlier request, whose reply was lost on a link, waits for it. Only
+//! those to [refused requests](crate::refused) leave at once.
 //!
 //! Requests without a reply are resent, in order for each session and instrument: when the router's
-//! link is made again, when a cell has a new leader or a new processor, when a mediator sends a
-//! nak, when the map moves the instrument to another cell, and after a time without reply, which
-//! doubles and is longer than recent replies took.
+//! link is made again, when a cell has a new leader or a new processor, when a cell sends a nak
+//! ([`pending`](super::pending)), when the map moves the instrument to another cell, and after a
+//! time without reply, which doubles and is longer than recent replies took.
+//!
+//! What a client may ask of a gateway has limits ([`crate::limits`]); what exceeds one is refused.
+//! All that is known of a session is dropped when the link of its client ends, or it comes by
+//! another one.
 //!
 //! The other events of sessions are numbered, and sessions keep count of them: where some may be
 //! lost on a link, the gateway asks its clients to send [resend
 //! requests](FrameKind::ResendRequest).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use nm_book::order::{InstrumentId, UserId};
+use nm_book::order::{InstrumentId, RejectReason, UserId};
 
 use crate::cell::Request;
 use crate::control::{InstrumentMap, MembershipReport, RoutingTable};
 use crate::link::ReceivedFrame;
 use crate::network::{Durability, Network, Role};
+use crate::refused::RefusedRequest;
+use crate::resend::ResendQueue;
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
+use super::clients::ClientLinks;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
-
-/// First time without a reply after which a session's requests on an instrument are resent, ns.
-const TIMEOUT_NS: u64 = 200_000_000;
-
-/// Longest such time, ns.
-const TIMEOUT_NS_MAX: u64 = 3_200_000_000;
-
-/// Requests that were resent are not resent for so long after a nak, ns.
-const RESEND_PAUSE_NS: u64 = 2_000_000;
+use super::pending::{self, AfterNak, PendingRequests, Place};
 
 /// How often requests without reply are checked for time-outs, ns.
 const CHECK_NS: u64 = 50_000_000;
 
-/// Bytes of requests without reply beyond which a gateway accepts no more.
-const PENDING_BYTES_MAX: usize = 1 << 30;
-
-/// Buffers that are kept for reuse.
+/// Buffers that are kept for reuse: how many, and how large they may be.
 const SPARE_MAX: usize = 16 << 10;
+const SPARE_BYTES_MAX: usize = 4 << 10;
 
-/// Requests of one session on one instrument that have no reply, in order.
-#[derive(Debug)]
-struct PendingRequests {
-    cell: u16,
-    pending: VecDeque<Pending>,
-    /// Number of the last request whose reply was forwarded.
-    answered: u64,
-    resent_ns: u64,
-    timeout_ns: u64,
-    is_checked: bool,
-}
-
-#[derive(Debug)]
-struct Pending {
-    client_seq: u64,
-    previous_seq: u64,
-    sent_ns: u64,
-    bytes: Vec<u8>,
-    /// Its reply, which waits for an earlier one; empty if there is none.
-    reply: Vec<u8>,
-}
-
-impl PendingRequests {
-    /// Resends all of them; how many. Those whose reply waits are among them, because they are the
-    /// predecessors of others. The first one carries that its predecessor was answered: a mediator
-    /// that has lost its books does not wait for it then.
-    fn resend(&mut self, links: &mut Links, router: LinkId) -> u64 {
-        self.resent_ns = links.now_ns;
-        if let Some(first) = self.pending.front_mut().filter(|it| it.previous_seq == self.answered)
-        {
-            wire::mark_previous_answered(&mut first.bytes);
-        }
-        for pending in &mut self.pending {
-            pending.sent_ns = links.now_ns;
-            links.forward(router, &pending.bytes);
-        }
-        self.pending.len() as u64
-    }
-
-    /// The same, unless that was done just now.
-    fn resend_after_pause(&mut self, links: &mut Links, router: Option<LinkId>) -> u64 {
-        let is_due = links.now_ns.saturating_sub(self.resent_ns) > RESEND_PAUSE_NS;
-        router.filter(|_| is_due).map_or(0, |router| self.resend(links, router))
-    }
-}
+/// A session on an instrument.
+type StreamKey = (InstrumentId, UserId);
 
 /// A gateway.
 #[derive(Debug)]
@@ -97,18 +53,18 @@ pub struct Gateway {
     /// Which cell an instrument belongs to.
     map: InstrumentMap,
     index: usize,
-    sessions: HashMap<UserId, LinkId>,
-    clients: Vec<LinkId>,
-    streams: HashMap<(InstrumentId, UserId), PendingRequests>,
+    clients: ClientLinks,
+    streams: HashMap<StreamKey, PendingRequests>,
     /// Those that may have pending requests.
-    checked: Vec<(InstrumentId, UserId)>,
+    checked: Vec<StreamKey>,
+    /// Those that wait to send requests again.
+    resends: ResendQueue<StreamKey>,
     next_check_ns: u64,
     /// Longest wait for a reply lately, ns: a slow network gets no duplicates.
     slowest_ns: u64,
-    pending_bytes: usize,
     spare: Vec<Vec<u8>>,
     /// By instrument: the highest number of the events that were forwarded, and the number up to
-    /// which they are duplicates.
+    /// which they are duplicates. As many as the cells have.
     forwarded: HashMap<InstrumentId, (u64, u64)>,
     requests: u64,
     resent: u64,
@@ -121,13 +77,12 @@ impl Gateway {
             network: network.clone(),
             map: InstrumentMap::new(network.mediator.len()),
             index,
-            sessions: HashMap::new(),
-            clients: vec![],
+            clients: ClientLinks::default(),
             streams: HashMap::new(),
             checked: vec![],
+            resends: ResendQueue::default(),
             next_check_ns: 0,
             slowest_ns: 0,
-            pending_bytes: 0,
             spare: vec![],
             forwarded: HashMap::new(),
             requests: 0,
@@ -146,110 +101,192 @@ impl Gateway {
         frame: &mut ReceivedFrame<'_>,
     ) -> Result<(), PeerError> {
         // A request that no mediator can decode would never have a reply.
-        Request::decode(&frame.header, frame.body())
+        let request = Request::decode(&frame.header, frame.body())
             .map_err(PeerError::decode(Peer::Client, FrameKind::Request))?;
-        if self.pending_bytes > PENDING_BYTES_MAX {
-            return Err(PeerError::TooManyPending);
-        }
         self.requests += 1;
-        let (instrument, session) = (frame.header.instrument, frame.header.session);
-        self.sessions.insert(session, from);
-        let cell = self.map.cell_of(instrument);
-        wire::route(frame.bytes, self.index as u16, cell, self.map.version());
+        let key = (frame.header.instrument, frame.header.session);
+        let place = match self.admit(from, key, frame) {
+            Ok(place) => place,
+            Err(reason) => {
+                refuse(links, from, &frame.header, &request, reason);
+                return Ok(());
+            }
+        };
+        let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
+        if frame.header.flags & wire::ATTEMPT != stream.attempt() {
+            wire::set_flags(frame.bytes, wire::ATTEMPT, stream.attempt());
+        }
+        wire::route(frame.bytes, self.index as u16, stream.cell, self.map.version());
         wire::stamp(frame.bytes, 0, links.now_ns);
-        self.keep(cell, (instrument, session), frame, links.now_ns);
-        if let Some(router) = self.router(links) {
+        let mut is_due = true;
+        if let Place::At(place) = place {
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(frame.bytes);
+            is_due = stream.keep(place, &frame.header, bytes, links.now_ns);
+            self.check(key, links.now_ns);
+        }
+        if let Some(router) = self.router(links).filter(|_| is_due) {
             links.forward(router, frame.bytes);
         }
         Ok(())
     }
 
-    /// Keeps a request until it is answered; a duplicate is kept already.
-    fn keep(
+    /// Where a request is to be kept, for which there is room from now on.
+    fn admit(
         &mut self,
-        cell: u16,
-        key: (InstrumentId, UserId),
+        from: LinkId,
+        key: StreamKey,
         frame: &ReceivedFrame<'_>,
-        sent_ns: u64,
-    ) {
-        let stream = self.streams.entry(key).or_insert_with(|| PendingRequests {
-            cell,
-            pending: VecDeque::new(),
-            answered: 0,
-            resent_ns: 0,
-            timeout_ns: TIMEOUT_NS,
-            is_checked: false,
-        });
-        let client_seq = frame.header.client_seq;
-        let place = match stream.pending.back() {
-            Some(last) if last.client_seq >= client_seq => {
-                match stream.pending.binary_search_by_key(&client_seq, |known| known.client_seq) {
-                    Ok(_) => return,
-                    Err(place) => place,
-                }
+    ) -> Result<Place, RejectReason> {
+        let (instrument, session) = key;
+        self.claim(session, from)?;
+        let cell = self.map.cell_of(instrument);
+        let stream = match self.streams.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => {
+                self.clients.add_instrument(session, instrument)?;
+                free.insert(PendingRequests::new(from, cell, frame.header.previous_seq))
             }
-            _ => stream.pending.len(),
         };
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(frame.bytes);
-        self.pending_bytes += bytes.len();
-        let (previous_seq, reply) = (frame.header.previous_seq, vec![]);
-        let pending = Pending { client_seq, previous_seq, sent_ns, bytes, reply };
-        stream.pending.insert(place, pending);
-        if !stream.is_checked {
-            stream.is_checked = true;
-            if self.checked.is_empty() {
-                self.next_check_ns = sent_ns + CHECK_NS;
-            }
-            self.checked.push(key);
+        let place = stream.place(&frame.header)?;
+        if let Place::At(_) = place {
+            self.clients.hold(from, pending::held_bytes(frame.bytes))?;
         }
+        Ok(place)
+    }
+
+    /// A session comes by a link: what is known of it from another link is dropped.
+    fn claim(&mut self, session: UserId, link: LinkId) -> Result<(), RejectReason> {
+        match self.clients.link_of(session) {
+            Some(known) if known == link => return Ok(()),
+            Some(_) => {
+                self.drop_session(session);
+                self.forget_dropped();
+            }
+            None => {}
+        }
+        self.clients.add_session(session, link)
+    }
+
+    fn drop_session(&mut self, session: UserId) {
+        for instrument in self.clients.remove_session(session) {
+            if let Some(stream) = self.streams.remove(&(instrument, session)) {
+                self.clients.release(stream.client, stream.held_bytes());
+            }
+        }
+    }
+
+    /// Streams that were dropped are not checked any more.
+    fn forget_dropped(&mut self) {
+        let streams = &self.streams;
+        self.checked.retain(|key| streams.contains_key(key));
+        self.resends.retain(|key| streams.contains_key(key));
+    }
+
+    /// Checks a stream for time-outs from now on.
+    fn check(&mut self, key: StreamKey, now_ns: u64) {
+        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_checked) else {
+            return;
+        };
+        stream.is_checked = true;
+        if self.checked.is_empty() {
+            self.next_check_ns = now_ns + CHECK_NS;
+        }
+        self.checked.push(key);
     }
 
     /// Forwards a reply to its client if its request is pending and none before it is.
     fn reply(&mut self, links: &mut Links, frame: &ReceivedFrame<'_>) {
         let header = &frame.header;
-        let router = self.router(links);
-        let Some(stream) = self.streams.get_mut(&(header.instrument, header.session)) else {
-            return;
-        };
-        let place =
-            stream.pending.binary_search_by_key(&header.client_seq, |known| known.client_seq);
-        let Some(done) = place.ok().and_then(|place| stream.pending.get_mut(place)) else { return };
-        stream.timeout_ns = TIMEOUT_NS;
-        self.slowest_ns = self.slowest_ns.max(links.now_ns.saturating_sub(done.sent_ns));
-        if place != Ok(0) {
-            if done.reply.is_empty() {
-                done.reply.extend_from_slice(frame.bytes);
-                self.resent += stream.resend_after_pause(links, router);
-            }
-            return;
+        let (key, now_ns) = ((header.instrument, header.session), links.now_ns);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let Ok(place) = stream.find(header.client_seq) else { return };
+        let client = stream.client;
+        self.slowest_ns = self.slowest_ns.max(now_ns.saturating_sub(stream.sent_ns(place)));
+        if header.flags & wire::REFUSED != 0 {
+            return self.refuse_pending(links, key, place, Some(frame));
         }
-        let client = self.sessions.get(&header.session).copied();
-        let mut reply = Some(&*frame.bytes);
-        while let Some(first) = stream.pending.front()
-            && (reply.is_some() || !first.reply.is_empty())
-        {
-            let reply = reply.take().unwrap_or(&first.reply);
-            if let Some(client) = client {
-                links.forward(client, reply);
-            }
-            self.pending_bytes -= first.bytes.len();
-            stream.answered = first.client_seq;
-            let first = stream.pending.pop_front();
-            self.spare.extend(first.map(|first| first.bytes));
+        if place > 0 {
+            let held_bytes = stream.hold_reply(place, frame.bytes);
+            return self.clients.hold_anyway(client, held_bytes);
         }
-        self.spare.truncate(SPARE_MAX);
+        links.forward(client, frame.bytes);
+        let mut done = stream.pop_answered();
+        while let Some(first) = done {
+            self.clients.release(client, first.held_bytes());
+            self.resends.answered(first.bytes.len());
+            if self.spare.len() < SPARE_MAX && first.bytes.capacity() <= SPARE_BYTES_MAX {
+                self.spare.push(first.bytes);
+            }
+            done = stream.pop_waiting();
+            if let Some(next) = &done {
+                links.forward(client, &next.reply);
+            }
+        }
     }
 
-    /// Resends pending requests, of the sessions and instruments that are wanted.
-    fn resend(&mut self, links: &mut Links, wanted: impl Fn(&PendingRequests) -> bool) {
-        let Some(router) = self.router(links) else { return };
+    /// A cell has no use for a request without its predecessor.
+    fn nak(&mut self, links: &mut Links, header: &Header) {
+        let key = (header.instrument, header.session);
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        match stream.on_nak(header, links.now_ns) {
+            AfterNak::Refuse(place) => self.refuse_pending(links, key, place, None),
+            AfterNak::Resend(from) => queue(&mut self.resends, key, stream, from, links.now_ns),
+            AfterNak::Nothing => {}
+        }
+    }
+
+    /// Refuses a pending request, by the cell's reply if there is one, and those that depend on it.
+    fn refuse_pending(
+        &mut self,
+        links: &mut Links,
+        key: StreamKey,
+        place: usize,
+        reply: Option<&ReceivedFrame<'_>>,
+    ) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let client = stream.client;
+        let mut reply = reply.map(|frame| &*frame.bytes);
+        for gone in stream.remove_refused(place) {
+            self.clients.release(client, gone.held_bytes());
+            if let Some(reply) = reply.take() {
+                links.forward(client, reply);
+            } else if let Ok(Some(frame)) = wire::read(&gone.bytes)
+                && let Ok(request) = Request::of(&frame)
+            {
+                let reason = RejectReason::UnknownPredecessor;
+                refuse(links, client, &frame.header, &request, reason);
+            }
+        }
+    }
+
+    /// Pending requests are to be sent again, of the sessions and instruments that are wanted.
+    fn resend(&mut self, links: &Links, wanted: impl Fn(&PendingRequests) -> bool) {
+        self.resends.restart();
         for key in &self.checked {
-            let Some(stream) = self.streams.get_mut(key).filter(|stream| wanted(stream)) else {
-                continue;
-            };
-            self.resent += stream.resend(links, router);
+            if let Some(stream) = self.streams.get_mut(key).filter(|stream| wanted(stream)) {
+                queue(&mut self.resends, *key, stream, 0, links.now_ns);
+            }
+        }
+    }
+
+    /// Sends what waits for its turn, as far as it may.
+    fn send_waiting(&mut self, links: &mut Links) {
+        let Some(router) = self.router(links) else { return };
+        while let Some(key) = self.resends.pop() {
+            let Some(stream) = self.streams.get_mut(&key) else { continue };
+            while self.resends.may_send()
+                && let Some(bytes) = stream.send_next(links.now_ns)
+            {
+                self.resends.sent(bytes.len());
+                self.resent += 1;
+                links.forward(router, bytes);
+            }
+            stream.is_queued = !stream.is_sent();
+            if stream.is_queued {
+                self.resends.push_front(key);
+            }
         }
     }
 
@@ -257,7 +294,7 @@ impl Gateway {
     fn notify_event_loss(&self, links: &mut Links, cell: u16) {
         let gateway = self.index as u16;
         let header = Header { cell, gateway, ..Header::new(FrameKind::ResendRequest) };
-        self.clients.iter().for_each(|client| links.send(*client, &header, &[], 0));
+        self.clients.ids().for_each(|client| links.send(client, &header, &[], 0));
     }
 
     /// Forwards a resend request to the processor. Without a link the session is asked to send it
@@ -272,23 +309,19 @@ impl Gateway {
     }
 
     /// Resends requests that have timed out, and stops checking those that have replies.
-    fn check_timeouts(&mut self, links: &mut Links) {
+    fn check_timeouts(&mut self, links: &Links) {
         let now_ns = links.now_ns;
-        let least_ns = (self.slowest_ns * 3).min(TIMEOUT_NS_MAX);
+        let least_ns = (self.slowest_ns * 3).min(pending::TIMEOUT_NS_MAX);
         self.slowest_ns -= self.slowest_ns / 8;
-        let late = |stream: &PendingRequests| {
-            let timeout_ns = stream.timeout_ns.max(least_ns);
-            let waits = |first: &Pending| now_ns.saturating_sub(first.sent_ns) > timeout_ns;
-            stream.pending.front().is_some_and(waits)
-        };
-        self.resend(links, late);
-        let streams = &mut self.streams;
+        let (streams, resends) = (&mut self.streams, &mut self.resends);
+        resends.tick();
         self.checked.retain(|key| {
             let Some(stream) = streams.get_mut(key) else { return false };
-            if stream.resent_ns == now_ns {
-                stream.timeout_ns = (stream.timeout_ns * 2).min(TIMEOUT_NS_MAX);
+            if stream.is_late(now_ns, least_ns) {
+                queue(resends, *key, stream, 0, now_ns);
+                stream.back_off();
             }
-            stream.is_checked = !stream.pending.is_empty();
+            stream.is_checked = !stream.is_empty();
             stream.is_checked
         });
         self.next_check_ns = now_ns + CHECK_NS;
@@ -300,15 +333,13 @@ impl Gateway {
         if !self.map.update(map) {
             return;
         }
-        let (index, router) = (self.index as u16, self.router(links));
-        for ((instrument, _), stream) in &mut self.streams {
-            let cell = self.map.cell_of(*instrument);
+        let index = self.index as u16;
+        for (key, stream) in &mut self.streams {
+            let (cell, version) = (self.map.cell_of(key.0), self.map.version());
             let is_moved = std::mem::replace(&mut stream.cell, cell) != cell;
-            for pending in &mut stream.pending {
-                wire::route(&mut pending.bytes, index, cell, self.map.version());
-            }
-            if let Some(router) = router.filter(|_| is_moved) {
-                self.resent += stream.resend(links, router);
+            stream.update_frames(|frame| wire::route(frame, index, cell, version));
+            if is_moved {
+                queue(&mut self.resends, *key, stream, 0, links.now_ns);
             }
         }
         self.send_report(links);
@@ -328,8 +359,8 @@ impl Gateway {
     }
 
     fn forward_to_session(&mut self, links: &mut Links, session: UserId, bytes: &[u8]) {
-        if let Some(client) = self.sessions.get(&session) {
-            links.forward(*client, bytes);
+        if let Some(client) = self.clients.link_of(session) {
+            links.forward(client, bytes);
         }
     }
 
@@ -348,7 +379,6 @@ impl Gateway {
 
     fn forward_from_processor(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
         let header = &frame.header;
-        let key = (header.instrument, header.session);
         match header.kind {
             FrameKind::Reply => self.reply(links, frame),
             FrameKind::Private | FrameKind::Public if self.is_duplicate(header) => {}
@@ -357,16 +387,11 @@ impl Gateway {
                 // A client counts the missing broadcasts of each gateway, so they carry the
                 // gateway.
                 wire::route(frame.bytes, self.index as u16, header.cell, header.map_version);
-                for client in &self.clients {
-                    links.forward(*client, frame.bytes);
+                for client in self.clients.ids() {
+                    links.forward(client, frame.bytes);
                 }
             }
-            FrameKind::Nak => {
-                let router = self.router(links);
-                if let Some(stream) = self.streams.get_mut(&key) {
-                    self.resent += stream.resend_after_pause(links, router);
-                }
-            }
+            FrameKind::Nak => self.nak(links, header),
             FrameKind::ResendRequest => self.notify_event_loss(links, header.cell),
             _ => return false,
         }
@@ -403,8 +428,11 @@ impl Behaviour for Gateway {
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, id: LinkId) {
         if peer == Peer::Client {
-            self.clients.retain(|client| *client != id);
-            self.sessions.retain(|_, client| *client != id);
+            for session in self.clients.sessions_of(id) {
+                self.drop_session(session);
+            }
+            self.clients.remove(id);
+            self.forget_dropped();
         } else {
             self.send_report(links);
         }
@@ -419,10 +447,9 @@ impl Behaviour for Gateway {
         match (from.1, frame.header.kind) {
             (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
             (Peer::Client, FrameKind::Hello) => {
-                self.sessions.insert(frame.header.session, from.0);
-                if !self.clients.contains(&from.0) {
-                    self.clients.push(from.0);
-                }
+                self.clients.add(from.0);
+                // One too many is refused with its first request.
+                let _ = self.claim(frame.header.session, from.0);
                 Ok(())
             }
             (Peer::Client, FrameKind::ResendRequest) => {
@@ -456,6 +483,7 @@ impl Behaviour for Gateway {
         if !self.checked.is_empty() && links.now_ns >= self.next_check_ns {
             self.check_timeouts(links);
         }
+        self.send_waiting(links);
         Ok(())
     }
 
@@ -466,4 +494,32 @@ impl Behaviour for Gateway {
     fn counts(&self) -> (u64, u64) {
         (self.requests, self.resent)
     }
+}
+
+/// Requests of a stream from a place on are to be sent again, in its turn.
+fn queue(
+    resends: &mut ResendQueue<StreamKey>,
+    key: StreamKey,
+    stream: &mut PendingRequests,
+    from: usize,
+    now_ns: u64,
+) {
+    stream.rewind(from, now_ns);
+    if !stream.is_queued && !stream.is_sent() {
+        stream.is_queued = true;
+        resends.push(key);
+    }
+}
+
+/// Answers a request that is not executed.
+fn refuse(
+    links: &mut Links,
+    client: LinkId,
+    header: &Header,
+    request: &Request,
+    reason: RejectReason,
+) {
+    let mut body = vec![];
+    RefusedRequest { event: request.rejection(reason) }.encode(&mut body);
+    links.send(client, &RefusedRequest::header(header), &body, 0);
 }

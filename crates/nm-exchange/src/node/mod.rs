@@ -3,6 +3,7 @@
 
 mod acceptor;
 mod behaviour;
+mod clients;
 mod control;
 mod event;
 mod event_loop;
@@ -12,6 +13,7 @@ mod limits;
 mod links;
 mod mediator;
 mod peer;
+mod pending;
 mod processor;
 mod replica;
 mod replicated;

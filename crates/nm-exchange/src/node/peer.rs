@@ -77,9 +77,6 @@ pub enum PeerError {
     /// The node made another link.
     #[error("the peer has made a new link")]
     Replaced,
-    /// Too many requests have no reply.
-    #[error("too many requests have no reply yet")]
-    TooManyPending,
     /// The handshake took too long.
     #[error("the handshake was not complete after {} ms", .0.as_millis())]
     HandshakeTimeout(Duration),
@@ -121,7 +118,6 @@ impl PeerError {
             PeerError::NotLinked { .. } => "not linked",
             PeerError::RepeatedHandshake => "second handshake",
             PeerError::Replaced => "replaced",
-            PeerError::TooManyPending => "requests",
             PeerError::HandshakeTimeout(_) => "handshake timeout",
             PeerError::Slow(_) => "slow",
             PeerError::TooManyClients(_) => "clients",

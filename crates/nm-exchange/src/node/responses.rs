@@ -3,15 +3,11 @@
 
 use nm_book::order::{Event, Matching, UserId};
 
-use crate::cell::{Cell, EVENTS_KEPT_MAX, Handled, Outcome, Request};
+use crate::cell::{Cell, Handled, Outcome, Request};
+use crate::limits::{FRAME_EVENTS_MAX, PADDING_BYTES_MAX};
 use crate::message::{Events, Reply, ResendRequest};
+use crate::refused::RefusedRequest;
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
-
-/// Most events in one frame; more are sent in further frames before it.
-const EVENTS_MAX: usize = 4096;
-
-/// The events that are kept fit one frame.
-const _: () = assert!(EVENTS_KEPT_MAX <= EVENTS_MAX);
 
 /// A frame to be written.
 #[derive(Debug)]
@@ -59,7 +55,8 @@ impl Responses {
                 public.push(*event);
             }
         });
-        let mut to = Sender { frame, stamps: wire::stamps(frame), send: &mut send };
+        let stamps = wire::stamps(frame);
+        let mut to = Sender { frame, stamps, padding_bytes: PADDING_BYTES_MAX, send: &mut send };
         for (hop, at_ns) in hops {
             if let Some(stamp) = to.stamps.as_mut().and_then(|stamps| stamps.get_mut(*hop)) {
                 *stamp = *at_ns;
@@ -78,8 +75,15 @@ impl Responses {
                 to.send(header, &self.body);
             }
             Handled::SequenceGap => {
-                let header = to.header(FrameKind::Nak, 0);
+                let attempt = frame.header.flags & wire::ATTEMPT;
+                let mut header = to.header(FrameKind::Nak, attempt);
+                header.previous_seq = cell.last_request_seq(header.instrument, header.session);
                 to.send(header, &[]);
+            }
+            Handled::Refused(reason) => {
+                let header = RefusedRequest::header(&frame.header);
+                RefusedRequest { event: request.rejection(reason) }.encode(&mut self.body);
+                to.send(header, &self.body);
             }
         }
         handled
@@ -103,9 +107,9 @@ impl Responses {
         let private = Header { kind: FrameKind::Private, client_seq: 0, ..reply };
         let own = of(requester);
         let mut event_seq = cell.last_event_seq(instrument, requester) - own.len() as u64;
-        let full_frames = own.len().saturating_sub(1) / EVENTS_MAX * EVENTS_MAX;
+        let full_frames = own.len().saturating_sub(1) / FRAME_EVENTS_MAX * FRAME_EVENTS_MAX;
         let (before, last) = own.split_at(full_frames);
-        for part in before.chunks(EVENTS_MAX) {
+        for part in before.chunks(FRAME_EVENTS_MAX) {
             Events::encode(part.iter().map(|(_, event)| event), &mut self.body);
             to.send(Header { previous_seq: event_seq, ..private }, &self.body);
             event_seq += part.len() as u64;
@@ -122,7 +126,7 @@ impl Responses {
         let header = Header { flags: private.flags | wire::PUBLIC, ..private };
         let header = Header { kind: FrameKind::Public, ..header };
         let mut event_seq = cell.last_public_seq(instrument) - public.len() as u64;
-        for part in public.chunks(EVENTS_MAX) {
+        for part in public.chunks(FRAME_EVENTS_MAX) {
             Events::encode(part, &mut self.body);
             to.send(Header { previous_seq: event_seq, ..header }, &self.body);
             event_seq += part.len() as u64;
@@ -141,7 +145,7 @@ impl Responses {
         let (instrument, session) = (private.instrument, events[0].0);
         let Some(gateway) = cell.gateway_of(instrument, session) else { return };
         let mut event_seq = cell.last_event_seq(instrument, session) - events.len() as u64;
-        for part in events.chunks(EVENTS_MAX) {
+        for part in events.chunks(FRAME_EVENTS_MAX) {
             Events::encode(part.iter().map(|(_, event)| event), &mut self.body);
             to.send(Header { gateway, session, previous_seq: event_seq, ..private }, &self.body);
             event_seq += part.len() as u64;
@@ -170,6 +174,8 @@ impl Responses {
 struct Sender<'a, S> {
     frame: &'a Frame<'a>,
     stamps: Option<[u64; STAMPS]>,
+    /// Padding that these frames may still have.
+    padding_bytes: usize,
     send: &'a mut S,
 }
 
@@ -180,8 +186,12 @@ impl<S: FnMut(&Outgoing<'_>)> Sender<'_, S> {
         Header { kind, flags: flags | kept, ..self.frame.header }
     }
 
+    /// Sends a frame, as long as the request if it may have so much padding.
     fn send(&mut self, header: Header, body: &[u8]) {
-        let (size_bytes, stamps) = (self.frame.bytes.len(), self.stamps);
+        let (least_bytes, stamps) = (wire::least_bytes(&header, body), self.stamps);
+        let wanted = self.frame.bytes.len().saturating_sub(least_bytes);
+        let size_bytes = least_bytes + wanted.min(self.padding_bytes);
+        self.padding_bytes -= wanted.min(self.padding_bytes);
         (self.send)(&Outgoing { header, body, size_bytes, stamps });
     }
 }
@@ -332,12 +342,41 @@ mod tests {
         assert_eq!(event(&private(1), 0), Event::Triggered { id: 1 << 32 | 1, user: 1 });
     }
 
+    /// One order against 4 000 sessions: padded to its length, the frames would take 4 GiB.
+    #[test]
+    fn the_frames_of_one_request_share_its_padding() {
+        let mut cell = Cell::<Book>::default();
+        cell.begin(1, 1);
+        let sessions = 4_000;
+        for session in 1..=sessions {
+            handle(&mut cell, &request(session, 1, Side::Sell, 1));
+        }
+        let bytes = request(sessions + 1, 1, Side::Buy, u64::from(sessions));
+        let frame = wire::read(&bytes).unwrap().unwrap();
+        let mut padded = vec![];
+        wire::write(&frame.header, frame.body, wire::FRAME_BYTES_MAX, &mut padded);
+        let frame = wire::read(&padded).unwrap().unwrap();
+        let request = Request::of(&frame).unwrap();
+        let (mut out, mut lengths) = (vec![], vec![]);
+        Responses::default().handle(&mut cell, &request, &frame, &[(2, 77)], |outgoing| {
+            let start = out.len();
+            outgoing.write(&mut out);
+            lengths.push(out.len() - start);
+            let frame = wire::read(&out[start..]).unwrap().unwrap();
+            assert_eq!(wire::stamps(&frame).unwrap()[2], 77);
+        });
+        // A reply as long as the request, or longer by its events, and what the others need.
+        assert!(lengths.len() > sessions as usize);
+        assert_eq!(lengths[0], wire::FRAME_BYTES_MAX);
+        assert!(out.len() < 4 * wire::FRAME_BYTES_MAX, "{} bytes", out.len());
+    }
+
     #[test]
     fn more_events_than_fit_a_frame_are_sent_in_several() {
         let mut cell = Cell::<Book>::default();
         cell.begin(1, 1);
         // Two full frames, and one event more.
-        let count_of_orders = 2 * EVENTS_MAX as u64 + 1;
+        let count_of_orders = 2 * FRAME_EVENTS_MAX as u64 + 1;
         for seq in 1..=count_of_orders {
             handle(&mut cell, &request(7, seq, Side::Buy, 1));
         }
@@ -355,7 +394,7 @@ mod tests {
         wire::write(&header, &body, 0, &mut bytes);
         let sent = handle(&mut cell, &bytes);
         let numbers: Vec<u64> = sent.iter().map(|(header, _)| header.previous_seq).collect();
-        let from = |first: u64| (0..3).map(move |at| first + at * EVENTS_MAX as u64);
+        let from = |first: u64| (0..3).map(move |at| first + at * FRAME_EVENTS_MAX as u64);
         let expected = from(count_of_orders).chain(from(count_of_orders + 1));
         assert_eq!(numbers, expected.collect::<Vec<u64>>());
         let count = |kind: FrameKind| -> usize {
@@ -369,7 +408,7 @@ mod tests {
             };
             of_kind.map(count).sum()
         };
-        let all = 2 * EVENTS_MAX + 1;
+        let all = 2 * FRAME_EVENTS_MAX + 1;
         assert_eq!(count(FrameKind::Private) + count(FrameKind::Reply), all);
         assert_eq!(count(FrameKind::Public), all);
         assert_eq!(sent.iter().filter(|(h, _)| h.kind == FrameKind::Reply).count(), 1);

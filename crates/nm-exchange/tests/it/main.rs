@@ -5,6 +5,7 @@ mod groups;
 mod limits;
 mod nodes;
 mod quiet_nodes;
+mod refused;
 mod shm;
 
 #[global_allocator]

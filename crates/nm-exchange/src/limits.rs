@@ -1,0 +1,59 @@
+//! What a client can ask of the exchange at most. docs/limits.md lists all of these numbers with
+//! what happens beyond each, and a test compares the two.
+//!
+//! Limits of books and cells follow from the log alone, so that every replica decides alike. Those
+//! of a gateway concern nobody else: what it refuses is executed nowhere.
+
+pub use nm_book::limits::{COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX};
+
+/// Live orders of a session on an instrument, pending stops included.
+pub const SESSION_ORDERS_MAX: u32 = 1 << 16;
+
+/// Instruments of a cell on which requests were executed. The book of each takes up to 128 KiB for
+/// its prices.
+pub const CELL_INSTRUMENTS_MAX: usize = 1 << 14;
+
+/// Pairs of instrument and session of a cell between which requests were executed. Each takes
+/// 2 KiB, and up to 80 KiB if the session acknowledges no events.
+pub const CELL_SESSIONS_MAX: usize = 1 << 18;
+
+/// Outcomes that are kept for each session and instrument, to answer duplicates.
+pub const OUTCOMES_MAX: usize = 64;
+
+/// Events that are kept for each session and instrument until they are acknowledged.
+pub const EVENTS_KEPT_MAX: usize = 1024;
+
+/// Events in one frame; more are sent in several.
+pub const FRAME_EVENTS_MAX: usize = 4096;
+
+/// Padding of all frames that follow from one request, bytes. They are as long as the request until
+/// this is used up.
+pub const PADDING_BYTES_MAX: usize = 1 << 20;
+
+/// Sessions of one client link.
+pub const LINK_SESSIONS_MAX: usize = 1 << 16;
+
+/// Instruments of one session on its link.
+pub const SESSION_INSTRUMENTS_MAX: usize = 1 << 12;
+
+/// Requests of one session on one instrument without a reply.
+pub const PENDING_REQUESTS_MAX: usize = 1024;
+
+/// Bytes that a gateway holds for all of its clients: requests without a reply, replies that wait
+/// for earlier ones, and what it knows of sessions.
+pub const GATEWAY_BYTES_MAX: usize = 1 << 30;
+
+/// A client link may hold the bytes that are free, divided by this: whatever one client holds,
+/// there is room for others.
+pub const FREE_BYTES_SHARE: usize = 4;
+
+/// Times in a row that a cell may not know the predecessor of a session's oldest request, although
+/// its gateway has sent the request again each time, until it is refused.
+pub const UNKNOWN_PREDECESSOR_NAKS_MAX: u32 = 8;
+
+/// Whether a client link that holds `held` bytes may hold `more`, while all links hold `total`.
+pub fn may_hold(held: usize, total: usize, more: usize) -> bool {
+    held.saturating_add(more) <= GATEWAY_BYTES_MAX.saturating_sub(total) / FREE_BYTES_SHARE
+}
+
+const _: () = assert!(EVENTS_KEPT_MAX <= FRAME_EVENTS_MAX, "what is kept is resent in one frame");

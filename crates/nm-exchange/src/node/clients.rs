@@ -1,0 +1,192 @@
+//! The client links of a gateway, their sessions, and the bytes that each of them holds.
+//!
+//! Nothing outlives the link of its session: a client that connects again sends again what has no
+//! reply.
+
+use std::collections::{HashMap, HashSet};
+
+use nm_book::order::{InstrumentId, RejectReason, UserId};
+
+use crate::limits::{self, LINK_SESSIONS_MAX, SESSION_INSTRUMENTS_MAX};
+
+use super::links::LinkId;
+
+/// Bytes that a gateway counts for a session, and for each of its instruments.
+const SESSION_BYTES: usize = 256;
+
+#[derive(Debug, Default)]
+struct ClientLink {
+    sessions: HashSet<UserId>,
+    held_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Session {
+    link: LinkId,
+    instruments: Vec<InstrumentId>,
+}
+
+/// The client links of a gateway.
+#[derive(Debug, Default)]
+pub struct ClientLinks {
+    links: HashMap<LinkId, ClientLink>,
+    sessions: HashMap<UserId, Session>,
+    /// Bytes that all links hold.
+    total_bytes: usize,
+}
+
+impl ClientLinks {
+    /// Adds a link without sessions, unless it is known.
+    pub fn add(&mut self, link: LinkId) {
+        self.links.entry(link).or_default();
+    }
+
+    /// All links.
+    pub fn ids(&self) -> impl Iterator<Item = LinkId> {
+        self.links.keys().copied()
+    }
+
+    /// The link of a session.
+    pub fn link_of(&self, session: UserId) -> Option<LinkId> {
+        self.sessions.get(&session).map(|known| known.link)
+    }
+
+    /// Sessions of a link.
+    pub fn sessions_of(&self, link: LinkId) -> Vec<UserId> {
+        self.links.get(&link).map_or(vec![], |known| known.sessions.iter().copied().collect())
+    }
+
+    /// Removes a link that has no sessions any more.
+    pub fn remove(&mut self, link: LinkId) {
+        if let Some(known) = self.links.remove(&link) {
+            debug_assert!(known.sessions.is_empty() && known.held_bytes == 0, "{known:?}");
+        }
+    }
+
+    /// Adds a session to a link.
+    ///
+    /// # Errors
+    /// The limit that it would exceed.
+    pub fn add_session(&mut self, session: UserId, link: LinkId) -> Result<(), RejectReason> {
+        debug_assert!(!self.sessions.contains_key(&session), "session {session} has a link");
+        if self.links.get(&link).is_some_and(|known| known.sessions.len() >= LINK_SESSIONS_MAX) {
+            return Err(RejectReason::TooManyLinkSessions);
+        }
+        self.hold(link, SESSION_BYTES)?;
+        self.links.entry(link).or_default().sessions.insert(session);
+        self.sessions.insert(session, Session { link, instruments: vec![] });
+        Ok(())
+    }
+
+    /// Removes a session; its instruments. What is held for its requests is to be released.
+    pub fn remove_session(&mut self, session: UserId) -> Vec<InstrumentId> {
+        let Some(Session { link, instruments }) = self.sessions.remove(&session) else {
+            return vec![];
+        };
+        if let Some(known) = self.links.get_mut(&link) {
+            known.sessions.remove(&session);
+        }
+        self.release(link, SESSION_BYTES * (1 + instruments.len()));
+        instruments
+    }
+
+    /// Adds an instrument to a session that has a link.
+    ///
+    /// # Errors
+    /// The limit that it would exceed.
+    pub fn add_instrument(
+        &mut self,
+        session: UserId,
+        instrument: InstrumentId,
+    ) -> Result<(), RejectReason> {
+        let Some(known) = self.sessions.get_mut(&session) else { return Ok(()) };
+        let link = known.link;
+        if known.instruments.len() >= SESSION_INSTRUMENTS_MAX {
+            return Err(RejectReason::TooManySessionInstruments);
+        }
+        known.instruments.push(instrument);
+        self.hold(link, SESSION_BYTES).inspect_err(|_| {
+            if let Some(known) = self.sessions.get_mut(&session) {
+                known.instruments.pop();
+            }
+        })
+    }
+
+    /// Counts bytes that are held for a link.
+    ///
+    /// # Errors
+    /// If it holds too many already.
+    pub fn hold(&mut self, link: LinkId, bytes: usize) -> Result<(), RejectReason> {
+        let held_bytes = self.links.get(&link).map_or(0, |known| known.held_bytes);
+        if !limits::may_hold(held_bytes, self.total_bytes, bytes) {
+            return Err(RejectReason::TooManyPendingBytes);
+        }
+        self.hold_anyway(link, bytes);
+        Ok(())
+    }
+
+    /// Counts bytes that must be held.
+    pub fn hold_anyway(&mut self, link: LinkId, bytes: usize) {
+        self.links.entry(link).or_default().held_bytes += bytes;
+        self.total_bytes += bytes;
+    }
+
+    /// Bytes are no longer held for a link.
+    pub fn release(&mut self, link: LinkId, bytes: usize) {
+        if let Some(known) = self.links.get_mut(&link) {
+            known.held_bytes -= bytes;
+            self.total_bytes -= bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{FREE_BYTES_SHARE, GATEWAY_BYTES_MAX};
+
+    #[test]
+    fn whatever_one_link_holds_there_is_room_for_others() {
+        let mut clients = ClientLinks::default();
+        let links: Vec<LinkId> = (0..20).map(LinkId::of_token).collect();
+        let mut held = vec![];
+        for link in &links {
+            let before = clients.total_bytes;
+            while clients.hold(*link, 1 << 16).is_ok() {}
+            held.push(clients.total_bytes - before);
+        }
+        // One link alone holds a fifth; each one after it a fifth of what is left.
+        assert!(held[0].abs_diff(GATEWAY_BYTES_MAX / (FREE_BYTES_SHARE + 1)) < 1 << 17);
+        assert!(held.iter().all(|bytes| *bytes > 0) && held.is_sorted_by(|a, b| a >= b));
+        assert!(clients.total_bytes <= GATEWAY_BYTES_MAX);
+        // Once the first one has its replies, the last one has room again.
+        clients.release(links[0], held[0]);
+        assert_eq!(clients.hold(links[19], 10 << 20), Ok(()));
+    }
+
+    #[test]
+    fn a_session_that_goes_leaves_nothing() {
+        let mut clients = ClientLinks::default();
+        let [one, other] = [1, 2].map(LinkId::of_token);
+        clients.add(one);
+        for session in 0..LINK_SESSIONS_MAX as u32 {
+            assert_eq!(clients.add_session(session, one), Ok(()));
+        }
+        let more = LINK_SESSIONS_MAX as u32;
+        assert_eq!(clients.add_session(more, one), Err(RejectReason::TooManyLinkSessions));
+        assert_eq!(clients.add_session(more, other), Ok(()));
+        for instrument in 0..SESSION_INSTRUMENTS_MAX as u32 {
+            assert_eq!(clients.add_instrument(7, instrument), Ok(()));
+        }
+        let refused = clients.add_instrument(7, 1 << 20);
+        assert_eq!(refused, Err(RejectReason::TooManySessionInstruments));
+        assert_eq!(clients.remove_session(7).len(), SESSION_INSTRUMENTS_MAX);
+        assert_eq!((clients.link_of(7), clients.link_of(8)), (None, Some(one)));
+        for session in clients.sessions_of(one) {
+            clients.remove_session(session);
+        }
+        clients.remove(one);
+        assert_eq!(clients.total_bytes, SESSION_BYTES);
+        assert_eq!(clients.ids().collect::<Vec<LinkId>>(), [other]);
+    }
+}
