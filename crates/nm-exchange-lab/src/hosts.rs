@@ -18,7 +18,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-use nm_exchange::network::{Role, UnknownRole};
+use nm_auth::Secret;
+use nm_exchange::network::{Network, NetworkError, Role, UnknownRole};
 use thiserror::Error;
 
 /// A host.
@@ -34,12 +35,39 @@ pub struct Host {
     pub program: String,
 }
 
+/// What a node on another host is sent.
+#[derive(Debug)]
+pub struct HostFiles {
+    /// The network's file, which names the secret's file beside it.
+    pub network: String,
+    /// The secret's file; empty if the network has no secret.
+    pub secret: String,
+}
+
+/// Name of the secret's file on another host.
+const SECRET: &str = "secret";
+
+impl HostFiles {
+    /// Those of a network.
+    ///
+    /// # Errors
+    /// If its secret cannot be read.
+    pub fn of(network: &Network) -> Result<HostFiles, NetworkError> {
+        let secret = network.secret.as_deref().map(Secret::read).transpose()?;
+        let name = secret.is_some().then(|| SECRET.into());
+        let network = Network { secret: name, ..network.clone() }.to_toml()?;
+        Ok(HostFiles { network, secret: secret.map_or(String::new(), |it| it.text()) })
+    }
+}
+
 impl Host {
-    /// The command that starts a node there. It reads the network's file, of `network_bytes` bytes,
-    /// from its standard input, and keeps it in a temporary folder until the node ends.
-    pub fn command(&self, role: Role, index: usize, network_bytes: usize) -> Command {
+    /// The command that starts a node there. It reads the files from its standard input, and keeps
+    /// them in a temporary folder, which only its user may read, until the node ends.
+    pub fn command(&self, role: Role, index: usize, files: &HostFiles) -> Command {
+        let (network_bytes, secret_bytes) = (files.network.len(), files.secret.len());
         let script = format!(
             "d=$(mktemp -d) && head -c {network_bytes} > \"$d/network.toml\" && \
+             (umask 077; head -c {secret_bytes} > \"$d/{SECRET}\") && \
              {} exchange node --role {role} --index {index} --network \"$d/network.toml\"; \
              e=$?; rm -r \"$d\"; exit $e",
             quoted(&self.program)
@@ -212,6 +240,10 @@ pub fn place(hosts: &[Host], role: Role, index: usize) -> Option<&Host> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Stdio;
 
     const GOOD: &str = "# two\nalice 192.0.2.1 gateway,router\n\nbob 192.0.2.2 # all\n";
 
@@ -225,10 +257,36 @@ mod tests {
         assert_eq!((all[0].roles.len(), all[0].program.as_str()), (4, "/opt/nearmetal"));
         let with_program = parse("bob 192.0.2.2 /opt/it's").unwrap();
         assert_eq!(with_program[0].program, "/opt/it's");
-        let command = format!("{:?}", with_program[0].command(Role::Router, 3, 77));
-        assert!(command.contains("--role router --index 3"), "{command}");
-        assert!(command.contains("head -c 77"), "{command}");
         assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    /// What the shell of a host does, with a program in place of nearmetal that shows its files.
+    #[test]
+    fn a_node_on_a_host_gets_its_files_and_then_its_input() {
+        let folder = crate::place::sockets_folder().unwrap();
+        let program = folder.path().join("it's a program");
+        let text = "#!/bin/sh\necho $*\nd=$(dirname $8)\ncat $d/network.toml $d/secret\n\
+                    stat -c %a $d/secret\ncat\n";
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+        let hosts = parse(&format!("bob 192.0.2.2 all {}", "/program")).unwrap();
+        let host = Host { program: program.display().to_string(), ..hosts[0].clone() };
+        let files = HostFiles { network: "network\n".into(), secret: "key\n".into() };
+        let command = host.command(Role::Router, 3, &files);
+        let script = command.get_args().last().unwrap();
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"network\nkey\nrest").unwrap();
+        drop(input);
+        let ended = child.wait_with_output().unwrap();
+        let output = String::from_utf8(ended.stdout).unwrap();
+        let (first, rest) = output.split_once('\n').unwrap();
+        assert!(first.starts_with("exchange node --role router --index 3 --network"), "{first}");
+        assert_eq!(rest, "network\nkey\n600\nrest");
+        let path = Path::new(first.rsplit(' ').next().unwrap());
+        assert!(!path.parent().unwrap().exists(), "the files go with the node");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use nm_auth::Secret;
 use nm_exchange::network::{Durability, Network, Role, UnknownRole};
 use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD};
 use nm_model::link_transport::LinkTransport;
@@ -22,7 +23,7 @@ use thiserror::Error;
 
 use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
-use crate::load::{self, Arrivals, Generator, Pace, Settings, Stall};
+use crate::load::{self, Arrivals, Gateways, Generator, Pace, Settings, Stall};
 use crate::place;
 use crate::recording::{DATA, NETWORK, Recording};
 use crate::sla::Sla;
@@ -109,6 +110,8 @@ pub struct Setup {
     pub stall: Option<Stall>,
     /// Limit for round trips.
     pub sla: Sla,
+    /// Whether nodes and sessions authenticate by a secret of the round; always with hosts.
+    pub authenticate: bool,
     /// Hosts of the nodes; this machine if empty.
     pub hosts: Vec<Host>,
     /// Folder for journals on each of the hosts.
@@ -120,6 +123,12 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Whether nodes and sessions authenticate: other hosts are reached by networks that may have
+    /// strangers.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticate || !self.hosts.is_empty()
+    }
+
     /// Checks that its parts fit together.
     ///
     /// # Errors
@@ -191,6 +200,7 @@ pub fn round_with<T>(
     let folder = &setup.folder;
     create_folder(folder)?;
     let network = network(setup, private.path())?;
+    let credentials = network.credentials().map_err(|error| system(&error))?;
     let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
     let (program, environment) = (&setup.program, &setup.accelerator);
     let mut supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
@@ -198,8 +208,10 @@ pub fn round_with<T>(
     let log = setup.record.then(|| folder.join(CLIENT_LOG));
     let started = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
+    let addresses: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
+    let gateways = Gateways { addresses: &addresses, credentials };
     let loaded = thread::scope(|scope| {
-        let load = scope.spawn(|| drive_load(setup, &network, log.as_deref(), &started, &stop));
+        let load = scope.spawn(|| drive_load(setup, &gateways, log.as_deref(), &started, &stop));
         let is_done = || load.is_finished();
         let supervised = supervise_until_done(setup, &mut supervisor, &started, cancel, is_done);
         stop.store(supervised.is_err(), Ordering::Relaxed);
@@ -230,6 +242,10 @@ fn writes_journals(setup: &Setup) -> bool {
     setup.record || setup.spec.durability == Durability::DiskQuorum
 }
 
+fn system(error: &dyn std::error::Error) -> Failure {
+    Failure::new(FailureKind::System, error.to_string())
+}
+
 fn create_folder(path: &Path) -> Result<(), Failure> {
     fs::create_dir_all(path).map_err(|error| {
         let message = format!("cannot create the folder {}: {error}", path.display());
@@ -241,6 +257,11 @@ fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
     let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
     network.durability = setup.spec.durability;
     network.record = setup.record;
+    if setup.is_authenticated() {
+        let path = sockets.join("secret");
+        Secret::random().and_then(|it| it.create(&path)).map_err(|error| system(&error))?;
+        network.secret = Some(path);
+    }
     if writes_journals(setup) {
         network.data = Some(match setup.hosts.is_empty() {
             // Relative to the network's file, so that the folder can be moved.
@@ -255,7 +276,7 @@ fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
 /// in `started`. Returns the round and the CPU time of the load generator, µs.
 fn drive_load(
     setup: &Setup,
-    network: &Network,
+    gateways: &Gateways<'_>,
     log: Option<&Path>,
     started: &AtomicU64,
     stop: &AtomicBool,
@@ -267,10 +288,9 @@ fn drive_load(
         is_stamped: setup.hosts.is_empty(),
         ..Settings::default()
     };
-    let gateways: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
     let flow = setup.replay_flow.as_deref().cloned();
     let mut generator =
-        Generator::connect(&settings, flow, &gateways, log, Duration::from_secs(10))?;
+        Generator::connect_to(&settings, flow, gateways, log, Duration::from_secs(10))?;
     if let Some(path) = &setup.record_flow {
         generator.record(path)?;
     }
@@ -425,6 +445,7 @@ mod tests {
             replay_flow: None,
             stall: None,
             sla: Sla::default(),
+            authenticate: false,
             hosts: vec![],
             host_data: PathBuf::from("/var/tmp"),
             program: PathBuf::from("/bin/false"),

@@ -24,7 +24,7 @@ use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
 use serde_json::Value;
 
-use crate::hosts::Host;
+use crate::hosts::{Host, HostFiles};
 use crate::recording::NETWORK;
 
 /// How long nodes may take until all links are up.
@@ -112,7 +112,8 @@ pub struct Supervisor {
     program: PathBuf,
     environment: Vec<(OsString, OsString)>,
     network_file: PathBuf,
-    network_text: String,
+    /// What nodes on other hosts get.
+    files: HostFiles,
     logs: PathBuf,
     nodes: Vec<Running>,
     sender: Sender<NodeMessage>,
@@ -151,12 +152,14 @@ impl Supervisor {
             .to_toml()
             .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         fs::write(&network_file, &network_text).map_err(write_failure)?;
+        let files = HostFiles::of(network)
+            .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         let (sender, messages) = channel();
         let mut supervisor = Supervisor {
             program: program.to_path_buf(),
             environment: environment.to_vec(),
             network_file,
-            network_text,
+            files,
             logs,
             nodes: vec![],
             sender,
@@ -217,17 +220,17 @@ impl Supervisor {
                 command.envs(self.environment.iter().cloned());
                 command
             }
-            Some(host) => host.command(role, index, self.network_text.len()),
+            Some(host) => host.command(role, index, &self.files),
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(log.map_err(|error| failure("keep the log of", &error))?);
         let mut process = ChildProcess::spawn(command).map_err(|error| failure("start", &error))?;
         let mut stdin = process.take_stdin();
         if let (Some(_), Some(stdin)) = (host, &mut stdin) {
-            // On another host the node reads the network's file from its input.
-            let text = self.network_text.as_bytes();
+            // On another host the node reads its files from its input.
+            let text = [self.files.network.as_bytes(), self.files.secret.as_bytes()].concat();
             stdin
-                .write_all(text)
+                .write_all(&text)
                 .and_then(|()| stdin.flush())
                 .map_err(|error| failure("send the network to", &error))?;
         }

@@ -5,13 +5,14 @@
 //! state, of order and of routing.
 //!
 //! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose layout
-//! is [`wire`] and whose content is [`message`] and [`refused`]. [`cell`] is the state of one group
-//! of instruments, [`control`] decides where each instrument is, [`node`] runs one node, and
-//! [`limits`] are what clients can ask of all of it.
+//! is [`wire`] and whose content is [`message`] and [`refused`]; [`client`] makes links from
+//! outside. [`cell`] is the state of one group of instruments, [`control`] decides where each
+//! instrument is, [`node`] runs one node, and [`limits`] are what clients can ask of all of it.
 #![forbid(unsafe_code)]
 
 pub mod batch;
 pub mod cell;
+pub mod client;
 pub mod control;
 pub mod hashes;
 pub mod leader_clock;

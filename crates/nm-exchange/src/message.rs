@@ -1,12 +1,43 @@
 //! What the frames of each kind carry, and how it is encoded: in the body, or in fields of the
 //! header. The messages of control are in [`crate::control`], requests in [`crate::cell`].
 
+use nm_auth::{NONCE_BYTES, Nonce, Proof, Right};
 use nm_book::codec;
 use nm_book::order::{Event, InstrumentId, UserId};
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::network::Role;
 use crate::wire::{self, FrameKind, Header};
+
+/// A random number that whoever connects must answer with its [`Hello`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Challenge(pub Nonce);
+
+impl Challenge {
+    /// Appends its frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        wire::write(&Header::new(FrameKind::Challenge), &self.0.0, 0, out);
+    }
+
+    /// The message of a body.
+    ///
+    /// # Errors
+    /// If the body is not a nonce.
+    pub fn decode(body: &[u8]) -> Result<Challenge, DecodeError> {
+        let nonce =
+            body.try_into().map_err(|_| DecodeError::invalid("nonce", "is not 32 bytes long"))?;
+        Ok(Challenge(Nonce(nonce)))
+    }
+}
+
+/// Answer to a [`Challenge`]: what comes with a [`Hello`] where the network has a secret.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence {
+    /// Random number of the end that connects.
+    pub nonce: Nonce,
+    /// That it has the key of the right that it claims.
+    pub proof: Proof,
+}
 
 /// First frame of a link: who connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +46,8 @@ pub enum Hello {
     Client(UserId),
     /// A peer that asks for the state of the network.
     Observer,
+    /// A peer that also changes it.
+    Operator,
     /// A node.
     Node {
         /// Its class.
@@ -26,57 +59,132 @@ pub enum Hello {
     },
 }
 
+/// Between a name and the evidence in the body of a hello.
+const NAME_END: u8 = 0;
+
 impl Hello {
-    /// Appends its frame.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    fn name(&self) -> String {
+        match self {
+            Hello::Client(_) => "client".to_string(),
+            Hello::Observer => "observer".to_string(),
+            Hello::Operator => "operator".to_string(),
+            Hello::Node { role, index, .. } => format!("{role} {index}"),
+        }
+    }
+
+    /// What it needs a key for.
+    pub fn right(&self) -> Right {
+        match self {
+            Hello::Client(session) => Right::of_session(*session),
+            Hello::Observer => Right::Observer,
+            Hello::Operator => Right::Operator,
+            Hello::Node { .. } => Right::Node,
+        }
+    }
+
+    fn header(&self) -> Header {
         let header = Header::new(FrameKind::Hello);
         match *self {
-            Hello::Client(session) => {
-                wire::write(&Header { session, ..header }, b"client", 0, out);
-            }
-            Hello::Observer => wire::write(&header, b"observer", 0, out),
-            Hello::Node { role, index, start } => {
-                let name = format!("{role} {index}");
-                wire::write(&Header { client_seq: start, ..header }, name.as_bytes(), 0, out);
-            }
+            Hello::Client(session) => Header { session, ..header },
+            Hello::Observer | Hello::Operator => header,
+            Hello::Node { start, .. } => Header { client_seq: start, ..header },
         }
+    }
+
+    /// All of it, as the proofs of both ends cover it.
+    pub fn claim(&self) -> Vec<u8> {
+        let Header { session, client_seq, .. } = self.header();
+        let mut claim = b"link ".to_vec();
+        claim.put_u32(session);
+        claim.put_u64(client_seq);
+        claim.put(self.name().as_bytes());
+        claim
+    }
+
+    /// Appends its frame.
+    pub fn write(&self, evidence: Option<&Evidence>, out: &mut Vec<u8>) {
+        let mut body = self.name().into_bytes();
+        if let Some(Evidence { nonce, proof }) = evidence {
+            body.put_u8(NAME_END);
+            body.put(&nonce.0);
+            body.put(&proof.0);
+        }
+        wire::write(&self.header(), &body, 0, out);
     }
 
     /// The message of a header and a body.
     ///
     /// # Errors
-    /// If the body names no peer.
-    pub fn decode(header: &Header, body: &[u8]) -> Result<Hello, DecodeError> {
+    /// If the body names no peer, or something follows that is no evidence.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<(Hello, Option<Evidence>), DecodeError> {
         let invalid = || DecodeError::invalid("peer", "names neither a client nor a node");
-        let text = std::str::from_utf8(body).map_err(|_| invalid())?;
-        match text {
-            "client" => return Ok(Hello::Client(header.session)),
-            "observer" => return Ok(Hello::Observer),
-            _ => {}
-        }
-        let (role, index) = text.split_once(' ').ok_or_else(invalid)?;
-        let role = role.parse().map_err(|_| invalid())?;
-        let index = index.parse().map_err(|_| invalid())?;
-        Ok(Hello::Node { role, index, start: header.client_seq })
+        let name_end = body.iter().position(|byte| *byte == NAME_END);
+        let (name, evidence) = match name_end {
+            Some(end) => (&body[..end], Some(Evidence::decode(&body[end + 1..])?)),
+            None => (body, None),
+        };
+        let hello = match std::str::from_utf8(name).map_err(|_| invalid())? {
+            "client" => Hello::Client(header.session),
+            "observer" => Hello::Observer,
+            "operator" => Hello::Operator,
+            node => {
+                let (role, index) = node.split_once(' ').ok_or_else(invalid)?;
+                let role = role.parse().map_err(|_| invalid())?;
+                let index = index.parse().map_err(|_| invalid())?;
+                Hello::Node { role, index, start: header.client_seq }
+            }
+        };
+        Ok((hello, evidence))
     }
 }
 
-/// Answer to a hello: the node is up.
+impl Evidence {
+    fn decode(bytes: &[u8]) -> Result<Evidence, DecodeError> {
+        let invalid = || DecodeError::invalid("evidence", "is not a nonce and a proof");
+        let (nonce, proof) = bytes.split_at_checked(NONCE_BYTES).ok_or_else(invalid)?;
+        let nonce = Nonce(nonce.try_into().map_err(|_| invalid())?);
+        let proof = Proof(proof.try_into().map_err(|_| invalid())?);
+        Ok(Evidence { nonce, proof })
+    }
+}
+
+/// Answer to a hello: the node is up. A client has none where the network has no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// Number that identifies the start of its process; zero in an answer to an observer.
+    /// Number that identifies the start of its process; zero in an answer to a peer that is not a
+    /// node.
     pub start: u64,
+    /// The session of a client.
+    pub session: UserId,
 }
 
 impl Welcome {
-    /// Its header; it has no body.
-    pub fn header(&self) -> Header {
-        Header { client_seq: self.start, ..Header::new(FrameKind::Welcome) }
+    /// What the proof of the end that accepted the link covers.
+    pub fn claim(&self, hello: &Hello) -> Vec<u8> {
+        let mut claim = hello.claim();
+        claim.put_u64(self.start);
+        claim
     }
 
-    /// The message of a header.
-    pub fn decode(header: &Header) -> Welcome {
-        Welcome { start: header.client_seq }
+    /// Appends its frame.
+    pub fn write(&self, proof: Option<&Proof>, out: &mut Vec<u8>) {
+        let (client_seq, session) = (self.start, self.session);
+        let header = Header { client_seq, session, ..Header::new(FrameKind::Welcome) };
+        wire::write(&header, proof.map_or(&[], |proof| &proof.0[..]), 0, out);
+    }
+
+    /// The message of a header and a body.
+    ///
+    /// # Errors
+    /// If the body is neither empty nor a proof.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<(Welcome, Option<Proof>), DecodeError> {
+        let welcome = Welcome { start: header.client_seq, session: header.session };
+        if body.is_empty() {
+            return Ok((welcome, None));
+        }
+        let proof =
+            body.try_into().map_err(|_| DecodeError::invalid("proof", "is not 32 bytes long"))?;
+        Ok((welcome, Some(Proof(proof))))
     }
 }
 
@@ -290,6 +398,7 @@ mod tests {
         prop_oneof![
             any::<u32>().prop_map(Hello::Client),
             Just(Hello::Observer),
+            Just(Hello::Operator),
             (role, any::<usize>(), any::<u64>()).prop_map(|(role, index, start)| Hello::Node {
                 role,
                 index,
@@ -310,17 +419,45 @@ mod tests {
 
     proptest! {
         #[test]
-        fn links_are_made_with_messages_that_are_read_back(hello in hello(), start: u64) {
-            let (header, body) = written(|out| hello.write(out));
+        fn links_are_made_with_messages_that_are_read_back(
+            hello in hello(), start: u64, session: u32, nonce: [u8; 32], proof: [u8; 32],
+            has_proof: bool,
+        ) {
+            let evidence = Evidence { nonce: Nonce(nonce), proof: Proof(proof) };
+            let evidence = Some(evidence).filter(|_| has_proof);
+            let (header, body) = written(|out| hello.write(evidence.as_ref(), out));
             prop_assert_eq!(header.kind, FrameKind::Hello);
-            prop_assert_eq!(Hello::decode(&header, &body), Ok(hello));
-            let refusal = Refusal("not now".to_string());
-            let (header_of_refusal, body) = written(|out| refusal.write(out));
-            prop_assert_eq!(header_of_refusal.kind, FrameKind::Refusal);
-            prop_assert_eq!(Refusal::decode(&body), refusal);
-            let header = Welcome { start }.header();
+            let (read, read_evidence) = Hello::decode(&header, &body).unwrap();
+            prop_assert_eq!(read, hello);
+            let bytes = |evidence: Evidence| (evidence.nonce.0, evidence.proof.0);
+            prop_assert_eq!(read_evidence.map(bytes), evidence.map(bytes));
+            if has_proof {
+                prop_assert!(Hello::decode(&header, &body[..body.len() - 1]).is_err());
+            }
+
+            let welcome = Welcome { start, session };
+            let proof = Some(Proof(proof)).filter(|_| has_proof);
+            let (header, body) = written(|out| welcome.write(proof.as_ref(), out));
             prop_assert_eq!(header.kind, FrameKind::Welcome);
-            prop_assert_eq!(Welcome::decode(&header), Welcome { start });
+            let (read, read_proof) = Welcome::decode(&header, &body).unwrap();
+            prop_assert_eq!((read, read_proof.map(|it| it.0)), (welcome, proof.map(|it| it.0)));
+
+            let challenge = Challenge(Nonce(nonce));
+            let (header, body) = written(|out| challenge.write(out));
+            prop_assert_eq!(header.kind, FrameKind::Challenge);
+            prop_assert_eq!(Challenge::decode(&body), Ok(challenge));
+            let refusal = Refusal("not now".to_string());
+            let (header, body) = written(|out| refusal.write(out));
+            prop_assert_eq!(header.kind, FrameKind::Refusal);
+            prop_assert_eq!(Refusal::decode(&body), refusal);
+        }
+
+        #[test]
+        fn hellos_that_differ_claim_something_else(one in hello(), other in hello(), start: u64) {
+            prop_assert_eq!(one == other, one.claim() == other.claim());
+            let (first, second) =
+                (Welcome { start, session: 0 }, Welcome { start: start ^ 1, session: 0 });
+            prop_assert_ne!(first.claim(&one), second.claim(&one));
         }
 
         #[test]
@@ -360,9 +497,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_refused(body in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_are_a_message_or_refused(body in prop::collection::vec(any::<u8>(), 0..120)) {
             let header = Header::new(FrameKind::Hello);
             let _ = (Hello::decode(&header, &body), Leader::decode(&header, &body));
+            let _ = (Challenge::decode(&body), Welcome::decode(&header, &body));
             let Refusal(text) = Refusal::decode(&body);
             prop_assert!(!text.contains(char::is_control));
             let (_, again) = written(|out| Refusal(text.clone()).write(out));

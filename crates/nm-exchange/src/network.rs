@@ -5,6 +5,7 @@
 //! durability = "none"          # or "memory-quorum", "disk-quorum"
 //! data = "data"                # journals go to ROLE-INDEX below it; relative to this file
 //! record = false               # whether batches are recorded without durability, too
+//! secret = "secret"            # file, see [`nm_auth`]; needed unless all addresses are local
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
@@ -28,9 +29,11 @@
 //! [`crate::control`].
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use nm_auth::{Credentials, CredentialsError, Secret};
 use nm_book::order::InstrumentId;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -129,6 +132,10 @@ pub struct Network {
     /// Whether executed batches are recorded even where durability needs no journal.
     #[serde(default)]
     pub record: bool,
+    /// File of the secret by which nodes and clients authenticate; for a peer that is no node, of
+    /// its keys. Relative to the folder of the network's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<PathBuf>,
     /// Gateways.
     pub gateway: Vec<Node>,
     /// Routers.
@@ -190,6 +197,23 @@ pub enum NetworkError {
     /// Journals have no place.
     #[error("it has no `data` folder for its journals")]
     NoDataFolder,
+    /// Nodes listen where other hosts can connect, and there is no secret.
+    #[error(
+        "{role} {index} listens at {address}, which other hosts may reach, and the network has no \
+         secret: run `nearmetal exchange secret new FILE` and add `secret = \"FILE\"` to the \
+         network file"
+    )]
+    NoSecret {
+        /// Class.
+        role: Role,
+        /// Which one.
+        index: usize,
+        /// Where.
+        address: String,
+    },
+    /// The file of the secret cannot be used.
+    #[error("the network's secret: {0}")]
+    Secret(#[from] CredentialsError),
     /// It cannot be written, because a path is not UTF-8.
     #[error("the network cannot be written: {0}")]
     Write(#[from] toml::ser::Error),
@@ -203,6 +227,7 @@ impl Network {
             durability: Durability::None,
             data: None,
             record: false,
+            secret: None,
             gateway: nodes(Role::Gateway),
             router: nodes(Role::Router),
             mediator: nodes(Role::Mediator),
@@ -210,19 +235,20 @@ impl Network {
         }
     }
 
-    /// Reads a network file. Its `data` is relative to the folder of the file.
+    /// Reads a network file. Its `data` and `secret` are relative to the folder of the file.
     ///
     /// # Errors
     /// If it cannot be read, or its content is wrong.
     pub fn read(path: &Path) -> Result<Network, NetworkError> {
         let mut network = Network::read_unresolved(path)?;
-        if let (Some(data), Some(folder)) = (&mut network.data, path.parent()) {
-            *data = folder.join(&*data);
+        let Network { data, secret, .. } = &mut network;
+        for named in [data, secret].into_iter().flatten() {
+            *named = path.parent().unwrap_or(Path::new("")).join(&*named);
         }
         Ok(network)
     }
 
-    /// As [`Network::read`], with `data` as it is in the file.
+    /// As [`Network::read`], with `data` and `secret` as they are in the file.
     ///
     /// # Errors
     /// As [`Network::read`].
@@ -233,6 +259,36 @@ impl Network {
             path: path.to_path_buf(),
             source: Box::new(error),
         })
+    }
+
+    /// The secret of a node; none if the network has none and does not need one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is missing although other hosts may reach a node.
+    pub fn secret_of_nodes(&self) -> Result<Option<Secret>, NetworkError> {
+        if let Some(path) = &self.secret {
+            return Ok(Some(Secret::read(path)?));
+        }
+        for (role, index, node) in self.all() {
+            let address = match (&node.address, &node.replication) {
+                (Address::Tcp(address), _) if !is_local(address) => Some(address),
+                (_, Some(ReplicaAddress::Tcp(address))) if !is_local(address) => Some(address),
+                _ => None,
+            };
+            if let Some(address) = address {
+                let address = address.to_string();
+                return Err(NetworkError::NoSecret { role, index, address });
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a peer that is no node has to prove who it is; none if the network has no secret.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn credentials(&self) -> Result<Option<Credentials>, NetworkError> {
+        Ok(self.secret.as_deref().map(Credentials::read).transpose()?)
     }
 
     /// Reads a network from the text of its file.
@@ -366,6 +422,11 @@ impl Network {
     }
 }
 
+/// Whether only this host can connect to an address.
+fn is_local(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
 /// Addresses as text.
 mod address {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -441,6 +502,35 @@ mod tests {
             assert_eq!(Network::read_unresolved(&file).unwrap(), network);
         }
         assert!(Network::read(Path::new("/no/file")).unwrap_err().to_string().contains("/no/file"));
+    }
+
+    #[test]
+    fn a_network_that_other_hosts_may_reach_needs_a_secret() {
+        let mut network = network("1-1-1-1");
+        assert!(network.secret_of_nodes().unwrap().is_none());
+        for local in ["[::1]:1", "127.7.7.7:1", "[::ffff:127.0.0.1]:1", "unix:/n", "shm:/n"] {
+            network.router[0].address = local.parse().unwrap();
+            assert!(network.secret_of_nodes().unwrap().is_none(), "{local}");
+        }
+        let replication = "192.0.2.1:7".parse::<Address>().unwrap().try_into().unwrap();
+        network.processor[0].replication = Some(replication);
+        let refused = network.secret_of_nodes().unwrap_err().to_string();
+        assert!(refused.contains("processor 0 listens at 192.0.2.1:7"), "{refused}");
+        for far in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[fe80::1]:1"] {
+            network.gateway[0].address = far.parse().unwrap();
+            let refused = network.secret_of_nodes().unwrap_err().to_string();
+            assert!(refused.contains("exchange secret new"), "{refused}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (file, secret) = (folder.path().join("network.toml"), Secret::random().unwrap());
+        secret.create(&folder.path().join("secret")).unwrap();
+        network.secret = Some("secret".into());
+        std::fs::write(&file, network.to_toml().unwrap()).unwrap();
+        let read = Network::read(&file).unwrap();
+        assert_eq!(read.secret_of_nodes().unwrap(), Some(secret));
+        network.secret = Some("/no/such/file".into());
+        let refused = network.secret_of_nodes().unwrap_err().to_string();
+        assert!(refused.contains("/no/such/file"), "{refused}");
     }
 
     #[test]

@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nm_auth::{Credentials, Secret};
 use nm_book::codec;
 use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
 use nm_sys::clock::Deadline;
 
-use crate::link::{Address, Link, Stream};
+use crate::client;
+use crate::link::{Address, Link};
 use crate::message::Hello;
 use crate::network::{Durability, Network, Node, Role};
 use crate::node::{self, Limits, NodeEvent, NodeSummary};
@@ -58,6 +60,14 @@ impl TestRing {
         network.data = Some(folder.path().join("data"));
         let (warnings, limits) = (Arc::default(), Limits::STANDARD);
         TestRing { network, folder, warnings, limits, nodes: BTreeMap::new() }
+    }
+
+    /// Gives the network a secret.
+    pub fn make_secret(&mut self) -> Secret {
+        let (secret, path) = (Secret::random().unwrap(), self.folder.path().join("secret"));
+        secret.create(&path).unwrap();
+        self.network.secret = Some(path);
+        secret
     }
 
     /// Starts all nodes and waits until all links are up.
@@ -164,6 +174,8 @@ pub struct Client {
     pub pending: BTreeMap<(u32, u32), PendingRequests>,
     /// All messages that it received.
     pub received: Vec<Message>,
+    /// What it proves its sessions with, if the network has a secret.
+    pub credentials: Option<Credentials>,
 }
 
 impl Client {
@@ -175,6 +187,7 @@ impl Client {
             sessions: sessions.iter().map(|session| (*session, 0)).collect(),
             pending: BTreeMap::new(),
             received: vec![],
+            credentials: ring.network.credentials().unwrap(),
         }
     }
 
@@ -211,13 +224,11 @@ impl Client {
 
     /// Connects, and resends requests without a reply.
     pub fn connect(&mut self) {
-        let Ok(stream) = Stream::connect(&self.address, LIMIT) else {
+        let hellos: Vec<Hello> = self.sessions.keys().copied().map(Hello::Client).collect();
+        let credentials = self.credentials.as_ref();
+        let Ok(mut link) = client::connect(&self.address, &hellos, credentials, LIMIT) else {
             return std::thread::sleep(Duration::from_millis(2));
         };
-        let mut link = Link::new(stream).unwrap();
-        for session in self.sessions.keys() {
-            Hello::Client(*session).write(&mut link.output);
-        }
         for pending in self.pending.values() {
             pending.requests.iter().for_each(|(_, bytes)| link.output.extend_from_slice(bytes));
         }

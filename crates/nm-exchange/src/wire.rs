@@ -107,6 +107,9 @@ pub enum FrameKind {
     ResendRequest,
     /// The link is closed by this end, and why. Body: [`crate::message::Refusal`].
     Refusal,
+    /// First frame of the end that accepted the link, where the network has a secret. Body:
+    /// [`crate::message::Challenge`].
+    Challenge,
 }
 
 codes!(FrameKind {
@@ -126,6 +129,7 @@ codes!(FrameKind {
     AdminResponse = 14,
     ResendRequest = 15,
     Refusal = 16,
+    Challenge = 17,
 });
 
 /// A header's fields.

@@ -95,6 +95,7 @@ pub fn setup(
         replay_flow: None,
         stall: None,
         sla: Sla::default(),
+        authenticate: false,
         hosts: vec![],
         host_data: PathBuf::from("/var/tmp/nearmetal-exchange"),
         program,
@@ -247,6 +248,7 @@ impl Calls {
 fn settings(setup: &Setup) -> Settings {
     let ExchangeSpec { nodes, durability, mix, warmup_ms, .. } = &setup.spec;
     let text = |text: &str| SettingValue::text(text);
+    let authentication = if setup.is_authenticated() { "shared secret" } else { "none" };
     let mut settings: Settings = [
         (SettingKind::Nodes, SettingValue::Number(u64::from(nodes.total()))),
         (SettingKind::Layout, SettingValue::text(nodes.to_string())),
@@ -254,6 +256,7 @@ fn settings(setup: &Setup) -> Settings {
         (SettingKind::Durability, text(durability.name())),
         (SettingKind::OrderMix, text(mix.name())),
         (SettingKind::MessageSizes, text("200 B to 80 kB, mean 800 B")),
+        (SettingKind::Authentication, text(authentication)),
         (SettingKind::WarmUp, SettingValue::Milliseconds(*warmup_ms as f64)),
     ]
     .into_iter()

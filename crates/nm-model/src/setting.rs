@@ -94,6 +94,8 @@ setting_kinds! {
     MessageSizes = "message",
     /// Load before the measurement.
     WarmUp = "warm-up",
+    /// How the exchange's nodes and sessions authenticate.
+    Authentication = "authentication",
     /// Hosts of the exchange's nodes.
     Hosts = "hosts",
     /// Distribution of the load's intervals.

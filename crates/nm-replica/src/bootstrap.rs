@@ -106,8 +106,8 @@ pub async fn find_hard_state(
 ) -> HardState {
     let own_id = group.own as u8 + 1;
     let others = group.members.iter().enumerate().filter(|(position, _)| *position != group.own);
-    let mut others: Vec<Peer> =
-        others.map(|(_, member)| Peer::new(member.address.clone(), own_id, group.id)).collect();
+    let peer = |address| Peer::new(address, (own_id, group.id), group.settings.key);
+    let mut others: Vec<Peer> = others.map(|(_, member)| peer(member.address.clone())).collect();
     let mut rounds = 0;
     loop {
         let mut statuses = vec![];

@@ -171,7 +171,8 @@ impl Log for RaftLog {
             LogEvent::Committed { .. }
             | LogEvent::TakeSnapshot { .. }
             | LogEvent::LoadSnapshot { .. }
-            | LogEvent::Degraded(_) => {}
+            | LogEvent::Degraded(_)
+            | LogEvent::Warning(_) => {}
         }
         Some(event)
     }

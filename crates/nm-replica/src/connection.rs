@@ -3,13 +3,17 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::Duration;
 
+use nm_auth::Key;
 use nm_codec::{Field, Put};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::address::{Address, BoundSocket};
 use crate::encode::Encode;
+use crate::handshake;
 use crate::message::{FrameKind, Request};
 
 /// The header of a frame; the body follows.
@@ -36,6 +40,10 @@ const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
 /// Minimum free space for a read; a buffer that grew much larger, for a snapshot, is freed.
 const ROOM_BYTES: usize = 64 << 10;
 const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// A TCP peer that has been silent for so long is probed; one that acknowledges nothing for twice
+/// as long is taken for dead.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// A frame that arrived.
 #[derive(Debug)]
@@ -68,15 +76,31 @@ impl Connection {
         Connection { stream: Box::new(stream), input: vec![], consumed: 0, output: vec![] }
     }
 
-    async fn open(address: &Address) -> io::Result<Connection> {
-        Ok(match address {
+    /// Connects; with a key, both ends prove that they have it.
+    async fn open(address: &Address, key: Option<&Key>) -> io::Result<Connection> {
+        let mut connection = match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
+                configure(&stream)?;
                 Connection::new(stream)
             }
             Address::Unix(path) => Connection::new(UnixStream::connect(path).await?),
-        })
+        };
+        if let Some(key) = key {
+            handshake::connect(&mut connection.stream, key).await?;
+        }
+        Ok(connection)
+    }
+
+    /// The handshake of a connection that was accepted; without a key there is none.
+    ///
+    /// # Errors
+    /// The system's error, or if the other end does not have the key.
+    pub async fn authenticate(&mut self, key: Option<&Key>) -> io::Result<()> {
+        match key {
+            Some(key) => handshake::accept(&mut self.stream, key).await,
+            None => Ok(()),
+        }
     }
 
     /// Sends a frame whose body is what `encode` appends, followed by the attachment.
@@ -176,6 +200,12 @@ impl Connection {
     }
 }
 
+/// Small messages at once; and a host that has vanished is noticed.
+fn configure(stream: &TcpStream) -> io::Result<()> {
+    nm_sys::socket::set_peer_timeout(stream.as_fd(), SILENCE)?;
+    stream.set_nodelay(true)
+}
+
 fn kind_of(code: u8) -> io::Result<FrameKind> {
     FrameKind::from_code(header::KIND.name, code)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -213,7 +243,7 @@ impl Listener {
         Ok(match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
+                configure(&stream)?;
                 Connection::new(stream)
             }
             Listener::Unix(listener) => Connection::new(listener.accept().await?.0),
@@ -226,13 +256,14 @@ pub struct Peer {
     address: Address,
     from: u8,
     group: u16,
+    key: Option<Key>,
     connection: Option<Connection>,
 }
 
 impl Peer {
-    /// The replica at `address`, for replica `from` of a group.
-    pub fn new(address: Address, from: u8, group: u16) -> Peer {
-        Peer { address, from, group, connection: None }
+    /// The replica at `address`, for replica `from` of a group whose replicas have this key.
+    pub fn new(address: Address, (from, group): (u8, u16), key: Option<Key>) -> Peer {
+        Peer { address, from, group, key, connection: None }
     }
 
     /// Whether there is a connection.
@@ -270,7 +301,7 @@ impl Peer {
     async fn send<R: Request>(&mut self, request: &R) -> io::Result<Connection> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.address).await?,
+            None => Connection::open(&self.address, self.key.as_ref()).await?,
         };
         let head = (R::KIND, self.from, self.group);
         connection.send(head, |out| request.encode(out), request.attachment()).await?;

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nm_auth::Key;
+
 use crate::address::Address;
 use crate::journal;
 
@@ -50,6 +52,9 @@ pub struct Settings {
     pub journal: journal::Settings,
     /// Whether the journal keeps purged entries, for an audit of all of it.
     pub keep_all: bool,
+    /// The key by which replicas authenticate each other, if they do; the same at all groups of a
+    /// node.
+    pub key: Option<Key>,
 }
 
 impl Default for Settings {
@@ -62,6 +67,7 @@ impl Default for Settings {
             snapshot_bytes: 32 << 20,
             journal: journal::Settings::default(),
             keep_all: false,
+            key: None,
         }
     }
 }

@@ -44,6 +44,8 @@ pub enum LogEvent {
     CaughtUp,
     /// This replica cannot work as it should at the moment; the reason, for people.
     Degraded(String),
+    /// Something outside of the group that people should know, in a sentence.
+    Warning(String),
     /// This replica has stopped and must be started again.
     Stopped(ReplicaError),
 }

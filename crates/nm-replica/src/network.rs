@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nm_auth::Key;
 use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
@@ -31,6 +32,8 @@ pub struct Peers {
     pub from: u8,
     /// The group's number.
     pub group: u16,
+    /// The key of its replicas.
+    pub key: Option<Key>,
     /// This replica's log.
     pub store: LogStore,
     /// The wall clocks of the others.
@@ -44,7 +47,7 @@ impl RaftNetworkFactory<Types> for Peers {
         let position = usize::try_from(target).unwrap_or(0).saturating_sub(1);
         let nowhere = || Address::Unix("/nowhere".into());
         let address = self.addresses.get(position).cloned().unwrap_or_else(nowhere);
-        let peer = Peer::new(address, self.from, self.group);
+        let peer = Peer::new(address, (self.from, self.group), self.key);
         let (store, clocks) = (self.store.clone(), Arc::clone(&self.clocks));
         Replicator { peer, target, position, store, clocks, committed: None }
     }

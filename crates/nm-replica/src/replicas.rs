@@ -17,13 +17,13 @@ use crate::channel::{LogCommand, RaftLog, connect};
 use crate::connection::Listener;
 use crate::election;
 use crate::error::ReplicaError;
+use crate::gate::Gate;
 use crate::group::{Group, MEMBERS_MAX, Settings, Shared};
 use crate::group_replica::{CHECK_INTERVAL, Engine, GroupReplica, Stage};
 use crate::log::LogEvent;
 use crate::log_store::LogStore;
 use crate::network::Peers;
 use crate::random;
-use crate::requests::serve_connection;
 use crate::state_machine::{SnapshotReceiver, StateMachine};
 use crate::types::{Raft, term_of};
 
@@ -121,11 +121,10 @@ async fn serve(socket: BoundSocket, opened: Vec<Opened>, stopped: oneshot::Recei
 
 async fn accept(socket: BoundSocket, replicas: &[Arc<GroupReplica>]) -> io::Result<()> {
     let listener = Listener::new(socket)?;
+    let gate = Gate::new();
     loop {
         match listener.accept().await {
-            Ok(connection) => {
-                drop(tokio::spawn(serve_connection(connection, replicas.to_vec())));
-            }
+            Ok(connection) => gate.admit(connection, replicas.to_vec()),
             // Too many open files, for instance: it may pass.
             Err(_) => sleep(CHECK_INTERVAL).await,
         }
@@ -214,7 +213,8 @@ async fn start_engine(
     let addresses = group.members.iter().map(|member| member.address.clone()).collect();
     let from = replica.id() as u8;
     let (store_of_peers, clocks) = (store.clone(), Arc::clone(&events.clocks));
-    let peers = Peers { addresses, from, group: group.id, store: store_of_peers, clocks };
+    let (group_id, key) = (group.id, group.settings.key);
+    let peers = Peers { addresses, from, group: group_id, key, store: store_of_peers, clocks };
     let raft = Raft::new(replica.id(), Arc::new(config), peers, store.clone(), machine)
         .await
         .map_err(|error| failed(error.to_string()))?;

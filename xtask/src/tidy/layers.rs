@@ -9,7 +9,7 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{list, members, relative, text};
 
 /// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "nearmetal",
     "nm-report",
     "nm-judge",
@@ -18,6 +18,7 @@ const LAYERS: [&str; 18] = [
     "nm-exchange",
     "nm-replica",
     "nm-book",
+    "nm-auth",
     "nm-codec",
     "nm-probe",
     "nm-host",

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use nm_auth::SESSIONS_MAX;
 use nm_exchange::network::Role;
 use nm_exchange_lab::load::Arrivals;
 use nm_exchange_lab::run::Kill;
@@ -47,6 +48,59 @@ pub enum ExchangeCommand {
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
         Exit code: 0 done, 5 refused, such as of an instrument that has traded, 4 no node answers")]
     Assign(AssignArgs),
+    /// Make the secret of a network, and the keys that clients and operators are given.
+    #[command(subcommand)]
+    Secret(SecretCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SecretCommand {
+    /// Make a secret, in a new file that only its owner may read.
+    #[command(after_help = "Example:\n  nearmetal exchange secret new secret\n\n\
+        Give it to the nodes by `secret = \"FILE\"` in the network's file.")]
+    New(NewSecretArgs),
+    /// Derive keys from a secret, for a client, an observer or an operator.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange secret derive --secret secret --sessions 1-100 --out client\n  \
+        nearmetal exchange secret derive --secret secret --operator --out operator")]
+    Derive(DeriveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NewSecretArgs {
+    /// The file, which must not exist.
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("rights").required(true).multiple(true))]
+pub struct DeriveArgs {
+    /// The file of the secret.
+    #[arg(long, value_name = "FILE")]
+    pub secret: PathBuf,
+    /// Keys for these sessions, such as 1-100.
+    #[arg(long, value_name = "FIRST-LAST", value_parser = session_range, group = "rights")]
+    pub sessions: Option<(u32, u32)>,
+    /// The key to change the network and to halt trading (session 0).
+    #[arg(long, group = "rights")]
+    pub operator: bool,
+    /// The key to see the status of the network.
+    #[arg(long, group = "rights")]
+    pub observer: bool,
+    /// The file for the keys, which must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// Sessions `FIRST-LAST`, or one.
+fn session_range(text: &str) -> Result<(u32, u32), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last && last - first < SESSIONS_MAX => {
+            Ok((first, last))
+        }
+        _ => Err(format!("write FIRST-LAST, such as 1-100, with at most {SESSIONS_MAX} sessions")),
+    }
 }
 
 /// Selects a running network.
@@ -61,10 +115,20 @@ pub struct RunningArgs {
     pub folder: Option<PathBuf>,
 }
 
+/// Proves who asks a network that has a secret.
+#[derive(Debug, Args)]
+pub struct CredentialsArgs {
+    /// File of keys, or of the secret; the one that the network's file names if not given.
+    #[arg(long, value_name = "FILE")]
+    pub credentials: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
     pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
     #[command(flatten)]
     pub format: FormatArgs,
 }
@@ -77,6 +141,8 @@ pub struct AssignArgs {
     pub cell: u16,
     #[command(flatten)]
     pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
     #[command(flatten)]
     pub format: FormatArgs,
 }
@@ -127,6 +193,9 @@ pub struct NetworkArgs {
     /// Limit for ES10 and p99, ms.
     #[arg(long, default_value_t = nm_model::exchange::SLA_MS, value_name = "MS")]
     pub limit: f64,
+    /// Let nodes and sessions authenticate by a secret made for each round; always with --hosts.
+    #[arg(long)]
+    pub authenticate: bool,
     /// Hosts for the nodes, reached by ssh; this machine if not given.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,

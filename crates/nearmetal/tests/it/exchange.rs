@@ -7,7 +7,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{Running, command, finish, json, processes, run, signal, wait_for, wait_gone};
+use crate::support::{
+    Running, command, finish, json, processes, run, run_in, setting, signal, wait_for, wait_gone,
+};
 
 /// A run of one short round of a small network at a low rate, unless `more` says otherwise.
 pub fn short<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
@@ -57,6 +59,68 @@ fn run_starts_a_network_and_reports_round_trips() {
     assert_eq!(round["exchange"]["hops"].as_array().unwrap().len(), 5);
     assert!(out.join("report.html").exists());
     assert!(!out.join("round-1").exists(), "nothing was to be recorded");
+}
+
+#[test]
+fn an_authenticated_network_carries_load_and_its_result_records_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let replicated = ["--authenticate", "--nodes", "1-1-2-1", "--durability", "memory-quorum"];
+    let cases: [(&[&str], &str); 2] = [(&replicated, "shared secret"), (&[], "none")];
+    for (number, (more, expected)) in cases.into_iter().enumerate() {
+        let out = folder.path().join(number.to_string());
+        let run = run(&short(&out, more));
+        assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+        let result = json(&out.join("result.json"));
+        let found = setting(&result["series"][0], "authentication").unwrap();
+        assert_eq!(found["value"], expected);
+        assert!(round(&out)["count"].as_u64().unwrap() > 100);
+    }
+}
+
+#[test]
+fn secrets_and_keys_are_made_and_nobody_else_may_read_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = |args: &str| {
+        let args: Vec<&str> = args.split(' ').collect();
+        run_in(folder.path(), &[&["exchange", "secret"], &args[..]].concat())
+    };
+    let made = in_folder("new secret");
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let again = in_folder("new secret");
+    assert_eq!(again.code, 2, "{}", again.stdout);
+    assert!(again.stderr.contains("secret cannot be created"), "{}", again.stderr);
+    let derived = in_folder("derive --secret secret --sessions 1-3 --operator --out keys");
+    assert_eq!(derived.code, 0, "{}", derived.stderr);
+    assert!(derived.stdout.contains("keys has 4 keys"), "{}", derived.stdout);
+    for name in ["secret", "keys"] {
+        let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    for wrong in ["--sessions 0-3", "--sessions 3-1", "--sessions x", ""] {
+        let args = format!("derive --secret secret {wrong} --out other");
+        let refused = in_folder(args.replace("  ", " ").as_str());
+        assert_eq!(refused.code, 2, "{wrong}: {}", refused.stdout);
+    }
+    let address = |number: u16| format!("address = \"0.0.0.0:{number}\"\n");
+    let classes = ["gateway", "router", "mediator", "processor"];
+    let network: String = classes
+        .iter()
+        .zip(1..)
+        .map(|(class, number)| format!("[[{class}]]\n{}", address(number)))
+        .collect();
+    let start = |text: String| {
+        fs::write(folder.path().join("network.toml"), text).unwrap();
+        let args = "exchange node --role router --index 0 --network network.toml";
+        run_in(folder.path(), &args.split(' ').collect::<Vec<_>>())
+    };
+    let refused = start(network.clone());
+    assert_ne!(refused.code, 0, "{}", refused.stdout);
+    assert!(refused.stderr.contains("nearmetal exchange secret new FILE"), "{}", refused.stderr);
+    let mode = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(folder.path().join("secret"), mode).unwrap();
+    let refused = start(format!("secret = \"secret\"\n{network}"));
+    assert_ne!(refused.code, 0, "{}", refused.stdout);
+    assert!(refused.stderr.contains("others may read"), "{}", refused.stderr);
 }
 
 #[test]

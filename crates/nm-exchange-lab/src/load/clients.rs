@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use nm_book::codec;
 use nm_book::order::{Event, RejectReason, UserId};
 use nm_codec::{FNV1A, Reader, fnv1a_on};
+use nm_exchange::message::Hello;
 use nm_exchange::refused::RefusedRequest;
 use nm_exchange::resend::ResendQueue;
 use nm_exchange::wire::{self, FrameKind, Header};
@@ -24,9 +25,6 @@ use super::settings::OrderRequest;
 /// Most requests of one session on one instrument in flight: the network keeps this many outcomes
 /// to repeat them. Further requests wait here; their latency already counts.
 pub const IN_FLIGHT_MAX: usize = 64;
-
-/// Body of a client's hello.
-const HELLO: &[u8] = b"client";
 
 /// A request without a reply.
 #[derive(Debug, Clone, Copy)]
@@ -456,16 +454,23 @@ impl Clients {
         (Some(Reply { number, intended_ns, refused }), Some(Record::Refused(name)))
     }
 
-    /// Handles a new connection to a gateway: its sessions send a hello, begin to retransmit
-    /// pending requests in order, and send resend requests.
+    /// The hellos of the sessions of a gateway.
+    pub fn hellos(&self, gateway: usize) -> Vec<Hello> {
+        let sessions = self.sessions_of(gateway);
+        sessions.map(|session| Hello::Client(session as UserId)).collect()
+    }
+
+    fn sessions_of(&self, gateway: usize) -> impl Iterator<Item = usize> + use<> {
+        let gateways = self.gateways;
+        (0..self.last_seqs.len()).filter(move |session| session % gateways == gateway)
+    }
+
+    /// Handles a new connection to a gateway, after the hellos of its sessions: they begin
+    /// to retransmit pending requests in order, and send resend requests.
     pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
-        let sessions =
-            (0..self.last_seqs.len()).filter(|session| session % self.gateways == gateway);
         let mut resends = ResendQueue::default();
         resends.restart();
-        for session in sessions.collect::<Vec<usize>>() {
-            let header = Header { session: session as u32, ..Header::new(FrameKind::Hello) };
-            wire::write(&header, HELLO, 0, out);
+        for session in self.sessions_of(gateway) {
             let pairs = session * self.instruments..(session + 1) * self.instruments;
             for at in pairs {
                 let pair = &mut self.pairs[at];
@@ -671,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_requests_are_retransmitted_in_order_after_the_hellos() {
+    fn pending_requests_are_retransmitted_in_order() {
         let settings = Settings { sessions: 6, instruments: 4, ..Settings::default() };
         let (mut clients, mut generator) =
             (Clients::new(6, 4, 2, true), OrderGenerator::new(&settings));
@@ -696,8 +701,7 @@ mod tests {
             again.extend(sent_now);
         }
         assert_eq!(clients.pending() as usize, 200 - sent.len());
-        let hellos = again.iter().filter(|header| header.kind == FrameKind::Hello);
-        assert_eq!(hellos.map(|header| header.session).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(clients.hellos(1), [1, 3, 5].map(Hello::Client));
         let of = |headers: &[Header], session, instrument| -> Vec<u64> {
             let is_asked = |header: &&Header| {
                 (header.session, header.instrument) == (session, instrument)

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use nm_exchange::link::{Address, Stream};
+use nm_auth::Credentials;
+use nm_exchange::client::{self, ClientError};
+use nm_exchange::link::{Address, Link};
+use nm_exchange::message::Hello;
 use nm_sys::poll::Waker;
 
 /// Longest single attempt.
@@ -21,18 +24,36 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct Dialer {
     waker: Waker,
     is_over: Arc<AtomicBool>,
-    sender: Sender<(usize, Stream)>,
-    receiver: Receiver<(usize, Stream)>,
+    credentials: Option<Credentials>,
+    sender: Sender<Outcome>,
+    receiver: Receiver<Outcome>,
 }
 
+/// The number that was passed, and the link; or why there will be none.
+type Outcome = (usize, Result<Link, ClientError>);
+
 impl Dialer {
-    /// A dialer without a task.
+    /// A dialer without a task, with what sessions prove themselves with.
     ///
     /// # Errors
     /// I/O errors.
-    pub fn new() -> io::Result<Dialer> {
+    pub fn new(credentials: Option<Credentials>) -> io::Result<Dialer> {
         let (sender, receiver) = channel();
-        Ok(Dialer { waker: Waker::new()?, is_over: Arc::default(), sender, receiver })
+        let (waker, is_over) = (Waker::new()?, Arc::default());
+        Ok(Dialer { waker, is_over, credentials, sender, receiver })
+    }
+
+    /// Connects and says these hellos, in this thread.
+    ///
+    /// # Errors
+    /// As [`client::connect`].
+    pub fn connect(
+        &self,
+        address: &Address,
+        hellos: &[Hello],
+        limit: Duration,
+    ) -> Result<Link, ClientError> {
+        client::connect(address, hellos, self.credentials.as_ref(), limit)
     }
 
     /// Becomes readable when a connection is established.
@@ -40,25 +61,26 @@ impl Dialer {
         &self.waker
     }
 
-    /// Connects to an address; `index` is returned with the stream.
-    pub fn dial(&self, index: usize, address: Address) {
+    /// Connects to an address and says these hellos; `index` is returned with the link.
+    pub fn dial(&self, index: usize, address: Address, hellos: Vec<Hello>) {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
-        let is_over = Arc::clone(&self.is_over);
+        let (is_over, credentials) = (Arc::clone(&self.is_over), self.credentials.clone());
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
-                if let Ok(stream) = Stream::connect(&address, ATTEMPT) {
-                    // If the dialer was dropped, the connection is not needed.
-                    let _ = sender.send((index, stream));
-                    waker.wake();
-                    return;
+                match client::connect(&address, &hellos, credentials.as_ref(), ATTEMPT) {
+                    Err(error) if !error.is_lasting() => std::thread::sleep(PAUSE),
+                    dialed => {
+                        // If the dialer was dropped, the connection is not needed.
+                        let _ = sender.send((index, dialed));
+                        return waker.wake();
+                    }
                 }
-                std::thread::sleep(PAUSE);
             }
         });
     }
 
     /// The connections established since the last call.
-    pub fn made(&self) -> Vec<(usize, Stream)> {
+    pub fn made(&self) -> Vec<(usize, Result<Link, ClientError>)> {
         self.waker.drain();
         self.receiver.try_iter().collect()
     }

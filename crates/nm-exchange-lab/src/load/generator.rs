@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nm_exchange::link::{Address, Link, LinkPoller, Stream};
-use nm_exchange::wire::{self, Frame};
+use nm_auth::Credentials;
+use nm_exchange::link::{Address, Link, LinkPoller};
+use nm_exchange::message::Refusal;
+use nm_exchange::wire::{self, Frame, FrameKind};
 use nm_model::agent::{Failure, FailureKind};
 use nm_stats::random::Random;
 use nm_sys::clock::{Deadline, monotonic_ns};
@@ -74,6 +76,15 @@ impl GatewayLink {
     }
 }
 
+/// The gateways of a network.
+#[derive(Debug)]
+pub struct Gateways<'a> {
+    /// Where they listen.
+    pub addresses: &'a [Address],
+    /// What sessions prove themselves with, if the network has a secret.
+    pub credentials: Option<Credentials>,
+}
+
 /// Where requests come from.
 enum Source {
     Generated(Box<OrderGenerator>),
@@ -122,6 +133,22 @@ impl Generator {
         log: Option<&Path>,
         limit: Duration,
     ) -> Result<Generator, Failure> {
+        let network = Gateways { addresses: gateways, credentials: None };
+        Generator::connect_to(settings, flow, &network, log, limit)
+    }
+
+    /// As [`Generator::connect`], to a network that may have a secret.
+    ///
+    /// # Errors
+    /// As [`Generator::connect`].
+    pub fn connect_to(
+        settings: &Settings,
+        flow: Option<Flow>,
+        network: &Gateways<'_>,
+        log: Option<&Path>,
+        limit: Duration,
+    ) -> Result<Generator, Failure> {
+        let gateways = network.addresses;
         let mut settings = *settings;
         if let Some(flow) = &flow {
             let (session, instrument) = flow.extent();
@@ -134,7 +161,8 @@ impl Generator {
         };
         let Settings { sessions, instruments, is_stamped, .. } = settings;
         let poller = LinkPoller::new().map_err(|error| system("waiting", &error))?;
-        let dialer = Dialer::new().map_err(|error| system("waiting", &error))?;
+        let credentials = network.credentials.clone();
+        let dialer = Dialer::new(credentials).map_err(|error| system("waiting", &error))?;
         poller.add(dialer.waker(), DIALER).map_err(|error| system("waiting", &error))?;
         let log = log.map(Log::create).transpose()?;
         let gate = |address: &Address| GatewayLink {
@@ -178,13 +206,14 @@ impl Generator {
         for index in 0..self.gateways.len() {
             loop {
                 let left = deadline.remaining().max(Duration::from_millis(1));
-                match Stream::connect(&self.gateways[index].address, left) {
-                    Ok(stream) => {
-                        self.adopt(index, stream);
+                let (address, hellos) = (&self.gateways[index].address, self.clients.hellos(index));
+                match self.dialer.connect(address, &hellos, left) {
+                    Ok(link) => {
+                        self.adopt(index, link);
                         break;
                     }
+                    Err(error) if error.is_lasting() => return Err(self.refused(index, &error)),
                     Err(error) if deadline.passed() => {
-                        let address = &self.gateways[index].address;
                         let message =
                             format!("gateway {index} at {address} cannot be reached: {error}");
                         let hint = "start the nodes of the network first";
@@ -197,18 +226,24 @@ impl Generator {
         Ok(())
     }
 
-    /// Installs a new connection to a gateway; its sessions send a hello.
-    fn adopt(&mut self, index: usize, stream: Stream) {
+    fn refused(&self, index: usize, why: &dyn std::fmt::Display) -> Failure {
+        let address = &self.gateways[index].address;
+        let message = format!("gateway {index} at {address} cannot be used: {why}");
+        Failure::new(FailureKind::Peer, message)
+    }
+
+    /// Installs a new connection to a gateway, to which its sessions have said hello.
+    fn adopt(&mut self, index: usize, link: Link) {
         let gate = &mut self.gateways[index];
-        let made = Link::new(stream).ok();
-        gate.link = made.filter(|link| self.poller.add_link(link, index as u64).is_ok());
+        let made = self.poller.add_link(&link, index as u64);
+        gate.link = made.is_ok().then_some(link);
         gate.is_full = false;
         match &mut gate.link {
             Some(link) => {
                 self.clients.connected(index, &mut link.output);
                 self.flush(index);
             }
-            None => self.dialer.dial(index, gate.address.clone()),
+            None => self.dial(index),
         }
     }
 
@@ -218,8 +253,13 @@ impl Generator {
         if let Some(link) = gate.link.take() {
             // Closing it also removes it from the poller.
             self.poller.remove(&link);
-            self.dialer.dial(index, gate.address.clone());
+            self.dial(index);
         }
+    }
+
+    fn dial(&self, index: usize) {
+        let (address, hellos) = (&self.gateways[index].address, self.clients.hellos(index));
+        self.dialer.dial(index, address.clone(), hellos);
     }
 
     fn flush(&mut self, index: usize) {
@@ -371,9 +411,10 @@ impl Generator {
         for found in &ready {
             match found.token {
                 DIALER => {
-                    for (index, stream) in self.dialer.made() {
+                    for (index, dialed) in self.dialer.made() {
                         self.reconnects += 1;
-                        self.adopt(index, stream);
+                        let link = dialed.map_err(|error| self.refused(index, &error))?;
+                        self.adopt(index, link);
                     }
                 }
                 index => {
@@ -406,6 +447,10 @@ impl Generator {
                 }
             };
             let (header, body) = (arrived.header, arrived.body());
+            if header.kind == FrameKind::Refusal {
+                let Refusal(why) = Refusal::decode(body);
+                return Err(self.refused(index, &why));
+            }
             let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);
             if let Some(Reply { number, refused: Some(reason), .. }) = reply {
                 recorder.refused(number, reason);

@@ -17,7 +17,7 @@ pub mod round;
 pub mod schedule;
 mod settings;
 
-pub use generator::Generator;
+pub use generator::{Gateways, Generator};
 pub use random::Sizes;
 pub use round::Round;
 pub use schedule::Arrivals;

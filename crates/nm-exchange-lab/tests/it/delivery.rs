@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
-use nm_exchange::link::{Link, Stream};
+use nm_exchange::client;
+use nm_exchange::link::Link;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::TestRing;
 use nm_exchange_lab::load::OrderRequest;
@@ -102,14 +103,15 @@ impl TwoSessions {
 
     fn connect(&mut self, gateway: usize) {
         let deadline = Deadline::after(LIMIT);
-        let stream = loop {
-            match Stream::connect(&self.network.gateway[gateway].address, LIMIT) {
-                Ok(stream) => break stream,
+        let (address, hellos) =
+            (&self.network.gateway[gateway].address, self.clients.hellos(gateway));
+        let mut link = loop {
+            match client::connect(address, &hellos, None, LIMIT) {
+                Ok(link) => break link,
                 Err(error) => assert!(!deadline.passed(), "{error}"),
             }
             thread::sleep(Duration::from_millis(2));
         };
-        let mut link = Link::new(stream).unwrap();
         self.clients.connected(gateway, &mut link.output);
         self.links[gateway] = Some(link);
     }

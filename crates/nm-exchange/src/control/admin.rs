@@ -1,18 +1,17 @@
 //! The observer's side of a running network: its status, and moving an instrument to another cell.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use nm_auth::{Credentials, Right};
 use nm_book::order::InstrumentId;
-use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use serde::Serialize;
-use thiserror::Error;
 
-use crate::link::{Address, Link, LinkError, Stream};
-use crate::message::{Hello, Refusal};
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::client::{self, ClientError};
+use crate::link::{Address, Link};
+use crate::message::Hello;
+use crate::network::{CONTROL, Durability, Network, NetworkError, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::admin_message::{AdminRequest, AdminResponse};
@@ -24,44 +23,27 @@ const LEADER_LIMIT: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a node does not answer.
-#[derive(Debug, Error)]
-pub enum ObserverError {
-    /// It cannot be connected to, or waited for.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The link failed.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// What it answered cannot be decoded.
-    #[error("its answer cannot be read: {0}")]
-    Decode(#[from] DecodeError),
-    /// It answered something else.
-    #[error("it answered something else")]
-    Unexpected,
-    /// It closes the link; why, in its words.
-    #[error("it refuses: {0}")]
-    Refused(String),
-    /// It did not answer in time.
-    #[error("no answer within {} ms", .0.as_millis())]
-    Timeout(Duration),
-}
-
-/// A link to one node that asks for its state.
+/// A link to one node that asks for its state, or changes it.
 #[derive(Debug)]
 pub struct Observer(Link);
 
 impl Observer {
-    /// Connects to a node.
+    /// Connects to a node, as [`Hello::Observer`] or [`Hello::Operator`].
     ///
     /// # Errors
     /// If it does not answer within `limit`.
-    pub fn connect(address: &Address, limit: Duration) -> Result<Observer, ObserverError> {
-        let mut link = Link::new(Stream::connect(address, limit)?)?;
-        Hello::Observer.write(&mut link.output);
-        let mut observer = Observer(link);
-        observer.receive(FrameKind::Welcome, limit)?;
-        Ok(observer)
+    pub fn connect(
+        address: &Address,
+        hello: Hello,
+        credentials: Option<&Credentials>,
+        limit: Duration,
+    ) -> Result<Observer, ClientError> {
+        let deadline = Deadline::after(limit);
+        let mut link = client::connect(address, &[hello], credentials, limit)?;
+        if credentials.is_none() {
+            client::receive(&mut link, FrameKind::Welcome, deadline)?;
+        }
+        Ok(Observer(link))
     }
 
     /// Sends a request, and waits for the response.
@@ -72,33 +54,52 @@ impl Observer {
         &mut self,
         request: &AdminRequest,
         limit: Duration,
-    ) -> Result<AdminResponse, ObserverError> {
+    ) -> Result<AdminResponse, ClientError> {
         let header = Header::new(FrameKind::AdminRequest);
         wire::write(&header, &request.encode(), 0, &mut self.0.output);
-        let body = self.receive(FrameKind::AdminResponse, limit)?;
+        let deadline = Deadline::after(limit);
+        let (_, body) = client::receive(&mut self.0, FrameKind::AdminResponse, deadline)?;
         Ok(AdminResponse::decode(&body)?)
     }
+}
 
-    /// Writes the backlog, and waits for a frame of a kind; its body.
-    fn receive(&mut self, kind: FrameKind, limit: Duration) -> Result<Vec<u8>, ObserverError> {
-        let deadline = Deadline::after(limit);
-        loop {
-            self.0.flush()?;
-            while let Some(frame) = self.0.input.next_frame().map_err(LinkError::from)? {
-                if frame.header.kind == kind {
-                    return Ok(frame.body().to_vec());
-                }
-                if frame.header.kind == FrameKind::Refusal {
-                    return Err(ObserverError::Refused(Refusal::decode(frame.body()).0));
-                }
-            }
-            if deadline.passed() {
-                return Err(ObserverError::Timeout(limit));
-            }
-            let fd = self.0.as_fd().as_raw_fd();
-            nm_sys::poll::readable(fd, deadline.remaining().min(RETRY_PAUSE))?;
-            self.0.receive()?;
-        }
+/// What a running network is asked with.
+struct Access<'a> {
+    network: &'a Network,
+    credentials: Option<Credentials>,
+}
+
+impl Access<'_> {
+    fn new(network: &Network) -> Result<Access<'_>, Failure> {
+        let unusable =
+            |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
+        let credentials = network.credentials().map_err(unusable)?;
+        Ok(Access { network, credentials })
+    }
+
+    /// Observes a node. Who has no observer key, but is an operator, may observe as well.
+    fn observe(&self, address: &Address, limit: Duration) -> Result<Observer, ClientError> {
+        let has = |right| self.credentials.as_ref().is_none_or(|keys| keys.key(right).is_some());
+        let hello = match has(Right::Observer) || !has(Right::Operator) {
+            true => Hello::Observer,
+            false => Hello::Operator,
+        };
+        Observer::connect(address, hello, self.credentials.as_ref(), limit)
+    }
+
+    /// Asks a mediator.
+    fn request(
+        &self,
+        mediator: u16,
+        request: &AdminRequest,
+        limit: Duration,
+    ) -> Result<AdminResponse, ClientError> {
+        let address = &self.network.mediator[usize::from(mediator)].address;
+        let mut observer = match request.is_change() {
+            true => Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)?,
+            false => self.observe(address, limit)?,
+        };
+        observer.request(request, limit)
     }
 }
 
@@ -210,14 +211,15 @@ impl ReplicaStatus {
 /// # Errors
 /// If no node that could know it answers within `limit`.
 pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
+    let access = Access::new(network)?;
     if network.durability == Durability::None {
-        return status_without_control(network, limit);
+        return status_without_control(&access, limit);
     }
     let deadline = Deadline::after(limit.min(LEADER_LIMIT));
     loop {
         let (mut best, mut refused) = (None::<ReplicaStatus>, String::new());
         for mediator in mediators(network) {
-            match replica_status(network, mediator, limit) {
+            match replica_status(&access, mediator, limit) {
                 Ok(status) if best.as_ref().is_none_or(|best| status.rank() > best.rank()) => {
                     best = Some(status);
                 }
@@ -246,31 +248,21 @@ fn mediators(network: &Network) -> impl Iterator<Item = u16> {
     voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
 }
 
-fn request_one(
-    network: &Network,
-    index: u16,
-    request: &AdminRequest,
-    limit: Duration,
-) -> Result<AdminResponse, ObserverError> {
-    let address = &network.mediator[usize::from(index)].address;
-    Observer::connect(address, limit)?.request(request, limit)
-}
-
 fn replica_status(
-    network: &Network,
+    access: &Access<'_>,
     mediator: u16,
     limit: Duration,
-) -> Result<ReplicaStatus, ObserverError> {
-    match request_one(network, mediator, &AdminRequest::Status, limit)? {
+) -> Result<ReplicaStatus, ClientError> {
+    match access.request(mediator, &AdminRequest::Status, limit)? {
         AdminResponse::Status { leading_term, stalled_ms, state } => {
             Ok(ReplicaStatus { mediator, leading_term, stalled_ms, state: *state })
         }
-        _ => Err(ObserverError::Unexpected),
+        _ => Err(ClientError::Unexpected),
     }
 }
 
 /// Which mediator does not answer, and why.
-fn named(network: &Network, index: u16, error: &ObserverError) -> String {
+fn named(network: &Network, index: u16, error: &ClientError) -> String {
     let address = &network.mediator[usize::from(index)].address;
     format!("mediator {index} at {address}: {error}")
 }
@@ -317,11 +309,12 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
 
 /// The status of a network without durability: a node that answers is up, and each mediator leads
 /// its own cell.
-fn status_without_control(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
+fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<NetworkStatus, Failure> {
+    let network = access.network;
     let mut refused = String::new();
     let mut nodes = vec![];
     for (role, index, node) in network.all() {
-        let connected = Observer::connect(&node.address, limit);
+        let connected = access.observe(&node.address, limit);
         if let Err(error) = &connected {
             refused = format!("{role} {index} at {}: {error}", node.address);
         }
@@ -366,17 +359,22 @@ pub fn assign(
         let message = format!("there is no cell {cell}: the network has {cells}");
         return Err(Failure::new(FailureKind::BadRequest, message));
     }
+    let access = Access::new(network)?;
     let deadline = Deadline::after(limit);
     let request = AdminRequest::Assign { instrument, cell };
     loop {
         let mut reason = "none of its mediators leads it".to_string();
         for mediator in mediators(network) {
-            match request_one(network, mediator, &request, deadline.remaining()) {
+            match access.request(mediator, &request, deadline.remaining()) {
                 Ok(AdminResponse::Assigned(map_version)) => return Ok(map_version),
                 Ok(AdminResponse::Refused(reason)) => {
                     return Err(Failure::new(FailureKind::NotAvailable, reason));
                 }
                 Ok(_) => {}
+                Err(error) if error.is_lasting() => {
+                    let message = named(network, mediator, &error);
+                    return Err(Failure::new(FailureKind::Peer, message));
+                }
                 Err(error) => reason = named(network, mediator, &error),
             }
         }

@@ -29,6 +29,14 @@ enum RequestCode {
 nm_codec::codes!(RequestCode { Status = 0, Assign = 1 });
 
 impl AdminRequest {
+    /// Whether it changes the network, which only an operator may.
+    pub fn is_change(&self) -> bool {
+        match self {
+            AdminRequest::Status => false,
+            AdminRequest::Assign { .. } => true,
+        }
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![];

@@ -112,6 +112,7 @@ impl<L: Log> Control<L> {
                 LogEvent::Degraded(reason) => {
                     links.warnings.push(format!("control waits: {reason}"));
                 }
+                LogEvent::Warning(message) => links.warnings.push(message),
                 LogEvent::Stopped(error) => self.stop(links, &Failure::from(error).message),
             }
         }
@@ -199,12 +200,15 @@ impl<L: Log> Control<L> {
     pub fn on_request(
         &mut self,
         links: &mut Links,
-        from: LinkId,
+        (from, peer): (LinkId, Peer),
         body: &[u8],
     ) -> Result<(), PeerError> {
-        let request = AdminRequest::decode(body)
-            .map_err(PeerError::decode(Peer::Observer, FrameKind::AdminRequest))?;
+        let request =
+            AdminRequest::decode(body).map_err(PeerError::decode(peer, FrameKind::AdminRequest))?;
         let response = match request {
+            request if request.is_change() && peer != Peer::Operator => AdminResponse::Refused(
+                "only an operator may change the network, and this link is an observer's".into(),
+            ),
             AdminRequest::Status => AdminResponse::Status {
                 leading_term: self.log.leading_term(),
                 stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,

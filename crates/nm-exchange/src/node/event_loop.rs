@@ -8,7 +8,7 @@ use nm_sys::clock;
 use nm_sys::poll::Readiness;
 
 use crate::link::{LinkError, Listener, ReceivedFrame};
-use crate::network::{Durability, Network, Role};
+use crate::network::{Durability, Network, NetworkError, Role};
 use crate::wire::FrameKind;
 
 use super::acceptor::Acceptor;
@@ -54,13 +54,15 @@ pub fn run_with_limits(
         let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
         return Err(Failure::new(FailureKind::BadRequest, message));
     };
+    let unusable = |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
+    let secret = network.secret_of_nodes().map_err(unusable)?;
     let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
     let listener = Listener::bind(&own.address).map_err(|error| {
         let message = format!("{role} {index} cannot listen at {}: {error}", own.address);
         Failure::new(FailureKind::AddressInUse, message)
     })?;
     let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
-    let links = Links::new(network, (role, index), start, *limits).map_err(system)?;
+    let links = Links::new(network, (role, index), start, (*limits, secret)).map_err(system)?;
     match links.poller.add(stop, STOP) {
         // Files and the null device cannot be polled: then only a signal stops the node.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
@@ -194,9 +196,9 @@ impl EventLoop<'_> {
 
     fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        let kind = frame.header.kind;
-        if matches!(kind, FrameKind::Hello | FrameKind::Welcome | FrameKind::Refusal) {
-            let handshake = self.links.handshake(id, frame)?;
+        use FrameKind::{Challenge, Hello, Refusal, Welcome};
+        if matches!(frame.header.kind, Challenge | Hello | Welcome | Refusal) {
+            let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
                 self.close(older, &PeerError::Replaced);
             }
@@ -213,10 +215,8 @@ impl EventLoop<'_> {
         if reason.is_for_peer() {
             self.links.refuse(id, reason);
         }
-        let pause = match reason {
-            PeerError::Refused(_) => self.links.limits.refused_pause,
-            _ => Duration::ZERO,
-        };
+        let refused_pause = self.links.limits.refused_pause;
+        let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
         let Some((peer, was_up)) = self.links.close(id, pause) else { return };
         if was_up {
             self.behaviour.on_disconnected(&mut self.links, peer, id);
@@ -227,8 +227,8 @@ impl EventLoop<'_> {
             Peer::Node(..) if reason.is_ordinary() => return,
             Peer::Node(..) => format!("there is no link with {peer}: {reason}"),
             Peer::Unknown => format!("a link was refused: {reason}"),
-            Peer::Client | Peer::Observer if reason.is_ordinary() => return,
-            Peer::Client | Peer::Observer => format!("the link with {peer} is closed: {reason}"),
+            _ if reason.is_ordinary() => return,
+            _ => format!("the link with {peer} is closed: {reason}"),
         };
         match peer {
             Peer::Node(..) if was_up => self.links.warnings.push(message),

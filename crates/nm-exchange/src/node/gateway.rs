@@ -103,8 +103,9 @@ impl Gateway {
         // A request that no mediator can decode would never have a reply.
         let request = Request::decode(&frame.header, frame.body())
             .map_err(PeerError::decode(Peer::Client, FrameKind::Request))?;
-        self.requests += 1;
         let key = (frame.header.instrument, frame.header.session);
+        self.check_owner(key.1, from)?;
+        self.requests += 1;
         let place = match self.admit(from, key, frame) {
             Ok(place) => place,
             Err(reason) => {
@@ -132,6 +133,14 @@ impl Gateway {
         Ok(())
     }
 
+    /// Whether a link has said hello for a session, and no later one has.
+    fn check_owner(&self, session: UserId, from: LinkId) -> Result<(), PeerError> {
+        match self.clients.link_of(session) {
+            Some(owner) if owner == from => Ok(()),
+            _ => Err(PeerError::ForeignSession(session)),
+        }
+    }
+
     /// Where a request is to be kept, for which there is room from now on.
     fn admit(
         &mut self,
@@ -140,7 +149,6 @@ impl Gateway {
         frame: &ReceivedFrame<'_>,
     ) -> Result<Place, RejectReason> {
         let (instrument, session) = key;
-        self.claim(session, from)?;
         let cell = self.map.cell_of(instrument);
         let stream = match self.streams.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
@@ -448,11 +456,12 @@ impl Behaviour for Gateway {
             (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
             (Peer::Client, FrameKind::Hello) => {
                 self.clients.add(from.0);
-                // One too many is refused with its first request.
-                let _ = self.claim(frame.header.session, from.0);
-                Ok(())
+                let session = frame.header.session;
+                self.claim(session, from.0)
+                    .map_err(|reason| PeerError::SessionNotAdded { session, reason })
             }
             (Peer::Client, FrameKind::ResendRequest) => {
+                self.check_owner(frame.header.session, from.0)?;
                 self.forward_resend_request(links, frame);
                 Ok(())
             }

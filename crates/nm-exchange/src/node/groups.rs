@@ -1,5 +1,6 @@
 //! The groups of replicas that a node is in, according to the network file.
 
+use nm_auth::Right;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::{Address, Group, Member, RaftLog, Replicas, Settings, journal};
 use nm_sys::poll::Waker;
@@ -31,7 +32,9 @@ pub fn start(
         _ => None,
     };
     let mut groups = vec![];
-    let settings = Settings { keep_all: settings.keep_all || network.record, ..settings };
+    let secret = network.secret_of_nodes().map_err(|error| wrong(error.to_string()))?;
+    let key = secret.map(|secret| secret.key(Right::Node));
+    let settings = Settings { keep_all: settings.keep_all || network.record, key, ..settings };
     for cell in network.groups_at(role, index) {
         let replicas = network.replicas(cell);
         let members: Result<Vec<Member>, Failure> = replicas

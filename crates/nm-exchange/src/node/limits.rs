@@ -15,7 +15,7 @@ pub struct Limits {
     pub unauthenticated_max: usize,
     /// Links to clients.
     pub clients_max: usize,
-    /// Links to observers.
+    /// Links to observers and operators.
     pub observers_max: usize,
     /// Backlog of a client, bytes.
     pub client_backlog_bytes_max: usize,
@@ -48,7 +48,7 @@ impl Limits {
         match peer {
             Peer::Node(..) => BACKLOG_BYTES_MAX,
             Peer::Client => self.client_backlog_bytes_max,
-            Peer::Observer | Peer::Unknown => self.observer_backlog_bytes_max,
+            Peer::Observer | Peer::Operator | Peer::Unknown => self.observer_backlog_bytes_max,
         }
     }
 }

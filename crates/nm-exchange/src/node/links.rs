@@ -6,14 +6,16 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use nm_auth::{Nonces, Secret};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
 
 use crate::link::{Address, Link, LinkPoller, ReceivedFrame, Stream};
-use crate::message::{Hello, Refusal, Welcome};
+use crate::message::{Challenge, Hello, Refusal, Welcome};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
+use super::authenticator::Authenticator;
 use super::limits::Limits;
 use super::peer::{Peer, PeerError};
 use super::warnings::Warnings;
@@ -69,6 +71,10 @@ struct Entry {
     made_ns: u64,
     /// Whether the handshake is complete.
     is_established: bool,
+    /// What the peer was asked, if the network has a secret and this end accepted the link.
+    challenge: Option<Challenge>,
+    /// The nonces of the link, if the peer's challenge was answered.
+    nonces: Option<Nonces>,
     stall: Option<Stall>,
     /// Whether it is among the links that are checked.
     is_watched: bool,
@@ -108,7 +114,7 @@ impl Accepted {
         match peer {
             Peer::Unknown => Some(&mut self.unauthenticated),
             Peer::Client => Some(&mut self.clients),
-            Peer::Observer => Some(&mut self.observers),
+            Peer::Observer | Peer::Operator => Some(&mut self.observers),
             Peer::Node(..) => None,
         }
     }
@@ -128,6 +134,7 @@ pub struct Links {
     /// What peers are granted.
     pub limits: Limits,
     network: Network,
+    authenticator: Authenticator,
     own: (Role, usize),
     start: u64,
     entries: Vec<Option<Entry>>,
@@ -163,7 +170,7 @@ impl Links {
         network: &Network,
         (role, index): (Role, usize),
         start: u64,
-        limits: Limits,
+        (limits, secret): (Limits, Option<Secret>),
     ) -> io::Result<Links> {
         let (requests, requested) = mpsc::channel();
         let (done, connected) = mpsc::channel();
@@ -179,6 +186,7 @@ impl Links {
             warnings: Warnings::default(),
             limits,
             network: network.clone(),
+            authenticator: Authenticator::new(secret),
             own: (role, index),
             start,
             entries: vec![],
@@ -222,13 +230,20 @@ impl Links {
                 self.request_link(role, index, 0);
                 continue;
             };
-            let (role, index) = self.own;
-            let hello = Hello::Node { role, index, start: self.start };
-            if let Some(output) = self.output(id) {
-                hello.write(output);
+            // With a secret, the hello answers the peer's challenge.
+            let hello = self.own_hello();
+            if !self.authenticator.is_required()
+                && let Some(output) = self.output(id)
+            {
+                hello.write(None, output);
             }
         }
         Ok(())
+    }
+
+    fn own_hello(&self) -> Hello {
+        let (role, index) = self.own;
+        Hello::Node { role, index, start: self.start }
     }
 
     /// Takes an accepted connection, unless too many are there whose peer has not said hello.
@@ -241,8 +256,17 @@ impl Links {
             self.warnings.push_limited("unauthenticated", self.now_ns, message);
             return Ok(());
         }
-        self.insert(Link::new(stream)?, Peer::Unknown, false)?;
+        let challenge = self.authenticator.challenge()?;
+        let id = self.insert(Link::new(stream)?, Peer::Unknown, false)?;
         self.accepted.unauthenticated += 1;
+        if let Some(challenge) = challenge
+            && let Some(entry) = self.entry(id)
+        {
+            entry.challenge = Some(challenge);
+            if let Some(output) = self.output(id) {
+                challenge.write(output);
+            }
+        }
         Ok(())
     }
 
@@ -267,6 +291,8 @@ impl Links {
             wants_write: false,
             made_ns: self.now_ns,
             is_established: false,
+            challenge: None,
+            nonces: None,
             stall: None,
             is_watched: false,
         });
@@ -316,9 +342,10 @@ impl Links {
         self.entry(id).map(|entry| &mut entry.link)
     }
 
-    /// Who is at the other end of a link.
+    /// Who is at the other end of a link, once its handshake is complete.
     pub fn peer(&mut self, id: LinkId) -> Peer {
-        self.entry(id).map_or(Peer::Unknown, |entry| entry.peer)
+        let entry = self.entry(id).filter(|entry| entry.is_established);
+        entry.map_or(Peer::Unknown, |entry| entry.peer)
     }
 
     /// The link to a node, if it is up.
@@ -447,38 +474,73 @@ impl Links {
         Some((entry.peer, was_connected))
     }
 
-    /// Handles a hello or its answer: who is connected. An older link of the same node is to be
-    /// closed by the caller.
+    /// Handles a frame of the handshake: who is connected, if it is complete. An older link of the
+    /// same node is to be closed by the caller.
     pub fn handshake(
         &mut self,
         id: LinkId,
         frame: &ReceivedFrame<'_>,
-    ) -> Result<Handshake, PeerError> {
-        let peer = self.peer(id);
-        let own = self.own;
-        match (frame.header.kind, peer) {
-            (FrameKind::Welcome, Peer::Node(role, index)) => {
+    ) -> Result<Option<Handshake>, PeerError> {
+        let kind = frame.header.kind;
+        let Some(entry) = self.entry(id) else { return Ok(None) };
+        let (peer, is_new) = (entry.peer, !entry.is_established);
+        let undecodable = PeerError::decode(peer, kind);
+        match (kind, peer) {
+            (FrameKind::Challenge, Peer::Node(..)) if is_new && entry.nonces.is_none() => {
+                let challenge = Challenge::decode(frame.body()).map_err(undecodable)?;
+                self.answer(id, challenge).map(|()| None)
+            }
+            (FrameKind::Welcome, Peer::Node(role, index)) if is_new => {
+                let nonces = entry.nonces;
+                let (welcome, proof) =
+                    Welcome::decode(&frame.header, frame.body()).map_err(undecodable)?;
+                let answer = (&welcome, proof.as_ref());
+                self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), answer)?;
                 self.establish(id, peer)?;
                 self.nodes.insert((role, index), id);
-                self.starts.insert((role, index), Welcome::decode(&frame.header).start);
-                Ok(Handshake { peer, older: None })
+                self.starts.insert((role, index), welcome.start);
+                Ok(Some(Handshake { peer, older: None }))
             }
             (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
-                let hello = Hello::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(peer, FrameKind::Hello))?;
+                let (hello, evidence) =
+                    Hello::decode(&frame.header, frame.body()).map_err(undecodable)?;
                 // A client says hello once for each of its sessions, and stays a client.
                 if peer == Peer::Client && !matches!(hello, Hello::Client(_)) {
                     return Err(PeerError::RepeatedHandshake);
                 }
                 let Some((peer, start)) = self.accepted(&hello) else {
-                    return Err(PeerError::NotLinked { role: own.0, index: own.1 });
+                    let (role, index) = self.own;
+                    return Err(PeerError::NotLinked { role, index });
                 };
+                let challenge = self.entry(id).and_then(|entry| entry.challenge);
+                let welcome = self.welcome(peer, &hello);
+                let proof = self.authenticator.check_hello(
+                    challenge,
+                    (&hello, evidence.as_ref()),
+                    &welcome,
+                )?;
                 self.establish(id, peer)?;
-                Ok(self.welcome(id, peer, start))
+                if peer != Peer::Client || proof.is_some() {
+                    self.output(id).into_iter().for_each(|out| welcome.write(proof.as_ref(), out));
+                }
+                Ok(Some(self.record_start(id, peer, start)))
             }
             (FrameKind::Refusal, _) => Err(PeerError::Refused(Refusal::decode(frame.body()).0)),
             _ => Err(PeerError::RepeatedHandshake),
         }
+    }
+
+    /// Sends this node's hello as the answer to a challenge.
+    fn answer(&mut self, id: LinkId, challenge: Challenge) -> Result<(), PeerError> {
+        let hello = self.own_hello();
+        let (nonces, evidence) = self.authenticator.answer(challenge, &hello)?;
+        if let Some(entry) = self.entry(id) {
+            entry.nonces = Some(nonces);
+        }
+        if let Some(output) = self.output(id) {
+            hello.write(Some(&evidence), output);
+        }
+        Ok(())
     }
 
     /// The handshake of a link is complete, or there is no room for one more such peer.
@@ -492,7 +554,7 @@ impl Links {
                 Peer::Client if accepted.clients >= limits.clients_max => {
                     return Err(PeerError::TooManyClients(limits.clients_max));
                 }
-                Peer::Observer if accepted.observers >= limits.observers_max => {
+                Peer::Observer | Peer::Operator if accepted.observers >= limits.observers_max => {
                     return Err(PeerError::TooManyObservers(limits.observers_max));
                 }
                 _ => {}
@@ -512,6 +574,7 @@ impl Links {
         match *hello {
             Hello::Client(_) => (self.own.0 == Role::Gateway).then_some((Peer::Client, 0)),
             Hello::Observer => Some((Peer::Observer, 0)),
+            Hello::Operator => Some((Peer::Operator, 0)),
             Hello::Node { role, index, start } => {
                 let is_linked = index < self.network.nodes(role).len()
                     && self.network.downstream(role, index).contains(&self.own);
@@ -520,15 +583,16 @@ impl Links {
         }
     }
 
-    fn welcome(&mut self, id: LinkId, peer: Peer, start: u64) -> Handshake {
-        if peer == Peer::Observer {
-            self.send(id, &Welcome { start: 0 }.header(), &[], 0);
-        }
-        let Peer::Node(role, index) = peer else {
-            return Handshake { peer, older: None };
-        };
+    fn welcome(&self, peer: Peer, hello: &Hello) -> Welcome {
+        let start = if matches!(peer, Peer::Node(..)) { self.start } else { 0 };
+        let session = if let Hello::Client(session) = *hello { session } else { 0 };
+        Welcome { start, session }
+    }
+
+    /// A peer is connected by this link, and no longer by an older one.
+    fn record_start(&mut self, id: LinkId, peer: Peer, start: u64) -> Handshake {
+        let Peer::Node(role, index) = peer else { return Handshake { peer, older: None } };
         self.starts.insert((role, index), start);
-        self.send(id, &Welcome { start: self.start }.header(), &[], 0);
         let older = self.nodes.insert((role, index), id);
         Handshake { peer, older }
     }

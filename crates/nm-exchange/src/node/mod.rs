@@ -2,6 +2,7 @@
 //! writes once to each link.
 
 mod acceptor;
+mod authenticator;
 mod behaviour;
 mod clients;
 mod control;

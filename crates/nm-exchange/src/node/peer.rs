@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use nm_auth::{RandomError, Right};
+use nm_book::order::{RejectReason, UserId};
 use nm_codec::DecodeError;
 use thiserror::Error;
 
@@ -19,6 +21,8 @@ pub enum Peer {
     Client,
     /// A peer that asks for the state of the network.
     Observer,
+    /// A peer that also changes it.
+    Operator,
     /// A node.
     Node(Role, usize),
 }
@@ -29,6 +33,7 @@ impl fmt::Display for Peer {
             Peer::Unknown => f.write_str("an unknown peer"),
             Peer::Client => f.write_str("a client"),
             Peer::Observer => f.write_str("an observer"),
+            Peer::Operator => f.write_str("an operator"),
             Peer::Node(role, index) => write!(f, "{role} {index}"),
         }
     }
@@ -89,6 +94,40 @@ pub enum PeerError {
     /// The node has as many observers as it may.
     #[error("the node has {0} observers, the most that it accepts")]
     TooManyObservers(usize),
+    /// The network has a secret, and the peer proves nothing.
+    #[error(
+        "the network has a secret, and the end that connects has not proved that it has the {0} \
+         key: give it the secret's file, or one with its keys"
+    )]
+    NoProof(Right),
+    /// The peer has another secret.
+    #[error("the {0} key of the end that connects is not the network's: both need the same secret")]
+    WrongProof(Right),
+    /// The peer requires a proof, and this node has no secret.
+    #[error(
+        "the peer's network has a secret and this node's has none: add `secret = \"FILE\"` to \
+         its network file"
+    )]
+    SecretNeeded,
+    /// The peer, to which this node connected, does not prove that it has the secret.
+    #[error("the peer does not prove that it has the network's secret")]
+    Unproven,
+    /// There are no random numbers for a handshake.
+    #[error(transparent)]
+    Random(#[from] RandomError),
+    /// A client sent a request of a session that is not its own.
+    #[error(
+        "session {0} does not belong to this link: a client says hello for each of its sessions"
+    )]
+    ForeignSession(UserId),
+    /// A session exceeds a limit of the link that has said hello for it.
+    #[error("session {session} cannot be added to this link: {reason:?}")]
+    SessionNotAdded {
+        /// Which one.
+        session: UserId,
+        /// The limit.
+        reason: RejectReason,
+    },
     /// The peer closes the link; why, in its words.
     #[error("it refuses this node: {0}")]
     Refused(String),
@@ -103,6 +142,11 @@ impl PeerError {
     /// Whether the peer can be notified why its link is closed.
     pub fn is_for_peer(&self) -> bool {
         !matches!(self, PeerError::Link(_) | PeerError::Io(_) | PeerError::Refused(_))
+    }
+
+    /// Whether the same would happen again at once.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, PeerError::Refused(_) | PeerError::SecretNeeded | PeerError::Unproven)
     }
 
     /// The reason under which warnings are limited.
@@ -122,6 +166,13 @@ impl PeerError {
             PeerError::Slow(_) => "slow",
             PeerError::TooManyClients(_) => "clients",
             PeerError::TooManyObservers(_) => "observers",
+            PeerError::NoProof(_) => "no proof",
+            PeerError::WrongProof(_) => "wrong proof",
+            PeerError::SecretNeeded => "secret needed",
+            PeerError::Unproven => "unproven",
+            PeerError::Random(_) => "random numbers",
+            PeerError::ForeignSession(_) => "foreign session",
+            PeerError::SessionNotAdded { .. } => "session not added",
             PeerError::Refused(_) => "refused by peer",
         }
     }

@@ -119,6 +119,7 @@ impl<L: Log> Replica<L> {
                 LogEvent::Degraded(message) => {
                     links.warnings.push(format!("cell {} waits: {message}", self.number));
                 }
+                LogEvent::Warning(message) => links.warnings.push(message),
                 LogEvent::Stopped(error) => return Err(error.into()),
             }
         }

@@ -114,8 +114,8 @@ impl Behaviour for Mediator {
             (Peer::Node(Role::Router, _), FrameKind::Released, Some(control)) => {
                 control.on_released(Released::decode(&frame.header));
             }
-            (Peer::Observer, FrameKind::AdminRequest, Some(control)) => {
-                return control.on_request(links, from.0, frame.body());
+            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, Some(control)) => {
+                return control.on_request(links, from, frame.body());
             }
             // Routers send reports to all mediators; those without control ignore them.
             (

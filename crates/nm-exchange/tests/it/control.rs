@@ -16,7 +16,7 @@ use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::control::admin::{self, NetworkStatus, Observer};
 use nm_exchange::control::{AdminRequest, AdminResponse, CellLeader, RoutingTable, State};
 use nm_exchange::link::{Address, Link, Stream};
-use nm_exchange::message::Leader;
+use nm_exchange::message::{Hello, Leader};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
 use nm_exchange::wire::{self, FrameKind, Header};
@@ -60,7 +60,9 @@ fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
 
 /// The state that a mediator's replica has.
 fn state_at(network: &Network, mediator: usize) -> State {
-    let mut observer = Observer::connect(&network.mediator[mediator].address, LIMIT).unwrap();
+    let mut observer =
+        Observer::connect(&network.mediator[mediator].address, Hello::Observer, None, LIMIT)
+            .unwrap();
     match observer.request(&AdminRequest::Status, LIMIT).unwrap() {
         AdminResponse::Status { state, .. } => *state,
         other => panic!("{other:?}"),

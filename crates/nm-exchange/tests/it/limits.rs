@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use nm_book::order::Side;
-use nm_exchange::control::admin::{Observer, ObserverError};
+use nm_exchange::client::ClientError;
+use nm_exchange::control::admin::Observer;
 use nm_exchange::message::{Hello, Refusal};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::node::Limits;
@@ -34,7 +35,7 @@ fn connect(ring: &TestRing, role: Role) -> UnixStream {
 fn idle_client(ring: &TestRing, session: u32) -> UnixStream {
     let mut stream = connect(ring, Role::Gateway);
     let mut hello = vec![];
-    Hello::Client(session).write(&mut hello);
+    Hello::Client(session).write(None, &mut hello);
     stream.write_all(&hello).unwrap();
     stream
 }
@@ -78,7 +79,7 @@ fn a_connection_without_handshake_is_closed_and_an_idle_client_is_not() {
         let silent = connect(&ring, role);
         let mut slow = connect(&ring, role);
         let mut hello = vec![];
-        Hello::Observer.write(&mut hello);
+        Hello::Observer.write(None, &mut hello);
         slow.write_all(&hello[..20]).unwrap();
         for stranger in [silent, slow] {
             let reason = refusal(&stranger).expect("it is sent a reason");
@@ -131,10 +132,10 @@ fn clients_and_observers_beyond_their_limits_are_sent_the_limit() {
     assert!(first.link.is_some(), "the first one stays");
 
     let address = &ring.network.router[0].address;
-    let observer = Observer::connect(address, LIMIT).unwrap();
-    let refused = Observer::connect(address, LIMIT).unwrap_err();
+    let observer = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap();
+    let refused = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap_err();
     assert!(
-        matches!(&refused, ObserverError::Refused(why) if why.contains("1 observers")),
+        matches!(&refused, ClientError::Refused(why) if why.contains("1 observers")),
         "{refused}"
     );
     drop(observer);
@@ -207,7 +208,7 @@ fn a_client_stays_a_client() {
     let mut ring = ring(Limits::STANDARD);
     let mut client = idle_client(&ring, 7);
     let mut hello = vec![];
-    Hello::Node { role: Role::Processor, index: 0, start: 1 }.write(&mut hello);
+    Hello::Node { role: Role::Processor, index: 0, start: 1 }.write(None, &mut hello);
     client.write_all(&hello).unwrap();
     assert_eq!(refusal(&client).as_deref(), Some("it sent a second handshake"));
     ring.stop_all();

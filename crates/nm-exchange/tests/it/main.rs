@@ -1,5 +1,6 @@
 //! Tests of the nodes, in one binary.
 
+mod authentication;
 mod control;
 mod groups;
 mod limits;

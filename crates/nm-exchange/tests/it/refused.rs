@@ -31,7 +31,7 @@ impl RawClient {
             }
         };
         let mut link = Link::new(stream).unwrap();
-        Hello::Client(session).write(&mut link.output);
+        Hello::Client(session).write(None, &mut link.output);
         // A gateway does not wait for it for ever.
         link.flush().unwrap();
         RawClient { link, replies: vec![] }

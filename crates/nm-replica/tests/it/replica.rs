@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nm_auth::{Right, Secret};
 use nm_model::agent::Failure;
 use nm_replica::journal;
 use nm_replica::{Address, Group, Log, LogEvent, Member, RaftLog, Replicas, Settings};
@@ -166,7 +167,7 @@ impl TestGroup {
                     }
                     LogEvent::LeadershipGained { term } => self.terms.push(term),
                     LogEvent::LeadershipLost => {}
-                    LogEvent::Degraded(why) => replica.degraded.push(why),
+                    LogEvent::Degraded(why) | LogEvent::Warning(why) => replica.degraded.push(why),
                     LogEvent::CaughtUp => {}
                     LogEvent::Stopped(error) => {
                         replica.stopped = Some(Failure::from(error).to_string());
@@ -351,6 +352,35 @@ fn random_kills_lose_nothing() {
         group.settle();
         assert!(group.terms.is_sorted_by(|a, b| a < b), "terms rise: {:?}", group.terms);
     }
+}
+
+#[test]
+fn replicas_with_a_key_accept_none_without_it() {
+    let [key, other] = [(); 2].map(|()| Secret::random().unwrap().key(Right::Node));
+    let mut group = TestGroup::new(3, false, Settings { key: Some(key), ..settings() });
+    group.commit_more(20);
+    group.kill(1);
+    for wrong in [None, Some(other)] {
+        group.settings.key = wrong;
+        for replica in group.replicas.iter_mut().flatten() {
+            replica.degraded.clear();
+        }
+        group.start(1);
+        let is_reported = |group: &TestGroup| {
+            let others = [0, 2].map(|own| group.replicas[own].as_ref().unwrap());
+            others.iter().any(|replica| {
+                replica.degraded.iter().any(|line| line.contains("to replicas were refused"))
+            })
+        };
+        group.until(true, "it is refused", is_reported);
+        group.commit_more(20);
+        assert!(group.replicas[1].as_ref().unwrap().applied.is_empty(), "it learns nothing");
+        group.kill(1);
+    }
+    group.settings.key = Some(key);
+    group.start(1);
+    group.commit_more(20);
+    group.settle();
 }
 
 #[test]

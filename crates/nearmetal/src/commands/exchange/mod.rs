@@ -3,6 +3,7 @@
 mod node;
 mod run;
 mod search;
+mod secret;
 mod setup;
 mod status;
 mod torture;
@@ -23,5 +24,6 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Torture(args) => torture::run(args),
         ExchangeCommand::Status(args) => status::run(args),
         ExchangeCommand::Assign(args) => status::assign(args),
+        ExchangeCommand::Secret(command) => secret::run(command),
     }
 }

@@ -48,6 +48,7 @@ pub fn from_args(args: &NetworkArgs, rate_per_s: f64) -> Result<Setup> {
     if let Some(path) = &args.hosts {
         setup.hosts = hosts::read(path).map_err(|error| Stop::usage(error.to_string()))?;
     }
+    setup.authenticate = args.authenticate;
     setup.host_data = args.host_data.clone();
     setup.check()?;
     Ok(setup)

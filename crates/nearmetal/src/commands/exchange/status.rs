@@ -14,7 +14,7 @@ use nm_model::{Failure, FailureKind};
 use nm_report::style::Tone;
 use serde_json::json;
 
-use crate::cli::exchange::{AssignArgs, RunningArgs, StatusArgs};
+use crate::cli::exchange::{AssignArgs, CredentialsArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -27,7 +27,7 @@ const ASSIGN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
-    let network = network(&args.running)?;
+    let network = network(&args.running, &args.credentials)?;
     let status = admin::status(&network, ANSWER_LIMIT)?;
     match args.format.format {
         Format::Json => output::json(&status)?,
@@ -38,7 +38,7 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
 
 /// Assigns an instrument to a cell.
 pub fn assign(args: &AssignArgs) -> Result<Exit> {
-    let network = network(&args.running)?;
+    let network = network(&args.running, &args.credentials)?;
     let AssignArgs { instrument, cell, .. } = *args;
     match admin::assign(&network, instrument, cell, ASSIGN_LIMIT) {
         Ok(version) => {
@@ -59,13 +59,17 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
     }
 }
 
-fn network(running: &RunningArgs) -> Result<Network> {
+fn network(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Network> {
     let file = match (&running.network, &running.folder) {
         (Some(file), _) => file.clone(),
         (None, Some(folder)) => newest(folder)?,
         (None, None) => return Err(Stop::usage("give --network or --folder")),
     };
-    Network::read(&file).map_err(|error| Stop::usage(error.to_string()))
+    let mut network = Network::read(&file).map_err(|error| Stop::usage(error.to_string()))?;
+    if let Some(credentials) = &credentials.credentials {
+        network.secret = Some(credentials.clone());
+    }
+    Ok(network)
 }
 
 /// The network file of the current round of a run: the newest one.

@@ -1,0 +1,133 @@
+//! The handshake of peers that are no nodes: clients, observers and operators.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use nm_auth::{Credentials, End, Key, Nonce, Nonces, RandomError, Right};
+use nm_codec::DecodeError;
+use nm_sys::clock::Deadline;
+use thiserror::Error;
+
+use crate::link::{Address, Link, LinkError, Stream};
+use crate::message::{Challenge, Evidence, Hello, Refusal, Welcome};
+use crate::wire::{FrameKind, Header};
+
+/// Longest wait for one frame before the time limit is checked.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// Why a node cannot be connected to, or does not answer.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// It cannot be connected to, or waited for.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The link failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// What it answered cannot be decoded.
+    #[error("its answer cannot be read: {0}")]
+    Decode(#[from] DecodeError),
+    /// It answered something else.
+    #[error("it answered something else")]
+    Unexpected,
+    /// It closes the link; why, in its words.
+    #[error("it refuses: {0}")]
+    Refused(String),
+    /// It did not answer in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// It asks for no proof, although this end has credentials.
+    #[error("it asks for no proof within {} ms: its network has no secret", .0.as_millis())]
+    NoChallenge(Duration),
+    /// The credentials lack a key.
+    #[error("the credentials have no {0} key")]
+    NoKey(Right),
+    /// It has another secret.
+    #[error("it does not prove that it has the network's secret")]
+    Unproven,
+    /// There are no random numbers for the handshake.
+    #[error(transparent)]
+    Random(#[from] RandomError),
+}
+
+impl ClientError {
+    /// Whether the same would happen again.
+    pub fn is_lasting(&self) -> bool {
+        use ClientError::{NoChallenge, NoKey, Refused, Unproven};
+        matches!(self, Refused(_) | NoChallenge(_) | NoKey(_) | Unproven)
+    }
+}
+
+/// Connects to a node and says these hellos. With credentials both ends have proved who they are
+/// afterwards; frames that came during the handshake, such as broadcasts, are dropped. Without
+/// them the hellos are the first frames in the link's output.
+///
+/// # Errors
+/// If the handshake is not complete within `limit`.
+pub fn connect(
+    address: &Address,
+    hellos: &[Hello],
+    credentials: Option<&Credentials>,
+    limit: Duration,
+) -> Result<Link, ClientError> {
+    let deadline = Deadline::after(limit);
+    let mut link = Link::new(Stream::connect(address, limit)?)?;
+    let Some(credentials) = credentials else {
+        hellos.iter().for_each(|hello| hello.write(None, &mut link.output));
+        return Ok(link);
+    };
+    let keys: Vec<Key> = hellos
+        .iter()
+        .map(|hello| credentials.key(hello.right()).ok_or(ClientError::NoKey(hello.right())))
+        .collect::<Result<_, _>>()?;
+    let challenge = receive(&mut link, FrameKind::Challenge, deadline).map_err(|error| {
+        if let ClientError::Timeout(_) = error { ClientError::NoChallenge(limit) } else { error }
+    })?;
+    let Challenge(acceptor) = Challenge::decode(&challenge.1)?;
+    let connector = Nonce::random()?;
+    let nonces = Nonces { acceptor, connector };
+    for (hello, key) in hellos.iter().zip(&keys) {
+        let proof = key.prove(End::Connector, &nonces, &hello.claim());
+        hello.write(Some(&Evidence { nonce: connector, proof }), &mut link.output);
+    }
+    for (hello, key) in hellos.iter().zip(&keys) {
+        let (header, body) = receive(&mut link, FrameKind::Welcome, deadline)?;
+        let (welcome, proof) = Welcome::decode(&header, &body)?;
+        let proof = proof.ok_or(ClientError::Unproven)?;
+        if !key.verify(End::Acceptor, &nonces, &welcome.claim(hello), &proof) {
+            return Err(ClientError::Unproven);
+        }
+    }
+    Ok(link)
+}
+
+/// Writes the link's backlog and waits for a frame of a kind; drops others.
+///
+/// # Errors
+/// If it does not come in time, or the node refuses.
+pub fn receive(
+    link: &mut Link,
+    kind: FrameKind,
+    deadline: Deadline,
+) -> Result<(Header, Vec<u8>), ClientError> {
+    let limit = deadline.remaining();
+    loop {
+        // What was sent before an end of the link is read all the same: it may say why.
+        let flushed = link.flush();
+        while let Some(frame) = link.input.next_frame().map_err(LinkError::from)? {
+            if frame.header.kind == kind {
+                return Ok((frame.header, frame.body().to_vec()));
+            }
+            if frame.header.kind == FrameKind::Refusal {
+                return Err(ClientError::Refused(Refusal::decode(frame.body()).0));
+            }
+        }
+        if deadline.passed() {
+            return Err(ClientError::Timeout(limit));
+        }
+        let fd = link.as_fd().as_raw_fd();
+        nm_sys::poll::readable(fd, deadline.remaining().min(WAIT))?;
+        link.receive()?;
+        flushed?;
+    }
+}

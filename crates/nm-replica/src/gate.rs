@@ -1,0 +1,64 @@
+//! Lets connections of other replicas in when they have authenticated.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::connection::Connection;
+use crate::group_replica::GroupReplica;
+use crate::log::LogEvent;
+use crate::requests::serve_connection;
+
+/// Connections of one node whose peer has not proved yet that it has the key; further ones are
+/// closed at once.
+const UNAUTHENTICATED_MAX: usize = 256;
+
+/// Least time between two reports of refused connections.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What all connections of a node pass.
+pub struct Gate {
+    unauthenticated: Arc<Semaphore>,
+    /// When a refusal was reported last, and how many there were since.
+    reported: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Gate {
+    /// One that nobody waits at.
+    pub fn new() -> Arc<Gate> {
+        let unauthenticated = Arc::new(Semaphore::new(UNAUTHENTICATED_MAX));
+        Arc::new(Gate { unauthenticated, reported: Mutex::default() })
+    }
+
+    /// Serves a connection when its peer has authenticated.
+    pub fn admit(self: &Arc<Gate>, mut connection: Connection, replicas: Vec<Arc<GroupReplica>>) {
+        let Some(first) = replicas.first().cloned() else { return };
+        let key = first.group.settings.key;
+        let Ok(permit) = Arc::clone(&self.unauthenticated).try_acquire_owned() else {
+            return self.report(&first, "too many have not completed their handshake");
+        };
+        let gate = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = connection.authenticate(key.as_ref()).await {
+                return gate.report(&first, &error.to_string());
+            }
+            drop(permit);
+            serve_connection(connection, replicas).await;
+        });
+    }
+
+    /// Reports refused connections, one line in an interval.
+    fn report(&self, replica: &GroupReplica, why: &str) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.1 += 1;
+        if reported.0.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
+            return;
+        }
+        let count = std::mem::take(&mut reported.1);
+        reported.0 = Some(Instant::now());
+        let message = format!("{count} connections to replicas were refused, the last one: {why}");
+        replica.events.send(LogEvent::Warning(message));
+    }
+}
