@@ -31,6 +31,10 @@ pub const PERCENTILES_MAX: usize = 100;
 /// Highest limit of a coefficient of variation, %.
 pub const CV_PERCENT_MAX: f64 = 1_000.0;
 
+/// Longest name of a congestion control, bytes, as the kernel has it (`TCP_CA_NAME_MAX`, without
+/// the zero at its end).
+pub const CONGESTION_BYTES_MAX: usize = 15;
+
 /// Most CPUs that a task names.
 pub const CPUS_MAX: usize = 1_024;
 

@@ -434,6 +434,13 @@ impl StreamSpec {
                 return Err(SpecError::out_of_range("write_bytes", self.write_bytes, limit));
             }
         }
+        if let Some(name) = &self.congestion
+            && name.len() > limits::CONGESTION_BYTES_MAX
+        {
+            let shown: String = name.chars().take(40).collect();
+            let limit = format!("a name of at most {} bytes", limits::CONGESTION_BYTES_MAX);
+            return Err(SpecError::out_of_range("congestion", shown, limit));
+        }
         if let Some(bytes) = self.buffer_bytes {
             limits::check("buffer_bytes", bytes, 0..=limits::BUFFER_BYTES_MAX)?;
         }
@@ -555,6 +562,31 @@ mod tests {
         }
         let pattern: Pattern = "2-bi-2".parse().unwrap();
         assert_eq!((pattern.sender(0), pattern.sender(1)), (Side::Client, Side::Server));
+    }
+
+    #[test]
+    fn numbers_and_names_beyond_the_limits_are_refused_with_their_field() {
+        let stream = |spec: StreamSpec| spec.check().unwrap_err().to_string();
+        let default = StreamSpec::default();
+        assert_eq!(default.check(), Ok(()));
+        let pattern = Pattern { flows: 256, bidirectional: false };
+        let large =
+            StreamSpec { patterns: vec![pattern], write_bytes: 16 << 20, ..default.clone() };
+        assert_eq!(
+            stream(large),
+            "write_bytes is 16777216, must be at most 4194304 in 256-uni-256"
+        );
+        let name = StreamSpec { congestion: Some("x".repeat(16)), ..default.clone() };
+        assert!(stream(name).starts_with("congestion is xxxxxxxxxxxxxxxx, must be a name of"));
+        let buffer = StreamSpec { buffer_bytes: Some(u32::MAX), ..default.clone() };
+        assert_eq!(stream(buffer), "buffer_bytes is 4294967295, must be 0 to 1073741824");
+        let omit = StreamSpec { omit_ms: 86_400_001, ..default };
+        assert_eq!(stream(omit), "omit_ms is 86400001, must be 0 to 86400000");
+        let pingpong = |spec: PingpongSpec| spec.check(Protocol::Tcp).unwrap_err().to_string();
+        let warmup = PingpongSpec { warmup_ms: u64::MAX, ..PingpongSpec::default() };
+        assert!(pingpong(warmup).starts_with("warmup_ms is 18446744073709551615, must be 0 to"));
+        let percentiles = PingpongSpec { percentiles: vec![1.0; 101], ..PingpongSpec::default() };
+        assert_eq!(pingpong(percentiles), "percentiles has 101 values, must have at most 100");
     }
 
     #[test]

@@ -104,6 +104,11 @@ impl Listener {
             }
             Backend::XdpTcp(listener) => {
                 let (established, peer) = listener.accept(&self.socket, limit, cancelled)?;
+                if !self.admission.allows(peer.ip()) {
+                    // This endpoint takes one connection, which ends here.
+                    let address = self.address();
+                    return Err(ConnectionError::NoPeer { address, limit, strangers: 1 });
+                }
                 return Ok(Connection::over_xdp_tcp(self.stack, established, peer));
             }
             Backend::Socket | Backend::Multicast(_) | Backend::SharedMemory { .. } => {}
