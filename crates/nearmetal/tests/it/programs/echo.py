@@ -438,11 +438,11 @@ def itself(_port):
     print(digest.hexdigest())
 
 
-def turns_client(port, count):
-    """Messages on `count` connections in turn, of which each wait may show any. First with pauses,
-    in which both ends go to sleep, then without."""
+def turns_client(port):
+    """Messages on four connections in turn, of which each wait may show any. First with pauses, in
+    which both ends go to sleep, then without."""
     chooser = selectors.EpollSelector()
-    connections = [socket.create_connection((HOST, port)) for _ in range(count)]
+    connections = [socket.create_connection((HOST, port)) for _ in range(4)]
     for connection in connections:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
@@ -451,7 +451,7 @@ def turns_client(port, count):
     for turn in range(15_000):
         if turn < 200:
             time.sleep(0.002)
-        connection = connections[turn % count]
+        connection = connections[turn % 4]
         connection.send(b"%08d" % turn)
         missing = 8
         while missing > 0:
@@ -463,8 +463,7 @@ def turns_client(port, count):
 
 
 SCENARIOS = {
-    "four-turns-client": lambda port: turns_client(port, 4),
-    "one-turn-client": lambda port: turns_client(port, 1),
+    "turns-client": turns_client,
     "asyncio-server": lambda port: asyncio.run(asyncio_serve(port)),
     "asyncio-client": lambda port: asyncio.run(asyncio_client(port)),
     "blocking-client": lambda port: print(exchange(port)),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{
-    Place, Seen, Started, Way, alike, alike_by_halves, alike_in_memory_beside, finish, need, source,
+    Place, Seen, Started, Way, alike, alike_by_halves, alike_mostly_in_memory, finish, need, source,
 };
 use crate::support::free_port;
 
@@ -63,9 +63,7 @@ fn python_selectors_of_each_kind() {
 /// must find out all the same that memory is faster.
 #[test]
 fn python_connections_in_turn() {
-    let run = |way, client| python(way, "epoll-server", &[client]);
-    let control = |way| run(way, "one-turn-client");
-    alike_in_memory_beside(0.9, |way| run(way, "four-turns-client"), control);
+    alike_mostly_in_memory(0.1, |way| python(way, "epoll-server", &["turns-client"]));
 }
 
 #[test]
