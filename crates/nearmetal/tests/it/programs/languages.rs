@@ -4,9 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{
-    Place, Seen, Started, Way, alike, alike_by_halves, alike_mostly_in_memory, finish, need, source,
-};
+use super::{Place, Seen, Started, Way, alike, alike_by_halves, finish, need, source};
 use crate::support::free_port;
 
 /// One scenario of `echo.py`: a server of it, then clients of several kinds.
@@ -57,13 +55,6 @@ fn python_selectors_of_each_kind() {
         }
         seen
     });
-}
-
-/// Both ends have slept, and the next message comes on another connection than the last one: they
-/// must find out all the same that memory is faster.
-#[test]
-fn python_connections_in_turn() {
-    alike_mostly_in_memory(0.1, |way| python(way, "epoll-server", &["turns-client"]));
 }
 
 #[test]
