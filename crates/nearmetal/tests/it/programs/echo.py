@@ -438,33 +438,7 @@ def itself(_port):
     print(digest.hexdigest())
 
 
-def turns_client(port, count):
-    """Messages on `count` connections in turn, of which each wait may show any. First with pauses,
-    in which both ends go to sleep, then without."""
-    chooser = selectors.EpollSelector()
-    connections = [socket.create_connection((HOST, port)) for _ in range(count)]
-    for connection in connections:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setblocking(False)
-        chooser.register(connection, selectors.EVENT_READ)
-    received = 0
-    for turn in range(15_000):
-        if turn < 200:
-            time.sleep(0.002)
-        connection = connections[turn % count]
-        connection.send(b"%08d" % turn)
-        missing = 8
-        while missing > 0:
-            for key, _ in chooser.select():
-                assert key.fileobj is connection
-                missing -= len(connection.recv(missing))
-        received += 8
-    print(received)
-
-
 SCENARIOS = {
-    "four-turns-client": lambda port: turns_client(port, 4),
-    "one-turn-client": lambda port: turns_client(port, 1),
     "asyncio-server": lambda port: asyncio.run(asyncio_serve(port)),
     "asyncio-client": lambda port: asyncio.run(asyncio_client(port)),
     "blocking-client": lambda port: print(exchange(port)),

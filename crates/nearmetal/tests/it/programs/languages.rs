@@ -4,9 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{
-    Place, Seen, Started, Way, alike, alike_by_halves, alike_in_memory_beside, finish, need, source,
-};
+use super::{Place, Seen, Started, Way, alike, alike_by_halves, finish, need, source};
 use crate::support::free_port;
 
 /// One scenario of `echo.py`: a server of it, then clients of several kinds.
@@ -57,15 +55,6 @@ fn python_selectors_of_each_kind() {
         }
         seen
     });
-}
-
-/// Both ends have slept, and the next message comes on another connection than the last one: they
-/// must find out all the same that memory is faster.
-#[test]
-fn python_connections_in_turn() {
-    let run = |way, client| python(way, "epoll-server", &[client]);
-    let control = |way| run(way, "one-turn-client");
-    alike_in_memory_beside(0.9, |way| run(way, "four-turns-client"), control);
 }
 
 #[test]

@@ -239,6 +239,40 @@ fn joined_member_is_active_until_a_thread_sleeps_and_again_after_an_event() {
     assert_eq!((set.sockets[0].users(), set.members.active()), (0, 0));
 }
 
+/// The next message may come on another socket than the one that ended the sleep.
+#[test]
+fn members_that_were_active_before_a_sleep_are_active_after_it() {
+    let mut set = Set::new(4);
+    (0..4).for_each(|index| set.add(index, IN));
+    set.check_sleep();
+    set.sockets[0].send();
+    set.members.restore_active();
+    assert_eq!(set.wait(), [0]);
+    assert_eq!(set.members.active(), 4);
+    set.sockets[1].send();
+    assert_eq!(set.sockets[1].0.get().memory, 1);
+}
+
+#[test]
+fn trial_makes_members_active_that_were_used_lately() {
+    let mut set = Set::new(3);
+    (0..3).for_each(|index| set.add(index, IN));
+    (0..3).for_each(|_| {
+        set.wait();
+    });
+    set.members.rest_all();
+    for _ in 0..=USED_CALLS {
+        set.members.begin_call();
+    }
+    // By the kernel, as long as no trial is made.
+    set.sockets[1].send();
+    let mut kernel_reported = |data| set.members.kernel_reported(IN, data, false).events;
+    assert_eq!((kernel_reported(1), set.members.active()), (IN, 0));
+    set.members.activate_used();
+    assert_eq!(set.members.active(), 1);
+    assert_eq!(set.sockets.iter().map(Fake::users).collect::<Vec<_>>(), [1, 0, 1]);
+}
+
 #[test]
 fn one_shot_and_exclusive_members_stay_counted_and_one_shot_is_disarmed_by_memory() {
     let mut set = Set::new(2);
