@@ -1,9 +1,4 @@
-//! The bytes are commands: the fast book must behave as the reference book, and both must stay
-//! consistent.
+//! libFuzzer's program of the target `book`.
 #![no_main]
 
-use nm_book::testing::differ;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    differ(bytes.iter().copied(), 48, usize::MAX);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nearmetal_fuzz::book(bytes));

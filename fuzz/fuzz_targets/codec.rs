@@ -1,4 +1,4 @@
-//! The bytes are untrusted input: they decode to a value or to an error, never to a panic.
+//! libFuzzer's program of the target `codec`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nm_exchange_lab::testing::codec(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nearmetal_fuzz::codec(bytes));

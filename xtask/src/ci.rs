@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
 
 use crate::suite::{self, Counts};
-use crate::{setup, shell, tidy};
+use crate::{fuzz, setup, shell, tidy};
 
 /// The time of each part, in order.
 #[derive(Default)]
@@ -63,6 +63,7 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
     })?;
     let counts = parts
         .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
+    parts.run("fuzz targets", || fuzz::run(&["--seconds".to_string(), "2".to_string()]))?;
     parts.run("release build", || shell::run("cargo build --release --locked"))?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)

@@ -10,6 +10,7 @@ mod bench_programs;
 mod ci;
 mod connect;
 mod dist;
+mod fuzz;
 mod setup;
 mod shell;
 mod soak_accel;
@@ -28,6 +29,8 @@ usage: cargo xtask TASK
                 and a qualification with it
   tidy          the rules that no compiler checks: import cycles, function length, banned words,
                 unused dependencies, layers, licences (--help)
+  fuzz          every fuzz target for some seconds, with coverage where a nightly toolchain is
+                (--help)
   dist          static build, completions and man page in target/dist
   bench-book    ns, allocations and tails per command of the order book, fast and reference
   bench-exchange  the exchange's networks and rates, each with the published figure beside
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Some("test") => suite::run(&args.collect::<Vec<_>>()),
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
+        Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
         Some("dist") => dist::run(),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),

@@ -1,4 +1,5 @@
-//! Installs what the tests need beside Rust: the Debian packages of the programs that they start.
+//! Installs what the tests need beside Rust: the Debian packages of the programs that they start,
+//! and a compiler for the fuzzers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -39,6 +40,8 @@ const PACKAGES: &[&str] = &[
     "rsync",
     "socat",
     "erlang-base",
+    // The fuzzers' engine is C++.
+    "g++",
 ];
 
 /// Asked by packages before they start their services; 101 means no.

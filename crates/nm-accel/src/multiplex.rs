@@ -39,6 +39,7 @@ mod sets;
 mod socket_ref;
 mod spin;
 mod users;
+mod wait_socket;
 
 pub use adopt::adopt_if_unknown;
 pub use epoll_set::EpollSet;

@@ -6,7 +6,7 @@ use super::bits::{INPUT_EVENTS, WRITABLE};
 use super::events::{Events, Verdict};
 use super::member::Member;
 use super::members::{AMBIGUOUS, Members};
-use super::socket_ref::WaitSocket;
+use super::wait_socket::WaitSocket;
 
 /// Most members that are active at a time.
 pub const ACTIVE_MAX: usize = 64;

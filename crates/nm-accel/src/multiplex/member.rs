@@ -9,7 +9,7 @@
 use libc::c_int;
 
 use super::bits::{ALWAYS, EDGE, EXCLUSIVE, INPUT_EVENTS, ONE_SHOT, WRITABLE};
-use super::socket_ref::WaitSocket;
+use super::wait_socket::WaitSocket;
 
 /// What the kernel has of a one-shot registration that was reported from memory.
 pub const DISARMED: u32 = ONE_SHOT | EDGE;

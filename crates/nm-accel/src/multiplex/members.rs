@@ -8,7 +8,7 @@ use libc::c_int;
 
 use super::bits::{ALWAYS, ONE_SHOT, PRIVATE};
 use super::member::Member;
-use super::socket_ref::WaitSocket;
+use super::wait_socket::WaitSocket;
 
 /// Stands for members whose data are not unique.
 pub const AMBIGUOUS: u32 = u32::MAX;
