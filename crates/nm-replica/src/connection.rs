@@ -69,6 +69,10 @@ impl Connection {
     }
 
     async fn open(address: &Address) -> io::Result<Connection> {
+        #[cfg(test)]
+        if let Some(stream) = crate::simulated_network::connect(&address.to_string()) {
+            return stream.map(Connection::new);
+        }
         Ok(match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
@@ -191,6 +195,9 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A Unix socket.
     Unix(UnixListener),
+    /// On the simulated network.
+    #[cfg(test)]
+    Simulated(crate::simulated_network::Listener),
 }
 
 impl Listener {
@@ -202,6 +209,8 @@ impl Listener {
         Ok(match socket {
             BoundSocket::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
             BoundSocket::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
+            #[cfg(test)]
+            BoundSocket::Simulated(listener) => Listener::Simulated(listener),
         })
     }
 
@@ -217,6 +226,8 @@ impl Listener {
                 Connection::new(stream)
             }
             Listener::Unix(listener) => Connection::new(listener.accept().await?.0),
+            #[cfg(test)]
+            Listener::Simulated(listener) => Connection::new(listener.accept().await),
         })
     }
 }
