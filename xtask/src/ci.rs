@@ -55,6 +55,7 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
         shell::run_with(line, &[("RUSTDOCFLAGS", "-D warnings")])
     })?;
     parts.run("rings under loom", check_rings_under_loom)?;
+    parts.run("replicas under simulation", simulate_replicas)?;
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;
@@ -75,6 +76,15 @@ fn check_rings_under_loom() -> Result<()> {
     let line = "cargo test -p nm-ring --lib --release --locked --target-dir target/loom loom";
     let fast_build = ("CARGO_PROFILE_RELEASE_LTO", "off");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg loom"), fast_build])
+}
+
+/// Trials of a group of replicas with faults, and of their disks: the `cfg` makes tokio's random
+/// numbers depend on the seed.
+fn simulate_replicas() -> Result<()> {
+    let line = "cargo test -p nm-replica --lib --release --locked --target-dir target/simulation \
+                -- --nocapture cell_simulation disk_fault";
+    let trials = ("NM_TRIALS", "10000");
+    shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
 }
 
 /// The README's first command: it must end with a verdict and leave a complete result.

@@ -33,6 +33,9 @@ pub enum BoundSocket {
     Tcp(TcpListener),
     /// A Unix socket.
     Unix(UnixListener),
+    /// On the simulated network.
+    #[cfg(test)]
+    Simulated(crate::simulated_network::Listener),
 }
 
 impl BoundSocket {
@@ -41,6 +44,10 @@ impl BoundSocket {
     /// # Errors
     /// What the system says.
     pub fn bind(address: &Address) -> io::Result<BoundSocket> {
+        #[cfg(test)]
+        if let Some(listener) = crate::simulated_network::Listener::bind(&address.to_string()) {
+            return Ok(BoundSocket::Simulated(listener));
+        }
         match address {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;

@@ -78,6 +78,10 @@ impl Connection {
 
     /// Connects; with a key, both ends prove that they have it.
     async fn open(address: &Address, key: Option<&Key>) -> io::Result<Connection> {
+        #[cfg(test)]
+        if let Some(stream) = crate::simulated_network::connect(&address.to_string()) {
+            return stream.map(Connection::new);
+        }
         let mut connection = match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
@@ -221,6 +225,9 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A Unix socket.
     Unix(UnixListener),
+    /// On the simulated network.
+    #[cfg(test)]
+    Simulated(crate::simulated_network::Listener),
 }
 
 impl Listener {
@@ -232,6 +239,8 @@ impl Listener {
         Ok(match socket {
             BoundSocket::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
             BoundSocket::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
+            #[cfg(test)]
+            BoundSocket::Simulated(listener) => Listener::Simulated(listener),
         })
     }
 
@@ -247,6 +256,8 @@ impl Listener {
                 Connection::new(stream)
             }
             Listener::Unix(listener) => Connection::new(listener.accept().await?.0),
+            #[cfg(test)]
+            Listener::Simulated(listener) => Connection::new(listener.accept().await),
         })
     }
 }

@@ -268,7 +268,7 @@ impl Trial {
             self.trace(&"power lost");
             self.disk.lose_power();
             if self.mode == Mode::BitRot && self.random.chance(500) {
-                let at = self.disk.rot();
+                let at = self.disk.rot(|_| true);
                 self.trace(&at);
             }
         }

@@ -27,6 +27,8 @@
 mod acks;
 mod address;
 mod bootstrap;
+#[cfg(test)]
+mod cell_simulation;
 mod channel;
 mod clocks;
 mod connection;
@@ -52,8 +54,11 @@ mod random;
 mod recovery;
 mod replicas;
 mod requests;
+mod runtime;
 #[cfg(test)]
 mod simulated_disk;
+#[cfg(test)]
+mod simulated_network;
 mod slot_file;
 #[cfg(test)]
 mod slow_disk_tests;

@@ -131,6 +131,7 @@ impl RaftNetwork<Types> for Replicator {
     ) -> Result<SnapshotResponse<NodeId>, StreamingError<Types, Fatal<NodeId>>> {
         let install = InstallSnapshot { vote, meta: snapshot.meta, state: *snapshot.snapshot };
         tokio::select! {
+            biased;
             closed = cancel => Err(closed.into()),
             answer = tokio::time::timeout(SNAPSHOT_LIMIT, self.peer.request(&install)) => {
                 let late = |_| io::Error::from(io::ErrorKind::TimedOut);

@@ -42,7 +42,7 @@ pub struct Replicas {
 }
 
 /// A replica, whether it has state, and its commands.
-type Opened = (Arc<GroupReplica>, bool, UnboundedReceiver<LogCommand>);
+pub type Opened = (Arc<GroupReplica>, bool, UnboundedReceiver<LogCommand>);
 
 impl Replicas {
     /// Starts the replicas of these groups, which the others reach at `listen`, and gives the data
@@ -86,7 +86,11 @@ impl Drop for Replicas {
     }
 }
 
-fn open(group: Group, waker: Waker) -> Result<(Opened, RaftLog), ReplicaError> {
+/// Opens the replica of a group, and the data loop's end of it.
+///
+/// # Errors
+/// As [`Replicas::start`].
+pub fn open(group: Group, waker: Waker) -> Result<(Opened, RaftLog), ReplicaError> {
     let count = group.members.len();
     if count > MEMBERS_MAX {
         return Err(ReplicaError::TooManyMembers { group: group.name, count });
@@ -101,7 +105,8 @@ fn open(group: Group, waker: Waker) -> Result<(Opened, RaftLog), ReplicaError> {
     Ok(((Arc::new(replica), is_known, commands), log))
 }
 
-async fn serve(socket: BoundSocket, opened: Vec<Opened>, stopped: oneshot::Receiver<()>) {
+/// Runs replicas until `stopped`.
+pub async fn serve(socket: BoundSocket, opened: Vec<Opened>, stopped: oneshot::Receiver<()>) {
     let all: Vec<Arc<GroupReplica>> = opened.iter().map(|(replica, ..)| replica.clone()).collect();
     for (replica, is_known, commands) in opened {
         tokio::spawn(async move {
@@ -111,6 +116,7 @@ async fn serve(socket: BoundSocket, opened: Vec<Opened>, stopped: oneshot::Recei
         });
     }
     tokio::select! {
+        biased;
         _ = stopped => {}
         Err(error) = accept(socket, &all) => {
             let error = ReplicaError::Accept(Arc::new(error));
@@ -170,6 +176,7 @@ async fn handle_commands(
     let mut changes = engine.raft.server_metrics();
     loop {
         tokio::select! {
+            biased;
             changed = changes.changed() => {
                 let term = {
                     let now = changes.borrow_and_update();

@@ -240,12 +240,23 @@ impl Disk {
         self.state().lose_power();
     }
 
-    /// Changes a bit of a file, where it is not zero. To be called when no process runs.
-    pub fn rot(&self) -> Option<PathBuf> {
+    /// The power does not fail any more as [`Disk::fail_after`] said.
+    pub fn cancel_failure(&self) {
+        self.state().left = None;
+    }
+
+    /// While the disk is switched off, nothing changes it.
+    pub fn switch(&self, is_on: bool) {
+        self.state().is_off = !is_on;
+    }
+
+    /// Changes a bit of one of these files, where it is not zero, while no process runs.
+    pub fn rot(&self, may_rot: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         let mut state = self.state();
-        let count = state.names.len() as u64;
-        let one = state.random.below(count.max(1)) as usize;
-        let (path, number) = state.names.iter().nth(one).map(|(path, of)| (path.clone(), *of))?;
+        let names = state.names.iter().map(|(path, of)| (path.clone(), *of));
+        let mut names: Vec<(PathBuf, u64)> = names.filter(|(path, _)| may_rot(path)).collect();
+        let one = state.random.below(names.len().max(1) as u64) as usize;
+        let (path, number) = (one < names.len()).then(|| names.swap_remove(one))?;
         let random = state.random.number();
         let inode = state.inode(number);
         let used: Vec<usize> = inode

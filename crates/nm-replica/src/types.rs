@@ -1,8 +1,9 @@
 //! The types that openraft is used with.
 
-use openraft::{CommittedLeaderId, EmptyNode, TokioRuntime};
+use openraft::{CommittedLeaderId, EmptyNode};
 
 use crate::group::Shared;
+use crate::runtime::Runtime;
 
 /// A replica's number: its position in the group, from 1 on.
 pub type NodeId = u64;
@@ -16,7 +17,7 @@ openraft::declare_raft_types!(
         Node = EmptyNode,
         Entry = openraft::Entry<Types>,
         SnapshotData = Shared,
-        AsyncRuntime = TokioRuntime,
+        AsyncRuntime = Runtime,
 );
 
 /// The Raft engine.

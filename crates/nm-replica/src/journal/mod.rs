@@ -22,9 +22,9 @@ mod writer;
 pub(crate) use error::disk_full_hint;
 pub use error::{Damage, JournalError};
 pub use reader::Reader;
-#[cfg(test)]
-pub(crate) use reader::files;
 pub(crate) use reader::last_record;
+#[cfg(test)]
+pub(crate) use reader::{files, is_covered};
 pub use record::{Found, Record, RecordKind, Settings};
 pub use recorder::Recorder;
 pub use writer::Journal;

@@ -1,0 +1,523 @@
+//! A group of three replicas on a simulated network, with simulated disks and in simulated time,
+//! with faults by a seed. Whatever happens: replicas deliver the same batches in one order, each
+//! once, and nothing that was delivered is lost.
+//!
+//! What depends on the seed only: delays, faults, elections, salts, and so on, which is every
+//! random number of this crate and of openraft. Tokio has random numbers of its own (the order in
+//! which several tasks that wait for one value are woken, the branch of a `select!` if two are
+//! ready). They change the order of events within a millisecond, and with it what follows. They
+//! depend on the seed as well if tokio is built with `RUSTFLAGS="--cfg tokio_unstable"`, as
+//! `cargo xtask ci` does; then a trial is repeated exactly by its number.
+//!
+//! `NM_TRIALS` changes the number of trials, `NM_TRIAL` repeats one of them and shows its events.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nm_sys::poll::Waker;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+use crate::address::{Address, BoundSocket};
+use crate::channel::RaftLog;
+use crate::group::{Group, Member, Settings};
+use crate::journal;
+use crate::log::{Log, LogEvent};
+use crate::random;
+use crate::random::testing::Random;
+use crate::replicas;
+use crate::simulated_disk::{self, Disk, Faults};
+use crate::simulated_network;
+
+const NODES: usize = 3;
+
+/// Time with faults, and time in which the group must work again after the last of them, ms.
+const FAULTS_MS: u64 = 1_500;
+const RECOVERY_MS: u64 = 30_000;
+
+/// Longest time that a fault lasts, ms.
+const FAULT_MS_MAX: u64 = 300;
+
+const TICK: Duration = Duration::from_millis(1);
+
+thread_local! {
+    static PANICS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A machine with a replica.
+struct Node {
+    runtime: Option<Runtime>,
+    stop: Option<oneshot::Sender<()>>,
+    log: Option<RaftLog>,
+    disk: Disk,
+    applied: Vec<u64>,
+    /// When it starts, if it is down.
+    starts_ms: u64,
+    /// Until when it stands still, and for how long it has.
+    stands_until_ms: u64,
+    stood_ms: u64,
+    /// Until when its disk has faults.
+    faulty_until_ms: u64,
+    /// Why it does not start.
+    refused: Option<String>,
+}
+
+struct Simulation {
+    seed: u64,
+    random: Random,
+    waker: Waker,
+    nodes: Vec<Node>,
+    now_ms: u64,
+    heals_ms: u64,
+    proposed: u64,
+    acknowledged: Vec<u64>,
+    /// Whether a file was damaged: that happens to one disk, once.
+    has_rotted: bool,
+    faults: BTreeMap<&'static str, u64>,
+    /// Depends on everything that happened.
+    trace: u64,
+    is_shown: bool,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from("/replica")
+}
+
+fn address(node: usize) -> Address {
+    Address::Unix(format!("/node-{node}").into())
+}
+
+fn settings() -> Settings {
+    Settings {
+        heartbeat_ms: 10,
+        election_ms: (30, 60),
+        snapshot_bytes: 4 << 10,
+        journal: journal::Settings { file_bytes: 4 << 10 },
+        keep_all: false,
+    }
+}
+
+impl Simulation {
+    fn new(seed: u64, is_shown: bool) -> Simulation {
+        random::testing::seed(Some(seed));
+        simulated_network::begin(seed ^ 0xbeef);
+        PANICS.set(0);
+        let node = |number: usize| Node {
+            runtime: None,
+            stop: None,
+            log: None,
+            disk: Disk::new(seed * NODES as u64 + number as u64, Faults::default()),
+            applied: vec![],
+            starts_ms: 0,
+            stands_until_ms: 0,
+            stood_ms: 0,
+            faulty_until_ms: 0,
+            refused: None,
+        };
+        let mut random = Random::new(seed);
+        simulated_network::set_delay(1 + random.below(4));
+        Simulation {
+            seed,
+            random,
+            waker: Waker::new().unwrap(),
+            nodes: (0..NODES).map(node).collect(),
+            now_ms: 0,
+            heals_ms: 0,
+            proposed: 0,
+            acknowledged: vec![],
+            has_rotted: false,
+            faults: BTreeMap::new(),
+            trace: 0,
+            is_shown,
+        }
+    }
+
+    fn note(&mut self, node: usize, what: &dyn std::fmt::Debug) {
+        let text = format!("{} ms, {node}: {what:?}", self.now_ms);
+        if self.is_shown {
+            println!("{text}");
+        }
+        let sum = nm_codec::crc32c_append(self.trace as u32, text.as_bytes());
+        self.trace = u64::from(sum);
+    }
+
+    /// The code of this node runs from now on.
+    fn enter(&self, node: usize) {
+        simulated_disk::mount(Some(self.nodes[node].disk.clone()));
+        simulated_network::set_current(node);
+    }
+
+    fn start(&mut self, node: usize) {
+        self.enter(node);
+        let member = |own: usize| Member { address: address(own), may_lead: own + 1 < NODES };
+        let group = Group {
+            id: 1,
+            name: "group-1".to_string(),
+            members: (0..NODES).map(member).collect(),
+            own: node,
+            folder: Some(folder()),
+            settings: settings(),
+        };
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        #[cfg(tokio_unstable)]
+        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&random::number().to_le_bytes()));
+        let runtime = builder.enable_time().start_paused(true).build().unwrap();
+        let opened = {
+            let _in_runtime = runtime.enter();
+            replicas::open(group, self.waker.clone())
+        };
+        let this = &mut self.nodes[node];
+        this.applied.clear();
+        match opened {
+            Ok((opened, log)) => {
+                let socket = BoundSocket::bind(&address(node)).unwrap();
+                let (stop, stopped) = oneshot::channel();
+                runtime.spawn(replicas::serve(socket, vec![opened], stopped));
+                (this.stop, this.log, this.refused) = (Some(stop), Some(log), None);
+                this.runtime = Some(runtime);
+                self.note(node, &"starts");
+            }
+            Err(error) => {
+                this.refused = Some(error.to_string());
+                this.starts_ms = self.now_ms + 50;
+                drop(runtime);
+                self.note(node, &("cannot start", error.to_string()));
+                self.lose_power_if_off(node);
+            }
+        }
+    }
+
+    /// Ends a process at once, and starts it again later.
+    fn kill(&mut self, node: usize, pause_ms: u64) {
+        self.enter(node);
+        let disk = self.nodes[node].disk.clone();
+        disk.switch(false);
+        let this = &mut self.nodes[node];
+        (this.log, this.stop) = (None, None);
+        drop(this.runtime.take());
+        this.starts_ms = self.now_ms + 1 + pause_ms;
+        disk.switch(true);
+        self.note(node, &"is killed");
+    }
+
+    fn lose_power(&mut self, node: usize, pause_ms: u64) {
+        simulated_network::set_silent(node, self.random.chance(500));
+        self.kill(node, pause_ms);
+        simulated_network::set_silent(node, false);
+        self.nodes[node].disk.lose_power();
+    }
+
+    fn lose_power_if_off(&mut self, node: usize) {
+        if self.nodes[node].disk.is_off() {
+            let pause_ms = self.random.below(FAULT_MS_MAX);
+            self.count("power lost in a write");
+            self.lose_power(node, pause_ms);
+        }
+    }
+
+    fn count(&mut self, fault: &'static str) {
+        self.note(NODES, &fault);
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    /// A bit of a file changes while its machine is down. Not in what was synced last, as long as
+    /// it may be taken for a torn write.
+    fn rot(&mut self, node: usize) {
+        self.enter(node);
+        let is_covered = journal::is_covered(&folder());
+        let newest = journal::files(&folder()).unwrap().pop().map(|(_, path)| path);
+        let rotten = self.nodes[node].disk.rot(|path: &Path| {
+            path.extension().is_none_or(|end| end != "tmp")
+                && (is_covered || Some(path) != newest.as_deref())
+        });
+        if let Some(path) = rotten {
+            self.has_rotted = true;
+            self.count("bit rot");
+            self.note(node, &path);
+        }
+    }
+
+    fn inject(&mut self) {
+        let node = self.random.below(NODES as u64) as usize;
+        let other = (node + 1 + self.random.below(NODES as u64 - 1) as usize) % NODES;
+        let last_ms = self.random.below(FAULT_MS_MAX);
+        let until_ms = self.now_ms + last_ms;
+        match self.random.below(12) {
+            0 | 1 => {
+                self.count("kill");
+                self.kill(node, last_ms);
+            }
+            2 => {
+                self.count("power loss of one");
+                self.lose_power(node, last_ms);
+            }
+            3 => {
+                self.count("power loss of all");
+                for node in 0..NODES {
+                    let pause_ms = self.random.below(FAULT_MS_MAX);
+                    self.lose_power(node, pause_ms);
+                }
+            }
+            4 => {
+                self.count("link cut in one direction");
+                simulated_network::set_cut(node, other, true);
+                self.heals_ms = until_ms;
+            }
+            5 => {
+                self.count("partition");
+                for other in 0..NODES {
+                    simulated_network::set_cut(node, other, true);
+                    simulated_network::set_cut(other, node, true);
+                }
+                self.heals_ms = until_ms;
+            }
+            6 => {
+                self.count("connections reset");
+                simulated_network::reset(node);
+            }
+            7 => {
+                self.count("clock jump");
+                self.nodes[node].stands_until_ms = until_ms;
+            }
+            8 | 9 => {
+                self.count("failing disk");
+                let faults = Faults { write: 50, sync: 300, ..Faults::default() };
+                self.nodes[node].disk.set_faults(faults);
+                self.nodes[node].faulty_until_ms = until_ms;
+            }
+            10 => {
+                let operations = self.random.below(30);
+                self.nodes[node].disk.fail_after(operations);
+            }
+            _ if self.has_rotted => {}
+            _ => {
+                self.lose_power(node, last_ms);
+                self.rot(node);
+            }
+        }
+    }
+
+    /// A millisecond passes.
+    fn tick(&mut self, may_inject: bool) {
+        self.now_ms += 1;
+        simulated_network::advance();
+        if self.now_ms == self.heals_ms {
+            simulated_network::heal();
+        }
+        if may_inject && self.random.chance(6) {
+            self.inject();
+        }
+        for node in 0..NODES {
+            let this = &mut self.nodes[node];
+            if this.faulty_until_ms == self.now_ms {
+                this.disk.set_faults(Faults::default());
+            }
+            if this.runtime.is_none() && this.starts_ms <= self.now_ms {
+                self.start(node);
+            }
+            self.run(node);
+            self.take_events(node);
+            self.lose_power_if_off(node);
+        }
+        assert_eq!(PANICS.get(), 0, "seed {}: a task panicked", self.seed);
+    }
+
+    fn run(&mut self, node: usize) {
+        self.enter(node);
+        let this = &mut self.nodes[node];
+        let Some(runtime) = &this.runtime else { return };
+        if this.stands_until_ms > self.now_ms {
+            this.stood_ms += 1;
+            return;
+        }
+        // All timers of that time expire at once.
+        let jump = TICK * std::mem::take(&mut this.stood_ms) as u32;
+        runtime.block_on(async {
+            if !jump.is_zero() {
+                tokio::time::advance(jump).await;
+            }
+            tokio::time::sleep(TICK).await;
+        });
+    }
+
+    fn take_events(&mut self, node: usize) {
+        let mut stopped = None;
+        while let Some(event) = self.nodes[node].log.as_mut().and_then(Log::next_event) {
+            match event {
+                LogEvent::Committed { batch, .. } => {
+                    let id = u64::from_le_bytes(*batch.first_chunk().unwrap());
+                    self.deliver(node, id);
+                }
+                LogEvent::TakeSnapshot { number } => {
+                    let this = &mut self.nodes[node];
+                    let ids = this.applied.iter().flat_map(|id| id.to_le_bytes()).collect();
+                    if let Some(log) = &mut this.log {
+                        log.finish_snapshot(number, ids);
+                    }
+                }
+                LogEvent::LoadSnapshot { state, .. } => {
+                    let ids = state.chunks(8).map(|id| u64::from_le_bytes(id.try_into().unwrap()));
+                    let ids: Vec<u64> = ids.collect();
+                    assert!(self.acknowledged.starts_with(&ids), "seed {}: a snapshot", self.seed);
+                    self.note(node, &("loads", ids.len()));
+                    self.nodes[node].applied = ids;
+                }
+                LogEvent::LeadershipGained { term } => self.note(node, &("leads", term)),
+                LogEvent::LeadershipLost => self.note(node, &"leads no more"),
+                // A sync may take long by the real clock.
+                LogEvent::Degraded(why) if why.contains("ms for a sync") => {}
+                LogEvent::Degraded(why) => self.note(node, &why),
+                LogEvent::CaughtUp => self.note(node, &"is caught up"),
+                LogEvent::Stopped(error) => stopped = Some(error.to_string()),
+            }
+        }
+        if let Some(error) = stopped {
+            self.note(node, &("stops", error));
+            let pause_ms = self.random.below(100);
+            self.kill(node, pause_ms);
+        }
+        let proposes = self.random.chance(300);
+        let Some(log) = self.nodes[node].log.as_mut().filter(|log| proposes && log.can_propose())
+        else {
+            return;
+        };
+        self.proposed += 1;
+        let mut batch = self.proposed.to_le_bytes().to_vec();
+        batch.resize(8 + self.random.below(200) as usize, 1);
+        log.propose(batch).unwrap();
+    }
+
+    fn deliver(&mut self, node: usize, id: u64) {
+        self.note(node, &("delivers", id));
+        let (seed, place) = (self.seed, self.nodes[node].applied.len());
+        self.nodes[node].applied.push(id);
+        if place == self.acknowledged.len() {
+            assert!(!self.acknowledged.contains(&id), "seed {seed}: batch {id} comes twice");
+            self.acknowledged.push(id);
+        }
+        let known = self.acknowledged[place];
+        assert_eq!(known, id, "seed {seed}: node {node} delivers another batch at {place}");
+    }
+
+    /// Everything works again, and everybody gets everything.
+    fn recover(&mut self) {
+        simulated_network::heal();
+        self.heals_ms = 0;
+        for node in &mut self.nodes {
+            node.disk.set_faults(Faults::default());
+            node.disk.cancel_failure();
+            node.stands_until_ms = 0;
+        }
+        let (goal, until_ms) = (self.acknowledged.len() + 3, self.now_ms + RECOVERY_MS);
+        loop {
+            self.tick(false);
+            let is_done = |node: &Node| {
+                node.refused.is_some() || node.applied.len() == self.acknowledged.len()
+            };
+            if self.acknowledged.len() >= goal && self.nodes.iter().all(is_done) {
+                return;
+            }
+            let lengths: Vec<usize> = self.nodes.iter().map(|node| node.applied.len()).collect();
+            assert!(
+                self.now_ms < until_ms,
+                "seed {}: {lengths:?} of {} are delivered, and no more: {:?}",
+                self.seed,
+                self.acknowledged.len(),
+                self.faults
+            );
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        for node in 0..NODES {
+            self.kill(node, 0);
+            let refused = self.nodes[node].refused.is_some();
+            if refused {
+                *self.faults.entry("refused to start").or_default() += 1;
+            }
+        }
+        simulated_network::end();
+        simulated_disk::mount(None);
+        random::testing::seed(None);
+        Outcome { delivered: self.acknowledged.len(), faults: self.faults, trace: self.trace }
+    }
+}
+
+/// What happened in a trial.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    delivered: usize,
+    faults: BTreeMap<&'static str, u64>,
+    trace: u64,
+}
+
+fn trial(seed: u64, is_shown: bool) -> Outcome {
+    let mut simulation = Simulation::new(seed, is_shown);
+    // A group of which several replicas lose their state before it works waits to be made again.
+    while simulation.acknowledged.is_empty() {
+        simulation.tick(false);
+        assert!(simulation.now_ms < RECOVERY_MS, "seed {seed}: the group does not begin");
+    }
+    for _ in 0..FAULTS_MS {
+        simulation.tick(true);
+    }
+    simulation.recover();
+    simulation.end()
+}
+
+/// Panics of tasks are caught by the runtime: they are counted.
+fn count_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.set(PANICS.get() + 1);
+            before(info);
+        }));
+    });
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn no_fault_loses_doubles_or_reorders_a_batch() {
+    count_panics();
+    if let Some(seed) = number("NM_TRIAL") {
+        println!("{:?}", trial(seed, true));
+        return;
+    }
+    let trials = number("NM_TRIALS").unwrap_or(40);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let share = |thread: u64| -> Vec<Outcome> {
+        (thread..trials).step_by(threads as usize).map(|seed| trial(seed, false)).collect()
+    };
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || share(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut faults = BTreeMap::new();
+    for (kind, count) in outcomes.iter().flat_map(|outcome| &outcome.faults) {
+        *faults.entry(*kind).or_insert(0) += count;
+    }
+    let delivered: usize = outcomes.iter().map(|outcome| outcome.delivered).sum();
+    println!(
+        "{trials} trials, {delivered} batches, none lost, doubled or out of order; {faults:?}"
+    );
+}
+
+/// As exactly as tokio allows: see above.
+#[test]
+fn a_seed_repeats_its_trial() {
+    count_panics();
+    for seed in 0..5 {
+        let (first, again) = (trial(seed, false), trial(seed, false));
+        if cfg!(tokio_unstable) {
+            assert_eq!(first, again, "seed {seed}");
+        }
+    }
+}
