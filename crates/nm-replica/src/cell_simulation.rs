@@ -96,6 +96,7 @@ fn settings() -> Settings {
         snapshot_bytes: 4 << 10,
         journal: journal::Settings { file_bytes: 4 << 10 },
         keep_all: false,
+        key: None,
     }
 }
 
@@ -368,7 +369,7 @@ impl Simulation {
                 LogEvent::LeadershipLost => self.note(node, &"leads no more"),
                 // A sync may take long by the real clock.
                 LogEvent::Degraded(why) if why.contains("ms for a sync") => {}
-                LogEvent::Degraded(why) => self.note(node, &why),
+                LogEvent::Degraded(why) | LogEvent::Warning(why) => self.note(node, &why),
                 LogEvent::CaughtUp => self.note(node, &"is caught up"),
                 LogEvent::Stopped(error) => stopped = Some(error.to_string()),
             }
