@@ -12,7 +12,7 @@
 //! tells damage from a torn end: pages of one sync reach the disk in any order, so that a bad
 //! record may be followed by good ones after a crash; but if one of those says that the disk had
 //! the bad record already, the record was good once and has been damaged since. For the end of the
-//! journal, behind which there is no record to say so, see [`super::watermark`].
+//! journal, behind which there is no record to say so, see the module `watermark`.
 //!
 //! A file that is not needed any more is used again as it is, with a **salt** that was drawn for
 //! it. All of its checksums begin with the salt. So no record from before is ever taken for one of

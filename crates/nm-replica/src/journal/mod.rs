@@ -4,7 +4,7 @@
 //! Records are appended to a buffer; [`Journal::sync`] writes all of them at once and waits for the
 //! disk once. What a crash left half written at the end is cut off when the journal is opened;
 //! damage before the end is an error, because acknowledged records would be missing (see
-//! [`mod@format`] and [`watermark`] for how the two are distinguished).
+//! [`mod@format`] and `watermark` for how the two are distinguished).
 //!
 //! After a failed write or sync, the journal accepts nothing any more: the content of the disk is
 //! then unknown, and stays so for the next process, to which the system shows what the disk may
