@@ -89,8 +89,20 @@ pub fn alike_by_halves(place: Place, body: impl Fn(Way) -> Seen) {
 fn compare(place: Place, ways: &[Way], body: impl Fn(Way) -> Seen) {
     let plain = plainly(&body);
     for &way in ways {
-        let seen = body(way);
-        assert_eq!(plain.words, seen.words, "plain (left) and {way:?} (right) differ");
+        let run = || {
+            let seen = body(way);
+            assert_eq!(plain.words, seen.words, "plain (left) and {way:?} (right) differ");
+            seen
+        };
+        let mut seen = run();
+        if matches!((way, place), (Way::Accelerated, Place::SharedMemory)) {
+            // On a busy machine an end may sleep whenever bytes are sent: see below.
+            for _ in 1..SHARE_RUNS {
+                if !seen.reports.iter().flat_map(sockets).any(|socket| socket.is_shared) {
+                    seen = run();
+                }
+            }
+        }
         let sockets: Vec<Socket> = seen.reports.iter().flat_map(sockets).collect();
         match (way, place) {
             (Way::Plain | Way::OnlyServer, _) => {}
@@ -118,7 +130,7 @@ fn plainly(body: &impl Fn(Way) -> Seen) -> Seen {
     plain
 }
 
-/// Runs of [`alike_mostly_in_memory`].
+/// Runs until a share of the bytes was in shared memory.
 const SHARE_RUNS: usize = 5;
 
 /// Runs `body` on the kernel and accelerated, and compares. Each client must have more than
