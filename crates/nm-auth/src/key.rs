@@ -49,7 +49,7 @@ impl fmt::Display for Right {
 /// The system has no random numbers.
 #[derive(Debug, Error)]
 #[error("the system gives no random numbers: {0}")]
-pub struct RandomError(#[from] getrandom::Error);
+pub struct RandomError(#[from] std::io::Error);
 
 /// A random number that is used once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +61,7 @@ impl Nonce {
     /// # Errors
     /// If there are none.
     pub fn random() -> Result<Nonce, RandomError> {
-        let mut bytes = [0; NONCE_BYTES];
-        getrandom::fill(&mut bytes)?;
-        Ok(Nonce(bytes))
+        Ok(Nonce(nm_sys::random::bytes()?))
     }
 }
 
