@@ -13,10 +13,11 @@ use nm_sys::clock::Moment;
 use crate::shell;
 
 const USAGE: &str = "\
-usage: cargo xtask fuzz [--seconds N] [--only TARGET] [--stable]
+usage: cargo xtask fuzz [--seconds N] [--only TARGET] [--fast-build] [--stable]
 
   --seconds N    time for each target, 10 by default
   --only TARGET  one of fuzz/fuzz_targets
+  --fast-build   without optimisation, for a run so short that the build takes longer
   --stable       without the nightly toolchain: mutations of the seeds, blind to coverage";
 
 /// Flags of `cargo fuzz build`: coverage that libFuzzer reads, and AddressSanitizer.
@@ -35,6 +36,7 @@ const INPUT_MIB_MAX: u32 = 2048;
 struct Options {
     seconds: u32,
     only: Option<String>,
+    is_fast_build: bool,
     is_stable: bool,
 }
 
@@ -58,7 +60,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     let programs = match !options.is_stable && has_nightly() {
-        true => build_with_coverage(&fuzz)?,
+        true => build_with_coverage(&fuzz, options.is_fast_build)?,
         false => build_without(&fuzz, options.is_stable)?,
     };
     let mut findings = 0;
@@ -87,7 +89,7 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 fn parse(args: &[String]) -> Result<Options> {
-    let mut options = Options { seconds: 10, only: None, is_stable: false };
+    let mut options = Options { seconds: 10, only: None, is_fast_build: false, is_stable: false };
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -96,6 +98,7 @@ fn parse(args: &[String]) -> Result<Options> {
                 options.seconds = text.parse().context(USAGE)?;
             }
             "--only" => options.only = Some(words.next().context(USAGE)?.clone()),
+            "--fast-build" => options.is_fast_build = true,
             "--stable" => options.is_stable = true,
             _ => bail!("{USAGE}"),
         }
@@ -127,7 +130,7 @@ struct Programs {
     has_coverage: bool,
 }
 
-fn build_with_coverage(fuzz: &Path) -> Result<Programs> {
+fn build_with_coverage(fuzz: &Path, is_fast: bool) -> Result<Programs> {
     let (version, _) = shell::output("rustup run nightly rustc -vV")?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.context("rustc names no host")?;
@@ -136,7 +139,12 @@ fn build_with_coverage(fuzz: &Path) -> Result<Programs> {
         "rustup run nightly cargo build --release --locked --quiet --bins --target {host} \
          --manifest-path fuzz/Cargo.toml"
     );
-    shell::run_with(&line, &[("RUSTFLAGS", FLAGS)])?;
+    let mut variables = vec![("RUSTFLAGS", FLAGS)];
+    if is_fast {
+        variables.push(("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"));
+        variables.push(("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256"));
+    }
+    shell::run_with(&line, &variables)?;
     let folder = fuzz.join("target").join(host).join("release");
     let status = quiet(&folder.join("seeds")).arg(fuzz.join("corpus")).status()?;
     if !status.success() {
@@ -227,9 +235,9 @@ mod tests {
     fn options_are_parsed() {
         let parsed =
             |line: &str| parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
-        let options = parsed("--seconds 2 --only plan").unwrap();
+        let options = parsed("--seconds 2 --only plan --fast-build").unwrap();
         let only = Some("plan".to_string());
-        assert_eq!(options, Options { seconds: 2, only, is_stable: false });
+        assert_eq!(options, Options { seconds: 2, only, is_fast_build: true, is_stable: false });
         assert!(parsed("--stable").unwrap().is_stable);
         for wrong in ["--seconds", "--seconds x", "--only", "plan"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
