@@ -29,13 +29,6 @@ codes!(RejectReason {
     TooManyParts = 11,
     TooManyOrders = 12,
     TooManyOwnOrders = 13,
-    TooManyCellInstruments = 14,
-    TooManyCellSessions = 15,
-    TooManyLinkSessions = 16,
-    TooManySessionInstruments = 17,
-    TooManyPendingRequests = 18,
-    TooManyPendingBytes = 19,
-    UnknownPredecessor = 20,
 });
 codes!(CancelReason {
     User = 0,

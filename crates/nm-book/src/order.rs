@@ -317,20 +317,6 @@ pub enum RejectReason {
     TooManyOrders,
     /// The session has as many live orders on the instrument as it may have.
     TooManyOwnOrders,
-    /// The instrument is new to its cell, which has as many as it may have.
-    TooManyCellInstruments,
-    /// The session is new to the instrument, and its cell has as many pairs of both as it may have.
-    TooManyCellSessions,
-    /// The session is new to its link, which has as many as it may have.
-    TooManyLinkSessions,
-    /// The instrument is new to the session, which uses as many as it may on its link.
-    TooManySessionInstruments,
-    /// As many requests of the session on the instrument have no reply as may have none.
-    TooManyPendingRequests,
-    /// The gateway holds as many bytes for the link as it may.
-    TooManyPendingBytes,
-    /// The request that it names as its predecessor was not sent before it, or was refused.
-    UnknownPredecessor,
 }
 
 /// Why an order was cancelled.

@@ -311,7 +311,7 @@ fn drive_load(
     let round = round?;
     if let Some(reason) = round.first_refusal {
         let refused = round.refused;
-        let message = format!("the exchange refused {refused} requests, the first with {reason:?}");
+        let message = format!("the exchange refused {refused} requests, the first with {reason}");
         let hint = "let the load ask for less: docs/limits.md lists the limits";
         return Err(Failure::new(FailureKind::Peer, message).hint(hint));
     }

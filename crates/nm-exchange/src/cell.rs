@@ -49,6 +49,7 @@ use thiserror::Error;
 
 use crate::limits::{CELL_INSTRUMENTS_MAX, CELL_SESSIONS_MAX, SESSION_ORDERS_MAX};
 use crate::message::Release;
+use crate::refused::RefusalReason;
 use crate::wire::{Frame, FrameKind};
 pub use request::{OPERATOR, Request};
 pub use session::{Outcome, event_recipients};
@@ -79,7 +80,7 @@ pub enum Handled {
     SequenceGap,
     /// It is not executed, and never will be: it would exceed a limit of the cell, which now knows
     /// as little of it as before.
-    Refused(RejectReason),
+    Refused(RefusalReason),
 }
 
 /// Why a saved cell was not loaded.
@@ -249,13 +250,13 @@ impl<M: Matching> Cell<M> {
     /// The limit that a session would exceed by its first request on an instrument. What is refused
     /// once is always refused: neither instruments nor sessions are forgotten once a request was
     /// executed.
-    fn limit_reached(&self, instrument: InstrumentId) -> Option<RejectReason> {
+    fn limit_reached(&self, instrument: InstrumentId) -> Option<RefusalReason> {
         let is_known = self.instruments.contains_key(&instrument);
         if !is_known && self.instruments.len() >= CELL_INSTRUMENTS_MAX {
-            Some(RejectReason::TooManyCellInstruments)
+            Some(RefusalReason::TooManyCellInstruments)
         } else {
             let is_full = self.session_count >= CELL_SESSIONS_MAX;
-            is_full.then_some(RejectReason::TooManyCellSessions)
+            is_full.then_some(RefusalReason::TooManyCellSessions)
         }
     }
 
@@ -697,7 +698,7 @@ mod tests {
     fn are_refused(
         cell: &mut Cell<ReferenceBook>,
         requests: &[Request],
-        expected: RejectReason,
+        expected: RefusalReason,
     ) -> bool {
         let before = cell.hash();
         let refused =
@@ -713,7 +714,7 @@ mod tests {
             let handled = cell.handle(&tick(at / instruments, at % instruments, 1), |_| {});
             assert!(matches!(handled, Handled::Executed(_)), "{handled:?}");
         }
-        let reason = RejectReason::TooManyCellSessions;
+        let reason = RefusalReason::TooManyCellSessions;
         let stranger = CELL_SESSIONS_MAX as u32;
         // Whatever it names as its predecessor, on a known instrument and on a new one, and again
         // after a restart from a snapshot.
@@ -732,9 +733,9 @@ mod tests {
             assert!(matches!(handled, Handled::Executed(_)), "{handled:?}");
         }
         let requests = [tick(1, CELL_INSTRUMENTS_MAX as u32, 1)];
-        assert!(are_refused(&mut cell, &requests, RejectReason::TooManyCellInstruments));
+        assert!(are_refused(&mut cell, &requests, RefusalReason::TooManyCellInstruments));
         let mut cell = Cell::<ReferenceBook>::load(&cell.save()).unwrap();
-        assert!(are_refused(&mut cell, &requests, RejectReason::TooManyCellInstruments));
+        assert!(are_refused(&mut cell, &requests, RefusalReason::TooManyCellInstruments));
         assert!(matches!(cell.handle(&tick(2, 0, 1), |_| {}), Handled::Executed(_)));
     }
 

@@ -9,7 +9,7 @@ use nm_sys::clock::Deadline;
 use thiserror::Error;
 
 use crate::link::{Address, Link, LinkError, Stream};
-use crate::message::{Challenge, Evidence, Hello, Refusal, Welcome};
+use crate::message::{Challenge, Close, Evidence, Hello, Welcome};
 use crate::wire::{FrameKind, Header};
 
 /// Longest wait for one frame before the time limit is checked.
@@ -118,8 +118,8 @@ pub fn receive(
             if frame.header.kind == kind {
                 return Ok((frame.header, frame.body().to_vec()));
             }
-            if frame.header.kind == FrameKind::Refusal {
-                return Err(ClientError::Refused(Refusal::decode(frame.body()).0));
+            if frame.header.kind == FrameKind::Close {
+                return Err(ClientError::Refused(Close::decode(frame.body()).0));
             }
         }
         if deadline.passed() {

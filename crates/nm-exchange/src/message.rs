@@ -190,23 +190,23 @@ impl Welcome {
 
 /// Why the sender closes the link: a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal(pub String);
+pub struct Close(pub String);
 
-/// Longest sentence of a [`Refusal`] that is sent or taken, bytes.
-const REFUSAL_BYTES_MAX: usize = 400;
+/// Longest sentence of a [`Close`] that is sent or taken, bytes.
+const CLOSE_REASON_BYTES_MAX: usize = 400;
 
-impl Refusal {
+impl Close {
     /// Appends its frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let end = self.0.floor_char_boundary(REFUSAL_BYTES_MAX);
-        wire::write(&Header::new(FrameKind::Refusal), &self.0.as_bytes()[..end], 0, out);
+        let end = self.0.floor_char_boundary(CLOSE_REASON_BYTES_MAX);
+        wire::write(&Header::new(FrameKind::Close), &self.0.as_bytes()[..end], 0, out);
     }
 
     /// The message of a body. What cannot be printed is replaced: the sentence goes into logs.
-    pub fn decode(body: &[u8]) -> Refusal {
-        let body = &body[..body.len().min(REFUSAL_BYTES_MAX)];
+    pub fn decode(body: &[u8]) -> Close {
+        let body = &body[..body.len().min(CLOSE_REASON_BYTES_MAX)];
         let text = String::from_utf8_lossy(body);
-        Refusal(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+        Close(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
 }
 
@@ -446,10 +446,10 @@ mod tests {
             let (header, body) = written(|out| challenge.write(out));
             prop_assert_eq!(header.kind, FrameKind::Challenge);
             prop_assert_eq!(Challenge::decode(&body), Ok(challenge));
-            let refusal = Refusal("not now".to_string());
-            let (header, body) = written(|out| refusal.write(out));
-            prop_assert_eq!(header.kind, FrameKind::Refusal);
-            prop_assert_eq!(Refusal::decode(&body), refusal);
+            let close = Close("not now".to_string());
+            let (header, body) = written(|out| close.write(out));
+            prop_assert_eq!(header.kind, FrameKind::Close);
+            prop_assert_eq!(Close::decode(&body), close);
         }
 
         #[test]
@@ -501,10 +501,10 @@ mod tests {
             let header = Header::new(FrameKind::Hello);
             let _ = (Hello::decode(&header, &body), Leader::decode(&header, &body));
             let _ = (Challenge::decode(&body), Welcome::decode(&header, &body));
-            let Refusal(text) = Refusal::decode(&body);
+            let Close(text) = Close::decode(&body);
             prop_assert!(!text.contains(char::is_control));
-            let (_, again) = written(|out| Refusal(text.clone()).write(out));
-            prop_assert_eq!(Refusal::decode(&again), Refusal(text));
+            let (_, again) = written(|out| Close(text.clone()).write(out));
+            prop_assert_eq!(Close::decode(&again), Close(text));
             if let Ok(reply) = Reply::decode(&body) {
                 prop_assert!(reply.events.count() <= body.len());
             }

@@ -105,8 +105,8 @@ pub enum FrameKind {
     /// From a session: it asks for events again, see [`crate::message::ResendRequest`]. To a
     /// client: events of this cell may be lost, so its sessions shall send resend requests.
     ResendRequest,
-    /// The link is closed by this end, and why. Body: [`crate::message::Refusal`].
-    Refusal,
+    /// The link is closed by this end, and why. Body: [`crate::message::Close`].
+    Close,
     /// First frame of the end that accepted the link, where the network has a secret. Body:
     /// [`crate::message::Challenge`].
     Challenge,
@@ -128,7 +128,7 @@ codes!(FrameKind {
     AdminRequest = 13,
     AdminResponse = 14,
     ResendRequest = 15,
-    Refusal = 16,
+    Close = 16,
     Challenge = 17,
 });
 

@@ -12,10 +12,10 @@
 use std::collections::VecDeque;
 
 use nm_book::codec;
-use nm_book::order::{Event, RejectReason, UserId};
+use nm_book::order::UserId;
 use nm_codec::{FNV1A, Reader, fnv1a_on};
 use nm_exchange::message::Hello;
-use nm_exchange::refused::RefusedRequest;
+use nm_exchange::refused::RefusalReason;
 use nm_exchange::resend::ResendQueue;
 use nm_exchange::wire::{self, FrameKind, Header};
 
@@ -82,7 +82,7 @@ pub struct Reply {
     /// Intended send time, ns.
     pub intended_ns: u64,
     /// Why the network refused it; then it is not executed.
-    pub refused: Option<RejectReason>,
+    pub refused: Option<RefusalReason>,
 }
 
 /// Received messages by kind.
@@ -432,6 +432,8 @@ impl Clients {
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
         let Header { session, instrument, client_seq, .. } = *header;
+        // Without a reason it stays without a reply.
+        let Ok(reason) = RefusalReason::decode(body) else { return (None, None) };
         let Some(at) = self.pair(session, instrument) else { return (None, None) };
         let PairState { pending, sent, last_seq, .. } = &mut self.pairs[at];
         let mut in_flight = pending.iter().take(*sent);
@@ -445,11 +447,8 @@ impl Clients {
             next.previous_seq = known.previous_seq;
         }
         self.take_pending(at, client_seq, out);
-        let refused = match RefusedRequest::decode(body) {
-            Ok(RefusedRequest { event: Event::Rejected { reason, .. } }) => Some(reason),
-            _ => Some(RejectReason::NotAllowed),
-        };
         let Pending { number, intended_ns, .. } = known;
+        let refused = Some(reason);
         let name = RequestId { instrument, session, client_seq };
         (Some(Reply { number, intended_ns, refused }), Some(Record::Refused(name)))
     }
@@ -652,9 +651,9 @@ mod tests {
         let mut out = vec![];
         (0..4).for_each(|_| assert!(clients.submit(&tick(1, 0), 5, &mut out).is_some()));
         let sent = frames(&out);
-        let event = Event::Rejected { id: 0, user: 1, reason: RejectReason::TooManyPendingBytes };
+        let reason = RefusalReason::TooManyPendingBytes;
         let mut body = vec![];
-        RefusedRequest { event }.encode(&mut body);
+        reason.encode(&mut body);
         let mut receive = |header: Header, body: &[u8]| {
             let (reply, record) = clients.receive(&header, body, 9, &mut out);
             let name = RequestId { instrument: 0, session: 1, client_seq: header.client_seq };
@@ -662,8 +661,8 @@ mod tests {
             assert_eq!(record == Some(Record::Refused(name)), is_refused, "{record:?}");
             reply.unwrap().refused
         };
-        let refusal = |at: usize| RefusedRequest::header(&sent[at]);
-        let expected = Some(RejectReason::TooManyPendingBytes);
+        let refusal = |at: usize| RefusalReason::header(&sent[at]);
+        let expected = Some(reason);
         assert_eq!(receive(refusal(1), &body), expected);
         assert_eq!(receive(refusal(2), &body), expected);
         assert_eq!(receive(refusal(3), &body), expected);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nm_auth::Credentials;
 use nm_exchange::link::{Address, Link, LinkPoller};
-use nm_exchange::message::Refusal;
+use nm_exchange::message::Close;
 use nm_exchange::wire::{self, Frame, FrameKind};
 use nm_model::agent::{Failure, FailureKind};
 use nm_stats::random::Random;
@@ -447,8 +447,8 @@ impl Generator {
                 }
             };
             let (header, body) = (arrived.header, arrived.body());
-            if header.kind == FrameKind::Refusal {
-                let Refusal(why) = Refusal::decode(body);
+            if header.kind == FrameKind::Close {
+                let Close(why) = Close::decode(body);
                 return Err(self.refused(index, &why));
             }
             let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);

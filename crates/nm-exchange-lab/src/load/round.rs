@@ -1,6 +1,6 @@
 //! The figures of one round, from all round trips.
 
-use nm_book::order::RejectReason;
+use nm_exchange::refused::RefusalReason;
 use nm_exchange::wire::STAMPS;
 use nm_model::exchange::Hop;
 use nm_model::result::LatencyRound;
@@ -25,7 +25,7 @@ pub struct Round {
     /// Requests that the network refused to execute.
     pub refused: u64,
     /// Why it refused the first one.
-    pub first_refusal: Option<RejectReason>,
+    pub first_refusal: Option<RefusalReason>,
     /// Requests retransmitted after a connection was lost.
     pub resent: u64,
     /// Repeated replies.
@@ -74,7 +74,7 @@ pub struct RoundRecorder {
     last_reply_ns: u64,
     answered: u64,
     refused: u64,
-    first_refusal: Option<RejectReason>,
+    first_refusal: Option<RefusalReason>,
 }
 
 impl RoundRecorder {
@@ -113,7 +113,7 @@ impl RoundRecorder {
     }
 
     /// Records that a request is not executed; one of an earlier round is ignored.
-    pub fn refused(&mut self, number: u64, reason: RejectReason) {
+    pub fn refused(&mut self, number: u64, reason: RefusalReason) {
         if number >= self.first {
             self.refused += 1;
             self.first_refusal.get_or_insert(reason);
@@ -220,9 +220,9 @@ mod tests {
         }
         recorder.answered(9, 500, 3_000); // of the round before
         recorder.answered(14, 1_500, 3_000); // not sent yet
-        recorder.refused(9, RejectReason::TooManyOrders); // of the round before
+        recorder.refused(9, RefusalReason::TooManyPendingBytes); // of the round before
         assert_eq!(recorder.unanswered(), 4);
-        recorder.refused(11, RejectReason::UnknownPredecessor);
+        recorder.refused(11, RefusalReason::UnknownPredecessor);
         assert_eq!(recorder.unanswered(), 3);
         for (number, intended_ns) in [(12, 1_200), (10, 1_000), (13, 1_300)] {
             recorder.answered(number, intended_ns, intended_ns + 50);
@@ -233,7 +233,7 @@ mod tests {
         recorder.stamped(1_000, [0; 4], 1_050);
         let round = recorder.finish(1e7);
         assert_eq!((round.sent, round.answered, round.lost, round.refused), (4, 3, 1, 1));
-        assert_eq!(round.first_refusal, Some(RejectReason::UnknownPredecessor));
+        assert_eq!(round.first_refusal, Some(RefusalReason::UnknownPredecessor));
         assert_eq!((round.latency.count, round.latency.lost), (Some(3), 1));
         assert_eq!((round.latency.mean_ns, round.lateness.mean_ns), (Some(50.0), Some(7.0)));
         assert_eq!(round.latency.rate_per_s, Some(3.0 / 350e-9));

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use nm_book::order::{InstrumentId, RejectReason, UserId};
+use nm_book::order::{InstrumentId, UserId};
 
 use crate::limits::{self, LINK_SESSIONS_MAX, SESSION_INSTRUMENTS_MAX};
+use crate::refused::RefusalReason;
 
 use super::links::LinkId;
 
@@ -67,10 +68,10 @@ impl ClientLinks {
     ///
     /// # Errors
     /// The limit that it would exceed.
-    pub fn add_session(&mut self, session: UserId, link: LinkId) -> Result<(), RejectReason> {
+    pub fn add_session(&mut self, session: UserId, link: LinkId) -> Result<(), RefusalReason> {
         debug_assert!(!self.sessions.contains_key(&session), "session {session} has a link");
         if self.links.get(&link).is_some_and(|known| known.sessions.len() >= LINK_SESSIONS_MAX) {
-            return Err(RejectReason::TooManyLinkSessions);
+            return Err(RefusalReason::TooManyLinkSessions);
         }
         self.hold(link, SESSION_BYTES)?;
         self.links.entry(link).or_default().sessions.insert(session);
@@ -98,11 +99,11 @@ impl ClientLinks {
         &mut self,
         session: UserId,
         instrument: InstrumentId,
-    ) -> Result<(), RejectReason> {
+    ) -> Result<(), RefusalReason> {
         let Some(known) = self.sessions.get_mut(&session) else { return Ok(()) };
         let link = known.link;
         if known.instruments.len() >= SESSION_INSTRUMENTS_MAX {
-            return Err(RejectReason::TooManySessionInstruments);
+            return Err(RefusalReason::TooManySessionInstruments);
         }
         known.instruments.push(instrument);
         self.hold(link, SESSION_BYTES).inspect_err(|_| {
@@ -116,10 +117,10 @@ impl ClientLinks {
     ///
     /// # Errors
     /// If it holds too many already.
-    pub fn hold(&mut self, link: LinkId, bytes: usize) -> Result<(), RejectReason> {
+    pub fn hold(&mut self, link: LinkId, bytes: usize) -> Result<(), RefusalReason> {
         let held_bytes = self.links.get(&link).map_or(0, |known| known.held_bytes);
         if !limits::may_hold(held_bytes, self.total_bytes, bytes) {
-            return Err(RejectReason::TooManyPendingBytes);
+            return Err(RefusalReason::TooManyPendingBytes);
         }
         self.hold_anyway(link, bytes);
         Ok(())
@@ -173,13 +174,13 @@ mod tests {
             assert_eq!(clients.add_session(session, one), Ok(()));
         }
         let more = LINK_SESSIONS_MAX as u32;
-        assert_eq!(clients.add_session(more, one), Err(RejectReason::TooManyLinkSessions));
+        assert_eq!(clients.add_session(more, one), Err(RefusalReason::TooManyLinkSessions));
         assert_eq!(clients.add_session(more, other), Ok(()));
         for instrument in 0..SESSION_INSTRUMENTS_MAX as u32 {
             assert_eq!(clients.add_instrument(7, instrument), Ok(()));
         }
         let refused = clients.add_instrument(7, 1 << 20);
-        assert_eq!(refused, Err(RejectReason::TooManySessionInstruments));
+        assert_eq!(refused, Err(RefusalReason::TooManySessionInstruments));
         assert_eq!(clients.remove_session(7).len(), SESSION_INSTRUMENTS_MAX);
         assert_eq!((clients.link_of(7), clients.link_of(8)), (None, Some(one)));
         for session in clients.sessions_of(one) {

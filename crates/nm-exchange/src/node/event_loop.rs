@@ -196,8 +196,8 @@ impl EventLoop<'_> {
 
     fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        use FrameKind::{Challenge, Hello, Refusal, Welcome};
-        if matches!(frame.header.kind, Challenge | Hello | Welcome | Refusal) {
+        use FrameKind::{Challenge, Close, Hello, Welcome};
+        if matches!(frame.header.kind, Challenge | Hello | Welcome | Close) {
             let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
                 self.close(older, &PeerError::Replaced);

@@ -20,13 +20,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use nm_book::order::{InstrumentId, RejectReason, UserId};
+use nm_book::order::{InstrumentId, UserId};
 
 use crate::cell::Request;
 use crate::control::{InstrumentMap, MembershipReport, RoutingTable};
 use crate::link::ReceivedFrame;
 use crate::network::{Durability, Network, Role};
-use crate::refused::RefusedRequest;
+use crate::refused::RefusalReason;
 use crate::resend::ResendQueue;
 use crate::wire::{self, FrameKind, Header};
 
@@ -101,7 +101,7 @@ impl Gateway {
         frame: &mut ReceivedFrame<'_>,
     ) -> Result<(), PeerError> {
         // A request that no mediator can decode would never have a reply.
-        let request = Request::decode(&frame.header, frame.body())
+        Request::decode(&frame.header, frame.body())
             .map_err(PeerError::decode(Peer::Client, FrameKind::Request))?;
         let key = (frame.header.instrument, frame.header.session);
         self.check_owner(key.1, from)?;
@@ -109,7 +109,7 @@ impl Gateway {
         let place = match self.admit(from, key, frame) {
             Ok(place) => place,
             Err(reason) => {
-                refuse(links, from, &frame.header, &request, reason);
+                refuse(links, from, &frame.header, reason);
                 return Ok(());
             }
         };
@@ -147,7 +147,7 @@ impl Gateway {
         from: LinkId,
         key: StreamKey,
         frame: &ReceivedFrame<'_>,
-    ) -> Result<Place, RejectReason> {
+    ) -> Result<Place, RefusalReason> {
         let (instrument, session) = key;
         let cell = self.map.cell_of(instrument);
         let stream = match self.streams.entry(key) {
@@ -165,7 +165,7 @@ impl Gateway {
     }
 
     /// A session comes by a link: what is known of it from another link is dropped.
-    fn claim(&mut self, session: UserId, link: LinkId) -> Result<(), RejectReason> {
+    fn claim(&mut self, session: UserId, link: LinkId) -> Result<(), RefusalReason> {
         match self.clients.link_of(session) {
             Some(known) if known == link => return Ok(()),
             Some(_) => {
@@ -260,11 +260,8 @@ impl Gateway {
             self.clients.release(client, gone.held_bytes());
             if let Some(reply) = reply.take() {
                 links.forward(client, reply);
-            } else if let Ok(Some(frame)) = wire::read(&gone.bytes)
-                && let Ok(request) = Request::of(&frame)
-            {
-                let reason = RejectReason::UnknownPredecessor;
-                refuse(links, client, &frame.header, &request, reason);
+            } else if let Ok(Some(frame)) = wire::read(&gone.bytes) {
+                refuse(links, client, &frame.header, RefusalReason::UnknownPredecessor);
             }
         }
     }
@@ -521,14 +518,8 @@ fn queue(
 }
 
 /// Answers a request that is not executed.
-fn refuse(
-    links: &mut Links,
-    client: LinkId,
-    header: &Header,
-    request: &Request,
-    reason: RejectReason,
-) {
+fn refuse(links: &mut Links, client: LinkId, request: &Header, reason: RefusalReason) {
     let mut body = vec![];
-    RefusedRequest { event: request.rejection(reason) }.encode(&mut body);
-    links.send(client, &RefusedRequest::header(header), &body, 0);
+    reason.encode(&mut body);
+    links.send(client, &RefusalReason::header(request), &body, 0);
 }

@@ -11,7 +11,7 @@ use nm_sys::clock;
 use nm_sys::poll::Waker;
 
 use crate::link::{Address, Link, LinkPoller, ReceivedFrame, Stream};
-use crate::message::{Challenge, Hello, Refusal, Welcome};
+use crate::message::{Challenge, Close, Hello, Welcome};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -447,7 +447,7 @@ impl Links {
     /// it at once.
     pub fn refuse(&mut self, id: LinkId, reason: &PeerError) {
         let Some(entry) = self.entry(id) else { return };
-        Refusal(reason.to_string()).write(&mut entry.link.output);
+        Close(reason.to_string()).write(&mut entry.link.output);
         // The link is closed, whether this succeeds or not.
         let _ = entry.link.flush();
     }
@@ -525,7 +525,7 @@ impl Links {
                 }
                 Ok(Some(self.record_start(id, peer, start)))
             }
-            (FrameKind::Refusal, _) => Err(PeerError::Refused(Refusal::decode(frame.body()).0)),
+            (FrameKind::Close, _) => Err(PeerError::Refused(Close::decode(frame.body()).0)),
             _ => Err(PeerError::RepeatedHandshake),
         }
     }

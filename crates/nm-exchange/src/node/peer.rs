@@ -4,12 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use nm_auth::{RandomError, Right};
-use nm_book::order::{RejectReason, UserId};
+use nm_book::order::UserId;
 use nm_codec::DecodeError;
 use thiserror::Error;
 
 use crate::link::LinkError;
 use crate::network::Role;
+use crate::refused::RefusalReason;
 use crate::wire::FrameKind;
 
 /// Who is at the other end of a link.
@@ -121,12 +122,12 @@ pub enum PeerError {
     )]
     ForeignSession(UserId),
     /// A session exceeds a limit of the link that has said hello for it.
-    #[error("session {session} cannot be added to this link: {reason:?}")]
+    #[error("session {session} cannot be added to this link: {reason}")]
     SessionNotAdded {
         /// Which one.
         session: UserId,
         /// The limit.
-        reason: RejectReason,
+        reason: RefusalReason,
     },
     /// The peer closes the link; why, in its words.
     #[error("it refuses this node: {0}")]

@@ -46,9 +46,8 @@
 
 use std::collections::VecDeque;
 
-use nm_book::order::RejectReason;
-
 use crate::limits::{PENDING_REQUESTS_MAX, UNKNOWN_PREDECESSOR_NAKS_MAX};
+use crate::refused::RefusalReason;
 use crate::wire::{self, Header};
 
 use super::links::LinkId;
@@ -182,20 +181,20 @@ impl PendingRequests {
     ///
     /// # Errors
     /// Why it is to be refused.
-    pub fn place(&self, header: &Header) -> Result<Place, RejectReason> {
+    pub fn place(&self, header: &Header) -> Result<Place, RefusalReason> {
         let Header { client_seq, previous_seq, .. } = *header;
         if previous_seq >= client_seq {
-            return Err(RejectReason::UnknownPredecessor);
+            return Err(RefusalReason::UnknownPredecessor);
         }
         let last_seq = self.pending.back().map_or(self.answered, |last| last.client_seq);
         let place = match self.find(client_seq) {
             Ok(_) => return Ok(Place::Known),
             Err(place) if client_seq <= self.answered => place,
             Err(place) if previous_seq == last_seq => place,
-            Err(_) => return Err(RejectReason::UnknownPredecessor),
+            Err(_) => return Err(RefusalReason::UnknownPredecessor),
         };
         if self.pending.len() >= PENDING_REQUESTS_MAX {
-            return Err(RejectReason::TooManyPendingRequests);
+            return Err(RefusalReason::TooManyPendingRequests);
         }
         Ok(Place::At(place))
     }
@@ -380,7 +379,7 @@ mod tests {
         // The same again, pending or answered.
         assert_eq!(stream.place(&header(7, 5)), Ok(Place::Known));
         assert_eq!(stream.place(&header(4, 2)), Ok(Place::At(0)));
-        let refused = Err(RejectReason::UnknownPredecessor);
+        let refused = Err(RefusalReason::UnknownPredecessor);
         for (client_seq, previous_seq) in [(10, 8), (10, 7), (8, 7), (6, 5), (10, 10), (10, 11)] {
             assert_eq!(stream.place(&header(client_seq, previous_seq)), refused);
         }
@@ -391,7 +390,7 @@ mod tests {
         let all: Vec<u64> = (1..=PENDING_REQUESTS_MAX as u64).collect();
         let mut stream = pending(0, &all);
         let last = all.len() as u64;
-        let refused = Err(RejectReason::TooManyPendingRequests);
+        let refused = Err(RefusalReason::TooManyPendingRequests);
         assert_eq!(stream.place(&header(last + 1, last)), refused);
         assert_eq!(stream.place(&header(last, last - 1)), Ok(Place::Known));
         stream.pop_answered();

@@ -6,7 +6,7 @@ use nm_book::order::{Event, Matching, UserId};
 use crate::cell::{Cell, Handled, Outcome, Request};
 use crate::limits::{FRAME_EVENTS_MAX, PADDING_BYTES_MAX};
 use crate::message::{Events, Reply, ResendRequest};
-use crate::refused::RefusedRequest;
+use crate::refused::RefusalReason;
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
 /// A frame to be written.
@@ -81,9 +81,8 @@ impl Responses {
                 to.send(header, &[]);
             }
             Handled::Refused(reason) => {
-                let header = RefusedRequest::header(&frame.header);
-                RefusedRequest { event: request.rejection(reason) }.encode(&mut self.body);
-                to.send(header, &self.body);
+                reason.encode(&mut self.body);
+                to.send(RefusalReason::header(&frame.header), &self.body);
             }
         }
         handled

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nm_book::order::Side;
 use nm_exchange::client::ClientError;
 use nm_exchange::control::admin::Observer;
-use nm_exchange::message::{Hello, Refusal};
+use nm_exchange::message::{Close, Hello};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::node::Limits;
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
@@ -48,8 +48,8 @@ fn refusal(mut stream: &UnixStream) -> Option<String> {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     }
     let frame = wire::read(&bytes).unwrap()?;
-    assert_eq!(frame.header.kind, FrameKind::Refusal);
-    Some(Refusal::decode(frame.body).0)
+    assert_eq!(frame.header.kind, FrameKind::Close);
+    Some(Close::decode(frame.body).0)
 }
 
 fn is_open(mut stream: &UnixStream) -> bool {

@@ -224,7 +224,7 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
         assert!(end.is_ok() || end.as_ref().is_err_and(reset), "{end:?}");
         // A peer that sent frames is sent the reason.
         let kind = wire::read(&answer).unwrap().map(|frame| frame.header.kind);
-        assert!(matches!(kind, None | Some(FrameKind::Refusal)), "{kind:?}");
+        assert!(matches!(kind, None | Some(FrameKind::Close)), "{kind:?}");
     }
     ring.wait_for_warning("names neither a client nor a node");
     ring.wait_for_warning("a client sent a Leader to a gateway");

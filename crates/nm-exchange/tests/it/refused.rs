@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use nm_book::codec;
-use nm_book::order::{Command, Event, RejectReason};
+use nm_book::order::Command;
 use nm_exchange::limits::{FREE_BYTES_SHARE, GATEWAY_BYTES_MAX, SESSION_INSTRUMENTS_MAX};
 use nm_exchange::link::{Link, Stream};
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Role};
-use nm_exchange::refused::RefusedRequest;
+use nm_exchange::refused::RefusalReason;
 use nm_exchange::testing::{LIMIT, TestRing};
 use nm_exchange::wire::{self, FRAME_BYTES_MAX, FrameKind, Header};
 use nm_sys::clock::Deadline;
@@ -18,7 +18,7 @@ use nm_sys::clock::Deadline;
 struct RawClient {
     link: Link,
     /// Replies: to which request, and why it was refused.
-    replies: Vec<(u64, Option<RejectReason>)>,
+    replies: Vec<(u64, Option<RefusalReason>)>,
 }
 
 impl RawClient {
@@ -48,7 +48,7 @@ impl RawClient {
     }
 
     /// Waits for so many replies, and takes them.
-    fn replies(&mut self, count: usize) -> Vec<(u64, Option<RejectReason>)> {
+    fn replies(&mut self, count: usize) -> Vec<(u64, Option<RefusalReason>)> {
         let deadline = Deadline::after(LIMIT);
         while self.replies.len() < count {
             assert!(!deadline.passed(), "only {:?}", self.replies);
@@ -69,16 +69,13 @@ impl RawClient {
                 continue;
             }
             let is_refused = frame.header.flags & wire::REFUSED != 0;
-            let reason = is_refused.then(|| match RefusedRequest::decode(frame.body()) {
-                Ok(RefusedRequest { event: Event::Rejected { reason, .. } }) => reason,
-                other => panic!("{other:?}"),
-            });
+            let reason = is_refused.then(|| RefusalReason::decode(frame.body()).unwrap());
             self.replies.push((frame.header.client_seq, reason));
         }
     }
 }
 
-const UNKNOWN: Option<RejectReason> = Some(RejectReason::UnknownPredecessor);
+const UNKNOWN: Option<RefusalReason> = Some(RefusalReason::UnknownPredecessor);
 
 /// Before, such a request went through the log until its client left.
 #[test]
@@ -137,7 +134,7 @@ fn a_session_has_a_number_of_instruments_on_its_link() {
     }
     let replies = client.replies(most as usize + 1);
     let refused: Vec<_> = replies.into_iter().filter(|(_, reason)| reason.is_some()).collect();
-    let reason = Some(RejectReason::TooManySessionInstruments);
+    let reason = Some(RefusalReason::TooManySessionInstruments);
     assert_eq!(refused, [(u64::from(most) + 1, reason)]);
     // What it has on its new link counts anew.
     let mut client = RawClient::new(&ring, 1);
@@ -160,7 +157,7 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
         greedy.send((1, 0), (seq, seq - 1), FRAME_BYTES_MAX);
     }
     let refused = greedy.replies(15);
-    let full = Some(RejectReason::TooManyPendingBytes);
+    let full = Some(RefusalReason::TooManyPendingBytes);
     assert_eq!(refused[0].1, full);
     assert!(refused[0].0.abs_diff(fitting as u64) < 5, "{refused:?}");
     let mut other = RawClient::new(&ring, 2);
