@@ -85,7 +85,7 @@ fn check_rings_under_loom() -> Result<()> {
 fn simulate_replicas() -> Result<()> {
     let line = "cargo test -p nm-replica --lib --release --locked --target-dir target/simulation \
                 -- --nocapture cell_simulation disk_fault";
-    let trials = ("NM_TRIALS", "1000");
+    let trials = ("NM_TRIALS", "10000");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
 }
 

@@ -24,6 +24,9 @@ use crate::types::NodeId;
 /// How long a replica lacks required entries before it reports that, again and again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3);
 
+/// Longest silence after which such a replica asks another one to campaign.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
 /// Writes the members as the group's first entry; which of them does it does not matter.
 pub async fn initialize(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
     if !replica.may_lead() {
@@ -60,9 +63,11 @@ pub async fn campaign(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
 }
 
 /// Waits until the log has all required entries. Until then there must be a leader: a replica that
-/// may not lead, and has the log, is asked to campaign.
+/// may not lead, and has the log, is asked to campaign. More seldom each time: its elections must
+/// not keep a replica that has more entries from winning one.
 async fn catch_up(replica: &GroupReplica, engine: &Engine) {
     let mut reported = Instant::now();
+    let mut patience = replica.leases().0 * 2;
     while !replica.store.is_caught_up() {
         sleep(CHECK_INTERVAL).await;
         if reported.elapsed() > REPORT_INTERVAL {
@@ -73,13 +78,14 @@ async fn catch_up(replica: &GroupReplica, engine: &Engine) {
                  requests with them",
             );
         }
-        if engine.silence() > replica.leases().0 * 2 {
+        if engine.silence() > patience {
             for (position, member) in replica.group.members.iter().enumerate() {
                 if !member.may_lead && position != replica.group.own {
                     ask_to_campaign(replica, member).await;
                 }
             }
             engine.reset_contact();
+            patience = (patience * 2).min(PATIENCE_MAX);
         }
     }
 }
