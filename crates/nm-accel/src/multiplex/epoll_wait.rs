@@ -110,13 +110,12 @@ impl Call {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        if limit_ns == Some(0) || !self.is_left_to_kernel() {
-            if let Some(result) = self.check_both() {
-                return result;
-            }
-            if limit_ns == Some(0) {
-                return 0;
-            }
+        let may_sleep = limit_ns != Some(0);
+        if let Some(result) = self.check_both(may_sleep) {
+            return result;
+        }
+        if !may_sleep {
+            return 0;
         }
         let limit = WaitLimit::new(limit_ns);
         loop {
@@ -127,23 +126,17 @@ impl Call {
                 return result;
             }
             if limit.left_ns() == Some(0) {
-                return self.check_both().unwrap_or(0);
+                return self.check_both(false).unwrap_or(0);
             }
         }
     }
 
     /// Whether the kernel's wait is sufficient this time: polling memory does not pay, and nothing
     /// is there. Begins a trial if one is due.
-    fn is_left_to_kernel(&mut self) -> bool {
-        if self.set.has_foreign_changes() {
-            return false;
-        }
-        let Some(mut inner) = self.set.lock() else { return false };
-        let inner = &mut *inner;
+    fn is_left_to_kernel(&self, inner: &mut SetState) -> bool {
         if inner.payoff.is_positive() || inner.members.has_watched() || inner.nested.len() > 0 {
             return false;
         }
-        inner.members.begin_call();
         if !inner.payoff.begin_trial() {
             return true;
         }
@@ -154,17 +147,21 @@ impl Call {
         false
     }
 
-    /// Asks memory, and the kernel if it is due or memory has nothing.
-    fn check_both(&mut self) -> Found {
+    /// Asks memory, and the kernel if it is due or memory has nothing. `may_sleep`: nobody need be
+    /// asked if the kernel's wait follows and is sufficient.
+    fn check_both(&mut self, may_sleep: bool) -> Found {
         if self.set.has_foreign_changes() {
             self.set.take_over_changes(self.epoll);
         }
         let (mut ask_kernel, mut kernel_first) = (true, true);
         if let Some(mut inner) = self.set.lock() {
+            inner.members.begin_call();
+            if may_sleep && self.is_left_to_kernel(&mut inner) {
+                return None;
+            }
             if !self.set.may_activate(&inner) && inner.members.active() > 0 {
                 inner.members.rest_all();
             }
-            inner.members.begin_call();
             (ask_kernel, kernel_first) = inner.pacing.begin_call();
             if !kernel_first {
                 let watched = inner.members.watched();
