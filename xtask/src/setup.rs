@@ -40,6 +40,9 @@ const PACKAGES: &[&str] = &[
     "rsync",
     "socat",
     "erlang-base",
+    // The schema of virtual machines, and what checks a document against it.
+    "libvirt0",
+    "libxml2-utils",
     // The fuzzers' engine is C++.
     "g++",
 ];

@@ -5,6 +5,7 @@ pub mod accel;
 pub mod compare;
 pub mod exchange;
 pub mod format;
+pub mod generate;
 mod percent;
 pub mod server_address;
 pub mod standalone;
@@ -17,6 +18,7 @@ use self::accel::AccelArgs;
 use self::compare::{CompareArgs, TrendArgs};
 use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
+use self::generate::GenerateCommand;
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 
 #[derive(Debug, Parser)]
@@ -124,6 +126,19 @@ pub enum Command {
     /// The published runs that are built in.
     #[command(subcommand)]
     Reference(ReferenceCommand),
+    /// Configurations for a latency-critical guest of this host: OpenStack, libvirt.
+    #[command(
+        subcommand,
+        long_about = "Writes configurations for a guest that gets a network device of this host, \
+            every vCPU on a physical core of its own on the device's node, and huge pages there. \
+            Fails with the reason if the host cannot carry such a guest. Changes nothing.",
+        after_help = "Examples:\n  \
+            nearmetal generate openstack --vcpus 8 --memory 32GiB --nic ens1f0\n  \
+            nearmetal generate openstack --vcpus 8 --memory 32GiB --nic ens1f0 --part flavor\n  \
+            nearmetal generate libvirt --vcpus 4 --memory 8GiB --nic 3b:00.1 --realtime \\\n    \
+            --disk /var/lib/libvirt/images/latency.qcow2 --out latency.xml"
+    )]
+    Generate(GenerateCommand),
     /// What works on this machine, what is missing and how to get it.
     Doctor(FormatArgs),
     /// The built-in plans, or the text of one.

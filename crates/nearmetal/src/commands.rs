@@ -6,6 +6,7 @@ mod doctor;
 mod dry_run;
 mod exchange;
 mod fail_on;
+mod generate;
 mod import;
 mod man;
 mod pingpong;
@@ -54,6 +55,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Report(args) => report(&args),
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),
+        Command::Generate(command) => generate::run(&command),
         Command::Doctor(args) => doctor::run(args.format),
         Command::Plans { name, format } => list_plans(name.as_deref(), format.format),
         Command::Schema { of } => schema(of),

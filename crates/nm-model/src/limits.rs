@@ -44,6 +44,21 @@ pub const EXCHANGE_SECONDS_MAX: f64 = 3_600.0;
 /// Longest warm-up of the exchange, ms.
 pub const EXCHANGE_WARMUP_MS_MAX: u64 = 60_000;
 
+/// Most virtual CPUs of a guest that configurations are written for.
+pub const GUEST_VCPUS_MAX: u32 = 512;
+
+/// Most memory of such a guest, bytes: 16 TiB.
+pub const GUEST_MEMORY_BYTES_MAX: u64 = 16 << 40;
+
+/// Longest name of such a guest, bytes.
+pub const GUEST_NAME_BYTES_MAX: usize = 64;
+
+/// Longest path that is written into a configuration, bytes.
+pub const PATH_BYTES_MAX: usize = 4_096;
+
+/// Most PCI devices of a host that are read.
+pub const PCI_DEVICES_MAX: usize = 4_096;
+
 /// A parameter that is out of range. [`SpecError::field`] names it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {

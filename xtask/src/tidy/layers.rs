@@ -9,10 +9,11 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{list, members, relative, text};
 
 /// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "nearmetal",
     "nm-report",
     "nm-judge",
+    "nm-generate",
     "nm-lab",
     "nm-exchange-lab",
     "nm-exchange",

@@ -10,6 +10,7 @@ mod exchange_net;
 mod exchange_proof;
 mod exchange_transports;
 mod faults;
+mod generate;
 mod guides;
 mod offline;
 mod programs;

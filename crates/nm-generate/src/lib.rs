@@ -1,0 +1,23 @@
+//! Configurations of OpenStack and libvirt for one latency-critical guest, computed from the layout
+//! of the host that is to run it.
+//!
+//! [`read`] reads a [`HostLayout`] below a root, perhaps of a recorded tree. [`place`] decides for
+//! a [`Request`] which vCPU runs where, or says why the host cannot satisfy it. [`openstack`] and
+//! [`libvirt`] write a [`Placement`] down; equal input gives equal bytes. Nothing is changed on the
+//! host.
+
+#![forbid(unsafe_code)]
+
+mod cpu_list;
+mod layout;
+pub mod libvirt;
+pub mod openstack;
+mod place;
+mod read;
+mod request;
+mod xml;
+
+pub use layout::{Core, HostLayout, HugePages, Nic, NicFunction, PciAddress};
+pub use place::{PlaceError, Placement, place};
+pub use read::read;
+pub use request::{PageSize, Request, RequestError, parse_memory};
