@@ -1,9 +1,9 @@
 //! Two builds of nearmetal in turn: what a change of the code does to its figures.
 //!
 //! The measurements are those of bench-bypass that nearmetal takes part in, the throughput of
-//! bench-peers, and the order book. Each round measures every case with both builds, one right
-//! after the other, the order changing from round to round; a ratio is that of two figures of one
-//! round. Writes Markdown to stdout and, with `--out FILE`, to a file.
+//! bench-peers, the order book, and networks of the exchange. Each round measures every case with
+//! both builds, one right after the other, the order changing from round to round; a ratio is that
+//! of two figures of one round. Writes Markdown to stdout and, with `--out FILE`, to a file.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::{self, Build, CLIENT_CPU, Network, SERVER_CPU, VethPair, median};
 use crate::bench_bypass::cases::{self, Measurement};
 use crate::bench_bypass::figures::{Case, Figure, Figures};
+use crate::bench_exchange;
 use crate::shell;
 
 const USAGE: &str = "\
@@ -26,6 +27,14 @@ usage: cargo xtask bench-builds --before DIR [--rounds N] [--only TEXT] [--out F
 
 /// Commands of one run of the book's bench.
 const BOOK_COMMANDS: u32 = 200_000;
+
+/// Networks of the exchange, by the words of `nearmetal exchange run`.
+const EXCHANGES: [&str; 4] = [
+    "--nodes 2-2-2-2 --rate 10000",
+    "--nodes 2-2-2-2 --rate 10000 --transport shm",
+    "--nodes 2-2-2-2 --rate 10000 --durability disk-quorum",
+    "--nodes 1-1-1-1 --rate 50000",
+];
 
 struct Options {
     before: PathBuf,
@@ -46,6 +55,7 @@ impl Side {
         measurements.retain(|one| one.cases[0].name.contains("accel") || is_own(&one.cases[0]));
         measurements.extend(throughput(build));
         measurements.push(book_measurement(book));
+        measurements.extend(EXCHANGES.map(|words| exchange_measurement(build, words)));
         measurements.retain(|one| one.cases.iter().any(|case| case.name.contains(only)));
         let mut figures = Figures::default();
         figures.set_order(measurements.iter().flat_map(|one| &one.cases));
@@ -159,6 +169,29 @@ fn book(program: &Path) -> Result<Vec<Figure>> {
         bail!("`{line}` gave no figures: {text}");
     }
     Ok(values.into_iter().map(Figure::of).collect())
+}
+
+/// The round trip's 99th percentile and the nodes' CPU time of a transaction, in one round of an
+/// exchange.
+fn exchange_measurement(build: Build, words: &'static str) -> Measurement {
+    let cases = ["p99, ns", "CPU of a transaction, ns"]
+        .map(|what| Case::new(format!("exchange {words}, {what}"), 0));
+    Measurement { cases: cases.to_vec(), run: Box::new(move || exchange(build, words)) }
+}
+
+fn exchange(build: Build, words: &str) -> Result<Vec<Figure>> {
+    let folder = std::env::temp_dir().join(format!("bench-builds-{}", std::process::id()));
+    let line = format!(
+        "{} exchange run {words} --rounds 1 --seconds 2 --out {}",
+        build.binary,
+        folder.display()
+    );
+    // The exit code is the verdict of one round, which is always inconclusive.
+    let (text, _) = shell::output(&line)?;
+    let figures = bench_exchange::round_figures(&folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    let (p99_ns, cpu_ns) = figures.with_context(|| format!("`{line}` gave no figures: {text}"))?;
+    Ok(vec![Figure::of(p99_ns), Figure::of(cpu_ns)])
 }
 
 fn report(before: &Figures, after: &Figures, options: &Options) -> String {

@@ -91,6 +91,24 @@ pub fn run(args: &[String]) -> Result<()> {
     fs::write(shell::root().join(&out), &text).with_context(|| format!("cannot write {out}"))
 }
 
+/// p99 of the round trip and the nodes' CPU time of a transaction, both in ns, of a result with one
+/// round.
+pub fn round_figures(folder: &Path) -> Option<(f64, f64)> {
+    let text = fs::read_to_string(folder.join("result.json")).ok()?;
+    let result: Value = serde_json::from_str(&text).ok()?;
+    let data = &result["series"][0]["rounds"][0]["data"];
+    let percentiles = data["percentiles"].as_array()?;
+    let p99 = percentiles.iter().find(|one| one["percentile"].as_f64() == Some(99.0))?;
+    Some((p99["value_ns"].as_f64()?, nodes_cpu_us(data)? * 1e3))
+}
+
+/// CPU time of all nodes for one transaction in one round, µs.
+fn nodes_cpu_us(data: &Value) -> Option<f64> {
+    let classes = data["exchange"]["cpu"].as_array()?;
+    let nodes = classes.iter().filter(|class| class["class"] != "load");
+    Some(nodes.filter_map(|class| class["cpu_us_per_txn"].as_f64()).sum())
+}
+
 /// Mean, p90, ES10 and p99 in ms (median of rounds), requests lost, CPU time and verdict.
 fn figures(folder: &Path) -> Option<String> {
     let text = fs::read_to_string(folder.join("result.json")).ok()?;
@@ -103,14 +121,8 @@ fn figures(folder: &Path) -> Option<String> {
     };
     let rounds = series["rounds"].as_array()?;
     let lost: u64 = rounds.iter().filter_map(|round| round["data"]["lost"].as_u64()).sum();
-    let mut cpu: Vec<f64> = rounds
-        .iter()
-        .filter_map(|round| round["data"]["exchange"]["cpu"].as_array())
-        .map(|all| {
-            let nodes = all.iter().filter(|class| class["class"] != "load");
-            nodes.filter_map(|class| class["cpu_us_per_txn"].as_f64()).sum()
-        })
-        .collect();
+    let mut cpu: Vec<f64> =
+        rounds.iter().filter_map(|round| nodes_cpu_us(&round["data"])).collect();
     cpu.sort_by(f64::total_cmp);
     let cpu = cpu.get(cpu.len() / 2).map_or("n/a".to_string(), |us| format!("{us:.1}"));
     let metrics = ["mean", "p90", "es10", "p99"];

@@ -25,7 +25,7 @@ pub(crate) fn covers(wanted: &PlanTarget, key: &SeriesKey) -> bool {
     has_metric
         && is_of_class
         && wanted.on.matches_key(key)
-        && wanted.probe.is_none_or(|probe| probe == key.probe)
+        && wanted.covers_probe(key.probe)
         && wanted.require.covers(&key.case)
 }
 
@@ -144,10 +144,12 @@ pub(crate) fn left_out_text(rows: &[LeftOut]) -> String {
 }
 
 fn planned_statistic(metric: Metric, probe: ProbeKind) -> Statistic {
-    use ProbeKind::{Pingpong, Stream};
+    use ProbeKind::{Compute, Jitter, Pingpong, Stream};
     match (probe, metric) {
         (Stream, _) => Statistic::Throughput,
         (Pingpong, _) => Statistic::HalfRoundTrip,
+        (Compute, _) => Statistic::JobTime,
+        (Jitter, _) => Statistic::Interruption,
         _ => Statistic::RoundTripFromIntended,
     }
 }

@@ -217,6 +217,7 @@ impl Bypass {
             (None, Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix) => {
                 Bypass::None
             }
+            (None, Protocol::Cpu) => Bypass::None,
             (Some(Launcher::Accel), _) | (None, Protocol::Shm) => Bypass::SharedMemory,
             (None, Protocol::Xdp | Protocol::XdpTcp) => Bypass::AfXdp,
             (Some(_), _) => Bypass::Launcher,

@@ -25,6 +25,9 @@ pub enum Unavailable {
     /// Launchers replace IP sockets only.
     #[error("launchers replace IP sockets, not {0}")]
     LauncherOfOtherSockets(&'static str),
+    /// The probes of the processor have one stack.
+    #[error("the processor alone is measured over cpu-spin only")]
+    CpuStack,
     /// Shared memory cannot be waited for in this mode.
     #[error("shared memory has no descriptor to wait for; use shm-spin or shm-blocking")]
     SharedMemoryMode,
@@ -103,6 +106,7 @@ pub fn stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
         }
         Protocol::Shm if has_launcher => Some(Unavailable::LauncherOfOtherSockets("shared memory")),
         Protocol::Xdp | Protocol::XdpTcp => xdp_unavailable_reason(stack),
+        Protocol::Cpu => (*stack != Stack::CPU).then_some(Unavailable::CpuStack),
         Protocol::Unix if stack.mode == Mode::BusyPoll => Some(Unavailable::UnixMode),
         Protocol::Unix if has_launcher => Some(Unavailable::LauncherOfOtherSockets("Unix sockets")),
         Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix | Protocol::Shm => {

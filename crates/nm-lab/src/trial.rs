@@ -82,7 +82,7 @@ fn case_unavailable_reason(protocol: Protocol, case: &Case) -> Option<String> {
     let size = match case {
         Case::Message { size_bytes } => *size_bytes,
         Case::Request { size, .. } => size.request_bytes.max(size.response_bytes),
-        Case::Flows { .. } | Case::Total => return None,
+        Case::Flows { .. } | Case::Layout { .. } | Case::Total => return None,
     };
     (size > largest).then(|| format!("messages over {protocol} have at most {largest} bytes"))
 }

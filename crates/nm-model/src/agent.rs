@@ -16,8 +16,10 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::compute::{ComputeSpec, Layout, Workload};
 use crate::doubt::Doubt;
 use crate::facts::Facts;
+use crate::jitter::JitterSpec;
 use crate::limits::{self, SpecError};
 use crate::probe::{Pattern, PingpongSpec, RrSize, RrSpec, Side, StreamSpec};
 use crate::result::{Flow, LatencyRound, Placement, Statistic};
@@ -128,6 +130,11 @@ impl Task {
             Work::Stream { pattern, spec } => {
                 StreamSpec { patterns: vec![*pattern], ..spec.clone() }.check()
             }
+            Work::Jitter(spec) => spec.check(),
+            Work::Compute { workload, layout, spec } => {
+                let (workloads, layouts) = (vec![*workload], vec![*layout]);
+                ComputeSpec { workloads, layouts, ..spec.clone() }.check()
+            }
             &Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
                 RrSpec { rate_per_s, seconds, sizes: vec![size], deadline_ms, warmup_ms }.check()
             }
@@ -165,6 +172,17 @@ pub enum Work {
         warmup_ms: u64,
         /// An answer later than this counts as lost, ms.
         deadline_ms: u64,
+    },
+    /// Interruptions of the client's CPUs; the server has nothing to do.
+    Jitter(JitterSpec),
+    /// One workload in one layout on the client's CPUs; the server has nothing to do.
+    Compute {
+        /// What the threads do.
+        workload: Workload,
+        /// How many, and where.
+        layout: Layout,
+        /// Counts; its lists of workloads and layouts are ignored.
+        spec: ComputeSpec,
     },
 }
 
@@ -292,6 +310,7 @@ impl std::error::Error for Failure {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compute::Count;
     use proptest::prelude::*;
 
     #[test]
@@ -380,7 +399,16 @@ mod tests {
                     Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms }
                 },
             );
-        prop_oneof![pingpong, stream, rr]
+        let jitter =
+            (any_number(), prop::option::of(any_count())).prop_map(|(seconds, threshold_ns)| {
+                Work::Jitter(JitterSpec { seconds, threshold_ns, ..Default::default() })
+            });
+        let compute = (bytes(), bytes()).prop_map(|(repeats, cores)| {
+            let layout = Layout { cores: Count::Exactly(cores), ..Layout::SOLO };
+            let spec = ComputeSpec { repeats, ..Default::default() };
+            Work::Compute { workload: Workload::Pi, layout, spec }
+        });
+        prop_oneof![pingpong, stream, rr, jitter, compute]
     }
 
     /// Memory that the work of a task asks for, bytes, and its longest time, s.
@@ -405,6 +433,8 @@ mod tests {
                     seconds.max(warmup_s).max(*deadline_ms as f64 / 1e3),
                 )
             }
+            Work::Jitter(spec) => (0.0, spec.seconds),
+            Work::Compute { spec, .. } => (0.0, f64::from(spec.repeats)),
         }
     }
 

@@ -12,6 +12,8 @@ named_enum!(
         Bypass = "bypass",
         /// Only between two ends on one host: shared memory, Unix sockets, the accelerator.
         SameHost = "same-host",
+        /// No bytes are moved: the probe uses the processor alone.
+        NoNetwork = "no-network",
     }
 );
 
@@ -19,6 +21,7 @@ impl Stack {
     /// The class of this end.
     pub fn class(&self) -> StackClass {
         match (self.launcher, self.protocol) {
+            (_, Protocol::Cpu) => StackClass::NoNetwork,
             (Some(Launcher::Accel), _) | (_, Protocol::Unix | Protocol::Shm) => {
                 StackClass::SameHost
             }
@@ -55,6 +58,7 @@ mod tests {
             ("accel+tcp-blocking", StackClass::SameHost),
             ("unix-epoll", StackClass::SameHost),
             ("shm-spin", StackClass::SameHost),
+            ("cpu-spin", StackClass::NoNetwork),
         ] {
             assert_eq!(text.parse::<StackPair>().unwrap().class(), class, "{text}");
         }

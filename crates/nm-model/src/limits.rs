@@ -38,6 +38,21 @@ pub const CONGESTION_BYTES_MAX: usize = 15;
 /// Most CPUs that a task names.
 pub const CPUS_MAX: usize = 1_024;
 
+/// Longest measuring time of the jitter probe, s.
+pub const JITTER_SECONDS_MAX: f64 = 3_600.0;
+
+/// Highest threshold of the jitter probe, ns.
+pub const JITTER_THRESHOLD_NS_MAX: u64 = 1_000_000_000;
+
+/// Most threads on a core, and most cores, of a layout that gives their numbers.
+pub const COMPUTE_THREADS_MAX: u32 = 256;
+
+/// Most layouts of the compute probe.
+pub const COMPUTE_LAYOUTS_MAX: usize = 32;
+
+/// Most jobs of each thread in a round of the compute probe.
+pub const COMPUTE_REPEATS_MAX: u32 = 1_000;
+
 /// Longest measuring time of the exchange, s.
 pub const EXCHANGE_SECONDS_MAX: f64 = 3_600.0;
 

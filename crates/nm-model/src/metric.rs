@@ -29,6 +29,8 @@ pub enum Metric {
     Throughput,
     /// Completed transactions a second.
     Rate,
+    /// Share of its time that the thread of the worst CPU was interrupted, 0 to 1.
+    TimeLost,
 }
 
 /// Percentiles that every latency probe records, 0 to 100.
@@ -64,12 +66,13 @@ impl Metric {
         "loss",
         "throughput",
         "rate",
+        "time-lost",
     ];
 
     /// The kind of number.
     pub fn quantity(self) -> Quantity {
         match self {
-            Metric::Loss => Quantity::Ratio,
+            Metric::Loss | Metric::TimeLost => Quantity::Ratio,
             Metric::Throughput => Quantity::Throughput,
             Metric::Rate => Quantity::Rate,
             _ => Quantity::Latency,
@@ -95,6 +98,7 @@ impl fmt::Display for Metric {
             Metric::Loss => "loss",
             Metric::Throughput => "throughput",
             Metric::Rate => "rate",
+            Metric::TimeLost => "time-lost",
         };
         f.pad(text)
     }
@@ -115,6 +119,7 @@ impl FromStr for Metric {
             "loss" => Metric::Loss,
             "throughput" => Metric::Throughput,
             "rate" => Metric::Rate,
+            "time-lost" => Metric::TimeLost,
             _ => {
                 let percentile: f64 = text
                     .strip_prefix('p')

@@ -7,12 +7,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::class::StackClass;
+use crate::compute::ComputeSpec;
 pub use crate::environment::EnvironmentKind;
 use crate::exchange::ExchangeSpec;
+use crate::jitter::JitterSpec;
+use crate::metric::Metric;
 use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
 use crate::row_filter::RowFilter;
 use crate::selector::Selector;
-use crate::stack::{StackPair, named_enum};
+use crate::stack::{Stack, StackPair, named_enum};
 use crate::target::Target;
 use crate::value_type;
 use crate::words::{UnknownWord, nearest};
@@ -167,10 +170,17 @@ impl PlanTarget {
         self.classes.is_empty() || self.classes.contains(&class)
     }
 
+    /// Whether the target is for figures of this probe: of those that use no network only if it
+    /// names the probe, or a figure that no other has.
+    pub fn covers_probe(&self, kind: ProbeKind) -> bool {
+        let is_meant = kind.uses_network() || self.require.metric == Metric::TimeLost;
+        self.probe.map_or(is_meant, |probe| probe == kind)
+    }
+
     /// Whether the target is for a row of the plan: one of its cases gives the figure.
     pub fn covers_row(&self, row: &PlanRow<'_>) -> bool {
         self.on.matches(row.environment.name(), &row.stack_name())
-            && self.probe.is_none_or(|probe| probe == row.probe().kind())
+            && self.covers_probe(row.probe().kind())
             && self.covers_class(row.stacks.class())
             && row.probe().records(self.require.metric)
             && row.probe().cases().iter().any(|case| self.require.covers(case))
@@ -305,9 +315,8 @@ fn trial_keys(kind: ProbeKind) -> Vec<String> {
         ProbeKind::Stream => serde_json::to_value(StreamSpec::default()),
         ProbeKind::Rr => serde_json::to_value(RrSpec::default()),
         ProbeKind::Exchange => serde_json::to_value(ExchangeSpec::default()),
-        ProbeKind::Compute | ProbeKind::Jitter => {
-            Ok(serde_json::Value::Object(serde_json::Map::new()))
-        }
+        ProbeKind::Compute => serde_json::to_value(ComputeSpec::default()),
+        ProbeKind::Jitter => serde_json::to_value(JitterSpec::default()),
     };
     let mut keys: Vec<String> =
         ["environments", "stacks", "probe", "optional"].map(String::from).to_vec();
@@ -315,6 +324,25 @@ fn trial_keys(kind: ProbeKind) -> Vec<String> {
         keys.extend(fields.keys().cloned());
     }
     keys
+}
+
+/// The stacks of a block. A probe that uses no network needs no list, and has one stack.
+fn stacks_of(kind: ProbeKind, stacks: Option<serde_json::Value>) -> Result<Vec<StackPair>, String> {
+    let cpu = StackPair::same(Stack::CPU);
+    let stacks: Vec<StackPair> = match (stacks, kind.uses_network()) {
+        (Some(stacks), _) => value_type::decode_one("stacks", stacks)?,
+        (None, false) => vec![cpu],
+        (None, true) => return Err("missing field `stacks`".to_string()),
+    };
+    match stacks.iter().find(|&&stacks| (stacks == cpu) == kind.uses_network()) {
+        Some(stacks) if kind.uses_network() => {
+            Err(format!("the stack {stacks} moves no bytes, which probe {kind} does"))
+        }
+        Some(stacks) => Err(format!(
+            "probe {kind} uses no network, so it has no stack {stacks}; leave `stacks` out"
+        )),
+        None => Ok(stacks),
+    }
 }
 
 // A flattened, internally tagged enum cannot refuse unknown keys, so the block is decoded by hand.
@@ -326,10 +354,11 @@ impl<'de> Deserialize<'de> for TrialBlock {
             fields.remove(name).ok_or_else(|| D::Error::custom(format!("missing field `{name}`")))
         };
         let environments = take_field("environments")?;
-        let stacks = take_field("stacks")?;
         let probe = take_field("probe")?;
+        let stacks = fields.remove("stacks");
         let optional = fields.remove("optional").unwrap_or(serde_json::Value::Bool(false));
         let kind: ProbeKind = serde_json::from_value(probe).map_err(D::Error::custom)?;
+        let stacks = stacks_of(kind, stacks).map_err(D::Error::custom)?;
         let known = trial_keys(kind);
         if let Some(key) = fields.keys().find(|key| !known.contains(key)) {
             let near = nearest(key, &known)
@@ -350,15 +379,15 @@ impl<'de> Deserialize<'de> for TrialBlock {
                 ProbeSpec::Stream(spec)
             }),
             ProbeKind::Rr => value_type::decode(fields).map(ProbeSpec::Rr),
-            ProbeKind::Compute => Ok(ProbeSpec::Compute),
-            ProbeKind::Jitter => Ok(ProbeSpec::Jitter),
+            ProbeKind::Compute => value_type::decode(fields).map(ProbeSpec::Compute),
+            ProbeKind::Jitter => value_type::decode(fields).map(ProbeSpec::Jitter),
             ProbeKind::Exchange => value_type::decode(fields).map(ProbeSpec::Exchange),
         }
         .map_err(D::Error::custom)?;
         Ok(TrialBlock {
             environments: value_type::decode_one("environments", environments)
                 .map_err(D::Error::custom)?,
-            stacks: value_type::decode_one("stacks", stacks).map_err(D::Error::custom)?,
+            stacks,
             optional: value_type::decode_one("optional", optional).map_err(D::Error::custom)?,
             probe,
         })

@@ -75,6 +75,11 @@ pub(crate) enum CheckError {
     TargetOn { on: Selector, hint: Box<Hint> },
     #[error("target for probe `{probe}` matches no row of the plan: {run}")]
     TargetProbe { probe: ProbeKind, run: String },
+    #[error(
+        "target on `{on}` matches rows of probe {probe} only, which a target must name: \
+         add `probe = \"{probe}\"`"
+    )]
+    TargetNeedsProbe { on: Selector, probe: ProbeKind },
     #[error("target on `{on}` matches no row of class {classes}; the rows there are {known}")]
     TargetClass { on: Selector, classes: String, known: String },
     #[error("target `{text}`: no row that it matches records {metric}{hint}{help}")]
@@ -189,11 +194,16 @@ fn check_target(target: &PlanTarget, all: &[PlanRow<'_>]) -> Result<(), TargetFa
         let hint = hint_for_path(target.on.text(), all);
         return Err(("on", CheckError::TargetOn { on: target.on.clone(), hint }));
     }
-    if let Some(probe) = target.probe {
-        rows.retain(|row| row.probe().kind() == probe);
-        if rows.is_empty() {
+    let first = rows.first().map(|row| row.probe().kind());
+    rows.retain(|row| target.covers_probe(row.probe().kind()));
+    match (rows.is_empty(), target.probe, first) {
+        (true, Some(probe), _) => {
             return Err(("probe", CheckError::TargetProbe { probe, run: run_of(probe, all) }));
         }
+        (true, None, Some(probe)) => {
+            return Err(("on", CheckError::TargetNeedsProbe { on: target.on.clone(), probe }));
+        }
+        _ => {}
     }
     let known: BTreeSet<StackClass> = rows.iter().map(|row| row.stacks.class()).collect();
     rows.retain(|row| target.covers_class(row.stacks.class()));

@@ -145,6 +145,30 @@ on = "netns/*"
 "#;
 
     #[test]
+    fn a_probe_of_the_processor_has_one_stack_and_targets_that_name_it() {
+        let plan = |rest: &str| {
+            Plan::parse(&format!("name='x'\n[[trials]]\nenvironments=['loopback']\n{rest}"))
+        };
+        let parsed = plan("probe='compute'\nlayouts=['1x2']").unwrap();
+        assert_eq!(parsed.rows()[0].path(), "loopback/cpu-spin");
+        assert_eq!(parsed.trials[0].probe.cases()[0].to_string(), "pi 1x2");
+        let target = |rest: &str| plan(&format!("probe='jitter'\n[[targets]]\n{rest}"));
+        assert!(target("require='time-lost < 1%'").is_ok());
+        assert!(target("require='p99 < 1ms'\nprobe='jitter'").is_ok());
+        for (error, expected) in [
+            (plan("probe='jitter'\nstacks=['tcp-spin']"), "so it has no stack tcp-spin"),
+            (plan("probe='pingpong'\nstacks=['cpu-spin']"), "cpu-spin moves no bytes"),
+            (plan("probe='pingpong'"), "missing field `stacks`"),
+            (plan("probe='jitter'\nseconds=1e6"), "seconds is 1000000"),
+            (target("require='p99 < 1ms'"), "add `probe = \"jitter\"`"),
+            (target("require='rate > 1/s'\nprobe='jitter'"), "records rate"),
+        ] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn a_plan_is_read_with_the_probes_defaults() {
         let plan = Plan::parse(GOOD).unwrap();
         let ProbeSpec::Pingpong(spec) = &plan.trials[0].probe else { panic!("not pingpong") };

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::compute::{ComputeSpec, Layout, Workload};
 use crate::exchange::{self, ExchangeSpec};
+use crate::jitter::JitterSpec;
 pub use crate::limits::SIZE_BYTES_MAX;
 use crate::limits::{self, SpecError};
 use crate::metric::{Metric, PERCENTILES};
@@ -52,6 +54,14 @@ named_enum!(
         Iperf3 = "iperf3",
     }
 );
+
+impl ProbeKind {
+    /// Whether both ends exchange bytes over a stack. The other probes measure the client's
+    /// machine alone.
+    pub fn uses_network(self) -> bool {
+        !matches!(self, ProbeKind::Compute | ProbeKind::Jitter)
+    }
+}
 
 impl Side {
     /// The opposite end.
@@ -291,10 +301,10 @@ pub enum ProbeSpec {
     Stream(StreamSpec),
     /// See [`RrSpec`].
     Rr(RrSpec),
-    /// Not in this version.
-    Compute,
-    /// Not in this version.
-    Jitter,
+    /// See [`ComputeSpec`].
+    Compute(ComputeSpec),
+    /// See [`JitterSpec`].
+    Jitter(JitterSpec),
     /// See [`ExchangeSpec`].
     Exchange(ExchangeSpec),
 }
@@ -306,8 +316,8 @@ impl ProbeSpec {
             ProbeSpec::Pingpong(_) => ProbeKind::Pingpong,
             ProbeSpec::Stream(_) => ProbeKind::Stream,
             ProbeSpec::Rr(_) => ProbeKind::Rr,
-            ProbeSpec::Compute => ProbeKind::Compute,
-            ProbeSpec::Jitter => ProbeKind::Jitter,
+            ProbeSpec::Compute(_) => ProbeKind::Compute,
+            ProbeSpec::Jitter(_) => ProbeKind::Jitter,
             ProbeSpec::Exchange(_) => ProbeKind::Exchange,
         }
     }
@@ -321,13 +331,15 @@ impl ProbeSpec {
         }
     }
 
-    /// Whether the rounds of this probe have the figure, samples permitting. The probes that are
-    /// not in this version are taken to have every figure.
+    /// Whether the rounds of this probe have the figure, samples permitting.
     pub fn records(&self, metric: Metric) -> bool {
         match (self, metric) {
-            (ProbeSpec::Compute | ProbeSpec::Jitter, _) => true,
             (ProbeSpec::Stream(_), _) => metric == Metric::Throughput,
             (_, Metric::Throughput) => false,
+            (ProbeSpec::Jitter(_), Metric::TimeLost) => true,
+            (_, Metric::TimeLost) => false,
+            (ProbeSpec::Compute(_) | ProbeSpec::Jitter(_), Metric::Loss) => false,
+            (ProbeSpec::Jitter(_), Metric::Rate) => false,
             (_, Metric::Percentile(percentile)) => self.percentiles().contains(&percentile),
             _ => true,
         }
@@ -337,9 +349,12 @@ impl ProbeSpec {
     /// measure latency.
     pub fn percentiles(&self) -> Vec<f64> {
         let more: &[f64] = match self {
-            ProbeSpec::Compute | ProbeSpec::Jitter | ProbeSpec::Stream(_) => return vec![],
+            ProbeSpec::Stream(_) => return vec![],
             ProbeSpec::Pingpong(spec) => &spec.percentiles,
-            ProbeSpec::Rr(_) | ProbeSpec::Exchange(_) => &[],
+            ProbeSpec::Rr(_)
+            | ProbeSpec::Exchange(_)
+            | ProbeSpec::Compute(_)
+            | ProbeSpec::Jitter(_) => &[],
         };
         let others = more.iter().filter(|percentile| !PERCENTILES.contains(percentile));
         PERCENTILES.iter().chain(others).copied().collect()
@@ -355,7 +370,8 @@ impl ProbeSpec {
             ProbeSpec::Stream(spec) => spec.check(),
             ProbeSpec::Rr(spec) => spec.check(),
             ProbeSpec::Exchange(spec) => spec.check(),
-            ProbeSpec::Compute | ProbeSpec::Jitter => Ok(()),
+            ProbeSpec::Compute(spec) => spec.check(),
+            ProbeSpec::Jitter(spec) => spec.check(),
         }
     }
 
@@ -380,7 +396,13 @@ impl ProbeSpec {
                 let size = RrSize { request_bytes: bytes, response_bytes: bytes };
                 vec![Case::Request { size, rate_per_s: Some(spec.rate_per_s) }]
             }
-            ProbeSpec::Compute | ProbeSpec::Jitter => vec![],
+            ProbeSpec::Compute(spec) => {
+                let of_layout = |layout| {
+                    spec.workloads.iter().map(move |&workload| Case::Layout { workload, layout })
+                };
+                spec.layouts.iter().flat_map(|&layout| of_layout(layout)).collect()
+            }
+            ProbeSpec::Jitter(_) => vec![Case::Total],
         }
     }
 
@@ -391,7 +413,10 @@ impl ProbeSpec {
             ProbeSpec::Stream(s) => (s.seconds + s.omit_ms as f64 / 1e3) * s.patterns.len() as f64,
             ProbeSpec::Rr(s) => (s.seconds + s.warmup_ms as f64 / 1e3) * s.sizes.len() as f64,
             ProbeSpec::Exchange(s) => s.seconds + s.warmup_ms as f64 / 1e3,
-            ProbeSpec::Compute | ProbeSpec::Jitter => 0.0,
+            ProbeSpec::Compute(s) => {
+                s.layouts.len() as f64 * s.workloads.len() as f64 * f64::from(s.repeats)
+            }
+            ProbeSpec::Jitter(s) => s.seconds,
         }
     }
 }
@@ -490,6 +515,13 @@ pub enum Case {
         /// Requests a second; closed loop if absent.
         rate_per_s: Option<f64>,
     },
+    /// Work of the processor in a layout of threads.
+    Layout {
+        /// What the threads do.
+        workload: Workload,
+        /// How many, and where.
+        layout: Layout,
+    },
     /// A run without a sweep, such as the total of a published throughput table.
     #[serde(rename = "whole")]
     Total,
@@ -501,7 +533,7 @@ impl Case {
         match self {
             Case::Message { size_bytes } => Some(*size_bytes),
             Case::Request { size, .. } => Some(size.request_bytes),
-            Case::Flows { .. } | Case::Total => None,
+            Case::Flows { .. } | Case::Layout { .. } | Case::Total => None,
         }
     }
 }
@@ -513,6 +545,7 @@ impl fmt::Display for Case {
             Case::Flows { pattern, write_bytes } => format!("{pattern}, {write_bytes} B writes"),
             Case::Request { size, rate_per_s: Some(rate) } => format!("{size} B at {rate}/s"),
             Case::Request { size, rate_per_s: None } => format!("{size} B closed loop"),
+            Case::Layout { workload, layout } => format!("{workload} {layout}"),
             Case::Total => "whole".to_string(),
         };
         f.pad(&text)
@@ -524,7 +557,8 @@ impl FromStr for Case {
     type Err = UnknownWord;
 
     fn from_str(text: &str) -> Result<Case, UnknownWord> {
-        let known = ["64 B", "1-uni-1, 131072 B writes", "64 B at 1000/s", "64 B closed loop"];
+        let known =
+            ["64 B", "1-uni-1, 131072 B writes", "64 B at 1000/s", "64 B closed loop", "pi 2xN"];
         let case = || {
             if text == "whole" {
                 return Some(Case::Total);
@@ -536,6 +570,11 @@ impl FromStr for Case {
             }
             if let Some(size) = text.strip_suffix(" B closed loop") {
                 return Some(Case::Request { size: size.parse().ok()?, rate_per_s: None });
+            }
+            if let Some((workload, layout)) = text.split_once(' ')
+                && let (Ok(workload), Ok(layout)) = (workload.parse(), layout.parse())
+            {
+                return Some(Case::Layout { workload, layout });
             }
             if let Some((size, rate)) = text.split_once(" B at ") {
                 let rate: f64 = rate.strip_suffix("/s")?.parse().ok()?;
@@ -607,6 +646,7 @@ mod tests {
             Case::Request { size, rate_per_s: Some(1000.0) },
             Case::Request { size, rate_per_s: Some(0.25) },
             Case::Request { size, rate_per_s: None },
+            Case::Layout { workload: Workload::Pi, layout: "2xN".parse().unwrap() },
             Case::Total,
         ] {
             assert_eq!(case.to_string().parse(), Ok(case));

@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::campaign::NotAvailable;
 use crate::class::StackClass;
+use crate::compute::ComputeRound;
 use crate::coverage::{NotJudged, PlanPart};
 use crate::doubt::Doubt;
 use crate::exchange::ExchangeRound;
 use crate::facts::Facts;
+use crate::jitter::JitterRound;
 use crate::link_transport::LinkTransport;
 use crate::metric::Metric;
 use crate::plan::{Plan, PlanRow};
@@ -233,6 +235,10 @@ named_enum!(
         RoundTripFromIntended = "round-trip-from-intended-send",
         /// Sum of flows, Gb/s.
         Throughput = "throughput",
+        /// Length of a gap in which a spinning thread did not run, ns.
+        Interruption = "interruption",
+        /// CPU time of one job in user mode, ns.
+        JobTime = "job-time",
     }
 );
 
@@ -244,6 +250,8 @@ impl Statistic {
             Statistic::RoundTrip => "round trip (service time)",
             Statistic::RoundTripFromIntended => "round trip from intended send",
             Statistic::Throughput => "throughput",
+            Statistic::Interruption => "length of an interruption",
+            Statistic::JobTime => "CPU time of a job",
         }
     }
 }
@@ -425,6 +433,12 @@ pub struct LatencyRound {
     /// Figures of the exchange other than latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Box<ExchangeRound>>,
+    /// What interrupted the threads, of a jitter probe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Box<JitterRound>>,
+    /// The work of each thread, of a compute probe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute: Option<Box<ComputeRound>>,
 }
 
 impl LatencyRound {
@@ -443,6 +457,7 @@ impl LatencyRound {
                 (sent > 0).then(|| self.lost as f64 / sent as f64)
             }
             Metric::Rate => self.rate_per_s,
+            Metric::TimeLost => self.jitter.as_ref()?.time_lost(),
             Metric::Throughput => None,
         }
     }

@@ -99,6 +99,8 @@ named_enum!(
         Xdp = "xdp",
         /// AF_XDP with a TCP of our own.
         XdpTcp = "xdp-tcp",
+        /// None: the probe uses the processor alone.
+        Cpu = "cpu",
     }
 );
 
@@ -176,6 +178,9 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// The stack of the probes that move no bytes.
+    pub const CPU: Stack = Stack { protocol: Protocol::Cpu, mode: Mode::Spin, launcher: None };
+
     /// A stack of kernel or built-in transport without a launcher.
     pub fn new(protocol: Protocol, mode: Mode) -> Stack {
         Stack { protocol, mode, launcher: None }

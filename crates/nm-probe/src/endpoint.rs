@@ -44,6 +44,9 @@ struct Connections {
 /// A latency probe has one connection, which is made like that of one flow to the server.
 const ONE_FLOW: Pattern = Pattern { flows: 1, bidirectional: false };
 
+/// A probe of the processor has no connection.
+const NO_FLOW: Pattern = Pattern { flows: 0, bidirectional: false };
+
 impl Endpoint {
     /// Opens what the peer connects to: one address for each flow that this end receives, and for a
     /// latency probe one at the server. `address` is this end's IP address, with the first port if
@@ -118,6 +121,7 @@ impl Endpoint {
     pub fn run(self, control: &Control) -> Result<TaskReport, Failure> {
         let plan = match &self.task.work {
             Work::Stream { .. } => return Ok(self.run_stream(control)?),
+            Work::Jitter(_) | Work::Compute { .. } => return self.run_alone(control),
             Work::Pingpong { size_bytes, spec } => LatencyPlan::pingpong(*size_bytes, spec),
             Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
                 let (rate_per_s, seconds) = (*rate_per_s, *seconds);
@@ -125,6 +129,15 @@ impl Endpoint {
             }
         };
         Ok(self.run_latency(&plan, control)?)
+    }
+
+    /// The work of a probe without a peer: the server has none.
+    fn run_alone(self, _control: &Control) -> Result<TaskReport, Failure> {
+        if self.side == Side::Server {
+            return Ok(TaskReport::default());
+        }
+        let what = "this version does not have the probe";
+        Err(Failure::new(FailureKind::NotAvailable, what))
     }
 
     fn run_latency(
@@ -236,6 +249,7 @@ fn pattern(work: &Work) -> Pattern {
     match work {
         Work::Stream { pattern, .. } => *pattern,
         Work::Pingpong { .. } | Work::Rr { .. } => ONE_FLOW,
+        Work::Jitter(_) | Work::Compute { .. } => NO_FLOW,
     }
 }
 
@@ -251,7 +265,7 @@ fn options(task: &Task) -> Options {
             let congestion = spec.congestion.clone();
             Options { buffer_bytes: spec.buffer_bytes, congestion, token }
         }
-        Work::Pingpong { .. } | Work::Rr { .. } => Options { token, ..Options::default() },
+        _ => Options { token, ..Options::default() },
     }
 }
 
@@ -277,7 +291,7 @@ fn check(task: &Task) -> Result<(), Failure> {
     let datagram_bytes_max = match protocol {
         Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
         Protocol::Xdp => Some(XDP_SIZE_BYTES_MAX),
-        Protocol::Tcp | Protocol::XdpTcp | Protocol::Unix | Protocol::Shm => None,
+        Protocol::Tcp | Protocol::XdpTcp | Protocol::Unix | Protocol::Shm | Protocol::Cpu => None,
     };
     let bad = |what: String, hint: &str| {
         Err(Failure::new(FailureKind::BadRequest, what).hint(hint.to_string()))
@@ -285,7 +299,7 @@ fn check(task: &Task) -> Result<(), Failure> {
     let size_bytes = match &task.work {
         Work::Pingpong { size_bytes, .. } => *size_bytes,
         Work::Rr { size, .. } => size.request_bytes.max(size.response_bytes),
-        Work::Stream { .. } => 0,
+        Work::Stream { .. } | Work::Jitter(_) | Work::Compute { .. } => 0,
     };
     if let Some(largest) = datagram_bytes_max.filter(|largest| size_bytes > *largest) {
         let what = format!("{size_bytes} B do not fit into one datagram of {protocol}");

@@ -148,6 +148,13 @@ pub fn subject(metric: Metric, key: &SeriesKey) -> String {
             format!("{name} {trip} of {} messages{over} ({path})", view::case_text(&key.case))
         }
         (_, Case::Flows { pattern, .. }) => format!("{name} of {pattern}{over} ({path})"),
+        (_, Case::Layout { workload, layout }) => {
+            format!("{name} of {workload} by {layout} threads ({path})")
+        }
+        (ProbeKind::Jitter, Case::Total) if metric == Metric::TimeLost => {
+            format!("share of time lost to interruptions ({path})")
+        }
+        (ProbeKind::Jitter, Case::Total) => format!("{name} of interruptions ({path})"),
         (_, Case::Message { .. } | Case::Total) => {
             format!("{name} of {} messages{over} ({path})", view::case_text(&key.case))
         }
@@ -177,6 +184,7 @@ fn carrier_of(stack: Stack) -> String {
         Protocol::Shm => "shared memory",
         Protocol::Xdp => "UDP by AF_XDP",
         Protocol::XdpTcp => "TCP by AF_XDP",
+        Protocol::Cpu => "no network",
     };
     match stack.launcher {
         None => protocol.to_string(),

@@ -63,7 +63,7 @@ impl MatrixGroup {
             Some(StackClass::Kernel) => "kernel",
             Some(StackClass::Bypass) => "AF_XDP and other bypass",
             Some(StackClass::SameHost) => "same host: shared memory, Unix",
-            None => "other",
+            Some(StackClass::NoNetwork) | None => "other",
         }
     }
 }

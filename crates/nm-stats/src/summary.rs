@@ -42,7 +42,7 @@ pub fn summarise(samples: &[Sample], lost: u64, percentiles: &[f64]) -> LatencyR
         rate_per_s: None,
         histogram: encoded(&sorted),
         slices: slices(samples),
-        exchange: None,
+        ..LatencyRound::default()
     }
 }
 

@@ -50,6 +50,12 @@ pub enum ConnectionError {
         /// The protocol that was to be used.
         protocol: Protocol,
     },
+    /// The probes over this protocol move no bytes.
+    #[error("{protocol} moves no bytes, so it has no addresses")]
+    NoTransport {
+        /// The protocol.
+        protocol: Protocol,
+    },
     /// Nobody connected to the listener.
     #[error("nobody connected to {address} within {limit:?}, and {strangers} others were dropped")]
     NoPeer {

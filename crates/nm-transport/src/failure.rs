@@ -42,7 +42,7 @@ pub fn from_connection(error: ConnectionError) -> Failure {
         ConnectionError::Handshake(error) => from_handshake(error),
         ConnectionError::SharedMemory(error) => from_shared_memory(error),
         ConnectionError::Xdp(error) => from_xdp(error),
-        ConnectionError::WrongAddress { .. } => {
+        ConnectionError::WrongAddress { .. } | ConnectionError::NoTransport { .. } => {
             Failure::new(FailureKind::BadRequest, error.to_string())
         }
         ConnectionError::NoPeer { address, limit, strangers } => {

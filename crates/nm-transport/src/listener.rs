@@ -71,6 +71,7 @@ impl Listener {
             Protocol::Xdp => bind_xdp_udp(stack, address, options)?,
             Protocol::XdpTcp => bind_xdp_tcp(stack, address, options)?,
             Protocol::Shm => bind_shared_memory(stack)?,
+            protocol @ Protocol::Cpu => return Err(ConnectionError::NoTransport { protocol }),
         };
         let admission = Admission { token: options.token, peer: None };
         Ok(Listener { stack, address, socket, backend, admission, strangers: AtomicU64::new(0) })

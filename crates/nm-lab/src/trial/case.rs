@@ -110,6 +110,10 @@ fn work(probe: &ProbeSpec, case: Case) -> Result<Work, Failure> {
             warmup_ms: spec.warmup_ms,
             deadline_ms: spec.deadline_ms,
         }),
+        (ProbeSpec::Jitter(spec), Case::Total) => Ok(Work::Jitter(spec.clone())),
+        (ProbeSpec::Compute(spec), Case::Layout { workload, layout }) => {
+            Ok(Work::Compute { workload, layout, spec: spec.clone() })
+        }
         _ => Err(Failure::new(
             FailureKind::NotAvailable,
             format!("the probe {} has no case `{case}` in this version", probe.kind()),
@@ -250,6 +254,7 @@ fn recover(pair: &mut Pair, failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_model::JitterSpec;
     use nm_model::probe::PingpongSpec;
 
     #[test]
@@ -257,6 +262,8 @@ mod tests {
         let probe = ProbeSpec::Pingpong(PingpongSpec::default());
         assert!(work(&probe, Case::Message { size_bytes: 1 }).is_ok());
         assert_eq!(work(&probe, Case::Total).unwrap_err().kind, FailureKind::NotAvailable);
-        assert!(work(&ProbeSpec::Jitter, Case::Total).is_err());
+        let jitter = ProbeSpec::Jitter(JitterSpec::default());
+        assert!(work(&jitter, Case::Total).is_ok());
+        assert!(work(&jitter, Case::Message { size_bytes: 1 }).is_err());
     }
 }

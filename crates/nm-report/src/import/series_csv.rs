@@ -89,7 +89,7 @@ fn add(record: &Record, figure: &str, value: &str, to: &mut RoundData) -> Result
                 Metric::Rate => data.rate_per_s = Some(number()?),
                 Metric::Median => data.percentiles.push(percentile(50.0, number()?)),
                 Metric::Percentile(p) => data.percentiles.push(percentile(p, number()?)),
-                Metric::Loss | Metric::Throughput => {
+                Metric::Loss | Metric::TimeLost | Metric::Throughput => {
                     return fault(line, format!("`{figure}` is no latency"));
                 }
             },

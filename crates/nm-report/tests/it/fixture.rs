@@ -297,7 +297,7 @@ fn distribution(base: f64, n_samples: usize, numbers: &mut Numbers) -> LatencyRo
         rate_per_s: None,
         histogram: Some(histogram::encode_sorted(&sorted).unwrap()),
         slices,
-        exchange: None,
+        ..LatencyRound::default()
     }
 }
 

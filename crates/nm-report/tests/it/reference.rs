@@ -13,7 +13,7 @@ fn figures(series: &Series) -> Vec<f64> {
     match series.key.case {
         Case::Message { size_bytes } => found.push(f64::from(size_bytes)),
         Case::Request { rate_per_s, .. } => found.extend(rate_per_s),
-        Case::Flows { .. } | Case::Total => {}
+        Case::Flows { .. } | Case::Layout { .. } | Case::Total => {}
     }
     for round in &series.rounds {
         match &round.data {

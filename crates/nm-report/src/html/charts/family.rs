@@ -55,7 +55,7 @@ fn measure(statistic: Statistic) -> Option<&'static str> {
     match statistic {
         Statistic::HalfRoundTrip => Some("half round trip"),
         Statistic::RoundTrip | Statistic::RoundTripFromIntended => Some("round trip"),
-        Statistic::Throughput => None,
+        Statistic::Throughput | Statistic::Interruption | Statistic::JobTime => None,
     }
 }
 

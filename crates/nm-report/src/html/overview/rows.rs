@@ -119,7 +119,7 @@ fn family(key: &SeriesKey) -> Option<Family> {
     match key.statistic {
         Statistic::HalfRoundTrip => Some((key.probe, "half round trip")),
         Statistic::RoundTrip | Statistic::RoundTripFromIntended => Some((key.probe, "round trip")),
-        Statistic::Throughput => None,
+        Statistic::Throughput | Statistic::Interruption | Statistic::JobTime => None,
     }
 }
 

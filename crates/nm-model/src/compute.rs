@@ -1,0 +1,195 @@
+//! The compute probe: how fast the processor does a piece of work, alone and beside others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{self, SpecError};
+use crate::stack::{named_enum, text_serde};
+use crate::words::UnknownWord;
+
+named_enum!(
+    /// What a thread of the compute probe does.
+    Workload, "workload", {
+        /// Digits of π by the program itself.
+        Pi = "pi",
+        /// Digits of π by the installed `bc`, as the published study did.
+        Bc = "bc",
+        /// Dependent loads from memory that the caches do not hold.
+        Memory = "memory",
+        /// Dependent arithmetic in registers.
+        Alu = "alu",
+    }
+);
+
+/// How many threads work at the same time, and where: `2x4` is two threads on each of four cores,
+/// `2xN` two on each core there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Layout {
+    /// Threads on each core, or `N` for as many as there are cores.
+    pub threads_per_core: Count,
+    /// Cores.
+    pub cores: Count,
+}
+
+/// A number, or the number of cores of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Count {
+    /// This many.
+    Exactly(u32),
+    /// As many as there are cores: `N`.
+    AllCores,
+}
+
+impl Count {
+    /// The number on a machine with `cores` cores.
+    pub fn on(self, cores: u32) -> u32 {
+        match self {
+            Count::Exactly(count) => count,
+            Count::AllCores => cores,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Count> {
+        if text == "N" {
+            return Some(Count::AllCores);
+        }
+        let is_number = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+        let count: u32 = text.parse().ok().filter(|_| is_number)?;
+        (1..=limits::COMPUTE_THREADS_MAX).contains(&count).then_some(Count::Exactly(count))
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Count::Exactly(count) => count.fmt(f),
+            Count::AllCores => f.write_str("N"),
+        }
+    }
+}
+
+impl Layout {
+    /// One thread alone.
+    pub const SOLO: Layout =
+        Layout { threads_per_core: Count::Exactly(1), cores: Count::Exactly(1) };
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}x{}", self.threads_per_core, self.cores))
+    }
+}
+
+impl FromStr for Layout {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Layout, UnknownWord> {
+        let counts = text.split_once('x').and_then(|(threads, cores)| {
+            Some(Layout { threads_per_core: Count::parse(threads)?, cores: Count::parse(cores)? })
+        });
+        counts.ok_or_else(|| UnknownWord::new("layout", text, &["1x1", "1xN", "Nx1", "2xN", "4xN"]))
+    }
+}
+
+text_serde!(Layout);
+
+/// Work of the processor alone: each workload in each layout.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ComputeSpec {
+    /// What the threads do, each a case of its own.
+    pub workloads: Vec<Workload>,
+    /// How many threads and where, each a case of its own.
+    pub layouts: Vec<Layout>,
+    /// Jobs that each thread does in a round.
+    pub repeats: u32,
+    /// CPUs to use; all that the process may use if empty.
+    pub cpus: Vec<u32>,
+}
+
+impl Default for ComputeSpec {
+    fn default() -> ComputeSpec {
+        let layouts = ["1x1", "1xN", "Nx1", "2xN"];
+        ComputeSpec {
+            workloads: vec![Workload::Pi],
+            layouts: layouts.iter().filter_map(|text| text.parse().ok()).collect(),
+            repeats: 10,
+            cpus: vec![],
+        }
+    }
+}
+
+impl ComputeSpec {
+    /// Checks the ranges.
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        for (field, count, count_max) in [
+            ("workloads", self.workloads.len(), Workload::ALL.len()),
+            ("layouts", self.layouts.len(), limits::COMPUTE_LAYOUTS_MAX),
+        ] {
+            if count == 0 {
+                return Err(SpecError::Empty { field });
+            }
+            limits::check_count(field, count, count_max)?;
+        }
+        limits::check("repeats", self.repeats, 1..=limits::COMPUTE_REPEATS_MAX)?;
+        limits::check_count("cpus", self.cpus.len(), limits::CPUS_MAX)
+    }
+}
+
+/// The work of one round; the CPU times of its jobs are the round's latencies.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ComputeRound {
+    /// What did the work: `built-in pi, 50000 digits`, `bc 1.07.1`.
+    pub implementation: String,
+    /// From the common start to the end of the last thread, s.
+    pub window_s: f64,
+    /// Each thread.
+    pub threads: Vec<ThreadWork>,
+}
+
+/// The jobs of one thread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ThreadWork {
+    /// CPU that the thread was pinned to.
+    pub cpu: u32,
+    /// Jobs done.
+    pub jobs: u32,
+    /// CPU time of all its jobs in user mode, ns.
+    pub user_ns: u64,
+    /// From the common start to its own end, ns.
+    pub real_ns: u64,
+    /// Time that it was ready but did not run, ns.
+    pub run_delay_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_read_back_and_others_are_refused() {
+        for text in ["1x1", "1xN", "Nx1", "2xN", "4xN", "4x8", "256x1"] {
+            assert_eq!(text.parse::<Layout>().unwrap().to_string(), text);
+        }
+        for text in ["", "x", "0x1", "1x0", "1", "1x", "+1x1", "nx1", "257x1", "1x1x1"] {
+            assert!(text.parse::<Layout>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_the_limits_are_refused_with_their_field() {
+        let field = |spec: ComputeSpec| spec.check().unwrap_err().field();
+        let default = ComputeSpec::default();
+        assert_eq!(default.check(), Ok(()));
+        assert_eq!(default.layouts.len(), 4);
+        assert_eq!(field(ComputeSpec { workloads: vec![], ..default.clone() }), "workloads");
+        assert_eq!(field(ComputeSpec { repeats: 1_001, ..default.clone() }), "repeats");
+        let layouts = vec![Layout::SOLO; 33];
+        assert_eq!(field(ComputeSpec { layouts, ..default }), "layouts");
+    }
+}
