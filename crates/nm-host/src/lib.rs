@@ -9,6 +9,7 @@
 
 mod cpu;
 mod host;
+mod interrupt_time;
 mod links;
 mod settings;
 mod virtualization;
@@ -19,6 +20,8 @@ use nm_model::Facts;
 use nm_model::facts::{ClockFacts, MemoryFacts};
 use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::hostfiles::HostFiles;
+
+pub use interrupt_time::accounts_interrupt_time;
 
 /// Facts of this machine, as seen from this process and its namespaces.
 pub fn facts() -> Facts {
@@ -35,6 +38,14 @@ pub fn facts() -> Facts {
             .map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned())),
     );
     facts
+}
+
+/// Whether a hypervisor is below this system; absent where nothing would tell if one were.
+pub fn is_guest() -> Option<bool> {
+    let files = HostFiles::default();
+    let name = virtualization::signature().or_else(|| virtualization::read(&files).hypervisor);
+    // Every hypervisor for x86-64 sets the processor's flag; elsewhere there is no such sign.
+    (name.is_some() || cfg!(target_arch = "x86_64")).then_some(name.is_some())
 }
 
 /// The facts that are read from files, below `root` in place of `/`.

@@ -30,7 +30,7 @@ use crate::stack::{Stack, named_enum, text_serde};
 pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest line that either end accepts, bytes, its newline included.
-pub const LINE_BYTES_MAX: usize = 1 << 20;
+pub const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// What the controller sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

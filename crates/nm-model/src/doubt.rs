@@ -149,6 +149,20 @@ doubts! {
     BelowSystem, "below-system", "time lost below the system",
         "the hot thread lost time that neither the scheduler nor steal explains",
         "compare with a bare-metal run";
+    /// The hypervisor took time and did not report it.
+    StealNotAccounted, "steal-not-accounted", "steal not accounted by this hypervisor",
+        "a virtual CPU lost time below the system while its stolen time stayed zero, so a check of \
+         stolen time would pass this machine",
+        "do not rely on stolen time here; ask for dedicated CPUs and repeat";
+    /// Part of the evidence for what interrupted a thread is missing.
+    UnknownCause, "unknown-cause", "evidence is missing",
+        "the machine does not tell all that is needed to say what interrupted a thread",
+        "read the rest as a mixture of causes; use a kernel that tells it";
+    /// More samples than memory for them.
+    NotAllKept, "not-all-kept", "not all samples kept",
+        "more samples came than there was memory for; they are in the counts and histograms, so \
+         percentiles have three digits, and charts over time lack them",
+        "measure for a shorter time, or with a higher threshold";
     /// Part of the bytes did not use the path that the stack names.
     NotAccelerated, "not-accelerated", "partly on the kernel",
         "some of the messages went through the kernel's TCP instead of shared memory",

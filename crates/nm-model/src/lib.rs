@@ -20,6 +20,7 @@ pub mod jitter;
 pub mod limits;
 pub mod link_transport;
 pub mod metric;
+pub mod percentile;
 pub mod plan;
 mod plan_check;
 pub mod plan_file;

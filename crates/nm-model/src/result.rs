@@ -19,6 +19,7 @@ use crate::facts::Facts;
 use crate::jitter::JitterRound;
 use crate::link_transport::LinkTransport;
 use crate::metric::Metric;
+pub use crate::percentile::PercentileValue;
 use crate::plan::{Plan, PlanRow};
 use crate::probe::{Case, ProbeKind, Side};
 use crate::row::{EndpointId, RowId};
@@ -465,22 +466,6 @@ impl LatencyRound {
     fn percentile(&self, percentile: f64) -> Option<f64> {
         self.percentiles.iter().find(|p| p.percentile == percentile).and_then(|p| p.value_ns)
     }
-}
-
-/// One percentile with its interval inside the round.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PercentileValue {
-    /// 0 to 100.
-    pub percentile: f64,
-    /// Value, ns; absent (`n/a`) if there are too few samples beyond it.
-    pub value_ns: Option<f64>,
-    /// Lower end of the 95 % interval by order statistics, ns. It covers the samples of this
-    /// round only.
-    #[serde(default)]
-    pub low_ns: Option<f64>,
-    /// Upper end, ns.
-    #[serde(default)]
-    pub high_ns: Option<f64>,
 }
 
 /// A slice of a round.

@@ -14,6 +14,7 @@ use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
 use crate::control::Control;
 use crate::error::ProbeError;
+use crate::jitter;
 use crate::latency::{self, LatencyPlan};
 use crate::pinned_thread::PinnedThread;
 use crate::stream::{self, ConnectedFlow};
@@ -132,9 +133,12 @@ impl Endpoint {
     }
 
     /// The work of a probe without a peer: the server has none.
-    fn run_alone(self, _control: &Control) -> Result<TaskReport, Failure> {
+    fn run_alone(self, control: &Control) -> Result<TaskReport, Failure> {
         if self.side == Side::Server {
             return Ok(TaskReport::default());
+        }
+        if let Work::Jitter(spec) = &self.task.work {
+            return Ok(jitter::run(spec, self.task.raw_samples, control)?);
         }
         let what = "this version does not have the probe";
         Err(Failure::new(FailureKind::NotAvailable, what))

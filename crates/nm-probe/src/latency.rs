@@ -241,14 +241,19 @@ fn open_report(measured: &OpenLoopSamples) -> TaskReport {
     TaskReport { latencies, doubts, ..TaskReport::default() }
 }
 
-fn store_samples(control: &Control, wanted: bool, statistic: Statistic, latencies_ns: Vec<u64>) {
+pub(crate) fn store_samples(
+    control: &Control,
+    wanted: bool,
+    statistic: Statistic,
+    latencies_ns: Vec<u64>,
+) {
     if wanted {
         let saturated = latencies_ns.into_iter().map(|ns| u32::try_from(ns).unwrap_or(u32::MAX));
         control.store_samples(statistic, saturated.collect());
     }
 }
 
-fn memory_doubt(locked: bool) -> Option<Doubt> {
+pub(crate) fn memory_doubt(locked: bool) -> Option<Doubt> {
     let detail = "the sample memory is allocated but not locked";
     (!locked).then(|| Doubt::new(DoubtKind::MemoryNotLocked, detail))
 }
@@ -262,7 +267,7 @@ fn loss(round: &LatencyRound) -> Option<Doubt> {
 }
 
 /// Doubts of the clock, with the cost of its timestamps compared to the median of `round`.
-fn clock_doubts(clock: &ClockInfo, round: Option<&LatencyRound>) -> Vec<Doubt> {
+pub(crate) fn clock_doubts(clock: &ClockInfo, round: Option<&LatencyRound>) -> Vec<Doubt> {
     let mut doubts = vec![];
     if let Some(error) = &clock.counter_error {
         doubts.push(Doubt::new(DoubtKind::ClockFallback, error.to_string()));

@@ -1,4 +1,5 @@
-//! The probes: ping-pong, stream and request-response; a transport and a clock become samples.
+//! The probes: ping-pong, stream and request-response, where a transport and a clock become
+//! samples, and jitter, which needs no transport.
 //!
 //! An [`Endpoint`] does one end of a [`Task`](nm_model::agent::Task): listen, connect, run. It uses
 //! the loops, each of which runs over any transport: [`closed`] (the next request waits for the
@@ -12,6 +13,10 @@ pub mod closed;
 pub mod control;
 pub mod endpoint;
 pub mod error;
+pub mod gap_lengths;
+pub mod gap_loop;
+pub mod jitter;
+pub mod jitter_threads;
 pub mod latency;
 mod median;
 pub mod open;
@@ -19,6 +24,7 @@ pub mod pinned_thread;
 pub mod placement;
 pub mod sequence;
 pub mod serve;
+pub mod start_gate;
 pub mod stream;
 
 pub use control::Control;

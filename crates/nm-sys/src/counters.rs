@@ -54,6 +54,38 @@ pub fn thread_cpu_ns() -> u64 {
     timeval_ns(usage.ru_utime) + timeval_ns(usage.ru_stime)
 }
 
+/// How the scheduler divided the time of the current thread, so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScheduledTime {
+    /// Time that it ran, ns, exact at the moment of reading. Interrupts and stolen time are part of
+    /// it, unless the kernel accounts for them.
+    pub ran_ns: u64,
+    /// Time that it was ready but did not run, ns; absent on kernels without `schedstat`.
+    pub run_delay_ns: Option<u64>,
+}
+
+impl ScheduledTime {
+    /// The times now.
+    pub fn now() -> ScheduledTime {
+        let run_delay_ns = run_delay_ns();
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is a valid structure to fill; the clock exists since Linux 2.6.12.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        let ran_ns = (time.tv_sec as u64) * 1_000_000_000 + time.tv_nsec as u64;
+        ScheduledTime { ran_ns, run_delay_ns }
+    }
+
+    /// The differences to an earlier reading.
+    #[must_use]
+    pub fn since(self, before: ScheduledTime) -> ScheduledTime {
+        let delays = self.run_delay_ns.zip(before.run_delay_ns);
+        ScheduledTime {
+            ran_ns: self.ran_ns.saturating_sub(before.ran_ns),
+            run_delay_ns: delays.map(|(now, before)| now.saturating_sub(before)),
+        }
+    }
+}
+
 fn usage(who: libc::c_int) -> libc::rusage {
     // SAFETY: an all-zero rusage is a valid value of that plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -273,6 +305,24 @@ mod tests {
         .join()
         .unwrap();
         other.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_ran_or_waited_while_it_did_not_sleep() {
+        std::thread::spawn(|| {
+            let (before, begun) = (ScheduledTime::now(), Moment::now());
+            work(Duration::from_millis(50));
+            let elapsed_ns = begun.elapsed().as_nanos() as u64;
+            let time = ScheduledTime::now().since(before);
+            assert!(time.ran_ns > 0, "{time:?}");
+            if let Some(delay_ns) = time.run_delay_ns {
+                // Between the readings of both clocks the thread may be stopped, but never twice
+                // as long as all of the work.
+                assert!(time.ran_ns + delay_ns < 3 * elapsed_ns, "{time:?} of {elapsed_ns} ns");
+            }
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

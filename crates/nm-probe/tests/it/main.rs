@@ -1,6 +1,7 @@
 //! Both ends of each probe over loopback: that figures are reported, and that nothing hangs.
 
 mod faults;
+mod jitter;
 mod matrix;
 mod pair;
 mod quiet;
