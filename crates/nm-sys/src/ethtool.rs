@@ -13,12 +13,21 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 const GSET: u32 = 0x01;
 const GDRVINFO: u32 = 0x03;
 const GCOALESCE: u32 = 0x0e;
+const SCOALESCE: u32 = 0x0f;
 const GRINGPARAM: u32 = 0x10;
+const SRINGPARAM: u32 = 0x11;
+const GPAUSEPARAM: u32 = 0x12;
+const SPAUSEPARAM: u32 = 0x13;
 const GTSO: u32 = 0x1e;
+const STSO: u32 = 0x1f;
 const GGSO: u32 = 0x23;
+const SGSO: u32 = 0x24;
 const GFLAGS: u32 = 0x25;
+const SFLAGS: u32 = 0x26;
 const GGRO: u32 = 0x2b;
+const SGRO: u32 = 0x2c;
 const GCHANNELS: u32 = 0x3c;
+const SCHANNELS: u32 = 0x3d;
 
 /// `ETH_FLAG_LRO` in the result of [`GFLAGS`].
 const FLAG_LRO: u32 = 1 << 15;
@@ -69,6 +78,52 @@ pub struct RingSizes {
     pub rx: u32,
     /// Transmit.
     pub tx: u32,
+}
+
+/// A setting of a link that can be read and written as a whole: a list of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkSetting {
+    /// The 22 numbers of `struct ethtool_coalesce` after the command.
+    Coalescing,
+    /// Ring sizes in use: rx, rx-mini, rx-jumbo, tx.
+    Rings,
+    /// Queues in use: rx, tx, other, combined.
+    Channels,
+    /// Pause frames: autoneg, rx, tx; each 0 or 1.
+    Pause,
+    /// Generic receive offload, 0 or 1.
+    Gro,
+    /// Generic segmentation offload, 0 or 1.
+    Gso,
+    /// TCP segmentation offload, 0 or 1.
+    Tso,
+    /// Large receive offload, 0 or 1.
+    Lro,
+}
+
+/// Where the numbers of a setting are in the structure of its commands.
+struct Layout {
+    get: u32,
+    set: u32,
+    /// Word of the first number.
+    first: usize,
+    count: usize,
+}
+
+impl LinkSetting {
+    fn layout(self) -> Layout {
+        let (get, set, first, count) = match self {
+            LinkSetting::Coalescing => (GCOALESCE, SCOALESCE, 1, 22),
+            LinkSetting::Rings => (GRINGPARAM, SRINGPARAM, 5, 4),
+            LinkSetting::Channels => (GCHANNELS, SCHANNELS, 5, 4),
+            LinkSetting::Pause => (GPAUSEPARAM, SPAUSEPARAM, 1, 3),
+            LinkSetting::Gro => (GGRO, SGRO, 1, 1),
+            LinkSetting::Gso => (GGSO, SGSO, 1, 1),
+            LinkSetting::Tso => (GTSO, STSO, 1, 1),
+            LinkSetting::Lro => (GFLAGS, SFLAGS, 1, 1),
+        };
+        Layout { get, set, first, count }
+    }
 }
 
 impl Links {
@@ -168,6 +223,49 @@ impl Links {
         .collect()
     }
 
+    /// The numbers of a setting.
+    ///
+    /// # Errors
+    /// If there is no such link, or its driver does not have the setting (`EOPNOTSUPP`).
+    pub fn setting(&self, link: &str, setting: LinkSetting) -> io::Result<Vec<u32>> {
+        let layout = setting.layout();
+        let words = self.get(link, layout.get)?;
+        let mut numbers = words[layout.first..layout.first + layout.count].to_vec();
+        if setting == LinkSetting::Lro {
+            numbers[0] = u32::from(numbers[0] & FLAG_LRO != 0);
+        }
+        Ok(numbers)
+    }
+
+    /// Largest numbers of a setting, in the order of [`Links::setting`]; absent if the setting has
+    /// no such limits.
+    pub fn setting_max(&self, link: &str, setting: LinkSetting) -> Option<Vec<u32>> {
+        matches!(setting, LinkSetting::Rings | LinkSetting::Channels)
+            .then(|| self.ethtool(link, setting.layout().get))?
+            .map(|words| words[1..5].to_vec())
+    }
+
+    /// Writes the numbers of a setting. The driver may round them: read them back. It may also
+    /// change other settings: changing rings or queues restarts the link's queues.
+    ///
+    /// # Errors
+    /// Those of the driver; `EINVAL` if there are not as many numbers as the setting has.
+    pub fn set(&self, link: &str, setting: LinkSetting, numbers: &[u32]) -> io::Result<()> {
+        let layout = setting.layout();
+        if numbers.len() != layout.count {
+            return Err(rustix::io::Errno::INVAL.into());
+        }
+        // The numbers that are not part of the setting go back as they were read.
+        let mut words = self.get(link, layout.get)?;
+        words[0] = layout.set;
+        if setting == LinkSetting::Lro {
+            words[1] = if numbers[0] == 0 { words[1] & !FLAG_LRO } else { words[1] | FLAG_LRO };
+        } else {
+            words[layout.first..layout.first + layout.count].copy_from_slice(numbers);
+        }
+        self.command(link, &mut words)
+    }
+
     /// MTU, bytes.
     pub fn mtu(&self, link: &str) -> Option<u32> {
         let mut request = request_for(link)?;
@@ -236,12 +334,21 @@ impl Links {
 
     /// One `SIOCETHTOOL` command; absent if the driver does not support it.
     fn ethtool(&self, link: &str, command: u32) -> Option<[u32; RESULT_WORDS]> {
+        self.get(link, command).ok()
+    }
+
+    fn get(&self, link: &str, command: u32) -> io::Result<[u32; RESULT_WORDS]> {
         let mut words = [0u32; RESULT_WORDS];
         words[0] = command;
-        let mut request = request_for(link)?;
+        self.command(link, &mut words)?;
+        Ok(words)
+    }
+
+    /// One `SIOCETHTOOL` command, in the first of `words`; its result replaces them.
+    fn command(&self, link: &str, words: &mut [u32; RESULT_WORDS]) -> io::Result<()> {
+        let mut request = request_for(link).ok_or(rustix::io::Errno::NODEV)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        self.ioctl(libc::SIOCETHTOOL, &mut request)?;
-        Some(words)
+        self.ioctl(libc::SIOCETHTOOL, &mut request).ok_or_else(io::Error::last_os_error)
     }
 
     fn ioctl(&self, code: libc::c_ulong, request: &mut libc::ifreq) -> Option<()> {
@@ -291,6 +398,19 @@ mod tests {
             assert_eq!(links.mtu(name), None, "{name}");
             assert_eq!(links.driver(name), None, "{name}");
             assert!(!links.is_up(name), "{name}");
+            assert!(links.setting(name, LinkSetting::Gro).is_err(), "{name}");
+            assert!(links.set(name, LinkSetting::Gro, &[1]).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn settings_of_loopback_are_read_and_a_wrong_count_is_refused_before_the_kernel() {
+        let links = Links::new().unwrap();
+        assert!(matches!(links.setting("lo", LinkSetting::Gro).unwrap()[..], [0 | 1]));
+        let error = links.setting("lo", LinkSetting::Coalescing).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}");
+        assert_eq!(links.setting_max("lo", LinkSetting::Gro), None);
+        let error = links.set("lo", LinkSetting::Gro, &[]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
     }
 }

@@ -140,6 +140,14 @@ pub fn is_dead(pid: u32) -> bool {
     }
 }
 
+/// Has the child of `command` outlive the terminal, shell and session that it was started from: it
+/// leads a session of its own, setsid(2).
+pub fn own_session(command: &mut Command) {
+    let lead = || Ok(rustix::process::setsid().map(drop)?);
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(lead) };
+}
+
 /// Has the child of `command` ignore SIGINT, which a terminal sends to the whole foreground group.
 fn ignore_interrupt(command: &mut Command) {
     let ignore = || {
@@ -193,6 +201,16 @@ mod tests {
         process.kill();
         assert_eq!(process.try_wait().unwrap().signal(), Some(9));
         process.kill();
+    }
+
+    #[test]
+    fn child_of_its_own_session_has_no_terminal_and_another_session() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cut -d' ' -f6 /proc/$$/stat; echo $$"]).stdin(Stdio::null());
+        own_session(&mut command);
+        let output = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let lines: Vec<&str> = output.lines().collect();
+        assert_eq!(lines[0], lines[1], "the child leads the session that it is in");
     }
 
     #[test]
