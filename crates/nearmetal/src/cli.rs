@@ -9,6 +9,7 @@ pub mod generate;
 mod percent;
 pub mod server_address;
 pub mod standalone;
+pub mod tune;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
+use self::tune::TuneCommand;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -139,6 +141,16 @@ pub enum Command {
             --disk /var/lib/libvirt/images/latency.qcow2 --out latency.xml"
     )]
     Generate(GenerateCommand),
+    /// Change settings of this machine by steps that can be undone exactly.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  \
+        nearmetal tune plan --cpus 2-3 --link eth0\n  \
+        nearmetal tune apply --only mem.thp,nic.coalesce --link eth0 --confirm-within 120\n  \
+        nearmetal tune confirm\n  \
+        nearmetal tune undo"
+    )]
+    Tune(TuneCommand),
     /// What works on this machine, what is missing and how to get it.
     Doctor(FormatArgs),
     /// The built-in plans, or the text of one.

@@ -18,6 +18,7 @@ mod standalone;
 mod stream;
 mod targets;
 mod trend;
+mod tune;
 
 use std::io::{stdin, stdout};
 
@@ -56,6 +57,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),
         Command::Generate(command) => generate::run(&command),
+        Command::Tune(command) => tune::run(&command),
         Command::Doctor(args) => doctor::run(args.format),
         Command::Plans { name, format } => list_plans(name.as_deref(), format.format),
         Command::Schema { of } => schema(of),

@@ -20,3 +20,4 @@ mod standalone;
 mod support;
 mod targets;
 mod terminal;
+mod tune;

@@ -1,0 +1,24 @@
+//! `nearmetal tune`: settings of this machine, changed by steps and put back from a journal.
+
+mod apply;
+mod confirm;
+mod plan;
+mod session;
+mod status;
+mod undo;
+
+use anyhow::Result;
+
+use crate::cli::tune::TuneCommand;
+use crate::exit::Exit;
+
+pub fn run(command: &TuneCommand) -> Result<Exit> {
+    match command {
+        TuneCommand::Plan(args) => plan::run(args),
+        TuneCommand::Apply(args) => apply::run(args),
+        TuneCommand::Undo(args) => undo::run(args),
+        TuneCommand::Confirm(args) => confirm::run(args),
+        TuneCommand::Status(args) => status::run(args),
+        TuneCommand::Watch(args) => confirm::watch(args),
+    }
+}

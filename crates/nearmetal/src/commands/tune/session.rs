@@ -1,0 +1,159 @@
+//! What the commands of `tune` have in common: the machine, the journals, and their errors.
+
+use std::path::Path;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use nm_tune::apply::ApplyError;
+use nm_tune::journal::{Folder, JournalError, Lock};
+use nm_tune::machine::{HostMachine, Machine};
+use nm_tune::plan::{Choice, PlannedStep, Selection, plan};
+use nm_tune::record::{Begin, FORMAT, RunId};
+use nm_tune::run::{Run, Status};
+use nm_tune::undo::UndoError;
+
+use crate::cli::tune::{PlaceArgs, SelectionArgs};
+use crate::exit::{Exit, Stop};
+
+/// This machine, or the recorded tree of `--root`.
+pub fn machine(root: Option<&Path>) -> Result<HostMachine> {
+    match root {
+        None => Ok(HostMachine::live()?),
+        Some(root) if root.is_dir() => Ok(HostMachine::recorded(root)),
+        Some(root) => Err(Stop::usage(format!("--root: there is no folder {}", root.display()))),
+    }
+}
+
+/// The path of a root as journals have it.
+pub fn root_text(root: Option<&Path>) -> Result<String> {
+    let root = root.unwrap_or(Path::new("/"));
+    let full = root.canonicalize();
+    let full = full.map_err(|error| Stop::usage(format!("--root: {}: {error}", root.display())))?;
+    Ok(full.to_string_lossy().into_owned())
+}
+
+/// The steps that the user chose.
+pub fn selection(args: &SelectionArgs) -> Selection {
+    Selection {
+        only: args.only.clone(),
+        allow: args.allow.clone(),
+        choice: Choice {
+            cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
+            link: args.link.clone(),
+        },
+    }
+}
+
+/// The plan of these steps.
+pub fn steps(selection: &Selection, machine: &dyn Machine) -> Result<Vec<PlannedStep>> {
+    plan(selection, machine).map_err(|error| Stop::usage(error.to_string()))
+}
+
+/// The folder of journals and the right to append to them.
+pub fn open(args: &PlaceArgs) -> Result<(Folder, Lock)> {
+    let folder = Folder::open(&args.state).map_err(journal_error)?;
+    let lock = folder.lock().map_err(journal_error)?;
+    Ok((folder, lock))
+}
+
+/// The first record of a new run.
+pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> Result<Begin> {
+    let started = Timestamp::now();
+    let random = u32::from_ne_bytes(nm_sys::random::bytes()?);
+    let id = format!("{}-{random:08x}", started.strftime("%Y%m%dT%H%M%SZ"));
+    Ok(Begin {
+        format: FORMAT,
+        run: id.parse::<RunId>().map_err(|error| Stop::usage(error.to_string()))?,
+        started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        root: root_text(args.root.root.as_deref())?,
+        origin: machine.origin()?,
+        confirm_within_s: confirm,
+    })
+}
+
+/// Refuses to begin while another run is unfinished.
+pub fn check_finished(folder: &Folder) -> Result<()> {
+    for run in folder.runs().map_err(journal_error)? {
+        let (id, status) = (&run.begin.run, run.status());
+        if !status.is_unfinished() {
+            continue;
+        }
+        let confirm = match status {
+            Status::AwaitsConfirmation => {
+                format!("keep it with `nearmetal tune confirm {id}`, or ")
+            }
+            _ => String::new(),
+        };
+        return Err(Stop::with(
+            Exit::Conflict,
+            format!(
+                "run {id} is unfinished ({}): {confirm}put back what was there with `nearmetal \
+                     tune undo {id}`",
+                status.text()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// A run by its id, or the latest one that `is_meant` accepts.
+pub fn find(
+    folder: &Folder,
+    id: Option<&RunId>,
+    is_meant: impl Fn(&Run) -> bool,
+) -> Result<Option<Run>> {
+    match id {
+        Some(id) => {
+            let empty = || Stop::usage(format!("run {id} ended before it changed anything"));
+            Ok(Some(folder.run(id).map_err(journal_error)?.ok_or_else(empty)?))
+        }
+        None => Ok(folder.runs().map_err(journal_error)?.into_iter().rev().find(is_meant)),
+    }
+}
+
+/// Refuses to treat a run of a recorded tree as one of this machine, and the other way round.
+pub fn check_root(run: &Run, root: Option<&Path>) -> Result<()> {
+    let here = root_text(root)?;
+    match run.begin.root == here {
+        true => Ok(()),
+        false => Err(Stop::usage(format!(
+            "run {} was made with --root {}, and this is {here}; give the same --root",
+            run.begin.run, run.begin.root
+        ))),
+    }
+}
+
+/// An error of a journal with its exit code.
+pub fn journal_error(error: JournalError) -> anyhow::Error {
+    let (exit, hint) = match &error {
+        JournalError::Busy(_) => (Exit::Conflict, ""),
+        JournalError::System { source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            (Exit::Environment, "; run as root, or name another folder with --state")
+        }
+        JournalError::System { .. } => (Exit::Environment, ""),
+        JournalError::NotPrivate { .. }
+        | JournalError::Unknown(_)
+        | JournalError::Damaged { .. }
+        | JournalError::Foreign(_)
+        | JournalError::TooLarge { .. } => (Exit::Usage, ""),
+    };
+    Stop::with(exit, format!("{error}{hint}"))
+}
+
+/// An error of applying, after which the run can be undone.
+pub fn apply_error(error: ApplyError, run: &RunId) -> anyhow::Error {
+    let text = format!("{error}; put back what was there with `nearmetal tune undo {run}`");
+    Stop::with(Exit::Environment, text)
+}
+
+/// An error of undoing.
+pub fn undo_error(error: UndoError) -> anyhow::Error {
+    let exit = if error.is_conflict() { Exit::Conflict } else { Exit::Environment };
+    match error {
+        UndoError::Journal(error) => journal_error(error),
+        other => Stop::with(exit, other.to_string()),
+    }
+}

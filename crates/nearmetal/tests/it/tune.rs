@@ -1,0 +1,343 @@
+//! `tune` on recorded trees and in network namespaces of the tests' own: nothing of this machine is
+//! changed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{BINARY, Run, command, finish, processes, run, wait_for};
+
+/// A recorded tree, and a folder for journals.
+struct Tree {
+    folder: TempDir,
+}
+
+const FILES: [(&str, &str); 14] = [
+    ("proc/sys/kernel/random/boot_id", "boot-1\n"),
+    ("proc/sys/kernel/numa_balancing", "1\n"),
+    ("proc/sys/kernel/timer_migration", "1\n"),
+    ("proc/sys/kernel/sched_rt_runtime_us", "950000\n"),
+    ("proc/sys/vm/stat_interval", "1"),
+    ("proc/sys/net/ipv4/tcp_autocorking", "1\n"),
+    ("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n"),
+    ("sys/kernel/mm/transparent_hugepage/defrag", "[always] defer madvise never\n"),
+    ("sys/kernel/mm/ksm/run", "1\n"),
+    ("sys/devices/system/cpu/online", "0-3\n"),
+    ("sys/devices/virtual/workqueue/cpumask", "f\n"),
+    ("sys/devices/system/cpu/cpu2/power/pm_qos_resume_latency_us", "0\n"),
+    ("sys/devices/system/cpu/cpu3/power/pm_qos_resume_latency_us", "n/a\n"),
+    ("proc/irq/7/smp_affinity_list", "0-3\n"),
+];
+
+impl Tree {
+    fn new() -> Tree {
+        let tree = Tree { folder: tempfile::tempdir().unwrap() };
+        for (path, text) in FILES {
+            tree.write(path, text);
+        }
+        tree
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.root().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.root().join(path)).unwrap()
+    }
+
+    fn files(&self) -> BTreeMap<&'static str, String> {
+        FILES.iter().map(|(path, _)| (*path, self.read(path))).collect()
+    }
+
+    /// A command of `tune` on this tree.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(&["tune"]);
+        command.args(args).arg("--root").arg(self.root()).arg("--state").arg(self.state());
+        command
+    }
+
+    fn tune(&self, args: &[&str]) -> Run {
+        finish(&mut self.command(args))
+    }
+
+    fn status(&self) -> Vec<Value> {
+        let state = self.state();
+        let run = run(&["tune", "status", "--format", "json", "--state", state.to_str().unwrap()]);
+        serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+    }
+
+    fn last_status(&self) -> String {
+        self.status().last().unwrap()["status"].as_str().unwrap().to_string()
+    }
+}
+
+const THP: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+
+#[test]
+fn plan_lists_every_step_and_writes_nothing() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let root = tree.root();
+    let args = ["tune", "plan", "--cpus", "2-3", "--root", root.to_str().unwrap()];
+    let text = run(&args);
+    assert_eq!(text.code, 0, "{}", text.stderr);
+    for part in [
+        "mem.thp  (the machine, no risk known)",
+        "[always] madvise never -> always [madvise] never",
+        "why: huge pages for everybody",
+        "iso.rt_throttle      not available: it weakens the machine",
+        "cpu.governor         not available: /sys/devices/system/cpu/cpu0/cpufreq/",
+    ] {
+        assert!(text.stdout.contains(part), "{part}: {text:?}");
+    }
+    let json = run(&[&args[..], &["--format", "json"]].concat());
+    let steps: Vec<Value> = serde_json::from_str(&json.stdout).unwrap();
+    assert!(steps.len() > 30);
+    for step in &steps {
+        for field in ["step", "scope", "risk", "undo", "why", "source", "status"] {
+            assert!(step[field].is_string(), "{field} of {step}");
+        }
+        let has_reason = step["status"] != "not_available" || step["reason"].is_string();
+        assert!(has_reason, "{step}");
+    }
+    assert_eq!(tree.files(), before);
+    assert!(!tree.state().exists());
+}
+
+#[test]
+fn apply_and_undo_restore_every_byte() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let applied = tree.tune(&["apply", "--cpus", "2-3"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert_eq!(tree.read(THP), "always [madvise] never\n");
+    assert_eq!(tree.read("proc/irq/7/smp_affinity_list"), "0-1\n");
+    assert_eq!(tree.read("sys/devices/virtual/workqueue/cpumask"), "3\n");
+    assert_eq!(tree.read("proc/sys/vm/stat_interval"), "10");
+    assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "950000\n", "not allowed");
+    assert_eq!(tree.last_status(), "in force");
+    let again = tree.tune(&["apply", "--cpus", "2-3"]);
+    assert_eq!(again.code, 0);
+    assert!(again.stderr.contains("nothing to change"), "{again:?}");
+    let undone = tree.tune(&["undo"]);
+    assert_eq!(undone.code, 0, "{undone:?}");
+    assert_eq!(tree.files(), before);
+    assert_eq!(tree.last_status(), "closed");
+    let nothing = tree.tune(&["undo"]);
+    assert!(nothing.code == 0 && nothing.stderr.contains("nothing to undo"), "{nothing:?}");
+}
+
+#[test]
+fn a_security_relevant_step_is_applied_only_if_it_is_allowed() {
+    let tree = Tree::new();
+    let refused = tree.tune(&["apply", "--only", "iso.rt_throttle"]);
+    assert!(refused.code == 0 && refused.stderr.contains("nothing to change"), "{refused:?}");
+    let args = ["apply", "--only", "iso.rt_throttle", "--allow", "iso.rt_throttle"];
+    assert_eq!(tree.tune(&args).code, 0);
+    assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "-1\n");
+    tree.tune(&["undo"]);
+    assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "950000\n");
+}
+
+#[test]
+fn somebody_elses_change_is_a_conflict_until_the_step_is_named() {
+    for (option, left) in [("--keep-theirs", "always madvise [never]\n"), ("--force", FILES[6].1)] {
+        let tree = Tree::new();
+        assert_eq!(tree.tune(&["apply", "--only", "mem.thp,mem.ksm"]).code, 0);
+        tree.write(THP, "always madvise [never]\n");
+        let conflict = tree.tune(&["undo"]);
+        assert_eq!(conflict.code, 5, "{conflict:?}");
+        let [error] = conflict.errors()[..] else { panic!("{conflict:?}") };
+        assert!(error.contains("--keep-theirs mem.thp"), "{error}");
+        assert_eq!(tree.read(THP), "always madvise [never]\n");
+        assert_eq!(tree.last_status(), "partly undone");
+        let blocked = tree.tune(&["apply", "--only", "iso.workqueue", "--cpus", "2"]);
+        assert_eq!(blocked.code, 5, "{blocked:?}");
+        assert!(blocked.stderr.contains("nearmetal tune undo"), "{blocked:?}");
+        let undone = tree.tune(&["undo", option, "mem.thp"]);
+        assert_eq!(undone.code, 0, "{undone:?}");
+        assert_eq!(tree.read(THP), left);
+        assert_eq!(tree.last_status(), "closed");
+    }
+}
+
+#[test]
+fn kill_at_any_time_leaves_a_journal_that_undo_completes() {
+    let tree = Tree::new();
+    let before = tree.files();
+    for delay_ms in 0..30 {
+        let mut child = tree.command(&["apply", "--cpus", "2-3"]).spawn().unwrap();
+        sleep(Duration::from_millis(delay_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !tree.state().exists() {
+            continue;
+        }
+        let undone = tree.tune(&["undo"]);
+        assert_eq!(undone.code, 0, "after {delay_ms} ms: {undone:?}");
+        assert_eq!(tree.files(), before, "after {delay_ms} ms");
+    }
+    assert!(tree.status().iter().all(|run| run["status"] == "closed"));
+}
+
+#[test]
+fn an_unfinished_run_blocks_the_next_one_and_a_restart_resets_its_settings() {
+    let tree = Tree::new();
+    assert_eq!(tree.tune(&["apply", "--only", "mem.thp"]).code, 0);
+    let id = tree.status()[0]["run"].as_str().unwrap().to_string();
+    // As after a kill: the journal ends before the run was complete.
+    let path = tree.state().join(format!("{id}.jsonl"));
+    let text = fs::read_to_string(&path).unwrap();
+    let end = text.trim_end().rfind('\n').unwrap() + 20;
+    fs::write(&path, &text[..end]).unwrap();
+    assert_eq!(tree.last_status(), "interrupted");
+    assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 5);
+    tree.write("proc/sys/kernel/random/boot_id", "boot-2\n");
+    tree.write(THP, "[always] madvise never\n");
+    let undone = tree.tune(&["undo"]);
+    assert!(undone.code == 0 && undone.stdout.contains("reset by a restart"), "{undone:?}");
+    assert_eq!(tree.read(THP), "[always] madvise never\n");
+    assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 0);
+}
+
+#[test]
+fn wrong_input_is_refused_in_one_sentence() {
+    let tree = Tree::new();
+    for (args, part) in [
+        (vec!["apply", "--only", "mem.tph"], "did you mean `mem.thp`?"),
+        (vec!["apply", "--cpus", "3-1"], "list of CPUs"),
+        (vec!["apply", "--link", "a/b"], "is not the name of a network link"),
+        (vec!["apply", "--confirm-within", "0"], "1..=86400"),
+        (vec!["apply", "--confirm-within", "86401"], "1..=86400"),
+        (vec!["undo", "../x"], "is not the id of a run"),
+        (vec!["undo", "none"], "there is no run none"),
+        (vec!["undo", "--force", "mem.thp", "--keep-theirs", "mem.thp"], "choose one"),
+    ] {
+        let run = tree.tune(&args);
+        assert_eq!(run.code, 2, "{args:?}: {run:?}");
+        assert!(run.stderr.contains(part), "{args:?}: {run:?}");
+    }
+    tree.tune(&["apply", "--only", "mem.thp"]);
+    let state = tree.state();
+    let other = run(&["tune", "undo", "--state", state.to_str().unwrap()]);
+    assert!(other.code == 2 && other.stderr.contains("--root"), "{other:?}");
+}
+
+/// The processes that watch over runs of this tree.
+fn watchers(tree: &Tree) -> Vec<u32> {
+    let state = tree.state().to_string_lossy().into_owned();
+    processes()
+        .into_iter()
+        .filter(|process| process.words.contains(&"watch".to_string()))
+        .filter(|process| process.state != 'Z' && process.words.contains(&state))
+        .map(|process| process.pid)
+        .collect()
+}
+
+#[test]
+fn an_unconfirmed_run_is_undone_although_its_shell_was_killed() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let apply = format!(
+        "'{BINARY}' tune apply --only mem.thp,mem.ksm --confirm-within 3 --root '{}' --state '{}'; \
+         sleep 1000",
+        tree.root().display(),
+        tree.state().display()
+    );
+    // A session of its own, as that of a remote login; its end takes all its processes along.
+    let mut shell = Command::new("setsid")
+        .args(["sh", "-c", &apply])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the run", || {
+        tree.state().exists().then(|| tree.status()).filter(|runs| !runs.is_empty())?;
+        (tree.last_status() == "awaits confirmation").then_some(())
+    });
+    assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 5, "it awaits confirmation");
+    let group = format!("-{}", shell.id());
+    Command::new("kill").args(["-KILL", "--", &group]).status().unwrap();
+    shell.wait().unwrap();
+    assert_eq!(watchers(&tree).len(), 1);
+    wait_for("the undo", || (tree.last_status() == "closed").then_some(()));
+    assert_eq!(tree.files(), before);
+    wait_for("the end of the watching process", || watchers(&tree).is_empty().then_some(()));
+    let late = tree.tune(&["confirm"]);
+    assert_eq!(late.code, 5, "{late:?}");
+}
+
+#[test]
+fn a_confirmed_run_stays() {
+    let tree = Tree::new();
+    let applied = tree.tune(&["apply", "--only", "mem.thp", "--confirm-within", "600"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert_eq!(watchers(&tree).len(), 1);
+    let confirmed = tree.tune(&["confirm"]);
+    assert_eq!(confirmed.code, 0, "{confirmed:?}");
+    wait_for("the end of the watching process", || watchers(&tree).is_empty().then_some(()));
+    assert_eq!(
+        (tree.read(THP).as_str(), tree.last_status().as_str()),
+        ("always [madvise] never\n", "in force")
+    );
+    assert_eq!(tree.tune(&["undo"]).code, 0);
+    assert_eq!(tree.read(THP), FILES[6].1);
+}
+
+/// Runs a script as root in a network namespace of its own, with a sysfs of that namespace.
+fn in_namespace(script: &str, state: &Path) -> Run {
+    let script = format!("mount -t sysfs sysfs /sys; {script}");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "sh", "-ec", &script]).env("STATE", state);
+    finish(command.env("NEARMETAL", BINARY).stdin(Stdio::null()))
+}
+
+#[test]
+fn a_real_sysctl_and_a_real_link_of_a_namespace_are_changed_and_restored() {
+    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let script = r#"
+        ip tuntap add dev tap0 mode tap
+        show() { cat /proc/sys/net/ipv4/tcp_slow_start_after_idle; "$NEARMETAL" tune plan \
+            --only nic.gro,net.idle_cwnd --link tap0 | grep -e '->' || echo as wanted; }
+        show
+        "$NEARMETAL" tune apply --only nic.gro,net.idle_cwnd --link tap0 --state "$STATE"
+        show
+        code=0; unshare --net "$NEARMETAL" tune undo --state "$STATE" || code=$?
+        echo "elsewhere $code"
+        ip link set tap0 name lan0
+        "$NEARMETAL" tune undo --state "$STATE"
+        ip link set lan0 name tap0
+        show
+    "#;
+    let run = in_namespace(script, &state);
+    assert_eq!(run.code, 0, "{run:?}");
+    let parts: Vec<&str> = run.stdout.lines().map(str::trim).collect();
+    let text = parts.join("\n");
+    let first = "1\ngro of tap0: 1 -> 0\nnet.ipv4.tcp_slow_start_after_idle: 1 -> 0\n";
+    assert!(text.starts_with(first), "{text}");
+    assert!(text.contains("\n0\nas wanted\n"), "{text}");
+    assert!(text.contains("elsewhere 5"), "{text}");
+    assert!(text.trim_end().ends_with(first.trim_end()), "{text}");
+}

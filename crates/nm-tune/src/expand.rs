@@ -1,0 +1,381 @@
+//! What a step means on a machine: its changes, or why it cannot be made.
+
+use nm_sys::hostfiles::parse_list;
+
+use crate::cpus;
+use crate::machine::Machine;
+use crate::step::{Action, Goal, NumberGoal, Step};
+use crate::target::{
+    CpuSetting, DirtyLimit, LinkName, LinkSetting, MachineSetting, QueueSetting, SysctlName, Target,
+};
+use crate::value::{Value, choose, chosen, with_line_end};
+
+/// Most interrupts, queues and CPUs that a step changes.
+pub const CHANGES_MAX: usize = 65_536;
+
+/// What the user chose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// CPUs of the application.
+    pub cpus: Vec<u32>,
+    /// The link that the application uses.
+    pub link: Option<LinkName>,
+}
+
+/// What a setting should become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// This word.
+    Word(String),
+    /// The first of these, unless it is another one of them already.
+    OneOf(Vec<String>),
+    /// A number of at least this.
+    AtLeast(u64),
+    /// A mask of CPUs.
+    Mask(Vec<u32>),
+    /// A list of CPUs without these, or with the others if none is left.
+    ListWithout(Vec<u32>, Vec<u32>),
+    /// A limit of unwritten file data, bytes.
+    DirtyBytes(u64),
+    /// Numbers of a driver's setting.
+    Numbers(Vec<(usize, NumberGoal)>),
+}
+
+impl Wanted {
+    /// The value to write where `old` is; the same if there is nothing to do. Absent if the setting
+    /// has no such value.
+    pub fn resolve(&self, old: &Value) -> Option<Value> {
+        match (self, old) {
+            (Wanted::Numbers(goals), Value::Numbers(old)) => {
+                let mut numbers = old.clone();
+                for (index, goal) in goals {
+                    let number = numbers.get_mut(*index)?;
+                    *number = goal.resolve(*number);
+                }
+                Some(Value::Numbers(numbers))
+            }
+            (Wanted::Numbers(_), _) | (_, Value::Numbers(_)) => None,
+            (wanted, Value::Text(text)) => wanted.resolve_text(text).map(Value::Text),
+        }
+    }
+
+    fn resolve_text(&self, old: &str) -> Option<String> {
+        let current = chosen(old).unwrap_or_else(|| old.trim());
+        let word = match self {
+            Wanted::Word(word) => word.clone(),
+            Wanted::OneOf(words) if words.iter().any(|word| word == current) => return same(old),
+            Wanted::OneOf(words) => words.first()?.clone(),
+            Wanted::AtLeast(least) => current.parse::<u64>().ok()?.max(*least).to_string(),
+            Wanted::Mask(cpus) => cpus::mask_like(old, cpus)?,
+            Wanted::ListWithout(without, others) => {
+                let old = parse_list(old)?;
+                let left: Vec<u32> = old.into_iter().filter(|cpu| !without.contains(cpu)).collect();
+                cpus::list(if left.is_empty() { others } else { &left })
+            }
+            Wanted::DirtyBytes(bytes) => return dirty_bytes(old, *bytes),
+            Wanted::Numbers(_) => return None,
+        };
+        if word == current {
+            return same(old);
+        }
+        match chosen(old) {
+            Some(_) => choose(old, &word),
+            None => Some(with_line_end(&word, old)),
+        }
+    }
+}
+
+fn same(old: &str) -> Option<String> {
+    Some(old.to_string())
+}
+
+/// Two lines, bytes and ratio: the one that is set makes the other zero.
+fn dirty_bytes(old: &str, bytes: u64) -> Option<String> {
+    let mut lines = old.split_inclusive('\n');
+    let (old_bytes, old_ratio) = (lines.next()?, lines.next()?);
+    let current: u64 = old_bytes.trim().parse().ok()?;
+    if (1..=bytes).contains(&current) {
+        return same(old);
+    }
+    let bytes = with_line_end(&bytes.to_string(), old_bytes);
+    Some(bytes + &with_line_end("0", old_ratio))
+}
+
+/// A change that a step wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedChange {
+    /// The setting.
+    pub target: Target,
+    /// What it should become.
+    pub wanted: Wanted,
+}
+
+/// The changes of a step.
+///
+/// # Errors
+/// Why it cannot be made here, as a clause.
+pub fn expand(
+    step: &Step,
+    choice: &Choice,
+    machine: &dyn Machine,
+) -> Result<Vec<WantedChange>, String> {
+    let changes = match &step.action {
+        Action::Sysctl(name, goal) => {
+            let name = SysctlName::try_from(name.to_string()).map_err(|error| error.to_string())?;
+            vec![change(Target::Sysctl { name }, wanted(*goal))]
+        }
+        Action::DirtyBackgroundBytes(bytes) => {
+            let target = Target::DirtyLimit { limit: DirtyLimit::Background };
+            vec![change(target, Wanted::DirtyBytes(*bytes))]
+        }
+        Action::ApplicationCpus(setting, goal) => {
+            let cpus = application_cpus(choice, machine)?;
+            of_cpus(&cpus, *setting, |_| Some(wanted(*goal)))
+        }
+        Action::AllCpus(setting, goal) => {
+            of_cpus(&online(machine), *setting, |_| Some(wanted(*goal)))
+        }
+        Action::FixedFrequency => {
+            let cpus = application_cpus(choice, machine)?;
+            of_cpus(&cpus, CpuSetting::MinFrequency, |cpu| highest_frequency(machine, cpu))
+        }
+        Action::Machine(files) => vec![first_that_exists(files, machine)?],
+        Action::WorkqueueMask => {
+            let target = Target::Machine { setting: MachineSetting::WorkqueueMask };
+            vec![change(target, Wanted::Mask(system_cpus(choice, machine)?))]
+        }
+        Action::Interrupts => interrupts(choice, machine)?,
+        Action::Queues(setting) => queues(*setting, choice, machine)?,
+        Action::LinkFiles(files) => {
+            let link = the_link(choice, machine)?;
+            let target = |setting| Target::LinkFile { link: link.clone(), setting };
+            files.iter().map(|(file, goal)| change(target(*file), wanted(*goal))).collect()
+        }
+        Action::Driver(setting, goals) => {
+            vec![of_driver(&the_link(choice, machine)?, *setting, goals.to_vec())]
+        }
+        Action::QueueCount => vec![queue_count(choice, machine)?],
+        Action::RingEntries(entries) => vec![ring_entries(*entries, choice, machine)?],
+        Action::CommandLine(_) => {
+            return Err("only a restart changes the kernel's command line; \
+                        `tune emit grub` writes it"
+                .to_string());
+        }
+    };
+    match changes.len() {
+        0 => Err("there is nothing of this kind here".to_string()),
+        1..=CHANGES_MAX => Ok(changes),
+        count => Err(format!("{count} changes; at most {CHANGES_MAX} are made")),
+    }
+}
+
+fn change(target: Target, wanted: Wanted) -> WantedChange {
+    WantedChange { target, wanted }
+}
+
+fn wanted(goal: Goal) -> Wanted {
+    match goal {
+        Goal::Is(word) => Wanted::Word(word.to_string()),
+        Goal::OneOf(words) => Wanted::OneOf(words.iter().map(ToString::to_string).collect()),
+        Goal::AtLeast(number) => Wanted::AtLeast(number),
+    }
+}
+
+fn of_cpus(
+    cpus: &[u32],
+    setting: CpuSetting,
+    wanted: impl Fn(u32) -> Option<Wanted>,
+) -> Vec<WantedChange> {
+    cpus.iter()
+        .filter_map(|cpu| Some(change(Target::Cpu { cpu: *cpu, setting }, wanted(*cpu)?)))
+        .collect()
+}
+
+fn highest_frequency(machine: &dyn Machine, cpu: u32) -> Option<Wanted> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq");
+    machine.files().text(&path).map(Wanted::Word)
+}
+
+fn first_that_exists(
+    files: &[(MachineSetting, Goal)],
+    machine: &dyn Machine,
+) -> Result<WantedChange, String> {
+    let target = |setting| Target::Machine { setting };
+    let exists = |setting| machine.read(&target(setting)).is_ok();
+    let found = files.iter().find(|(setting, _)| exists(*setting)).or(files.first());
+    let (setting, goal) = found.ok_or("there is nothing of this kind here")?;
+    Ok(change(target(*setting), wanted(*goal)))
+}
+
+/// CPUs that are online.
+pub fn online(machine: &dyn Machine) -> Vec<u32> {
+    machine.files().list("/sys/devices/system/cpu/online").unwrap_or_default()
+}
+
+fn application_cpus(choice: &Choice, machine: &dyn Machine) -> Result<Vec<u32>, String> {
+    if choice.cpus.is_empty() {
+        return Err("name the application's CPUs with --cpus".to_string());
+    }
+    let online = online(machine);
+    match choice.cpus.iter().find(|cpu| !online.contains(cpu)) {
+        Some(cpu) => Err(format!("CPU {cpu} is not online")),
+        None => Ok(choice.cpus.clone()),
+    }
+}
+
+/// CPUs that are left for the system.
+fn system_cpus(choice: &Choice, machine: &dyn Machine) -> Result<Vec<u32>, String> {
+    let application = application_cpus(choice, machine)?;
+    let others: Vec<u32> =
+        online(machine).into_iter().filter(|cpu| !application.contains(cpu)).collect();
+    match others.is_empty() {
+        true => Err("no CPU is left for the system".to_string()),
+        false => Ok(others),
+    }
+}
+
+fn the_link(choice: &Choice, machine: &dyn Machine) -> Result<LinkName, String> {
+    let link = choice.link.clone().ok_or("name the application's link with --link")?;
+    match machine.device(&link) {
+        Some(_) => Ok(link),
+        None => Err(format!("there is no link {link} in this network namespace")),
+    }
+}
+
+/// Interrupts that may come to an application CPU.
+fn interrupts(choice: &Choice, machine: &dyn Machine) -> Result<Vec<WantedChange>, String> {
+    let system = system_cpus(choice, machine)?;
+    let files = machine.files();
+    let is_balancer = |pid: &String| {
+        pid.bytes().all(|byte| byte.is_ascii_digit())
+            && files.text(&format!("/proc/{pid}/comm")).as_deref() == Some("irqbalance")
+    };
+    if files.names("/proc").iter().any(is_balancer) {
+        return Err("irqbalance runs and would write it again; stop it, or ban these CPUs \
+                    with IRQBALANCE_BANNED_CPULIST"
+            .to_string());
+    }
+    let mut irqs: Vec<u32> =
+        files.names("/proc/irq").iter().filter_map(|name| name.parse().ok()).collect();
+    irqs.sort_unstable();
+    let may_come = |irq: &u32| {
+        let list = files.list(&format!("/proc/irq/{irq}/smp_affinity_list")).unwrap_or_default();
+        // An interrupt without an action is no interrupt of a device.
+        list.iter().any(|cpu| choice.cpus.contains(cpu))
+    };
+    let found: Vec<u32> = irqs.into_iter().filter(may_come).collect();
+    if found.is_empty() {
+        return Err("no interrupt may come to these CPUs".to_string());
+    }
+    let wanted = Wanted::ListWithout(choice.cpus.clone(), system);
+    Ok(found.into_iter().map(|irq| change(Target::Irq { irq }, wanted.clone())).collect())
+}
+
+fn queues(
+    setting: QueueSetting,
+    choice: &Choice,
+    machine: &dyn Machine,
+) -> Result<Vec<WantedChange>, String> {
+    let link = the_link(choice, machine)?;
+    let prefix = if setting == QueueSetting::Rps { "rx-" } else { "tx-" };
+    let names = machine.files().names(&format!("/sys/class/net/{link}/queues"));
+    let mut numbers: Vec<u32> =
+        names.iter().filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect();
+    numbers.sort_unstable();
+    let target = |queue| Target::Queue { link: link.clone(), queue, setting };
+    if setting == QueueSetting::Rps {
+        let none = |queue| change(target(queue), Wanted::Mask(vec![]));
+        return Ok(numbers.into_iter().map(none).collect());
+    }
+    if numbers.len() < 2 {
+        return Err(format!("{link} has one queue to send"));
+    }
+    let (online, count) = (online(machine), numbers.len());
+    let share = |index: usize| {
+        online.iter().enumerate().filter(move |(at, _)| at % count == index).map(|(_, cpu)| *cpu)
+    };
+    let of = |(index, queue)| change(target(queue), Wanted::Mask(share(index).collect()));
+    Ok(numbers.into_iter().enumerate().map(of).collect())
+}
+
+fn of_driver(
+    link: &LinkName,
+    setting: LinkSetting,
+    goals: Vec<(usize, NumberGoal)>,
+) -> WantedChange {
+    change(Target::Link { link: link.clone(), setting }, Wanted::Numbers(goals))
+}
+
+fn queue_count(choice: &Choice, machine: &dyn Machine) -> Result<WantedChange, String> {
+    let system = system_cpus(choice, machine)?.len();
+    let most = NumberGoal::AtMost(u32::try_from(system).unwrap_or(u32::MAX));
+    let link = the_link(choice, machine)?;
+    Ok(of_driver(&link, LinkSetting::Channels, vec![(0, most), (1, most), (3, most)]))
+}
+
+fn ring_entries(
+    entries: u32,
+    choice: &Choice,
+    machine: &dyn Machine,
+) -> Result<WantedChange, String> {
+    let link = the_link(choice, machine)?;
+    let target = Target::Link { link: link.clone(), setting: LinkSetting::Rings };
+    let limits = machine.limits(&target).ok_or("the driver has no rings")?;
+    // rx, rx-mini, rx-jumbo, tx
+    let goal = |index: usize| {
+        limits
+            .get(index)
+            .filter(|max| **max > 0)
+            .map(|max| (index, NumberGoal::AtLeast(entries.min(*max))))
+    };
+    Ok(of_driver(&link, LinkSetting::Rings, [0, 3].into_iter().filter_map(goal).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(wanted: &Wanted, old: &str) -> Option<String> {
+        match wanted.resolve(&Value::Text(old.to_string())) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_wanted_text_keeps_the_form_of_the_file() {
+        let word = |word: &str| Wanted::Word(word.to_string());
+        assert_eq!(text(&word("0"), "1\n").as_deref(), Some("0\n"));
+        assert_eq!(text(&word("0"), "1").as_deref(), Some("0"));
+        assert_eq!(text(&word("n/a"), "0\n").as_deref(), Some("n/a\n"));
+        assert_eq!(text(&word("never"), "[always] never\n").as_deref(), Some("always [never]\n"));
+        assert_eq!(text(&word("defer"), "[always] never\n"), None, "no such choice");
+        let one = Wanted::OneOf(vec!["madvise".into(), "never".into()]);
+        assert_eq!(text(&one, "always [never]\n").as_deref(), Some("always [never]\n"));
+        assert_eq!(text(&Wanted::AtLeast(50), "70\n").as_deref(), Some("70\n"));
+        assert_eq!(text(&Wanted::AtLeast(50), "n/a\n"), None);
+        assert_eq!(text(&Wanted::Mask(vec![1]), "00000003\n").as_deref(), Some("00000002\n"));
+        let without = Wanted::ListWithout(vec![2, 3], vec![0]);
+        assert_eq!(text(&without, "0-3\n").as_deref(), Some("0-1\n"));
+        assert_eq!(text(&without, "2\n").as_deref(), Some("0\n"));
+    }
+
+    #[test]
+    fn a_dirty_limit_in_bytes_sets_the_ratio_to_zero() {
+        let wanted = Wanted::DirtyBytes(4096);
+        assert_eq!(text(&wanted, "0\n10\n").as_deref(), Some("4096\n0\n"));
+        assert_eq!(text(&wanted, "8192\n0\n").as_deref(), Some("4096\n0\n"));
+        assert_eq!(text(&wanted, "1024\n0\n").as_deref(), Some("1024\n0\n"), "lower already");
+    }
+
+    #[test]
+    fn numbers_that_are_not_named_stay() {
+        let goals = vec![(0, NumberGoal::AtMost(0)), (2, NumberGoal::AtLeast(8))];
+        let old = Value::Numbers(vec![5, 6, 7]);
+        assert_eq!(
+            Wanted::Numbers(goals.clone()).resolve(&old),
+            Some(Value::Numbers(vec![0, 6, 8]))
+        );
+        assert_eq!(Wanted::Numbers(goals).resolve(&Value::Numbers(vec![5])), None);
+    }
+}

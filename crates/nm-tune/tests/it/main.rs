@@ -1,0 +1,9 @@
+//! Tests of journal, apply and undo on machines that stop, round, reset and restart.
+
+mod conflicts;
+mod faults;
+mod folder;
+mod namespaces;
+mod plans;
+mod random;
+mod simulated;
