@@ -28,7 +28,7 @@ pub enum TuneCommand {
     Status(StatusArgs),
     /// Undoes a run at its deadline; started by `apply --confirm-within`.
     #[command(hide = true)]
-    Watch(WatchArgs),
+    UndoAtDeadline(DeadlineArgs),
 }
 
 /// Sets of steps.
@@ -144,7 +144,7 @@ pub struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub struct DeadlineArgs {
     /// Run.
     pub run: RunId,
     /// Seconds until it is undone.

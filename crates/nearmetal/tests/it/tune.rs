@@ -245,7 +245,7 @@ fn watchers(tree: &Tree) -> Vec<u32> {
     let state = tree.state().to_string_lossy().into_owned();
     processes()
         .into_iter()
-        .filter(|process| process.words.contains(&"watch".to_string()))
+        .filter(|process| process.words.contains(&"undo-at-deadline".to_string()))
         .filter(|process| process.state != 'Z' && process.words.contains(&state))
         .map(|process| process.pid)
         .collect()

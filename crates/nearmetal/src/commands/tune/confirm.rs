@@ -16,7 +16,7 @@ use nm_tune::run::{Run, Status};
 use nm_tune::undo::Choices;
 
 use super::session;
-use crate::cli::tune::{ConfirmArgs, PlaceArgs, WatchArgs};
+use crate::cli::tune::{ConfirmArgs, DeadlineArgs, PlaceArgs};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -31,7 +31,7 @@ pub fn start_watch(id: &RunId, seconds: u64, place: &PlaceArgs) -> Result<()> {
     let failed =
         || Stop::with(Exit::Environment, "cannot start the process that would undo the run");
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["tune", "watch", id.as_str(), &seconds.to_string(), "--state"]);
+    command.args(["tune", "undo-at-deadline", id.as_str(), &seconds.to_string(), "--state"]);
     // It works in the root folder, so that it keeps no other one busy.
     command.arg(place.state.canonicalize()?).current_dir("/");
     if place.root.root.is_some() {
@@ -49,8 +49,8 @@ pub fn start_watch(id: &RunId, seconds: u64, place: &PlaceArgs) -> Result<()> {
     }
 }
 
-/// `tune watch`: undoes a run at its deadline, unless it is confirmed or undone before.
-pub fn watch(args: &WatchArgs) -> Result<Exit> {
+/// `tune undo-at-deadline`: undoes a run at its deadline, unless it is confirmed or undone before.
+pub fn undo_at_deadline(args: &DeadlineArgs) -> Result<Exit> {
     let deadline = Deadline::after(Duration::from_secs(args.seconds));
     let folder = Folder::open(&args.place.state).map_err(session::journal_error)?;
     let find = || session::find(&folder, Some(&args.run), |_| true);

@@ -19,6 +19,6 @@ pub fn run(command: &TuneCommand) -> Result<Exit> {
         TuneCommand::Undo(args) => undo::run(args),
         TuneCommand::Confirm(args) => confirm::run(args),
         TuneCommand::Status(args) => status::run(args),
-        TuneCommand::Watch(args) => confirm::watch(args),
+        TuneCommand::UndoAtDeadline(args) => confirm::undo_at_deadline(args),
     }
 }
