@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use jiff::Timestamp;
+use nm_host::machine_use::MachineWatch;
 use nm_lab::affinity::Affinity;
 use nm_lab::trial::Options;
 use nm_model::result::RunState;
@@ -78,6 +79,7 @@ pub struct Runner {
     show: Show,
     progress: Progress,
     concurrent: ConcurrentRuns,
+    machine: MachineWatch,
     interrupted: Arc<AtomicBool>,
     state: RunState,
     on_failure: OnFailure,
@@ -118,6 +120,7 @@ impl Runner {
             show,
             progress: Progress::hidden(),
             concurrent: ConcurrentRuns::announce(),
+            machine: MachineWatch::start(),
             interrupted,
             state: RunState::Complete,
             on_failure,
@@ -238,6 +241,7 @@ impl Runner {
     pub fn finish(mut self) -> Result<FinishedRun> {
         self.note_concurrent_runs();
         self.progress.finish();
+        self.recorder.machine(self.machine.so_far());
         let report = self.recorder.report();
         let duration_s = self.options.started.elapsed().as_secs_f64();
         let result = self.recorder.finish(self.state, duration_s)?;

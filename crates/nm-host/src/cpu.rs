@@ -108,8 +108,44 @@ fn mitigations(files: &HostFiles) -> Vec<String> {
 /// The lowest CPU bandwidth limit of this process's control group and its ancestors, as
 /// `QUOTA PERIOD` in µs, the format of `cpu.max`. Supports both versions of control groups.
 fn quota(files: &HostFiles) -> Option<String> {
-    let groups = files.text("/proc/self/cgroup")?;
-    let mut limits: Vec<(u64, u64)> = vec![];
+    let limit = |folder: &GroupFolder| match folder {
+        GroupFolder::V2(folder) => limit_of(&files.text(&format!("{folder}/cpu.max"))?),
+        GroupFolder::V1(folder) => {
+            let value = |file| files.text(&format!("{folder}/{file}"));
+            let (quota, period) = value("cpu.cfs_quota_us").zip(value("cpu.cfs_period_us"))?;
+            limit_of(&format!("{quota} {period}"))
+        }
+    };
+    let limits = group_folders(files).into_iter().filter_map(|folder| limit(&folder));
+    let (quota, period) = limits.min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))?;
+    Some(format!("{quota} {period}"))
+}
+
+/// Time in which limits of CPU time stopped this process's control group or its ancestors, µs.
+pub(crate) fn throttled_us(files: &HostFiles) -> Option<u64> {
+    let time_us = |folder: &GroupFolder| {
+        let (folder, field, unit) = match folder {
+            GroupFolder::V2(folder) => (folder, "throttled_usec ", 1),
+            GroupFolder::V1(folder) => (folder, "throttled_time ", 1_000),
+        };
+        let text = files.text(&format!("{folder}/cpu.stat"))?;
+        let time: u64 =
+            text.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok()?;
+        Some(time / unit)
+    };
+    group_folders(files).iter().filter_map(time_us).reduce(u64::saturating_add)
+}
+
+/// A folder of a control group that may limit CPU time.
+enum GroupFolder {
+    V1(String),
+    V2(String),
+}
+
+/// The folders of this process's control group and its ancestors.
+fn group_folders(files: &HostFiles) -> Vec<GroupFolder> {
+    let groups = files.text("/proc/self/cgroup").unwrap_or_default();
+    let mut folders = vec![];
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) =
@@ -119,21 +155,14 @@ fn quota(files: &HostFiles) -> Option<String> {
         };
         for folder in ancestors(path) {
             if controllers.is_empty() {
-                for mount in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
-                    let text = files.text(&format!("{mount}{folder}/cpu.max"));
-                    limits.extend(text.as_deref().and_then(limit_of));
-                }
+                let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+                folders.extend(mounts.map(|mount| GroupFolder::V2(format!("{mount}{folder}"))));
             } else if controllers.split(',').any(|name| name == "cpu") {
-                let value = |file| files.text(&format!("/sys/fs/cgroup/cpu{folder}/{file}"));
-                let both = value("cpu.cfs_quota_us").zip(value("cpu.cfs_period_us"));
-                limits.extend(
-                    both.and_then(|(quota, period)| limit_of(&format!("{quota} {period}"))),
-                );
+                folders.push(GroupFolder::V1(format!("/sys/fs/cgroup/cpu{folder}")));
             }
         }
     }
-    let (quota, period) = limits.into_iter().min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))?;
-    Some(format!("{quota} {period}"))
+    folders
 }
 
 /// A limit in the format of `cpu.max`; absent if it is `max` or, in version 1, negative.

@@ -11,6 +11,7 @@ mod cpu;
 mod host;
 mod interrupt_time;
 mod links;
+pub mod machine_use;
 mod settings;
 mod virtualization;
 

@@ -26,6 +26,7 @@ use nm_model::verdict::{Comparison, Outcome, Verdict};
 
 use crate::compare::compare_parts;
 use crate::finding::{Finding, judge_series};
+use crate::machine::judge_machine;
 use crate::planned::{LeftOut, NAMED_MAX, Planned, covers, left_out_text, planned, planned_cases};
 use crate::scope::{Decision, decide};
 use crate::select::paths;
@@ -34,7 +35,7 @@ use crate::wording::list;
 /// Finds a published run by name.
 type FindRun<'a> = &'a dyn Fn(&str) -> Option<RunResult>;
 
-/// Judges every target of the result's plan, makes the comparisons of the plan, and sets the
+/// Judges the machine and every target of the result's plan, makes the comparisons of the plan, and sets the
 /// outcome, which is that of all targets together: inconclusive if there are none. An incomplete
 /// run passes no target, and a part of a plan does not pass, unless it is to be judged alone.
 ///
@@ -50,6 +51,9 @@ pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
     let (targets, comparisons) =
         plan.as_ref().map_or((&[][..], &[][..]), |plan| (&plan.targets[..], &plan.comparisons[..]));
     let mut judged = Judged::default();
+    if let Some(limits) = plan.as_ref().and_then(|plan| plan.machine.as_ref()) {
+        judged.verdicts = judge_machine(limits, result.machine.as_ref());
+    }
     for target in targets {
         let split = Split::of_rows(result, rows.iter().filter(|row| target.covers_row(row)));
         judged.target(result, target, &split);
@@ -210,6 +214,7 @@ fn judge_target(
         outcome,
         reason,
         is_same_host_only: is_same_host_only && outcome == Outcome::Pass,
+        is_of_machine: false,
         why: wanted.why.clone(),
         decisive,
         evidence: findings.into_iter().map(|finding| finding.evidence).collect(),

@@ -11,6 +11,7 @@ mod doubts;
 mod envdiff;
 mod finding;
 mod judge;
+mod machine;
 mod options;
 mod pairing;
 mod planned;

@@ -11,6 +11,7 @@ use crate::compute::ComputeSpec;
 pub use crate::environment::EnvironmentKind;
 use crate::exchange::ExchangeSpec;
 use crate::jitter::JitterSpec;
+use crate::machine::MachineLimits;
 use crate::metric::Metric;
 use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
 use crate::row_filter::RowFilter;
@@ -46,6 +47,9 @@ pub struct Plan {
     /// Parts of the result to compare with each other.
     #[serde(default)]
     pub comparisons: Vec<PlanComparison>,
+    /// What the machine itself must be like; nothing is demanded if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineLimits>,
     /// Parts of the plan that are plans of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subplans: Vec<SubPlan>,

@@ -18,6 +18,7 @@ use crate::exchange::ExchangeRound;
 use crate::facts::Facts;
 use crate::jitter::JitterRound;
 use crate::link_transport::LinkTransport;
+use crate::machine::MachineUse;
 use crate::metric::Metric;
 pub use crate::percentile::PercentileValue;
 use crate::plan::{Plan, PlanRow};
@@ -59,6 +60,9 @@ pub struct RunResult {
     #[serde(default, with = "facts_list")]
     #[schemars(with = "Vec<EndpointFacts>")]
     pub facts: BTreeMap<EndpointId, Facts>,
+    /// What the machine that started the run did meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineUse>,
     /// Other things known about the run, such as a published run's description: name to text.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
@@ -99,6 +103,7 @@ impl RunResult {
             plan: None,
             part: None,
             facts: BTreeMap::new(),
+            machine: None,
             notes: BTreeMap::new(),
             series: vec![],
             not_available: vec![],

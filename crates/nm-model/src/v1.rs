@@ -76,6 +76,7 @@ impl From<RunResultV1> for RunResult {
             state: old.state,
             plan: old.plan,
             part: None,
+            machine: None,
             facts: old.facts.into_iter().map(|(name, facts)| (endpoint(&name), facts)).collect(),
             notes: old.notes,
             series: old.series.into_iter().map(series).collect(),

@@ -70,6 +70,9 @@ pub struct Verdict {
     /// both ends on one host meet it.
     #[serde(default)]
     pub is_same_host_only: bool,
+    /// Whether it is of a limit of the machine, not of a figure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_machine: bool,
     /// Why the plan has this target: its source, in words.
     #[serde(default)]
     pub why: String,

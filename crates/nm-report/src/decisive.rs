@@ -79,10 +79,13 @@ fn series_of<'a>(result: &'a RunResult, evidence: &Evidence) -> Option<&'a Serie
     result.series.iter().find(|series| series.key.to_string() == evidence.series)
 }
 
-/// The figure that decides the outcome of `result`; none if nothing was judged, or if something
-/// else than a target decides.
+/// The figure that decides the outcome of `result`; none if no figure was judged, or if something
+/// else than a figure decides.
 pub fn of_result(result: &RunResult) -> Option<Decisive<'_>> {
-    let verdicts = result.verdicts.iter().filter(|verdict| verdict.outcome == result.outcome);
+    let verdicts = result
+        .verdicts
+        .iter()
+        .filter(|verdict| verdict.outcome == result.outcome && !verdict.is_of_machine);
     let mut found: Option<(Decisive<'_>, f64)> = None;
     for decisive in verdicts.filter_map(|verdict| of_verdict(result, verdict)) {
         let rank = decisive.use_of_limit().unwrap_or(f64::NEG_INFINITY);
@@ -93,9 +96,26 @@ pub fn of_result(result: &RunResult) -> Option<Decisive<'_>> {
     Some(found?.0)
 }
 
-/// The outcome with the figure that decides it, as one sentence; none where [`of_result`] has
-/// none.
+/// A limit of the machine that keeps `result` from passing: one that fails before one that is
+/// undecided.
+pub fn broken_machine_limit(result: &RunResult) -> Option<&Verdict> {
+    let of = |outcome| {
+        let mut verdicts = result.verdicts.iter();
+        verdicts.find(move |verdict| verdict.is_of_machine && verdict.outcome == outcome)
+    };
+    of(Outcome::Fail).or_else(|| of(Outcome::Inconclusive))
+}
+
+/// The outcome with what decides it, as one sentence: a limit of the machine before any figure.
+/// None where [`of_result`] has none.
 pub fn sentence(result: &RunResult) -> Option<String> {
+    if let Some(verdict) = broken_machine_limit(result) {
+        let start = match verdict.outcome {
+            Outcome::Fail => "Failed by the machine itself",
+            _ => "Disturbed by the machine",
+        };
+        return Some(format!("{start}: {}.", verdict.reason));
+    }
     let decisive = of_result(result)?;
     let subject = subject_of(&decisive);
     let limit = decisive.verdict.require.as_ref().map(required).unwrap_or_default();

@@ -3,6 +3,7 @@
 use nm_model::result::{RunState, Source};
 use nm_model::{NotJudged, Outcome, PlanItem, RunResult};
 
+use crate::decisive::broken_machine_limit;
 use crate::style::Tone;
 use crate::units;
 
@@ -29,6 +30,9 @@ pub fn headline(result: &RunResult) -> Headline {
         Outcome::Inconclusive => "INCONCLUSIVE",
     };
     let mut sentences = vec![];
+    if let Some(verdict) = broken_machine_limit(result) {
+        sentences.push(format!("The machine: {}.", verdict.reason));
+    }
     if is_judged {
         sentences.push(judged(&counts));
     } else if result.not_judged.is_empty() {

@@ -10,6 +10,7 @@ use crate::exchange;
 use crate::headline::{headline, not_judged};
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
+use crate::weight;
 
 /// How much of a result is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub fn extract(result: &RunResult, extent: Extent, style: &Style, report: Option
     if extent != Extent::Verdict {
         text += &comparisons(result, style);
         text += &targets(result, style);
+        text += &heaviest_doubts(result, style);
         text.push('\n');
     }
     text += &verdict_line(result, style);
@@ -50,6 +52,23 @@ pub fn verdict_line(result: &RunResult, style: &Style) -> String {
     let headline = headline(result);
     let word = style.bold(&style.tone(headline.tone, headline.word));
     word + &paragraph(&format!(": {}", headline.sentence), style, headline.word.len(), 2)
+}
+
+/// The doubts that weigh most on the outcome, with what to do.
+fn heaviest_doubts(result: &RunResult, style: &Style) -> String {
+    let notes = Notes::collect(result);
+    let weighed = weight::weighed(result, &notes);
+    let lines: Vec<String> = weighed
+        .iter()
+        .take(weight::FIRST_MAX)
+        .map(|doubt| {
+            let kind = doubt.note.kind;
+            let line = format!("{}: {}; {}", kind.title(), doubt.extent(), kind.remedy());
+            format!("  {}", paragraph(&line, style, 2, 4))
+        })
+        .collect();
+    let heading = style.bold("doubts that weigh most");
+    if lines.is_empty() { String::new() } else { format!("\n{heading}\n{}", lines.concat()) }
 }
 
 /// The tables, what is missing from them, and the doubts about them.

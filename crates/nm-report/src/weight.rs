@@ -7,6 +7,9 @@ use nm_model::RunResult;
 use crate::units;
 use crate::view::{Note, Notes};
 
+/// Doubts that a reader sees beside the verdict.
+pub const FIRST_MAX: usize = 3;
+
 /// A note with its weight on the outcome.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weighed<'n> {

@@ -248,7 +248,8 @@ impl CpuTicks {
     }
 }
 
-fn ticks_per_s() -> u64 {
+/// Ticks a second, the unit of times in `/proc/stat` and `/proc/PID/stat`.
+pub fn ticks_per_s() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
 

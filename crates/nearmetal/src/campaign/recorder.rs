@@ -8,8 +8,8 @@ use nm_lab::trial::Measured;
 use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
-    Campaign, Case, Doubt, EndpointId, Facts, NotAvailable, Plan, RowId, RunResult, Series,
-    SettingKind, SettingValue, Settings, Side, TrialFailure,
+    Campaign, Case, Doubt, EndpointId, Facts, MachineUse, NotAvailable, Plan, RowId, RunResult,
+    Series, SettingKind, SettingValue, Settings, Side, TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -89,6 +89,11 @@ impl Recorder {
             let name = format!("not available: {environment}/{stack} {probe} {case}");
             self.result.notes.insert(name, reason);
         }
+    }
+
+    /// Records what the machine did since the start of the run.
+    pub fn machine(&mut self, machine: MachineUse) {
+        self.result.machine = Some(machine);
     }
 
     /// Records a doubt about the run.

@@ -66,6 +66,7 @@ pub fn plan(
         trials: vec![],
         targets: targets.iter().map(on_all).collect(),
         comparisons: vec![],
+        machine: None,
         subplans: vec![],
     }))
 }

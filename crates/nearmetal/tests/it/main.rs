@@ -12,6 +12,7 @@ mod exchange_transports;
 mod faults;
 mod generate;
 mod guides;
+mod machine;
 mod offline;
 mod programs;
 mod qualify;

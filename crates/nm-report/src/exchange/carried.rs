@@ -99,6 +99,7 @@ mod tests {
             reason: String::new(),
             why: String::new(),
             is_same_host_only: false,
+            is_of_machine: false,
             decisive: None,
             evidence: vec![Evidence {
                 series: run.series[0].key.to_string(),

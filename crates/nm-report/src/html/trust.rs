@@ -6,10 +6,7 @@ use nm_model::RunResult;
 use super::page::folded;
 use crate::units;
 use crate::view::{Note, Notes};
-use crate::weight::{self, Weighed};
-
-/// Doubts on the first screen.
-const FIRST_MAX: usize = 3;
+use crate::weight::{self, FIRST_MAX, Weighed};
 
 /// Occurrences of a doubt that are listed; a page must stay small.
 const LISTED_MAX: usize = 200;

@@ -28,6 +28,7 @@ fn with_verdict(
         outcome,
         reason: "made up".into(),
         is_same_host_only: false,
+        is_of_machine: false,
         why: String::new(),
         decisive: None,
         evidence: evidence.collect(),
@@ -212,4 +213,17 @@ fn facts_that_differ_are_shown_and_equal_ones_are_folded() {
     assert!(shown.contains("lo (MTU 65536)") && shown.contains("veth0 (MTU 1500)"));
     assert!(!shown.contains("Made-up CPU") && folded.contains("Made-up CPU"));
     assert!(shown.contains(">loopback<") && shown.contains(">netns<"));
+}
+
+#[test]
+fn a_broken_limit_of_the_machine_is_named_first() {
+    let mut run = fixture::result(fixture::SMALL);
+    run.verdicts[0].is_of_machine = true;
+    run.verdicts[0].outcome = Outcome::Inconclusive;
+    run.verdicts[0].reason = "the hypervisor gave 27.0 % of the CPU time to others".to_string();
+    let headline = nm_report::headline::headline(&run);
+    let start = "The machine: the hypervisor gave 27.0 % of the CPU time to others. ";
+    assert!(headline.sentence.starts_with(start), "{}", headline.sentence);
+    let sentence = nm_report::decisive::sentence(&run).unwrap();
+    assert!(sentence.starts_with("Disturbed by the machine: the hypervisor"), "{sentence}");
 }

@@ -100,6 +100,7 @@ pub fn result(size: Size) -> RunResult {
         plan: Some(plan()),
         part: None,
         facts: facts(size),
+        machine: None,
         notes: BTreeMap::from([("warning".into(), "made-up figures for a test".into())]),
         series,
         not_available: vec![NotAvailable {
@@ -416,6 +417,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             outcome: Outcome::Pass,
             reason: "4 of 4 series are below 6 µs with their entire interval".into(),
             is_same_host_only: false,
+            is_of_machine: false,
             why: "a made-up source".into(),
             decisive: None,
             evidence: vec![
@@ -434,6 +436,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             outcome: Outcome::Fail,
             reason: "netns/tcp-blocking stream reaches 9.1 Gb/s".into(),
             is_same_host_only: false,
+            is_of_machine: false,
             why: String::new(),
             decisive: None,
             evidence: vec![evidence(
@@ -449,6 +452,7 @@ fn verdicts(environment: &str) -> Vec<Verdict> {
             outcome: Outcome::Inconclusive,
             reason: "too few samples for p99.99 in 3 series".into(),
             is_same_host_only: false,
+            is_of_machine: false,
             why: String::new(),
             decisive: None,
             evidence: vec![evidence(
