@@ -35,9 +35,10 @@ use crate::wording::list;
 /// Finds a published run by name.
 type FindRun<'a> = &'a dyn Fn(&str) -> Option<RunResult>;
 
-/// Judges the machine and every target of the result's plan, makes the comparisons of the plan, and sets the
-/// outcome, which is that of all targets together: inconclusive if there are none. An incomplete
-/// run passes no target, and a part of a plan does not pass, unless it is to be judged alone.
+/// Judges the machine and every target of the result's plan, makes the comparisons of the plan, and
+/// sets the outcome, which is that of all limits and targets together: inconclusive if there are
+/// none. An incomplete run passes no target, and a part of a plan does not pass, unless it is to be
+/// judged alone.
 ///
 /// `references` finds a published run by name, for comparisons with `reference:NAME`.
 pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
