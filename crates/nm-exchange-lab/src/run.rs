@@ -35,6 +35,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the load waits for pending replies at the end of a round.
 const DRAIN_S: f64 = 3.0;
 
+/// The same where nodes are killed: on a machine with other work a node may need many seconds to
+/// come back, and a late reply is not a lost one.
+const DRAIN_AFTER_KILLS_S: f64 = 30.0;
+
 /// Requests above the limit that are further apart than this have different causes.
 const CALM_NS: u64 = 250_000_000;
 
@@ -294,11 +298,12 @@ fn drive_load(
     if let Some(path) = &setup.record_flow {
         generator.record(path)?;
     }
+    let drain_s = if setup.kills.is_empty() { DRAIN_S } else { DRAIN_AFTER_KILLS_S };
     let pace = |seconds: f64, stall| Pace {
         rate_per_s: setup.spec.rate_per_s,
         arrivals: setup.arrivals,
         seconds,
-        drain_s: DRAIN_S,
+        drain_s,
         stall,
     };
     let warmup_s = setup.spec.warmup_ms as f64 / 1e3;
@@ -307,7 +312,7 @@ fn drive_load(
     }
     started.store(monotonic_ns(), Ordering::Release);
     let round = generator.round(&pace(setup.spec.seconds, setup.stall), stop);
-    generator.end(Duration::from_secs_f64(DRAIN_S))?;
+    generator.end(Duration::from_secs_f64(drain_s))?;
     let round = round?;
     if let Some(reason) = round.first_refusal {
         let refused = round.refused;

@@ -1,16 +1,17 @@
 //! What clients can ask of a network at most, over its links.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nm_book::codec;
-use nm_book::order::Command;
+use nm_book::order::{Command, Event, RejectReason, Side};
 use nm_exchange::limits::{FREE_BYTES_SHARE, GATEWAY_BYTES_MAX, SESSION_INSTRUMENTS_MAX};
 use nm_exchange::link::{Link, Stream};
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::refused::RefusalReason;
-use nm_exchange::testing::{LIMIT, TestRing};
+use nm_exchange::testing::{Client, LIMIT, TestRing, order};
 use nm_exchange::wire::{self, FRAME_BYTES_MAX, FrameKind, Header};
 use nm_sys::clock::Deadline;
 
@@ -229,4 +230,70 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
     listed.sort_unstable();
     numbers.sort_unstable();
     assert_eq!(listed, numbers);
+}
+
+/// Before, an order that shows one of 10^12 and one that takes them were 10^12 trades in each
+/// replica of the cell, and again after each restart.
+#[test]
+fn orders_of_a_trillion_parts_are_rejected_and_the_cell_trades_also_after_restarts() {
+    const HUGE: u64 = 1_000_000_000_000;
+    let mut ring = TestRing::new("1-1-2-1", Durability::DiskQuorum);
+    ring.start();
+    let mut client = Client::new(&ring, 0, &[1, 2]);
+    let mut place = |session: u32, side: Side, quantity: u64, display: u64| {
+        let (before, first) = (client.replies().count(), client.received.len());
+        let seq = client.sessions[&session] + 1;
+        let mut command = order(session, seq, side, 100);
+        if let Command::New(new) = &mut command {
+            (new.quantity, new.display) = (quantity, display);
+        }
+        client.request(session, 0, 0, &command);
+        let deadline = Deadline::after(LIMIT);
+        while client.replies().count() == before {
+            assert!(!deadline.passed(), "no reply");
+            client.turn();
+        }
+        let of_session = client.received[first..].iter().filter(|m| m.header.session == session);
+        let mut events = vec![];
+        for message in of_session {
+            // A reply begins with a hash of the state.
+            let hash_bytes = if message.header.kind == FrameKind::Reply { 8 } else { 0 };
+            let mut from = nm_codec::Reader::new(&message.body[hash_bytes..]);
+            while let Ok(event) = codec::read_event(&mut from) {
+                events.push(event);
+            }
+        }
+        events
+    };
+    let parts = |events: &[Event]| {
+        let is_rejected = |event: &Event| {
+            matches!(event, Event::Rejected { reason: RejectReason::TooManyParts, .. })
+        };
+        events.iter().any(is_rejected)
+    };
+    let trades = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::Traded { .. })).count()
+    };
+    for round in 0..2 {
+        let hidden = place(1, Side::Sell, HUGE, 1);
+        assert!(parts(&hidden), "{hidden:?}");
+        let taken = place(2, Side::Buy, HUGE, 0);
+        assert_eq!(trades(&taken), 0, "round {round}: {taken:?}");
+        let sold = place(1, Side::Sell, HUGE, 0);
+        assert_eq!(trades(&sold), 1, "round {round}: {sold:?}");
+        let shown = place(1, Side::Sell, HUGE, HUGE / 1_000);
+        assert!(!parts(&shown), "{shown:?}");
+        let all = place(2, Side::Buy, HUGE, 0);
+        assert_eq!(trades(&all), 1_000, "round {round}");
+        let nodes = [(Role::Processor, 0), (Role::Mediator, 0), (Role::Mediator, 1)];
+        for (role, index) in nodes.into_iter().filter(|_| round == 0) {
+            let ready = ring.restart(role, index);
+            let deadline = Deadline::after(LIMIT);
+            while ready.load(Ordering::Acquire) == 0 {
+                assert!(!deadline.passed(), "{role} {index} did not start again");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    ring.stop_all();
 }
