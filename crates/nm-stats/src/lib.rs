@@ -13,6 +13,7 @@
 pub mod bootstrap;
 pub mod compare;
 pub mod describe;
+pub mod experiment;
 pub mod fisher;
 pub mod histogram;
 pub mod hodges_lehmann;

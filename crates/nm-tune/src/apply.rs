@@ -78,11 +78,42 @@ pub struct Applied {
     pub is_interrupted: bool,
 }
 
-/// Applies `changes` and appends to the journal of `run`, whose state is brought up to date.
+/// Applies `changes`, which are all of the run, and appends to the journal of `run`, whose state is
+/// brought up to date.
 ///
 /// # Errors
 /// If the journal or the machine fails; what was done until then is in the journal.
 pub fn apply(
+    machine: &mut dyn Machine,
+    log: &mut dyn Log,
+    run: &mut Run,
+    changes: &[StepChange],
+    interrupted: &AtomicBool,
+) -> Result<Applied, ApplyError> {
+    let applied = apply_some(machine, log, run, changes, interrupted)?;
+    if !applied.is_interrupted {
+        record(log, run, &Record::Complete)?;
+    }
+    Ok(applied)
+}
+
+/// Appends a record to a journal, and brings the state of its run up to date.
+///
+/// # Errors
+/// If it cannot be written, or does not follow from those before.
+pub fn record(log: &mut dyn Log, run: &mut Run, record: &Record) -> Result<(), ApplyError> {
+    log.append(record)?;
+    match run.add(record) {
+        Some(()) => Ok(()),
+        None => Err(ApplyError::Inconsistent(run.begin.run.clone())),
+    }
+}
+
+/// Applies `changes`, after which others may follow: the run stays unfinished.
+///
+/// # Errors
+/// Those of [`apply`].
+pub fn apply_some(
     machine: &mut dyn Machine,
     log: &mut dyn Log,
     run: &mut Run,
@@ -105,7 +136,6 @@ pub fn apply(
         applied.outcomes.push((*step, change.target.clone(), outcome));
     }
     session.verify(first_seq, &mut applied)?;
-    session.append(Record::Complete)?;
     Ok(applied)
 }
 
@@ -117,11 +147,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn append(&mut self, record: Record) -> Result<(), ApplyError> {
-        self.log.append(&record)?;
-        match self.run.add(&record) {
-            Some(()) => Ok(()),
-            None => Err(ApplyError::Inconsistent(self.run.begin.run.clone())),
-        }
+        crate::apply::record(self.log, self.run, &record)
     }
 
     fn write(

@@ -4,12 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use nm_model::words::UnknownWord;
+use nm_model::{Metric, StackPair};
+use nm_stats::experiment::{ROUNDS_DEFAULT, ROUNDS_MAX, ROUNDS_MIN};
 use nm_sys::hostfiles::parse_list;
 use nm_tune::record::RunId;
 use nm_tune::step::StepId;
 use nm_tune::target::LinkName;
 
 use super::format::FormatArgs;
+use super::server_address::ServerAddress;
 
 /// Longest time until a run is undone, s: one day.
 const CONFIRM_S_MAX: u64 = 86_400;
@@ -24,6 +27,12 @@ pub enum TuneCommand {
     Undo(UndoArgs),
     /// Keep what `apply --confirm-within` has changed.
     Confirm(ConfirmArgs),
+    /// Measure with and without a step in turn, and keep it only if it helps.
+    #[command(after_help = "Examples:\n  \
+        nearmetal tune ab --step guest.haltpoll --percentile p99\n  \
+        nearmetal tune ab --step nic.coalesce --link eth0 --server 192.0.2.1 --rounds 60\n\n\
+        Exit codes: 0 kept · 1 not kept · 3 the rounds show nothing")]
+    Ab(AbArgs),
     /// The runs and where each stands.
     Status(StatusArgs),
     /// Undoes a run at its deadline; started by `apply --confirm-within`.
@@ -110,6 +119,57 @@ pub struct ApplyArgs {
     pub confirm_within: Option<u64>,
     #[command(flatten)]
     pub place: PlaceArgs,
+}
+
+/// Where an experiment measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AbEnvironment {
+    /// Both ends on this host.
+    Loopback,
+    /// Two network namespaces.
+    Netns,
+}
+
+#[derive(Debug, Args)]
+pub struct AbArgs {
+    /// The step.
+    #[arg(long)]
+    pub step: StepId,
+    /// The figure that must become better: a percentile or `median`.
+    #[arg(long, default_value = "p99", value_name = "METRIC")]
+    pub percentile: Metric,
+    /// Rounds without and as many with the step; 30 find a change of 5 % if rounds differ by 4 %.
+    #[arg(long, default_value_t = ROUNDS_DEFAULT as u64,
+        value_parser = clap::value_parser!(u64).range(ROUNDS_MIN as u64..=ROUNDS_MAX as u64))]
+    pub rounds: u64,
+    /// Where the ping-pong runs.
+    #[arg(long, value_enum, default_value = "loopback", conflicts_with = "server")]
+    pub environment: AbEnvironment,
+    /// Measure to `nearmetal pingpong server` on another machine: HOST or IP address, with :PORT.
+    #[arg(long, value_name = "HOST")]
+    pub server: Option<ServerAddress>,
+    /// Stack of both ends.
+    #[arg(long, default_value = "tcp-blocking")]
+    pub stack: StackPair,
+    /// Message size, bytes.
+    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    pub size: u32,
+    /// Measuring time of a round, ms.
+    #[arg(long, default_value_t = 1000)]
+    pub ms: u64,
+    /// The step, if it is security-relevant and may be applied.
+    #[arg(long, value_name = "STEP")]
+    pub allow: Option<StepId>,
+    /// CPUs of the application, such as `2-3,6`.
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+    /// Network link of the application.
+    #[arg(long, value_name = "NAME")]
+    pub link: Option<LinkName>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]

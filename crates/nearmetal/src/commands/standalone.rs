@@ -145,7 +145,7 @@ fn affinity(args: &ClientArgs) -> Result<Option<Affinity>> {
 }
 
 /// An agent in this process and the server's agent.
-fn connect(address: &ServerAddress, port: Option<u16>) -> Result<Pair> {
+pub fn connect(address: &ServerAddress, port: Option<u16>) -> Result<Pair> {
     let port = match (address.port, port) {
         (Some(one), Some(other)) if one != other => {
             let message = format!("port {one} of {address} and --port {other} are not the same");

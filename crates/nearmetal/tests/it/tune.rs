@@ -302,6 +302,67 @@ fn a_confirmed_run_stays() {
     assert_eq!(tree.read(THP), FILES[6].1);
 }
 
+/// An experiment with a step that cannot have an effect: it changes a recorded tree.
+const AB: [&str; 7] = ["ab", "--step", "mem.thp", "--percentile", "median", "--ms", "20"];
+
+#[test]
+fn an_experiment_leaves_what_it_decided_and_its_journal_says_so() {
+    let tree = Tree::new();
+    let run = tree.tune(&[&AB[..], &["--rounds", "7", "--format", "json"]].concat());
+    let decision: Value =
+        serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e} {run:?}"));
+    assert_eq!(decision["rounds"], serde_json::json!([8, 8]), "blocks of two and two");
+    assert_eq!(decision["figures"][0]["metric"], "median");
+    assert!(decision["figures"][0]["interval"].is_array(), "{decision}");
+    let kept = decision["kept"].as_bool().unwrap();
+    // Nothing is expected, but chance finds a difference in one of twenty experiments.
+    let codes: &[i32] = if kept { &[0] } else { &[1, 3] };
+    assert!(codes.contains(&run.code), "{run:?}");
+    let (thp, status) = match kept {
+        true => ("always [madvise] never\n", "in force"),
+        false => (FILES[6].1, "closed"),
+    };
+    assert_eq!((tree.read(THP).as_str(), tree.last_status().as_str()), (thp, status));
+    let run = &tree.status()[0];
+    assert_eq!(run["decisions"][0]["kept"], kept, "{run}");
+    assert!(run["changes"].as_u64().unwrap() >= 4, "one for each time it was applied: {run}");
+}
+
+#[test]
+fn an_interrupted_or_killed_experiment_can_be_undone() {
+    for (signal, code) in [("INT", Some(130)), ("KILL", None)] {
+        let tree = Tree::new();
+        let before = tree.files();
+        let mut child = tree.command(&[&AB[..], &["--rounds", "500"]].concat()).spawn().unwrap();
+        let applied = || tree.read(THP).contains("[madvise]").then_some(());
+        wait_for("the first trial with the step", applied);
+        crate::support::signal(signal, child.id());
+        assert_eq!(child.wait().unwrap().code(), code);
+        assert_eq!(tree.tune(&["undo"]).code, 0);
+        assert_eq!(tree.files(), before, "{signal}");
+        assert_eq!(tree.last_status(), "closed");
+    }
+}
+
+#[test]
+fn an_experiment_that_could_show_nothing_is_refused() {
+    let tree = Tree::new();
+    for (args, part) in [
+        (vec!["ab", "--step", "cpu.governor"], "not available"),
+        (vec!["ab", "--step", "iso.rt_throttle"], "--allow iso.rt_throttle"),
+        (vec!["ab", "--step", "net.autocork", "--environment", "netns"], "measures in others"),
+        (vec!["ab", "--step", "mem.thp", "--percentile", "max"], "choose a percentile"),
+        (vec!["ab", "--step", "mem.thp", "--rounds", "5"], "6..=500"),
+        (vec!["ab", "--step", "mem.thp", "--rounds", "501"], "6..=500"),
+        (vec!["ab", "--step", "mem.thp", "--ms", "0"], "max_ms is 0"),
+    ] {
+        let run = tree.tune(&args);
+        assert_eq!(run.code, 2, "{args:?}: {run:?}");
+        assert!(run.stderr.contains(part), "{args:?}: {run:?}");
+    }
+    assert_eq!(tree.tune(&["undo"]).code, 0);
+}
+
 /// Runs a script as root in a network namespace of its own, with a sysfs of that namespace.
 fn in_namespace(script: &str, state: &Path) -> Run {
     let script = format!("mount -t sysfs sysfs /sys; {script}");

@@ -1,7 +1,9 @@
 //! `nearmetal tune`: settings of this machine, changed by steps and put back from a journal.
 
+mod ab;
 mod apply;
 mod confirm;
+mod experiment;
 mod plan;
 mod session;
 mod status;
@@ -18,6 +20,7 @@ pub fn run(command: &TuneCommand) -> Result<Exit> {
         TuneCommand::Apply(args) => apply::run(args),
         TuneCommand::Undo(args) => undo::run(args),
         TuneCommand::Confirm(args) => confirm::run(args),
+        TuneCommand::Ab(args) => ab::run(args),
         TuneCommand::Status(args) => status::run(args),
         TuneCommand::UndoAtDeadline(args) => confirm::undo_at_deadline(args),
     }
