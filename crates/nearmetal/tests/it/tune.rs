@@ -306,7 +306,7 @@ fn a_confirmed_run_stays() {
 const AB: [&str; 7] = ["ab", "--step", "mem.thp", "--percentile", "median", "--ms", "20"];
 
 #[test]
-fn an_experiment_leaves_what_it_decided_and_its_journal_says_so() {
+fn an_experiment_leaves_what_it_decided_and_records_why() {
     let tree = Tree::new();
     let run = tree.tune(&[&AB[..], &["--rounds", "7", "--format", "json"]].concat());
     let decision: Value =

@@ -1,5 +1,5 @@
-//! The trials of `tune ab`: a ping-pong in blocks of four, without, with, with and without the step,
-//! and the figures of each.
+//! The trials of `tune ab`: a ping-pong in blocks of four (without, with, with and without the
+//! step), and the figures of each.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
