@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nm_model::facts::CpuFacts;
 use nm_sys::hostfiles::{HostFiles, parse_list};
 
+use crate::cgroup;
+
 const CPUS: &str = "/sys/devices/system/cpu";
 
 /// Reads the processor's facts.
@@ -21,7 +23,7 @@ pub fn read(files: &HostFiles) -> CpuFacts {
         idle_states: idle_states(files),
         isolated: files.text(&format!("{CPUS}/isolated")),
         mitigations: mitigations(files),
-        quota: quota(files),
+        quota: cgroup::quota(files),
     }
 }
 
@@ -103,96 +105,4 @@ fn mitigations(files: &HostFiles) -> Vec<String> {
             Some(format!("{name}: {}", measure.trim()))
         })
         .collect()
-}
-
-/// The lowest CPU bandwidth limit of this process's control group and its ancestors, as
-/// `QUOTA PERIOD` in µs, the format of `cpu.max`. Supports both versions of control groups.
-fn quota(files: &HostFiles) -> Option<String> {
-    let limit = |folder: &GroupFolder| match folder {
-        GroupFolder::V2(folder) => limit_of(&files.text(&format!("{folder}/cpu.max"))?),
-        GroupFolder::V1(folder) => {
-            let value = |file| files.text(&format!("{folder}/{file}"));
-            let (quota, period) = value("cpu.cfs_quota_us").zip(value("cpu.cfs_period_us"))?;
-            limit_of(&format!("{quota} {period}"))
-        }
-    };
-    let limits = group_folders(files).into_iter().filter_map(|folder| limit(&folder));
-    let (quota, period) = limits.min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))?;
-    Some(format!("{quota} {period}"))
-}
-
-/// Time in which limits of CPU time stopped this process's control group or its ancestors, µs.
-pub(crate) fn throttled_us(files: &HostFiles) -> Option<u64> {
-    let time_us = |folder: &GroupFolder| {
-        let (folder, field, unit) = match folder {
-            GroupFolder::V2(folder) => (folder, "throttled_usec ", 1),
-            GroupFolder::V1(folder) => (folder, "throttled_time ", 1_000),
-        };
-        let text = files.text(&format!("{folder}/cpu.stat"))?;
-        let time: u64 =
-            text.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok()?;
-        Some(time / unit)
-    };
-    group_folders(files).iter().filter_map(time_us).reduce(u64::saturating_add)
-}
-
-/// A folder of a control group that may limit CPU time.
-enum GroupFolder {
-    V1(String),
-    V2(String),
-}
-
-/// The folders of this process's control group and its ancestors.
-fn group_folders(files: &HostFiles) -> Vec<GroupFolder> {
-    let groups = files.text("/proc/self/cgroup").unwrap_or_default();
-    let mut folders = vec![];
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        for folder in ancestors(path) {
-            if controllers.is_empty() {
-                let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-                folders.extend(mounts.map(|mount| GroupFolder::V2(format!("{mount}{folder}"))));
-            } else if controllers.split(',').any(|name| name == "cpu") {
-                folders.push(GroupFolder::V1(format!("/sys/fs/cgroup/cpu{folder}")));
-            }
-        }
-    }
-    folders
-}
-
-/// A limit in the format of `cpu.max`; absent if it is `max` or, in version 1, negative.
-fn limit_of(text: &str) -> Option<(u64, u64)> {
-    let (quota, period) = text.split_once(' ')?;
-    let (quota, period): (u32, u32) = (quota.parse().ok()?, period.trim().parse().ok()?);
-    Some((quota.into(), period.into()))
-}
-
-/// `path` and all its parent folders, the root as the empty text.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    let path = path.trim_end_matches('/');
-    let ends = path.char_indices().filter(|(_, c)| *c == '/').map(|(at, _)| at);
-    ends.chain([path.len()]).map(|end| &path[..end])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ancestors_include_the_root() {
-        assert_eq!(ancestors("/a/b").collect::<Vec<_>>(), ["", "/a", "/a/b"]);
-        assert_eq!(ancestors("/").collect::<Vec<_>>(), [""]);
-    }
-
-    #[test]
-    fn only_a_positive_quota_is_a_limit() {
-        assert_eq!(limit_of("max 100000"), None);
-        assert_eq!(limit_of("-1 100000"), None);
-        assert_eq!(limit_of("50000 100000"), Some((50_000, 100_000)));
-    }
 }

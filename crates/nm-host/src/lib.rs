@@ -1,19 +1,25 @@
 //! Facts of the machine: everything that helps to explain a latency and that an ordinary process
 //! may read.
 //!
-//! [`read`] reads files below a root, which tests replace by fixtures. [`facts`] adds what is only
-//! available by calls on the running machine: the hypervisor's signature, network links, the clock
-//! and environment variables. What cannot be read is absent, never guessed.
+//! [`read`] reads files below a root, which tests replace by fixtures, or those of a [`snapshot`].
+//! [`facts`] adds what is only available by calls on the running machine: the hypervisor's
+//! signature, network links, the clock and environment variables. What cannot be read is absent,
+//! never guessed.
 
 #![forbid(unsafe_code)]
 
+mod calls;
+mod cgroup;
 mod cpu;
 mod host;
 mod interrupt_time;
 mod links;
 pub mod machine_use;
+mod patterns;
 mod settings;
+pub mod snapshot;
 mod virtualization;
+mod walk;
 
 use std::path::Path;
 
@@ -27,7 +33,7 @@ pub use interrupt_time::accounts_interrupt_time;
 /// Facts of this machine, as seen from this process and its namespaces.
 pub fn facts() -> Facts {
     let files = HostFiles::default();
-    let mut facts = read(Path::new("/"));
+    let mut facts = read_from(&files);
     facts.clock =
         ClockFacts { kernel_source: facts.clock.kernel_source, ..clock_facts(Clock::info()) };
     if let Some(hypervisor) = virtualization::signature() {
@@ -51,18 +57,22 @@ pub fn is_guest() -> Option<bool> {
 
 /// The facts that are read from files, below `root` in place of `/`.
 pub fn read(root: &Path) -> Facts {
-    let files = HostFiles::new(root);
+    read_from(&HostFiles::new(root))
+}
+
+/// The facts that are read from files: those of a machine, below a root, or of a snapshot.
+pub fn read_from(files: &HostFiles) -> Facts {
     Facts {
-        host: host::read(&files),
-        cpu: cpu::read(&files),
+        host: host::read(files),
+        cpu: cpu::read(files),
         clock: ClockFacts {
             kernel_source: files
                 .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             ..ClockFacts::default()
         },
-        memory: memory(&files),
-        virtualization: virtualization::read(&files),
-        settings: settings::read(&files),
+        memory: memory(files),
+        virtualization: virtualization::read(files),
+        settings: settings::read(files),
         nearmetal_version: env!("CARGO_PKG_VERSION").to_string(),
         ..Facts::default()
     }

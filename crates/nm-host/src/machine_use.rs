@@ -7,7 +7,7 @@ use nm_sys::clock::{Clock, Moment};
 use nm_sys::counters;
 use nm_sys::hostfiles::HostFiles;
 
-use crate::cpu;
+use crate::cgroup;
 
 /// Programs that are listed.
 const PROGRAMS_MAX: usize = 5;
@@ -86,7 +86,7 @@ impl Sample {
         Sample {
             busy,
             steal: all_cpus.get(7).copied(),
-            throttled_us: cpu::throttled_us(files),
+            throttled_us: cgroup::throttled_us(files),
             processes: files.names("/proc").into_iter().filter_map(process).collect(),
         }
     }

@@ -76,11 +76,19 @@ const VARIABLES: &[&str] = &["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GLIBC
 const VARIABLE_PREFIXES: &[&str] =
     &["EF_", "VMA_", "XLIO_", "ONLOAD", "SMC_", "NEARMETAL_", "NM_ACCEL_"];
 
+/// The files of all settings.
+pub fn paths() -> impl Iterator<Item = String> {
+    let sysctls = SYSCTLS.iter().map(|name| sysctl_path(name));
+    sysctls.chain(FILES.iter().map(|(_, path)| (*path).to_string()))
+}
+
+fn sysctl_path(name: &str) -> String {
+    format!("/proc/sys/{}", name.replace('.', "/"))
+}
+
 /// All settings that can be read, as text with white space replaced by single blanks.
 pub fn read(files: &HostFiles) -> BTreeMap<String, String> {
-    let sysctls = SYSCTLS
-        .iter()
-        .map(|name| (*name, files.text(&format!("/proc/sys/{}", name.replace('.', "/")))));
+    let sysctls = SYSCTLS.iter().map(|name| (*name, files.text(&sysctl_path(name))));
     let others = FILES.iter().map(|(name, path)| (*name, files.text(path)));
     let mut settings: BTreeMap<String, String> = sysctls
         .chain(others)

@@ -74,6 +74,27 @@ pub const PATH_BYTES_MAX: usize = 4_096;
 /// Most PCI devices of a host that are read.
 pub const PCI_DEVICES_MAX: usize = 4_096;
 
+/// Most files of a snapshot. A machine with 256 CPUs has about 15,000 that are read.
+pub const SNAPSHOT_FILES_MAX: usize = 120_000;
+
+/// Most other names of a snapshot: entries of folders, symbolic links, paths without content.
+pub const SNAPSHOT_NAMES_MAX: usize = 400_000;
+
+/// Most bytes of all files of a snapshot and their paths.
+pub const SNAPSHOT_BYTES_MAX: usize = 64 << 20;
+
+/// Longest snapshot file that is read, bytes: JSON with escapes.
+pub const SNAPSHOT_JSON_BYTES_MAX: u64 = 256 << 20;
+
+/// Most network links of a snapshot.
+pub const SNAPSHOT_LINKS_MAX: usize = 1_024;
+
+/// Longest time that reading the files of a snapshot takes, s; the interval not included.
+pub const SNAPSHOT_SECONDS_MAX: f64 = 10.0;
+
+/// Longest interval between the two samples of a snapshot, s.
+pub const SNAPSHOT_INTERVAL_S_MAX: f64 = 60.0;
+
 /// A parameter that is out of range. [`SpecError::field`] names it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {

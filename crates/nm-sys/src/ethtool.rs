@@ -18,6 +18,8 @@ const GRINGPARAM: u32 = 0x10;
 const SRINGPARAM: u32 = 0x11;
 const GPAUSEPARAM: u32 = 0x12;
 const SPAUSEPARAM: u32 = 0x13;
+const GSTRINGS: u32 = 0x1b;
+const GSTATS: u32 = 0x1d;
 const GTSO: u32 = 0x1e;
 const STSO: u32 = 0x1f;
 const GGSO: u32 = 0x23;
@@ -28,6 +30,21 @@ const GGRO: u32 = 0x2b;
 const SGRO: u32 = 0x2c;
 const GCHANNELS: u32 = 0x3c;
 const SCHANNELS: u32 = 0x3d;
+const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
+const GET_TS_INFO: u32 = 0x41;
+const GEEE: u32 = 0x44;
+const GFECPARAM: u32 = 0x50;
+
+/// Sets of names, for [`GSTRINGS`].
+const STATISTICS: u32 = 1;
+const FEATURES: u32 = 4;
+
+/// Bytes of a name, `ETH_GSTRING_LEN`.
+const NAME_BYTES: usize = 32;
+
+/// Most names that are read of a driver. One with 256 queues has some 5,000 statistics.
+const NAMES_MAX: u32 = 16_384;
 
 /// `ETH_FLAG_LRO` in the result of [`GFLAGS`].
 const FLAG_LRO: u32 = 1 << 15;
@@ -71,13 +88,52 @@ pub struct Coalescing {
     pub adaptive_tx: bool,
 }
 
-/// Ring sizes in use, entries.
+/// Ring sizes, entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingSizes {
-    /// Receive.
+    /// Receive, in use.
     pub rx: u32,
-    /// Transmit.
+    /// Transmit, in use.
     pub tx: u32,
+    /// Receive, at most.
+    pub rx_max: u32,
+    /// Transmit, at most.
+    pub tx_max: u32,
+}
+
+/// Queues in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive only.
+    pub rx: u32,
+    /// Transmit only.
+    pub tx: u32,
+    /// Both.
+    pub combined: u32,
+    /// Most for both.
+    pub combined_max: u32,
+}
+
+/// Pause frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pause {
+    /// Negotiated with the other end.
+    pub autoneg: bool,
+    /// Pauses on request.
+    pub rx: bool,
+    /// Requests pauses.
+    pub tx: bool,
+}
+
+/// Time stamping of packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TimestampInfo {
+    /// Number of the hardware clock; absent if there is none.
+    pub hardware_clock: Option<u32>,
+    /// Bits of `SOF_TIMESTAMPING_*`.
+    pub capabilities: u32,
+    /// Bits of the receive filters.
+    pub rx_filters: u32,
 }
 
 /// A setting of a link that can be read and written as a whole: a list of numbers.
@@ -162,11 +218,7 @@ impl Links {
     pub fn driver(&self, link: &str) -> Option<LinkDriver> {
         let words = self.ethtool(link, GDRVINFO)?;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let text = |at: usize| {
-            let field = &bytes[at..at + 32];
-            let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
-            String::from_utf8_lossy(&field[..end]).trim().to_string()
-        };
+        let text = |at: usize| text_of(&bytes[at..at + 32]).to_string();
         Some(LinkDriver { name: text(4), version: text(36), firmware: text(68), bus: text(100) })
     }
 
@@ -186,7 +238,106 @@ impl Links {
     /// Ring sizes, if the driver has rings.
     pub fn rings(&self, link: &str) -> Option<RingSizes> {
         let words = self.ethtool(link, GRINGPARAM)?;
-        Some(RingSizes { rx: words[5], tx: words[8] })
+        Some(RingSizes { rx: words[5], tx: words[8], rx_max: words[1], tx_max: words[4] })
+    }
+
+    /// Queues, receive, transmit and combined ones.
+    pub fn channels(&self, link: &str) -> Option<Channels> {
+        let words = self.ethtool(link, GCHANNELS)?;
+        Some(Channels { rx: words[5], tx: words[6], combined: words[8], combined_max: words[4] })
+    }
+
+    /// Pause frames, if the device has them.
+    pub fn pause(&self, link: &str) -> Option<Pause> {
+        let words = self.ethtool(link, GPAUSEPARAM)?;
+        Some(Pause { autoneg: words[1] != 0, rx: words[2] != 0, tx: words[3] != 0 })
+    }
+
+    /// Time stamping.
+    pub fn timestamps(&self, link: &str) -> Option<TimestampInfo> {
+        // struct ethtool_ts_info: so_timestamping, phc_index, tx_types, 3 reserved, rx_filters.
+        let words = self.ethtool(link, GET_TS_INFO)?;
+        let index = i32::from_ne_bytes(words[2].to_ne_bytes());
+        Some(TimestampInfo {
+            hardware_clock: u32::try_from(index).ok(),
+            capabilities: words[1],
+            rx_filters: words[7],
+        })
+    }
+
+    /// Whether energy-efficient Ethernet is on, if the device has it.
+    pub fn eee(&self, link: &str) -> Option<bool> {
+        // struct ethtool_eee: supported, advertised, lp_advertised, eee_active, eee_enabled.
+        Some(self.ethtool(link, GEEE)?[5] != 0)
+    }
+
+    /// The forward error correction in force (`ETHTOOL_FEC_*`), if the device has it.
+    pub fn fec(&self, link: &str) -> Option<u32> {
+        Some(self.ethtool(link, GFECPARAM)?[1])
+    }
+
+    /// All features by name, and whether they are on.
+    pub fn features(&self, link: &str) -> Vec<(String, bool)> {
+        let names = self.strings(link, FEATURES);
+        let blocks = names.len().div_ceil(32);
+        // struct ethtool_gfeatures: cmd, size, then available, requested, active, never_changed.
+        let mut words = vec![0u32; 2 + 4 * blocks];
+        words[0] = GFEATURES;
+        words[1] = blocks as u32;
+        if blocks == 0 || self.ethtool_with(link, &mut words).is_none() {
+            return vec![];
+        }
+        let is_on = |at: usize| words[2 + 4 * (at / 32) + 2] & (1 << (at % 32)) != 0;
+        names.into_iter().enumerate().map(|(at, name)| (name, is_on(at))).collect()
+    }
+
+    /// The driver's own statistics by name.
+    pub fn statistics(&self, link: &str) -> Vec<(String, u64)> {
+        let names = self.strings(link, STATISTICS);
+        // struct ethtool_stats: cmd, n_stats, then 64 bits for each.
+        // Twice the room, as in `strings`.
+        let mut words = vec![0u32; 2 + 4 * names.len()];
+        words[0] = GSTATS;
+        words[1] = names.len() as u32;
+        if names.is_empty()
+            || self.ethtool_with(link, &mut words).is_none()
+            || words[1] as usize != names.len()
+        {
+            return vec![];
+        }
+        let value = |at: usize| {
+            let (low, high) = (words[2 + 2 * at].to_ne_bytes(), words[3 + 2 * at].to_ne_bytes());
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&low);
+            bytes[4..].copy_from_slice(&high);
+            u64::from_ne_bytes(bytes)
+        };
+        names.into_iter().enumerate().map(|(at, name)| (name, value(at))).collect()
+    }
+
+    /// The names of a set; empty if the driver has none, or more than any driver should have.
+    fn strings(&self, link: &str, set: u32) -> Vec<String> {
+        // struct ethtool_sset_info: cmd, reserved, 64 bits of mask, then a length for each set.
+        let mut info = [0u32; RESULT_WORDS];
+        info[0] = GSSET_INFO;
+        let mask = (1u64 << set).to_ne_bytes();
+        info[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
+        info[3] = u32::from_ne_bytes([mask[4], mask[5], mask[6], mask[7]]);
+        let count = self.ethtool_with(link, &mut info).map_or(0, |()| info[4]);
+        if count == 0 || count > NAMES_MAX {
+            return vec![];
+        }
+        // The kernel's strings may have become more since: it writes as many as it has then.
+        // Twice the room holds a driver that doubled its queues in between.
+        let n_words = 3 + 2 * count as usize * NAME_BYTES / 4;
+        let mut words = vec![0u32; n_words];
+        (words[0], words[1], words[2]) = (GSTRINGS, set, count);
+        if self.ethtool_with(link, &mut words).is_none() || words[2] != count {
+            return vec![];
+        }
+        let bytes: Vec<u8> = words[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let names = bytes.chunks(NAME_BYTES).take(count as usize);
+        names.map(|name| text_of(name).to_string()).collect()
     }
 
     /// Queues in use: the larger of receive and transmit, combined ones counted once.
@@ -349,14 +500,31 @@ impl Links {
         let mut request = request_for(link).ok_or(rustix::io::Errno::NODEV)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
         self.ioctl(libc::SIOCETHTOOL, &mut request).ok_or_else(io::Error::last_os_error)
+        self.ethtool_with(link, &mut words)?;
+        Some(words)
     }
 
+    /// One `SIOCETHTOOL` command with the words that it takes, which it replaces.
+    fn ethtool_with(&self, link: &str, words: &mut [u32]) -> Option<()> {
+        let mut request = request_for(link)?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        self.ioctl(libc::SIOCETHTOOL, &mut request)
+    }
+
+    /// One call, whose results go to `request` and to where it points.
     fn ioctl(&self, code: libc::c_ulong, request: &mut libc::ifreq) -> Option<()> {
         // SAFETY: `request` is a complete ifreq; where it points to a result buffer, that has room
-        // for the largest structure among the commands of this file.
+        // for the largest structure among the commands of fixed size of this file, and twice the
+        // room that the kernel asked for before where the driver decides the size.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, request) };
         (result == 0).then_some(())
     }
+}
+
+/// A text that ends at the first zero.
+fn text_of(field: &[u8]) -> std::borrow::Cow<'_, str> {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(field[..end].trim_ascii())
 }
 
 /// An `ifreq` for a link; absent if the name is too long.
@@ -389,6 +557,12 @@ mod tests {
         assert_eq!(links.hardware_address("lo"), None, "loopback is not Ethernet");
         assert_eq!(links.find_by_address([127, 0, 0, 1].into()).as_deref(), Some("lo"));
         assert_eq!(links.find_by_address([192, 0, 2, 77].into()), None);
+        let features = links.features("lo");
+        let is_on = |name: &str| features.iter().find(|(one, _)| one == name).map(|(_, on)| *on);
+        assert_eq!(is_on("loopback"), Some(true), "{features:?}");
+        assert_eq!(is_on("rx-lro"), Some(false));
+        assert_eq!(links.statistics("lo"), vec![], "loopback counts nothing of its own");
+        assert_eq!((links.pause("lo"), links.eee("lo"), links.channels("lo")), (None, None, None));
     }
 
     #[test]

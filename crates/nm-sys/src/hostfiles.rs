@@ -1,19 +1,43 @@
-//! Reads small files under `/proc` and `/sys`. Tests replace the root by a folder of fixtures. A
-//! file that cannot be read is absent, not an error: an ordinary user may read fewer files than
-//! root.
+//! Reads small files under `/proc` and `/sys`, below a root or from a record of them. Tests replace
+//! the root by a folder of fixtures. A file that cannot be read is absent, not an error: an
+//! ordinary user may read fewer files than root.
 
-use std::fs::File;
-use std::io::Read;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Longest file that is read, bytes. `/proc/cpuinfo` of a thousand CPUs has about 1.5 MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Files below a folder that is used in place of `/`.
+/// Files of the machine, by the paths that they have on it.
 #[derive(Debug, Clone)]
 pub struct HostFiles {
-    root: PathBuf,
+    source: Source,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    /// Files below a folder that is used in place of `/`.
+    Root(PathBuf),
+    /// Files that were read before.
+    Recorded(Arc<RecordedFiles>),
+}
+
+/// Files that were read before, by absolute path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedFiles {
+    /// Content without surrounding white space.
+    pub files: BTreeMap<String, String>,
+    /// Names in folders, sorted.
+    pub folders: BTreeMap<String, Vec<String>>,
+    /// Last component of the targets of symbolic links.
+    pub symlinks: BTreeMap<String, String>,
+    /// Paths of which only the existence is known.
+    pub present: BTreeSet<String>,
 }
 
 impl Default for HostFiles {
@@ -25,21 +49,53 @@ impl Default for HostFiles {
 impl HostFiles {
     /// Files below `root`.
     pub fn new(root: impl Into<PathBuf>) -> HostFiles {
-        HostFiles { root: root.into() }
+        HostFiles { source: Source::Root(root.into()) }
+    }
+
+    /// Files that were read before.
+    pub fn recorded(files: RecordedFiles) -> HostFiles {
+        HostFiles { source: Source::Recorded(Arc::new(files)) }
     }
 
     /// The full path of `path`, which begins with `/`.
     pub fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+        match &self.source {
+            Source::Root(root) => root.join(path.trim_start_matches('/')),
+            Source::Recorded(_) => PathBuf::from(path),
+        }
     }
 
     /// The content of a file without surrounding white space; absent if unreadable or empty.
     pub fn text(&self, path: &str) -> Option<String> {
+        let text = match &self.source {
+            Source::Root(_) => self.read(path, FILE_BYTES_MAX).ok()?.0,
+            Source::Recorded(recorded) => recorded.files.get(path)?.clone(),
+        };
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// At most `bytes_max` bytes of a regular file, without surrounding white space, and whether
+    /// that is all of it. A pipe or device is an error, and is not waited for.
+    ///
+    /// # Errors
+    /// If the file is not there, not readable or not regular.
+    pub fn read(&self, path: &str, bytes_max: u64) -> io::Result<(String, bool)> {
         let mut bytes = vec![];
-        File::open(self.path(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        match &self.source {
+            Source::Root(_) => {
+                let file = open(&self.path(path))?;
+                file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+            }
+            Source::Recorded(recorded) => {
+                let text = recorded.files.get(path).ok_or(io::ErrorKind::NotFound)?;
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        let is_all = bytes.len() as u64 <= bytes_max;
+        bytes.truncate(usize::try_from(bytes_max).unwrap_or(usize::MAX));
         let text = String::from_utf8_lossy(&bytes);
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
-        (!text.is_empty()).then(|| text.to_string())
+        Ok((text.to_string(), is_all))
     }
 
     /// The content of a file that holds one value.
@@ -54,6 +110,9 @@ impl HostFiles {
 
     /// Names in a folder, sorted; empty if it cannot be read.
     pub fn names(&self, path: &str) -> Vec<String> {
+        if let Source::Recorded(recorded) = &self.source {
+            return recorded.folders.get(path).cloned().unwrap_or_default();
+        }
         let Ok(entries) = std::fs::read_dir(self.path(path)) else { return vec![] };
         let mut names: Vec<String> =
             entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -63,13 +122,35 @@ impl HostFiles {
 
     /// Whether the file or folder exists.
     pub fn exists(&self, path: &str) -> bool {
-        self.path(path).exists()
+        match &self.source {
+            Source::Root(_) => self.path(path).exists(),
+            Source::Recorded(recorded) => {
+                recorded.files.contains_key(path)
+                    || recorded.folders.contains_key(path)
+                    || recorded.symlinks.contains_key(path)
+                    || recorded.present.contains(path)
+            }
+        }
     }
 
     /// The file name of the target of a symbolic link.
     pub fn link_name(&self, path: &str) -> Option<String> {
+        if let Source::Recorded(recorded) = &self.source {
+            return recorded.symlinks.get(path).cloned();
+        }
         let target = std::fs::read_link(self.path(path)).ok()?;
         Some(Path::file_name(&target)?.to_string_lossy().into_owned())
+    }
+}
+
+/// Opens a regular file for reading.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // A named pipe in a recorded tree would block.
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 
@@ -111,7 +192,28 @@ mod tests {
         assert!(files.names("/proc/nothing-of-this-name").is_empty());
         assert!(files.text("/proc/self/status").unwrap().starts_with("Name:"));
         assert!(files.value::<u32>("/proc/sys/kernel/pid_max").unwrap() > 0);
+        assert!(files.read("/dev/null", 10).is_err(), "a device is not a file");
+        let (text, is_all) = files.read("/proc/self/status", 5).unwrap();
+        assert_eq!((text.as_str(), is_all), ("Name:", false));
     }
+
+    #[test]
+    fn recorded_files_are_read_as_those_below_a_root() {
+        let text = |text: &str| text.to_string();
+        let files = HostFiles::recorded(RecordedFiles {
+            files: BTreeMap::from([(text("/a"), text("0-1")), (text("/empty"), text(""))]),
+            folders: BTreeMap::from([(text("/d"), vec![text("x")])]),
+            symlinks: BTreeMap::from([(text("/l"), text("target"))]),
+            present: BTreeSet::from([text("/p")]),
+        });
+        assert_eq!(files.list("/a"), Some(vec![0, 1]));
+        assert_eq!((files.text("/empty"), files.text("/b")), (None, None));
+        assert_eq!((files.names("/d"), files.names("/e")), (vec![text("x")], vec![]));
+        assert_eq!(files.link_name("/l").as_deref(), Some("target"));
+        let there = ["/a", "/empty", "/d", "/l", "/p", "/b"].map(|path| files.exists(path));
+        assert_eq!(there, [true, true, true, true, true, false]);
+    }
+
     proptest! {
         #[test]
         fn any_list_is_parsed_without_a_panic(text in "[0-9,\\- x]{0,20}") {

@@ -8,6 +8,7 @@ pub mod cpu_counters;
 pub mod ethtool;
 pub mod futex;
 pub mod hostfiles;
+pub mod kernel_clock;
 pub mod memory;
 pub mod namespace;
 pub mod poll;

@@ -1,11 +1,15 @@
 //! Facts read from fixture trees and from this machine.
 
 use std::path::Path;
+use std::time::Duration;
 
-use nm_model::Facts;
+use nm_host::snapshot::{self, SnapshotOptions};
+use nm_model::snapshot::Workload;
+use nm_model::{Facts, Snapshot};
 
 fn fixture(name: &str) -> Facts {
-    nm_host::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name))
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    nm_host::read(&root)
 }
 
 #[test]
@@ -89,4 +93,55 @@ fn facts_of_this_machine_are_read() {
     assert!(facts.links.iter().any(|link| link.name == "lo" && link.up));
     assert!(facts.settings.contains_key("net.ipv4.tcp_congestion_control"));
     assert_eq!(facts.nearmetal_version, env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn facts_of_a_snapshot_equal_those_of_the_tree() {
+    for name in ["metal", "kvm-guest", "container", "no-such-tree"] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+        let snapshot = snapshot::of_root(&root, &Workload::default());
+        assert_eq!(nm_host::read_from(&snapshot::files(&snapshot)), fixture(name), "{name}");
+        let text = serde_json::to_string(&snapshot).unwrap();
+        let again: Snapshot = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, snapshot, "{name}");
+        assert_eq!(again.check(), Ok(()), "{name}");
+    }
+}
+
+#[test]
+fn snapshot_of_this_machine_has_two_samples_and_keeps_no_secrets() {
+    let interval = Some(Duration::from_millis(50));
+    let workload = Workload { pid: Some(std::process::id()), ..Workload::default() };
+    let snapshot = snapshot::take(&SnapshotOptions { workload, interval });
+    assert_eq!(snapshot.check(), Ok(()));
+    assert_eq!(snapshot.left_out, Vec::<String>::new());
+    let second = snapshot.second.as_ref().unwrap();
+    assert!(second.interval_s >= 0.05);
+    assert!(second.files.contains_key("/proc/stat") && second.files.len() < snapshot.files.len());
+    let stat = format!("/proc/{}/stat", std::process::id());
+    assert!(snapshot.files.contains_key(&stat) && second.files.contains_key(&stat));
+    assert!(snapshot.calls.links.as_ref().unwrap()["lo"].up);
+    let environment = snapshot.files.get("/proc/1/environ").map_or("", String::as_str);
+    assert!(environment.is_empty() || environment.starts_with("container="), "{environment}");
+    let is_command = |path: &&String| path.starts_with("/proc/") && path.ends_with("/cmdline");
+    let commands: Vec<&String> = snapshot.files.keys().filter(is_command).collect();
+    assert_eq!(commands, ["/proc/cmdline"], "command lines of processes may hold secrets");
+}
+
+#[test]
+fn pipe_in_a_recorded_tree_is_not_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("proc")).unwrap();
+    let pipe = root.path().join("proc/stat");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let snapshot = snapshot::of_root(root.path(), &Workload::default());
+    assert!(snapshot.files.is_empty());
+    assert_eq!(snapshot.unreadable.len(), 1);
 }
