@@ -2,6 +2,7 @@
 //! are generated from it.
 
 pub mod accel;
+pub mod audit;
 pub mod compare;
 pub mod exchange;
 pub mod format;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use self::accel::AccelArgs;
+use self::audit::AuditArgs;
 use self::compare::{CompareArgs, TrendArgs};
 use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
@@ -52,6 +54,15 @@ pub enum Command {
         nearmetal qualify --plan my-plan.toml --dry-run\n  \
         nearmetal qualify --quiet && deploy              by the exit code")]
     Qualify(QualifyArgs),
+    /// What in the settings of this machine costs latency, with evidence and remedy.
+    #[command(after_help = "Examples:\n  nearmetal audit\n  \
+        nearmetal audit --cpus 2-3 --link eth0 --pid 4711\n  \
+        nearmetal audit --save host.json                 on a machine without a way out\n  \
+        nearmetal audit --snapshot host.json --format html > audit.html\n  \
+        nearmetal audit --snapshot host.json --guest guest.json\n  \
+        nearmetal audit --fail-on high --format sarif > audit.sarif\n\n\
+        Nothing is changed, and nothing is opened for writing but the file of --save.")]
+    Audit(AuditArgs),
     /// Ping-pong latency between two machines: half round trip.
     #[command(
         args_conflicts_with_subcommands = true,

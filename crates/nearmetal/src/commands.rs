@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod accel;
+mod audit;
 mod compare;
 mod doctor;
 mod dry_run;
@@ -51,6 +52,7 @@ pub fn run(command: Command) -> Result<Exit> {
             None => rr::run(&args.client),
         },
         Command::Accel(args) => accel::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Trend(args) => trend::run(&args),
         Command::Report(args) => report(&args),

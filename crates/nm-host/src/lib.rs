@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod active;
 mod calls;
 mod cgroup;
 mod cpu;

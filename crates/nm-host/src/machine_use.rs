@@ -7,7 +7,7 @@ use nm_sys::clock::{Clock, Moment};
 use nm_sys::counters;
 use nm_sys::hostfiles::HostFiles;
 
-use crate::cgroup;
+use crate::{cgroup, cpu};
 
 /// Programs that are listed.
 const PROGRAMS_MAX: usize = 5;

@@ -86,19 +86,17 @@ impl Pattern {
     }
 }
 
-fn link(path: &'static str) -> Pattern {
-    Pattern::new(path, What::Symlink)
-}
-
 fn present(path: &'static str) -> Pattern {
     Pattern::new(path, What::Presence)
 }
 
-/// Patterns of files in one folder.
-macro_rules! in_folder {
-    ($make:path, $folder:literal, [$($name:literal),+ $(,)?]) => {
-        [$($make(concat!($folder, "/", $name))),+]
-    };
+/// Patterns of the files in one folder, whose names are separated by blanks.
+fn in_folder(
+    what: What,
+    folder: &'static str,
+    names: &'static str,
+) -> impl Iterator<Item = Pattern> {
+    names.split_whitespace().map(move |name| Pattern::of_path(format!("{folder}/{name}"), what))
 }
 
 /// All patterns of the machine, the most important ones first, in case a limit is reached.
@@ -138,53 +136,26 @@ fn system() -> Vec<Pattern> {
         present("/run/.containerenv"),
         Pattern::text("/run/systemd/container"),
     ];
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/proc",
-        [
-            "cmdline",
-            "loadavg",
-            "meminfo",
-            "swaps",
-            "uptime",
-            "self/limits",
-            "self/cgroup",
-            "sys/kernel/hostname",
-            "sys/kernel/osrelease",
-            "sys/kernel/arch",
-            "sys/kernel/random/boot_id",
-            "sys/kernel/watchdog_cpumask",
-            "sys/kernel/tainted",
-            "sys/kernel/watchdog_thresh",
-            "sys/net/netfilter/nf_conntrack_count",
-            "sys/net/ipv4/tcp_no_metrics_save",
-            "sys/vm/dirty_bytes",
-            "sys/vm/dirty_background_bytes",
-        ]
+        "cmdline loadavg meminfo swaps uptime self/limits self/cgroup \
+         sys/kernel/hostname sys/kernel/osrelease sys/kernel/arch \
+         sys/kernel/random/boot_id sys/kernel/watchdog_cpumask sys/kernel/tainted \
+         sys/kernel/watchdog_thresh sys/net/netfilter/nf_conntrack_count \
+         sys/net/ipv4/tcp_no_metrics_save sys/vm/dirty_bytes \
+         sys/vm/dirty_background_bytes",
     ));
-    all.extend(in_folder!(
-        Pattern::text,
-        "/etc",
-        ["os-release", "default/irqbalance", "sysconfig/irqbalance",]
-    ));
+    all.extend(in_folder(What::Text, "/etc", "os-release default/irqbalance sysconfig/irqbalance"));
     all.push(Pattern::text("/usr/lib/os-release"));
     all.push(Pattern::text("/etc/audit/audit.rules").keep(&["-a", "-w", "-D"]));
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys/class/dmi/id",
-        [
-            "sys_vendor",
-            "product_name",
-            "product_version",
-            "product_uuid",
-            "bios_vendor",
-            "bios_version",
-            "bios_date",
-            "board_name",
-            "chassis_asset_tag",
-        ]
+        "sys_vendor product_name product_version product_uuid bios_vendor bios_version \
+         bios_date board_name chassis_asset_tag",
     ));
-    all.extend(in_folder!(Pattern::text, "/sys/hypervisor", ["type", "uuid"]));
+    all.extend(in_folder(What::Text, "/sys/hypervisor", "type uuid"));
     all
 }
 
@@ -194,77 +165,45 @@ fn settings_files() -> Vec<Pattern> {
 
 fn processor() -> Vec<Pattern> {
     let mut all = vec![];
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys/devices/system/cpu",
-        [
-            "online",
-            "possible",
-            "isolated",
-            "nohz_full",
-            "smt/active",
-            "smt/control",
-            "cpuidle/current_driver",
-            "cpuidle/current_governor",
-            "cpuidle/current_governor_ro",
-            "intel_pstate/status",
-            "amd_pstate/status",
-            "vulnerabilities/*",
-        ]
+        "online possible isolated nohz_full smt/active smt/control \
+         cpuidle/current_driver cpuidle/current_governor cpuidle/current_governor_ro \
+         intel_pstate/status amd_pstate/status vulnerabilities/*",
     ));
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys/devices/system/cpu/cpu#",
-        [
-            "topology/thread_siblings_list",
-            "topology/physical_package_id",
-            "cache/index3/shared_cpu_list",
-            "cpufreq/scaling_governor",
-            "cpufreq/scaling_driver",
-            "cpufreq/scaling_min_freq",
-            "cpufreq/scaling_max_freq",
-            "cpufreq/cpuinfo_max_freq",
-            "cpufreq/base_frequency",
-            "cpufreq/energy_performance_preference",
-            "power/energy_perf_bias",
-            "power/pm_qos_resume_latency_us",
-        ]
+        "topology/thread_siblings_list topology/physical_package_id \
+         cache/index3/shared_cpu_list cpufreq/scaling_governor cpufreq/scaling_driver \
+         cpufreq/scaling_min_freq cpufreq/scaling_max_freq cpufreq/cpuinfo_max_freq \
+         cpufreq/base_frequency cpufreq/energy_performance_preference \
+         power/energy_perf_bias power/pm_qos_resume_latency_us",
     ));
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys/devices/system/cpu/cpu#/cpuidle/state#",
-        ["name", "latency", "disable",]
+        "name latency disable",
     ));
-    all.extend(in_folder!(
-        Pattern::counter,
+    all.extend(in_folder(
+        What::Counter,
         "/sys/devices/system/cpu/cpu#",
-        [
-            "cpuidle/state#/usage",
-            "thermal_throttle/core_throttle_count",
-            "thermal_throttle/package_throttle_count",
-        ]
+        "cpuidle/state#/usage thermal_throttle/core_throttle_count \
+         thermal_throttle/package_throttle_count",
     ));
     all
 }
 
 fn memory() -> Vec<Pattern> {
     let mut all = vec![];
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys/devices/system/node",
-        [
-            "online",
-            "node#/cpulist",
-            "node#/distance",
-            "node#/hugepages/hugepages-*/nr_hugepages",
-            "node#/hugepages/hugepages-*/free_hugepages",
-        ]
+        "online node#/cpulist node#/distance node#/hugepages/hugepages-*/nr_hugepages \
+         node#/hugepages/hugepages-*/free_hugepages",
     ));
-    all.extend(in_folder!(
-        Pattern::counter,
-        "/sys/devices/system/edac/mc/mc#",
-        ["ce_count", "ue_count",]
-    ));
+    all.extend(in_folder(What::Counter, "/sys/devices/system/edac/mc/mc#", "ce_count ue_count"));
     all.push(Pattern::text("/sys/module/page_reporting/parameters/page_reporting_order"));
     all.push(present("/sys/bus/virtio/drivers/virtio_balloon/virtio#"));
     all
@@ -275,101 +214,60 @@ fn network() -> Vec<Pattern> {
     const LINKS: usize = 1_024;
     let mut all = vec![];
     all.extend(
-        in_folder!(
-            Pattern::text,
+        in_folder(
+            What::Text,
             "/sys/class/net/*",
-            [
-                "address",
-                "mtu",
-                "speed",
-                "duplex",
-                "operstate",
-                "napi_defer_hard_irqs",
-                "gro_flush_timeout",
-                "threaded",
-                "device/numa_node",
-                "device/local_cpulist",
-                "device/current_link_speed",
-                "device/max_link_speed",
-                "device/current_link_width",
-                "device/max_link_width",
-                "device/sriov_numvfs",
-                "device/sriov_totalvfs",
-                "device/vendor",
-                "device/device",
-                "device/link/l0s_aspm",
-                "device/link/l1_aspm",
-                "device/link/l1_1_aspm",
-                "device/link/l1_2_aspm",
-            ]
+            "address mtu speed duplex operstate napi_defer_hard_irqs gro_flush_timeout \
+         threaded device/numa_node device/local_cpulist device/current_link_speed \
+         device/max_link_speed device/current_link_width device/max_link_width \
+         device/sriov_numvfs device/sriov_totalvfs device/vendor device/device \
+         device/link/l0s_aspm device/link/l1_aspm device/link/l1_1_aspm \
+         device/link/l1_2_aspm",
         )
         .map(|pattern| pattern.at_most(LINKS)),
     );
-    all.extend(in_folder!(
-        Pattern::text,
-        "/sys/class/net/*/queues",
-        ["rx-#/rps_cpus", "tx-#/xps_cpus",]
-    ));
+    all.extend(in_folder(What::Text, "/sys/class/net/*/queues", "rx-#/rps_cpus tx-#/xps_cpus"));
     all.extend(
-        in_folder!(
-            Pattern::counter,
+        in_folder(
+            What::Counter,
             "/sys/class/net/*/statistics",
-            [
-                "rx_dropped",
-                "tx_dropped",
-                "rx_missed_errors",
-                "rx_fifo_errors",
-                "rx_errors",
-                "tx_errors",
-            ]
+            "rx_dropped tx_dropped rx_missed_errors rx_fifo_errors rx_errors tx_errors",
         )
         .map(|pattern| pattern.at_most(LINKS)),
     );
     all.extend(
-        in_folder!(
-            link,
+        in_folder(
+            What::Symlink,
             "/sys/class/net/*",
-            ["master", "device", "device/driver", "device/physfn", "device/iommu_group",]
+            "master device device/driver device/physfn device/iommu_group",
         )
         .map(|pattern| pattern.at_most(LINKS)),
     );
-    all.extend(in_folder!(
-        present,
+    all.extend(in_folder(
+        What::Presence,
         "/sys/class/net/*",
-        ["bridge", "bonding", "tun_flags", "device/msi_irqs/#", "upper_*", "lower_*",]
+        "bridge bonding tun_flags device/msi_irqs/# upper_* lower_*",
     ));
     all
 }
 
 fn devices() -> Vec<Pattern> {
     let mut all = vec![];
-    all.extend(in_folder!(Pattern::text, "/sys/bus/pci/devices/*", ["numa_node", "class"]));
-    all.extend(in_folder!(link, "/sys/bus/pci/devices/*", ["driver", "physfn"]));
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(What::Text, "/sys/bus/pci/devices/*", "numa_node class"));
+    all.extend(in_folder(What::Symlink, "/sys/bus/pci/devices/*", "driver physfn"));
+    all.extend(in_folder(
+        What::Text,
         "/sys",
-        ["kernel/iommu_groups/#/type", "class/ptp/ptp#/clock_name",]
+        "kernel/iommu_groups/#/type class/ptp/ptp#/clock_name",
     ));
-    all.extend(in_folder!(
-        present,
+    all.extend(in_folder(
+        What::Presence,
         "/sys",
-        [
-            "class/iommu/*",
-            "firmware/acpi/tables/DMAR",
-            "firmware/acpi/tables/IVRS",
-            "kernel/iommu_groups/#",
-            "class/infiniband/*",
-            "module/nf_conntrack",
-            "module/onload",
-            "module/sfc_resource",
-            "module/kvm",
-        ]
+        "class/iommu/* firmware/acpi/tables/DMAR firmware/acpi/tables/IVRS \
+         kernel/iommu_groups/# class/infiniband/* module/nf_conntrack module/onload \
+         module/sfc_resource module/kvm",
     ));
-    all.extend(in_folder!(
-        present,
-        "/dev",
-        ["onload", "vfio/vfio", "vfio/#", "ptp#", "ptp_kvm", "kvm",]
-    ));
+    all.extend(in_folder(What::Presence, "/dev", "onload vfio/vfio vfio/# ptp# ptp_kvm kvm"));
     all
 }
 
@@ -380,45 +278,29 @@ fn kernel() -> Vec<Pattern> {
         Pattern::text("/sys/kernel/debug/sched/fair_server/cpu#/runtime"),
         Pattern::text("/run/libvirt/qemu/*.xml").bytes(1 << 20).at_most(256).keep(DOMAIN),
     ];
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys",
-        [
-            "kernel/tracing/current_tracer",
-            "kernel/tracing/kprobe_events",
-            "kernel/tracing/tracing_on",
-            "kernel/debug/tracing/current_tracer",
-            "kernel/debug/tracing/kprobe_events",
-            "kernel/debug/sched/preempt",
-            "kernel/debug/kprobes/list",
-        ]
+        "kernel/tracing/current_tracer kernel/tracing/kprobe_events \
+         kernel/tracing/tracing_on kernel/debug/tracing/current_tracer \
+         kernel/debug/tracing/kprobe_events kernel/debug/sched/preempt \
+         kernel/debug/kprobes/list",
     ));
-    all.extend(in_folder!(
-        Pattern::text,
+    all.extend(in_folder(
+        What::Text,
         "/sys/module",
-        [
-            "kvm/parameters/kvmclock_periodic_sync",
-            "kvm/parameters/nx_huge_pages",
-            "kvm/parameters/halt_poll_ns",
-            "kvm_intel/parameters/ple_gap",
-            "kvm_intel/parameters/nested",
-            "kvm_amd/parameters/nested",
-            "kvm_intel/parameters/preemption_timer",
-            "intel_idle/parameters/max_cstate",
-            "processor/parameters/max_cstate",
-            "rcutree/parameters/rcu_nocb_gp_stride",
-        ]
+        "kvm/parameters/kvmclock_periodic_sync kvm/parameters/nx_huge_pages \
+         kvm/parameters/halt_poll_ns kvm_intel/parameters/ple_gap \
+         kvm_intel/parameters/nested kvm_amd/parameters/nested \
+         kvm_intel/parameters/preemption_timer intel_idle/parameters/max_cstate \
+         processor/parameters/max_cstate rcutree/parameters/rcu_nocb_gp_stride",
     ));
     all
 }
 
 fn interrupts() -> Vec<Pattern> {
     let mut all = vec![Pattern::text("/proc/irq/default_smp_affinity")];
-    all.extend(in_folder!(
-        Pattern::text,
-        "/proc/irq/#",
-        ["effective_affinity_list", "smp_affinity_list",]
-    ));
+    all.extend(in_folder(What::Text, "/proc/irq/#", "effective_affinity_list smp_affinity_list"));
     all
 }
 

@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The paths of `folders` whose next part matches. The names that match are kept: a full list of
+    /// The paths of `folders` whose next part matches. Only names that match are kept: all those of
     /// `/dev` or `/proc` would tell more than is needed.
     fn expand(&mut self, folders: &[String], part: &str) -> Vec<String> {
         let mut found = vec![];

@@ -16,6 +16,7 @@ use crate::coverage::{NotJudged, PlanPart};
 use crate::doubt::Doubt;
 use crate::exchange::ExchangeRound;
 use crate::facts::Facts;
+use crate::finding::Audit;
 use crate::jitter::JitterRound;
 use crate::link_transport::LinkTransport;
 use crate::machine::MachineUse;
@@ -63,6 +64,9 @@ pub struct RunResult {
     /// What the machine that started the run did meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineUse>,
+    /// Audits of the machines that it ran on, taken at its start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audits: Vec<Audit>,
     /// Other things known about the run, such as a published run's description: name to text.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
@@ -104,6 +108,7 @@ impl RunResult {
             part: None,
             facts: BTreeMap::new(),
             machine: None,
+            audits: vec![],
             notes: BTreeMap::new(),
             series: vec![],
             not_available: vec![],

@@ -78,6 +78,7 @@ impl From<RunResultV1> for RunResult {
             part: None,
             machine: None,
             facts: old.facts.into_iter().map(|(name, facts)| (endpoint(&name), facts)).collect(),
+            audits: vec![],
             notes: old.notes,
             series: old.series.into_iter().map(series).collect(),
             not_available: old.not_available,

@@ -7,21 +7,31 @@ use nm_model::{Outcome, RunResult};
 use quick_xml::escape::escape;
 
 /// Outcome of one test case.
-enum CaseOutcome {
+pub(crate) enum CaseOutcome {
+    /// As it should be.
     Passed,
+    /// With the reason.
     Failed(String),
+    /// With the reason.
     Skipped(String),
+    /// With the reason.
     Error(String),
 }
 
-struct TestCase {
-    name: String,
-    outcome: CaseOutcome,
+/// A test case.
+pub(crate) struct TestCase {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its outcome.
+    pub(crate) outcome: CaseOutcome,
 }
 
-struct Suite {
-    name: String,
-    cases: Vec<TestCase>,
+/// Test cases under one name.
+pub(crate) struct Suite {
+    /// The name.
+    pub(crate) name: String,
+    /// The test cases.
+    pub(crate) cases: Vec<TestCase>,
 }
 
 /// The XML document.
@@ -47,11 +57,15 @@ pub fn report(result: &RunResult) -> String {
     });
     suites.push(Suite { name: "trials".to_string(), cases: failures.chain(missing).collect() });
     suites.retain(|suite| !suite.cases.is_empty());
+    document(&result.name, result.started.as_deref(), &suites)
+}
 
+/// The document of some suites.
+pub(crate) fn document(name: &str, started: Option<&str>, suites: &[Suite]) -> String {
     let all = || suites.iter().flat_map(|suite| &suite.cases);
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    text += &format!("<testsuites name=\"{}\" {}>\n", xml(&result.name), counts(all()));
-    suites.iter().for_each(|suite| text += &suite_text(suite, result));
+    text += &format!("<testsuites name=\"{}\" {}>\n", xml(name), counts(all()));
+    suites.iter().for_each(|suite| text += &suite_text(suite, started));
     text += "</testsuites>\n";
     text
 }
@@ -103,8 +117,7 @@ fn counts<'a>(cases: impl Iterator<Item = &'a TestCase>) -> String {
     )
 }
 
-fn suite_text(suite: &Suite, result: &RunResult) -> String {
-    let started = result.started.as_ref();
+fn suite_text(suite: &Suite, started: Option<&str>) -> String {
     let started = started.map_or(String::new(), |s| format!(" timestamp=\"{}\"", xml(s)));
     let name = xml(&suite.name);
     let mut text =

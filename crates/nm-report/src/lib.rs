@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod comparison;
 pub mod csv;
 pub mod decisive;

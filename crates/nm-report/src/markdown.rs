@@ -3,6 +3,7 @@
 use nm_model::RunResult;
 use nm_model::verdict::Verdict;
 
+use crate::audit;
 use crate::comparison;
 use crate::decisive;
 use crate::exchange;
@@ -23,6 +24,7 @@ pub fn report(result: &RunResult) -> String {
         text += &format!("**{}**\n\n", markdown_text(&sentence));
     }
     text += &format!("{}\n", markdown_text(&headline.sentence));
+    text += &audit::markdown::of_result(result);
     if !result.verdicts.is_empty() {
         text += "\n## Why\n";
         result.verdicts.iter().for_each(|verdict| text += &target(verdict));

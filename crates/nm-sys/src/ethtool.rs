@@ -500,11 +500,9 @@ impl Links {
         let mut request = request_for(link).ok_or(rustix::io::Errno::NODEV)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
         self.ioctl(libc::SIOCETHTOOL, &mut request).ok_or_else(io::Error::last_os_error)
-        self.ethtool_with(link, &mut words)?;
-        Some(words)
     }
 
-    /// One `SIOCETHTOOL` command with the words that it takes, which it replaces.
+    /// One `SIOCETHTOOL` command of variable size, in the first of `words`.
     fn ethtool_with(&self, link: &str, words: &mut [u32]) -> Option<()> {
         let mut request = request_for(link)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();

@@ -24,7 +24,7 @@ pub fn read() -> Option<KernelClockState> {
     let is_nano = timex.status & libc::STA_NANO != 0;
     Some(KernelClockState {
         is_synchronized: timex.status & libc::STA_UNSYNC == 0,
-        offset_ns: i64::from(timex.offset) * if is_nano { 1 } else { 1_000 },
+        offset_ns: timex.offset * if is_nano { 1 } else { 1_000 },
         estimated_error_us: u64::try_from(timex.esterror).unwrap_or(0),
         max_error_us: u64::try_from(timex.maxerror).unwrap_or(0),
     })

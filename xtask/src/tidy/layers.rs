@@ -9,7 +9,7 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{list, members, relative, text};
 
 /// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 22] = [
     "nearmetal",
     "nm-report",
     "nm-judge",
@@ -23,6 +23,7 @@ const LAYERS: [&str; 21] = [
     "nm-codec",
     "nm-probe",
     "nm-tune",
+    "nm-audit",
     "nm-host",
     "nm-accel",
     "nm-transport",

@@ -5,6 +5,7 @@
 //! and one picture of all stacks. The rest is folded. The result itself is in the page as JSON
 //! ([`embedded`] reads it back).
 
+mod audit_page;
 mod badge;
 mod chart_list;
 mod charts;
@@ -32,6 +33,7 @@ use crate::view::{self, Notes};
 
 use page::{Entry, Page, contents, section};
 
+pub use audit_page::page as audit;
 pub use comparison_page::page as comparison;
 pub use embed::embedded;
 pub use trend_page::page as trend;
@@ -80,6 +82,11 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
             parts.push(Part { entry: Entry { anchor, title }, content: content() });
         }
     };
+    add(!result.audits.is_empty(), "audit", "Audit of the machine", &|| {
+        maud::html! {
+            @for audit in &result.audits { (crate::audit::html::section(audit, Some(result))) }
+        }
+    });
     let has_targets = !result.verdicts.is_empty() || !result.not_judged.is_empty();
     add(has_targets, "targets", "Targets", &|| targets::targets(result, notes));
     add(!result.comparisons.is_empty(), "compared", "Comparisons", &|| {

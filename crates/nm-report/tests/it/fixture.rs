@@ -70,9 +70,8 @@ pub fn result(size: Size) -> RunResult {
                 series.push(latency(key, base, size));
             }
         }
-        for pattern in ["1-uni-1", "2-bi-2"] {
-            series.push(throughput(environment, pattern, 20.0 - e as f64 * 6.0, size));
-        }
+        let patterns = ["1-uni-1", "2-bi-2"].into_iter();
+        series.extend(patterns.map(|p| throughput(environment, p, 20.0 - e as f64 * 6.0, size)));
         let case = Case::Request {
             size: RrSize { request_bytes: 64, response_bytes: 64 },
             rate_per_s: Some(1000.0),

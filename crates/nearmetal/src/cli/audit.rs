@@ -1,0 +1,60 @@
+//! Options of `audit`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nm_model::Severity;
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Audit this snapshot, which `--save` wrote, in place of this machine.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "save", "active"])]
+    pub snapshot: Option<PathBuf>,
+    /// Audit a copy of a machine's files (`/proc`, `/sys`, `/etc`) below this folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "active")]
+    pub root: Option<PathBuf>,
+    /// Write the snapshot to this file as well, to be audited elsewhere.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// A snapshot of a guest of this host: adds what only both together can tell.
+    #[arg(long, value_name = "FILE")]
+    pub guest: Option<PathBuf>,
+    /// Measure as well: cost of exits to the hypervisor and of clocks, CPUs that share a core.
+    /// Takes a few seconds of CPU time.
+    #[arg(long)]
+    pub active: bool,
+    /// CPUs of the workload's hot threads, such as `2-3,8`. Without it the isolated CPUs, else all.
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Network links of the workload. Without it all devices that are up.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub link: Vec<String>,
+    /// The workload's process: its threads, memory and limits are looked at, too.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Time between the two samples of counters, s; 0 for one sample.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub interval: f64,
+    /// Exit code 1 if a finding has at least this severity: info, low, medium, high, critical.
+    #[arg(long, value_name = "SEVERITY")]
+    pub fail_on: Option<Severity>,
+    /// Form of what is written to stdout.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AuditFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AuditFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// For a merge request or a job summary.
+    Markdown,
+    /// For code scanning, SARIF 2.1.0.
+    Sarif,
+    /// For test reports of CI systems.
+    Junit,
+    /// One page that needs nothing else.
+    Html,
+}

@@ -1,0 +1,122 @@
+//! `nearmetal audit`: what in the settings of this machine costs latency.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nm_host::active;
+use nm_host::snapshot::{self, SnapshotOptions};
+use nm_model::finding::Audit;
+use nm_model::snapshot::Workload;
+use nm_model::{Severity, Snapshot, limits};
+use nm_report::audit as faces;
+use nm_sys::hostfiles::parse_list;
+
+use crate::cli::audit::{AuditArgs, AuditFormat};
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+pub fn run(args: &AuditArgs) -> Result<Exit> {
+    let workload = workload(args)?;
+    let mut snapshot = match (&args.snapshot, &args.root) {
+        (Some(file), _) => read(file)?,
+        (None, Some(root)) => of_root(root, &workload)?,
+        (None, None) => snapshot::take(&SnapshotOptions {
+            workload: workload.clone(),
+            interval: interval(args.interval)?,
+        }),
+    };
+    name_workload(&mut snapshot, workload);
+    if args.active {
+        let cpus = active::pair_cpus(&snapshot.workload.cpus);
+        output::message(&active::announcement(&cpus));
+        snapshot.calls.active = Some(active::measure(&cpus));
+    }
+    if let Some(path) = &args.save {
+        let text = serde_json::to_string(&snapshot)?;
+        std::fs::write(path, text + "\n")
+            .with_context(|| format!("the snapshot cannot be written to {}", path.display()))?;
+    }
+    let audit = match &args.guest {
+        Some(guest) => nm_audit::join(&snapshot, &read(guest)?),
+        None => nm_audit::audit(&snapshot),
+    };
+    show(&audit, args)?;
+    let fails = |severity: Severity| audit.failed(severity).next().is_some();
+    Ok(if args.fail_on.is_some_and(fails) { Exit::Fail } else { Exit::Pass })
+}
+
+fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {
+    match args.format {
+        AuditFormat::Text => output::data(&faces::terminal::text(audit, output::style())),
+        AuditFormat::Json => output::json(audit),
+        AuditFormat::Markdown => output::data(&faces::markdown::document(audit)),
+        AuditFormat::Sarif => {
+            output::json(&faces::sarif::document(audit, env!("CARGO_PKG_VERSION")))
+        }
+        AuditFormat::Junit => {
+            let fail_on = args.fail_on.unwrap_or(Severity::Info);
+            output::data(&faces::junit::document(audit, fail_on))
+        }
+        AuditFormat::Html => output::data(&nm_report::html::audit(audit)),
+    }
+}
+
+fn workload(args: &AuditArgs) -> Result<Workload> {
+    let parse = |text: &String| {
+        parse_list(text).filter(|cpus| cpus.len() <= limits::CPUS_MAX).ok_or_else(|| {
+            Stop::usage(format!(
+                "--cpus {text} is no list of at most {} CPUs; write for example 2-3,8",
+                limits::CPUS_MAX
+            ))
+        })
+    };
+    let cpus = args.cpus.as_ref().map(parse).transpose()?.unwrap_or_default();
+    if args.link.len() > limits::SNAPSHOT_LINKS_MAX {
+        return Err(Stop::usage(format!("--link names more than {}", limits::SNAPSHOT_LINKS_MAX)));
+    }
+    Ok(Workload { cpus, links: args.link.clone(), pid: args.pid })
+}
+
+/// What the options name, in place of what the snapshot has.
+fn name_workload(snapshot: &mut Snapshot, workload: Workload) {
+    if !workload.cpus.is_empty() {
+        snapshot.workload.cpus = workload.cpus;
+    }
+    if !workload.links.is_empty() {
+        snapshot.workload.links = workload.links;
+    }
+    snapshot.workload.pid = workload.pid.or(snapshot.workload.pid);
+}
+
+fn interval(seconds: f64) -> Result<Option<Duration>> {
+    let max = limits::SNAPSHOT_INTERVAL_S_MAX;
+    if !(0.0..=max).contains(&seconds) {
+        return Err(Stop::usage(format!("--interval is {seconds}, must be 0 to {max} s")));
+    }
+    Ok((seconds > 0.0).then(|| Duration::from_secs_f64(seconds)))
+}
+
+fn of_root(root: &Path, workload: &Workload) -> Result<Snapshot> {
+    if !root.is_dir() {
+        return Err(Stop::usage(format!("--root {}: there is no such folder", root.display())));
+    }
+    Ok(snapshot::of_root(root, workload))
+}
+
+fn read(path: &Path) -> Result<Snapshot> {
+    let unreadable = || format!("the snapshot {} cannot be read", path.display());
+    let mut text = String::new();
+    let max = limits::SNAPSHOT_JSON_BYTES_MAX;
+    let file = File::open(path).with_context(unreadable)?;
+    file.take(max + 1).read_to_string(&mut text).with_context(unreadable)?;
+    if text.len() as u64 > max {
+        return Err(Stop::usage(format!("{} has more than {max} bytes", path.display())));
+    }
+    let snapshot: Snapshot = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no snapshot of `audit --save`", path.display()))?;
+    snapshot.check().with_context(unreadable)?;
+    Ok(snapshot)
+}

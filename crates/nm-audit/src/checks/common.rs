@@ -1,0 +1,95 @@
+//! What several checks do alike.
+
+use std::collections::BTreeMap;
+
+use nm_model::finding::Evidence;
+
+use crate::cpus::ranges;
+use crate::machine::Machine;
+use crate::observed::{Observed, evidence};
+
+/// Unknown, because none of `paths` could be read.
+pub fn unread(machine: &Machine<'_>, what: &str, paths: &[&str]) -> Observed {
+    let evidence = paths.iter().map(|path| machine.evidence(path, ""));
+    Observed::unknown(format!("{what} could not be read")).with(evidence)
+}
+
+/// A setting with one value: fails with one sentence if `is_bad`, else passes with the other. In
+/// them `=` stands for the value.
+pub fn setting(
+    machine: &Machine<'_>,
+    path: &str,
+    is_bad: impl Fn(&str) -> bool,
+    bad: &str,
+    good: &str,
+) -> Observed {
+    let Some(value) = machine.text(path) else {
+        let name = path.strip_prefix("/proc/sys/").unwrap_or(path).replace('/', ".");
+        return unread(machine, name.trim_start_matches('.'), &[path]);
+    };
+    let short: String = value.chars().take(80).collect();
+    let (bad, good) = (bad.replace('=', &short), good.replace('=', &short));
+    Observed::bad_if(is_bad(value), bad, good).with([machine.evidence(path, short)])
+}
+
+/// The word in brackets: `always [madvise] never`.
+pub fn chosen(text: &str) -> &str {
+    let inner = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inner.map_or(text, |(word, _)| word)
+}
+
+/// A file that each CPU has, grouped by content: content, first path, CPUs.
+pub fn by_content<'a>(
+    machine: &Machine<'a>,
+    cpus: &[u32],
+    path: impl Fn(u32) -> String,
+) -> Vec<(&'a str, String, Vec<u32>)> {
+    let mut groups: BTreeMap<&str, (String, Vec<u32>)> = BTreeMap::new();
+    for &cpu in cpus {
+        let path = path(cpu);
+        if let Some(text) = machine.text(&path) {
+            groups.entry(text).or_insert_with(|| (path, vec![])).1.push(cpu);
+        }
+    }
+    groups.into_iter().map(|(text, (path, cpus))| (text, path, cpus)).collect()
+}
+
+/// The evidence of such groups.
+pub fn group_evidence(groups: &[(&str, String, Vec<u32>)]) -> Vec<Evidence> {
+    let one = |(text, path, cpus): &(&str, String, Vec<u32>)| {
+        evidence(path.clone(), text, format!("CPUs {}", ranges(cpus)))
+    };
+    groups.iter().map(one).collect()
+}
+
+/// A field of a table with one name and one number a line, such as `cpu.stat`.
+pub fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (one, value) = line.split_once([' ', ':'])?;
+        (one == name).then(|| value.trim().parse().ok())?
+    })
+}
+
+/// `n`, and the right word.
+pub fn plural(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Whether two lists have a CPU in common.
+pub fn overlap(a: &[u32], b: &[u32]) -> Vec<u32> {
+    a.iter().filter(|cpu| b.contains(cpu)).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_fields_are_found() {
+        assert_eq!(chosen("always [madvise] never"), "madvise");
+        assert_eq!(chosen("performance"), "performance");
+        assert_eq!(field("nr_periods 5\nnr_throttled 2", "nr_throttled"), Some(2));
+        assert_eq!(field("nr_periods 5", "nr_throttled"), None);
+        assert_eq!(plural(1, "CPU", "CPUs"), "1 CPU");
+    }
+}

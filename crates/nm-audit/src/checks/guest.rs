@@ -1,0 +1,97 @@
+//! Settings inside a guest.
+
+use nm_model::Severity;
+use nm_model::finding::Confidence::{Judgement, Measured};
+use nm_model::finding::FixKind::{Application, Command};
+use nm_model::finding::{Threat, UndoClass};
+
+use super::common::unread;
+use crate::check::Check;
+use crate::cpus::ranges;
+use crate::machine::{Layer, Machine};
+use crate::observed::Observed;
+use crate::sources as source;
+
+/// The checks.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "guest.haltpoll",
+        title: "polling before a virtual CPU halts",
+        severity: Severity::Medium,
+        why: "each halt exits to the hypervisor, and each wake-up comes back from there",
+        sources: &[source::K_GUEST_HALT_POLL],
+        fix: (
+            Command,
+            "echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns   # or idle=poll on \
+             dedicated CPUs",
+        ),
+        undo: UndoClass::Live,
+        confidence: Measured,
+        effect: Some(
+            "nested KVM without polling: round trip over loopback 51.7 µs blocking, 7.7 µs \
+             spinning; a context switch 2493 to 1486 ns (LKML, 2017)",
+        ),
+        conflict: Some(
+            "polling helps under KVM; vmware-2014 found the same setting harmful on ESXi",
+        ),
+        threatens: &[Threat::Wakeup, Threat::Tail],
+        run: haltpoll,
+    },
+    Check {
+        id: "guest.vcpu0",
+        title: "workload on the first virtual CPU",
+        severity: Severity::Medium,
+        why: "housekeeping and the first interrupts of devices run there",
+        sources: &[source::DEFTECH],
+        fix: (Application, "pin the workload to other CPUs"),
+        undo: UndoClass::Live,
+        confidence: Judgement,
+        threatens: &[Threat::Tail],
+        run: first_cpu,
+        ..Check::UNDECLARED
+    },
+];
+
+fn haltpoll(m: &Machine<'_>) -> Observed {
+    const POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+    const GOVERNOR: &str = "/sys/devices/system/cpu/cpuidle/current_governor";
+    const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
+    if m.layer == Layer::Metal {
+        return Observed::not_applicable("there is no hypervisor below");
+    }
+    if m.hypervisor().is_some_and(|name| name != "KVM" && name != "unknown") {
+        return Observed::not_applicable("polling in the guest is KVM's");
+    }
+    let seen = [
+        m.evidence(POLL, "ns"),
+        m.evidence(GOVERNOR, "idle governor"),
+        m.evidence(DRIVER, "idle driver"),
+    ];
+    if m.parameter("idle") == Some("poll") {
+        return Observed::pass("virtual CPUs poll and do not halt").with(seen);
+    }
+    match (m.number(POLL), m.text(DRIVER)) {
+        (Some(0), _) => Observed::fail("virtual CPUs do not poll before they halt"),
+        (Some(ns), _) => Observed::pass(format!("virtual CPUs poll for at most {ns} ns")),
+        (None, Some(driver)) => Observed::fail(format!(
+            "virtual CPUs do not poll before they halt: the idle driver is {driver}"
+        )),
+        (None, None) => return unread(m, "the idle driver", &[POLL, DRIVER]),
+    }
+    .with(seen)
+}
+
+fn first_cpu(m: &Machine<'_>) -> Observed {
+    if m.layer == Layer::Metal {
+        return Observed::not_applicable("there is no hypervisor below");
+    }
+    if m.snapshot.workload.cpus.is_empty() {
+        return Observed::not_applicable("needs `--cpus`, the CPUs of the workload");
+    }
+    Observed::bad_if(
+        m.hot.contains(&0) && m.online.len() > 1,
+        "the workload uses CPU 0",
+        format!("the workload uses CPUs {}", ranges(&m.hot)),
+    )
+    .with([m.evidence("/sys/devices/system/cpu/online", "online")])
+}

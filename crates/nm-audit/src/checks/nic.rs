@@ -1,0 +1,595 @@
+//! Network devices: coalescing, queues, offloads, pause frames, link, losses, bypass.
+
+use nm_model::Severity;
+use nm_model::finding::Confidence::{Documented, Judgement, Measured};
+use nm_model::finding::FixKind::{Application, Command, Firmware, Hardware, Record};
+use nm_model::finding::{Evidence, Threat, UndoClass};
+use nm_model::snapshot::LinkCalls;
+
+use super::common::unread;
+use crate::check::Check;
+use crate::machine::{Layer, Machine, net};
+use crate::observed::{Observed, evidence, missing};
+use crate::sources as source;
+
+const NETWORK: &[Threat] = &[Threat::Network];
+const NETWORK_TAIL: &[Threat] = &[Threat::Network, Threat::Tail];
+
+/// The checks.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "nic.coalesce",
+        title: "interrupt coalescing",
+        severity: Severity::High,
+        why: "the device waits before it interrupts, and a message waits with it",
+        sources: &[source::VMWARE, source::SOLARFLARE, source::ENA, source::AWS],
+        fix: (Command, "ethtool -C LINK rx-usecs 0 tx-usecs 0"),
+        undo: UndoClass::Live,
+        confidence: Measured,
+        effect: Some("e1000: never below 125 µs; ENA waits 64 µs before it reports sent packets"),
+        conflict: Some("AWS advises 1 to 2 µs in place of 0, as a compromise"),
+        threatens: NETWORK_TAIL,
+        run: coalesce,
+    },
+    Check {
+        id: "nic.adaptive",
+        title: "adaptive interrupt coalescing",
+        severity: Severity::High,
+        why: "the driver raises the waiting time under load",
+        sources: &[source::AWS, source::VMWARE],
+        fix: (Command, "ethtool -C LINK adaptive-rx off adaptive-tx off"),
+        undo: UndoClass::Live,
+        threatens: NETWORK_TAIL,
+        run: adaptive,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.driver",
+        title: "driver and firmware of the network device",
+        severity: Severity::Info,
+        why: "figures of two machines compare only with equal drivers and firmware",
+        sources: &[source::ENA],
+        fix: (Record, "name driver and firmware beside the figures, and keep them up to date"),
+        threatens: NETWORK,
+        run: driver,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.sfc_firmware",
+        title: "firmware variant of Solarflare devices",
+        severity: Severity::High,
+        why: "the full-feature variant is slower than the one for ultra-low latency; pass-through \
+              of virtual functions needs the former",
+        sources: &[source::DEFTECH],
+        fix: (Firmware, "sfboot firmware-variant=ultra-low-latency, then a power cycle"),
+        undo: UndoClass::Firmware,
+        confidence: Measured,
+        effect: Some("median 1.72 to 2.08 µs (+20 %), p99 x1.65 (deftech-2019)"),
+        threatens: NETWORK_TAIL,
+        run: sfc_firmware,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.bypass",
+        title: "means to bypass the kernel's network stack",
+        severity: Severity::High,
+        why: "the kernel's stack alone takes longer than a target below 10 µs allows",
+        sources: &[source::DEFTECH, source::VMWARE],
+        fix: (Application, "Onload, DPDK or AF_XDP on a device that supports them"),
+        undo: UndoClass::Application,
+        confidence: Measured,
+        effect: Some("round trip of 25 µs by the kernel, 5 to 7 µs by Onload (vmware-2014)"),
+        threatens: NETWORK,
+        run: bypass,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.queues",
+        title: "queues and ring sizes",
+        severity: Severity::Medium,
+        why: "more queues than CPUs that serve them spread flows over CPUs; short rings lose \
+              bursts",
+        sources: &[source::TUNED, source::ENA],
+        fix: (Command, "ethtool -L LINK combined COUNT; ethtool -G LINK rx RING   # short outage"),
+        undo: UndoClass::Live,
+        threatens: &[Threat::Network, Threat::Loss],
+        run: queues,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.offload",
+        title: "receive offloads",
+        severity: Severity::Medium,
+        why: "they gather packets before the stack sees them",
+        sources: &[source::SOLARFLARE, source::AWS],
+        fix: (Command, "ethtool -K LINK lro off gro off"),
+        undo: UndoClass::Live,
+        conflict: Some("GRO and segmentation offloads raise throughput; change them by experiment"),
+        threatens: NETWORK,
+        run: offload,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.pause",
+        title: "pause frames",
+        severity: Severity::Medium,
+        why: "a pause stops the sender, whatever it sends",
+        sources: &[source::JUDGEMENT],
+        fix: (Command, "ethtool -A LINK rx off tx off"),
+        undo: UndoClass::Live,
+        confidence: Judgement,
+        threatens: NETWORK_TAIL,
+        run: pause,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.flow_rules",
+        title: "rules that give flows a queue of their own",
+        severity: Severity::Low,
+        why: "packets of neighbours in the same queue come first",
+        sources: &[source::AWS],
+        fix: (
+            Command,
+            "ethtool -K LINK ntuple on; ethtool -N LINK flow-type tcp4 dst-port 4810 action 1",
+        ),
+        undo: UndoClass::Live,
+        threatens: NETWORK_TAIL,
+        run: flow_rules,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.busy_poll",
+        title: "busy polling of sockets",
+        severity: Severity::High,
+        why: "a blocking receiver of the kernel's stack saves the interrupt and the wake-up if it \
+              polls the device first",
+        sources: &[source::ENA, source::TUNED, source::AWS, source::K_NAPI],
+        fix: (Command, "sysctl -w net.core.busy_read=50 net.core.busy_poll=50"),
+        undo: UndoClass::Live,
+        confidence: Measured,
+        effect: Some("mean round trip 42.05 to 31.75 µs (commit of io_uring's NAPI support)"),
+        threatens: &[Threat::Network, Threat::Wakeup],
+        run: busy_poll,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.defer",
+        title: "deferred interrupts and threads of NAPI",
+        severity: Severity::Medium,
+        why: "software waits before it serves the device, or the scheduler decides when",
+        sources: &[source::K_NAPI],
+        fix: (
+            Command,
+            "echo 0 > /sys/class/net/LINK/napi_defer_hard_irqs; \
+             echo 0 > /sys/class/net/LINK/gro_flush_timeout; echo 0 > /sys/class/net/LINK/threaded",
+        ),
+        undo: UndoClass::Live,
+        threatens: NETWORK_TAIL,
+        run: defer,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.link",
+        title: "speed and power saving of the link",
+        severity: Severity::Medium,
+        why: "a slower link sends longer for each byte; energy-efficient Ethernet has to wake up; \
+              strong error correction adds delay",
+        sources: &[source::DEFTECH, source::JUDGEMENT],
+        fix: (Command, "ethtool --set-eee LINK eee off; ethtool --set-fec LINK encoding auto"),
+        undo: UndoClass::Live,
+        confidence: Measured,
+        effect: Some("64 KiB: 29.2 µs at 25 Gb/s, 58.5 µs at 10 Gb/s (deftech-2019)"),
+        threatens: &[Threat::Network, Threat::Throughput],
+        run: link,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.drops",
+        title: "packets that a device lost",
+        severity: Severity::Critical,
+        why: "TCP waits at least 200 ms before it sends again, UDP never does; clouds drop what \
+              exceeds an allowance",
+        sources: &[source::ENA],
+        fix: (Hardware, "larger rings (ethtool -G), a larger instance, a shorter path"),
+        undo: UndoClass::Live,
+        threatens: &[Threat::Network, Threat::Loss, Threat::Maximum],
+        run: drops,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.offpath",
+        title: "bridges, bonds and connection tracking on the path",
+        severity: Severity::Medium,
+        why: "each packet is handled once more",
+        sources: &[source::JUDGEMENT],
+        fix: (
+            Application,
+            "use the device itself; exempt the workload's ports from tracking (notrack)",
+        ),
+        undo: UndoClass::Live,
+        confidence: Judgement,
+        threatens: NETWORK,
+        run: offpath,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "nic.tstamp",
+        title: "time stamps by the device",
+        severity: Severity::Info,
+        why: "without them a packet's time is known only when software sees it",
+        sources: &[source::JUDGEMENT],
+        fix: (Record, "choose a device with a hardware clock where wire times matter"),
+        confidence: Documented,
+        threatens: &[Threat::OneWay],
+        run: timestamps,
+        ..Check::UNDECLARED
+    },
+];
+
+/// Looks at each link of the workload that answers calls: what is wrong with it, if anything, and
+/// the evidence. Nothing if the link cannot tell.
+fn each_link<'a>(
+    m: &Machine<'a>,
+    what: &str,
+    good: &str,
+    look: impl Fn(&'a str, &'a LinkCalls) -> Option<(Option<String>, Evidence)>,
+) -> Observed {
+    if m.links.is_empty() {
+        return match m.snapshot.calls.links.is_some() || !m.names("/sys/class/net").is_empty() {
+            true => Observed::not_applicable("no network device is in use"),
+            false => Observed::unknown("no network device is visible")
+                .with([missing("/sys/class/net", "not there")]),
+        };
+    }
+    let mut faults = vec![];
+    let mut seen = vec![];
+    let mut at_fault = None;
+    for name in &m.links {
+        if let Some((fault, evidence)) = m.link(name).and_then(|link| look(name, link)) {
+            if let Some(fault) = fault {
+                at_fault.get_or_insert(*name);
+                faults.push(format!("{name}: {fault}"));
+            }
+            seen.push(evidence);
+        }
+    }
+    if seen.is_empty() {
+        let reason = match m.snapshot.calls.links {
+            Some(_) => "the driver does not tell",
+            None => "the snapshot has no calls",
+        };
+        let call = format!("SIOCETHTOOL {}", m.links[0]);
+        return Observed::unknown(format!("{what} could not be read"))
+            .with([missing(call, reason)]);
+    }
+    Observed::bad_if(!faults.is_empty(), faults.join("; "), good)
+        .replace("LINK", at_fault.unwrap_or(m.links[0]))
+        .with(seen)
+}
+
+fn ethtool(name: &str, command: &str, raw: &str, parsed: &str) -> Evidence {
+    evidence(format!("SIOCETHTOOL {name} {command}"), raw, parsed)
+}
+
+fn coalesce(m: &Machine<'_>) -> Observed {
+    each_link(m, "interrupt coalescing", "the devices interrupt at once", |name, link| {
+        let c = link.coalescing?;
+        let raw = format!(
+            "rx-usecs={} rx-frames={} tx-usecs={} tx-frames={}",
+            c.rx_usecs, c.rx_frames, c.tx_usecs, c.tx_frames
+        );
+        let fault = match (c.rx_usecs, c.rx_frames, c.tx_usecs) {
+            (0, 0..=1, 0) => None,
+            (0, frames, 0) => Some(format!("waits for {frames} packets")),
+            (rx, _, tx) => Some(format!("waits {rx} µs on receive and {tx} µs on send")),
+        };
+        Some((fault, ethtool(name, "GCOALESCE", &raw, "µs and packets before an interrupt")))
+    })
+}
+
+fn adaptive(m: &Machine<'_>) -> Observed {
+    each_link(m, "adaptive coalescing", "no driver adapts its coalescing", |name, link| {
+        let c = link.coalescing?;
+        let raw = format!("adaptive-rx={} adaptive-tx={}", c.adaptive_rx, c.adaptive_tx);
+        let fault = (c.adaptive_rx || c.adaptive_tx).then(|| format!("adapts ({raw})"));
+        Some((fault, ethtool(name, "GCOALESCE", &raw, "")))
+    })
+}
+
+fn driver(m: &Machine<'_>) -> Observed {
+    let names: Vec<String> =
+        m.links.iter().filter_map(|name| Some(format!("{name}: {}", m.driver(name)?))).collect();
+    if m.links.is_empty() || names.is_empty() {
+        return each_link(m, "the driver", "", |_, _| None);
+    }
+    let seen = m.links.iter().filter_map(|name| {
+        let driver = m.driver(name)?;
+        let link = m.link(name);
+        let or_unknown = |text: Option<&String>| text.map_or("unknown", String::as_str).to_string();
+        let version = or_unknown(link.and_then(|link| link.driver_version.as_ref()));
+        let firmware = or_unknown(link.and_then(|link| link.firmware.as_ref()));
+        let raw = format!("{driver} {version}, firmware {firmware}");
+        Some(ethtool(name, "GDRVINFO", &raw, "driver and firmware"))
+    });
+    Observed::pass(names.join(", ")).with(seen.collect::<Vec<_>>())
+}
+
+fn sfc_firmware(m: &Machine<'_>) -> Observed {
+    let is_sfc = |name: &&&str| m.driver(name).is_some_and(|driver| driver.starts_with("sfc"));
+    let Some(name) = m.links.iter().find(is_sfc) else {
+        return Observed::not_applicable("no Solarflare device is in use");
+    };
+    let firmware = m.link(name).and_then(|link| link.firmware.as_deref());
+    Observed::unknown("the firmware variant is known to Solarflare's sfboot only; run it").with([
+        ethtool(name, "GDRVINFO", firmware.unwrap_or("unknown"), "firmware, not its variant"),
+    ])
+}
+
+fn bypass(m: &Machine<'_>) -> Observed {
+    let found: Vec<&str> = ["/dev/onload", "/sys/module/onload", "/dev/vfio/vfio"]
+        .into_iter()
+        .filter(|path| m.has(path))
+        .collect();
+    let rdma = m.present_below("/sys/class/infiniband/");
+    let sees_dev = !m.present_below("/dev/").is_empty() || m.snapshot.calls.links.is_some();
+    let all: Vec<&str> = found.into_iter().chain(rdma).collect();
+    match (all.first(), sees_dev) {
+        (Some(_), _) => Observed::pass(format!("found: {}", all.join(", ")))
+            .with(all.iter().map(|path| evidence(*path, "there", ""))),
+        (None, true) => Observed::fail("neither Onload nor VFIO nor an RDMA device is there")
+            .with([missing("/dev/onload", "not there"), missing("/dev/vfio/vfio", "not there")]),
+        (None, false) => unread(m, "the devices", &["/dev/onload", "/dev/vfio/vfio"]),
+    }
+}
+
+fn queues(m: &Machine<'_>) -> Observed {
+    let n_serving = match m.knows_hot() {
+        true => m.online.iter().filter(|cpu| !m.hot.contains(cpu)).count().max(1),
+        false => m.online.len(),
+    };
+    let observed = each_link(m, "the queues", "queues and rings fit", |name, link| {
+        let mut faults = vec![];
+        let mut raw = vec![];
+        if let Some(channels) = link.channels {
+            let n = channels.combined.max(channels.rx);
+            raw.push(format!("queues={n} of {}", channels.combined_max));
+            if n_serving > 0 && n as usize > n_serving {
+                faults.push(format!("{n} queues for {n_serving} CPUs that serve them"));
+            }
+        }
+        if let Some(rings) = link.rings {
+            raw.push(format!("ring rx={} of {}", rings.rx, rings.rx_max));
+            if rings.rx < 256 && rings.rx_max > rings.rx {
+                faults.push(format!("the receive ring has {} entries", rings.rx));
+            }
+        }
+        let evidence = ethtool(name, "GCHANNELS GRINGPARAM", &raw.join(" "), "in use of most");
+        (!raw.is_empty()).then(|| ((!faults.is_empty()).then(|| faults.join(", ")), evidence))
+    });
+    observed.replace("COUNT", n_serving.to_string()).replace("RING", "1024")
+}
+
+fn offload(m: &Machine<'_>) -> Observed {
+    let observed = each_link(m, "the offloads", "no receive offload is on", |name, link| {
+        let is_on = |feature: &str| link.features.get(feature).copied();
+        let lro = is_on("rx-lro");
+        let gro = is_on("rx-gro");
+        let hardware = is_on("rx-gro-hw");
+        if lro.is_none() && gro.is_none() {
+            return None;
+        }
+        let on: Vec<&str> = [("LRO", lro), ("GRO", gro), ("hardware GRO", hardware)]
+            .into_iter()
+            .filter(|(_, on)| *on == Some(true))
+            .map(|(name, _)| name)
+            .collect();
+        let fault = (!on.is_empty()).then(|| format!("{} on", on.join(", ")));
+        let raw = format!("rx-lro={lro:?} rx-gro={gro:?} rx-gro-hw={hardware:?}");
+        let raw = raw.replace("Some(true)", "on").replace("Some(false)", "off");
+        Some((fault, ethtool(name, "GFEATURES", &raw.replace("None", "unknown"), "")))
+    });
+    let is_lro = m
+        .links
+        .iter()
+        .any(|name| m.link(name).is_some_and(|link| link.features.get("rx-lro") == Some(&true)));
+    // GRO alone delays a message only if more packets arrive in the same turn.
+    if is_lro { observed } else { observed.severity(Severity::Low) }
+}
+
+/// How much a counter of a link rose during the snapshot; absent with one sample.
+fn risen(m: &Machine<'_>, link: &str, name: &str, first: u64) -> Option<u64> {
+    let second = m.snapshot.second.as_ref()?.statistics.get(link)?.get(name)?;
+    Some(second.saturating_sub(first))
+}
+
+fn pause(m: &Machine<'_>) -> Observed {
+    each_link(m, "pause frames", "no device was paused", |name, link| {
+        let pause = link.pause?;
+        let counts: Vec<(&String, u64)> = link
+            .statistics
+            .iter()
+            .filter(|(name, count)| name.contains("pause") && **count > 0)
+            .map(|(name, count)| (name, *count))
+            .collect();
+        let text: Vec<String> = counts.iter().map(|(name, n)| format!("{name}={n}")).collect();
+        let fault = ((pause.rx || pause.tx) && !counts.is_empty())
+            .then(|| format!("pauses are on and were counted: {}", text.join(", ")));
+        let raw = format!("rx={} tx={} {}", pause.rx, pause.tx, text.join(" "));
+        Some((fault, ethtool(name, "GPAUSEPARAM", &raw, "since the driver was loaded")))
+    })
+}
+
+fn flow_rules(m: &Machine<'_>) -> Observed {
+    each_link(m, "rules for flows", "flows can be given a queue of their own", |name, link| {
+        let on = *link.features.get("rx-ntuple-filter")?;
+        let n_queues = link.channels.map_or(1, |channels| channels.combined.max(channels.rx));
+        let fault = (!on && n_queues > 1).then(|| "rules for flows are off".to_string());
+        let raw = format!("rx-ntuple-filter={} queues={n_queues}", if on { "on" } else { "off" });
+        Some((fault, ethtool(name, "GFEATURES", &raw, "")))
+    })
+}
+
+fn busy_poll(m: &Machine<'_>) -> Observed {
+    const READ: &str = "/proc/sys/net/core/busy_read";
+    const POLL: &str = "/proc/sys/net/core/busy_poll";
+    let (Some(read), Some(poll)) = (m.number(READ), m.number(POLL)) else {
+        return unread(m, "busy polling", &[READ, POLL]);
+    };
+    Observed::bad_if(
+        read == 0,
+        "blocking receivers do not poll the device",
+        format!("receivers poll the device for {read} µs, poll and select for {poll} µs"),
+    )
+    .with([m.evidence(READ, "µs"), m.evidence(POLL, "µs")])
+}
+
+fn defer(m: &Machine<'_>) -> Observed {
+    let mut faults = vec![];
+    let mut seen = vec![];
+    let mut at_fault = None;
+    let busy = m.number("/proc/sys/net/core/busy_read").unwrap_or(0) > 0;
+    for name in &m.links {
+        for (file, meaning) in [
+            ("napi_defer_hard_irqs", "interrupts deferred"),
+            ("gro_flush_timeout", "ns before gathered packets are passed on"),
+            ("threaded", "1: NAPI runs in threads"),
+        ] {
+            let path = net(name, file);
+            let Some(value) = m.number(&path) else { continue };
+            if value > 0 && (file == "threaded" || !busy) {
+                at_fault.get_or_insert(*name);
+                faults.push(format!("{name}: {file} is {value}"));
+            }
+            seen.push(m.evidence(&path, meaning));
+        }
+    }
+    if seen.is_empty() {
+        let path = net(m.links.first().copied().unwrap_or("eth0"), "napi_defer_hard_irqs");
+        return match m.links.is_empty() {
+            true => Observed::not_applicable("no network device is in use"),
+            false => unread(m, "deferred interrupts", &[&path]),
+        };
+    }
+    Observed::bad_if(!faults.is_empty(), faults.join("; "), "NAPI runs at once, in interrupts")
+        .replace("LINK", at_fault.or(m.links.first().copied()).unwrap_or("eth0"))
+        .with(seen)
+}
+
+fn link(m: &Machine<'_>) -> Observed {
+    // ETHTOOL_FEC_RS of <linux/ethtool.h>.
+    const RS: u32 = 1 << 3;
+    each_link(m, "the link", "no link is slow or saves energy", |name, link| {
+        let mut faults = vec![];
+        let mut raw = vec![];
+        if let Some(speed) = link.speed_mbps {
+            raw.push(format!("{speed} Mb/s"));
+            if speed < 1_000 {
+                faults.push(format!("the link has {speed} Mb/s"));
+            }
+        }
+        if m.text(&net(name, "duplex")) == Some("half") {
+            faults.push("the link is half duplex".to_string());
+        }
+        if let Some(eee) = link.eee {
+            raw.push(format!("eee={}", if eee { "on" } else { "off" }));
+            if eee {
+                faults.push("energy-efficient Ethernet is on".to_string());
+            }
+        }
+        if let Some(fec) = link.fec {
+            raw.push(format!("fec={fec:#x}"));
+            if fec & RS != 0 && link.speed_mbps.is_some_and(|speed| speed <= 25_000) {
+                faults.push("Reed-Solomon error correction is on".to_string());
+            }
+        }
+        let evidence = ethtool(name, "GSET GEEE GFECPARAM", &raw.join(" "), "");
+        (!raw.is_empty()).then(|| ((!faults.is_empty()).then(|| faults.join(", ")), evidence))
+    })
+}
+
+fn drops(m: &Machine<'_>) -> Observed {
+    let mut now = vec![];
+    let mut total: Vec<String> = vec![];
+    let mut seen = vec![];
+    let mut is_known = false;
+    for name in &m.links {
+        let statistics = m.link(name).map(|link| &link.statistics).into_iter().flatten();
+        for (counter, count) in statistics.filter(|(name, _)| !name.contains("pause")) {
+            is_known = true;
+            if *count > 0 {
+                total.push(format!("{name} {counter} {count}"));
+                seen.push(ethtool(name, "GSTATS", &format!("{counter}={count}"), "since loading"));
+            }
+            if let Some(n) = risen(m, name, counter, *count).filter(|n| *n > 0) {
+                now.push(format!("{name} {counter} +{n}"));
+            }
+        }
+        for file in ["rx_dropped", "tx_dropped", "rx_missed_errors", "rx_fifo_errors"] {
+            let path = net(name, &format!("statistics/{file}"));
+            let Some(first) = m.number(&path) else { continue };
+            is_known = true;
+            let later = m.second(&path).and_then(|text| text.trim().parse::<i64>().ok());
+            if first > 0 {
+                total.push(format!("{name} {file} {first}"));
+                seen.push(m.evidence(&path, "since the link was made"));
+            }
+            if let Some(later) = later.filter(|later| *later > first) {
+                now.push(format!("{name} {file} +{}", later - first));
+            }
+        }
+    }
+    if !is_known {
+        return each_link(m, "the counts of lost packets", "", |_, _| None);
+    }
+    if seen.is_empty() {
+        let first = net(m.links[0], "statistics/rx_dropped");
+        seen.push(m.evidence(&first, "packets dropped"));
+    }
+    let shown: Vec<String> = total.iter().take(3).cloned().collect();
+    match (now.is_empty(), total.is_empty()) {
+        (false, _) => Observed::fail(format!("lost during the snapshot: {}", now.join(", "))),
+        (true, true) => Observed::pass("no packet was lost"),
+        (true, false) => Observed::fail(format!("lost before the snapshot: {}", shown.join(", ")))
+            .severity(Severity::Low),
+    }
+    .with(seen)
+}
+
+fn offpath(m: &Machine<'_>) -> Observed {
+    const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+    let mut faults = vec![];
+    let mut seen = vec![];
+    for name in &m.links {
+        let path = net(name, "master");
+        if let Some(master) = m.symlink(&path) {
+            faults.push(format!("{name} belongs to {master}"));
+            seen.push(evidence(path, master, "bridge or bond"));
+        }
+    }
+    if let Some(count) = m.number(TRACKED).filter(|count| *count > 0) {
+        faults.push(format!("{count} connections are tracked"));
+    }
+    seen.push(m.evidence(TRACKED, "connections"));
+    if m.names("/sys/class/net").is_empty() && m.snapshot.calls.links.is_none() {
+        return unread(m, "the network devices", &["/sys/class/net"]);
+    }
+    Observed::bad_if(!faults.is_empty(), faults.join("; "), "packets take the direct path")
+        .with(seen)
+}
+
+fn timestamps(m: &Machine<'_>) -> Observed {
+    // SOF_TIMESTAMPING_RX_HARDWARE of <linux/net_tstamp.h>.
+    const RX_HARDWARE: u32 = 1 << 2;
+    if m.layer == Layer::Unknown && m.links.is_empty() {
+        return unread(m, "time stamping", &["/sys/class/net"]);
+    }
+    each_link(m, "time stamping", "the devices have clocks", |name, link| {
+        let info = link.timestamps?;
+        let has = info.hardware_clock.is_some() && info.capabilities & RX_HARDWARE != 0;
+        let fault =
+            (!has).then(|| "has no hardware clock, time stamps are by software".to_string());
+        let clock = info.hardware_clock.map_or("none".to_string(), |n| format!("/dev/ptp{n}"));
+        let raw = format!("clock={clock} capabilities={:#x}", info.capabilities);
+        Some((fault, ethtool(name, "GET_TS_INFO", &raw, "")))
+    })
+}

@@ -1,0 +1,172 @@
+//! NUMA nodes and caches.
+
+use nm_model::Severity;
+use nm_model::finding::Confidence::{Documented, Judgement};
+use nm_model::finding::FixKind::{Application, Command, Hypervisor};
+use nm_model::finding::{Threat, UndoClass};
+
+use super::common::{by_content, group_evidence, setting, unread};
+use crate::check::Check;
+use crate::cpus::ranges;
+use crate::machine::{Machine, cpu, net};
+use crate::observed::Observed;
+use crate::sources as source;
+
+/// The checks.
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "numa.nic",
+        title: "network device and workload on different NUMA nodes",
+        severity: Severity::High,
+        why: "each packet crosses the link between sockets, for its data and for the device's \
+              registers",
+        sources: &[source::DEFTECH, source::VMWARE],
+        fix: (Application, "pin the workload to CPUs LOCAL"),
+        undo: UndoClass::Live,
+        confidence: Documented,
+        threatens: &[Threat::Network],
+        run: nic,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "numa.unknown",
+        title: "NUMA node of the network device unknown",
+        severity: Severity::Medium,
+        why: "without the node neither the kernel nor the workload can place themselves near the \
+              device",
+        sources: &[source::NOVA_PCI],
+        fix: (
+            Hypervisor,
+            "hw:pci_numa_affinity_policy=required, a PCI root for each NUMA node (pxb)",
+        ),
+        undo: UndoClass::Host,
+        threatens: &[Threat::Network],
+        run: unknown,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "numa.balance",
+        title: "automatic NUMA balancing",
+        severity: Severity::Medium,
+        why: "it unmaps pages to see who uses them, moves them, and interrupts other CPUs for it",
+        sources: &[source::RIGTORP, source::RIGTORP_MEMORY, source::TUNED],
+        fix: (Command, "sysctl -w kernel.numa_balancing=0"),
+        undo: UndoClass::Live,
+        threatens: &[Threat::Tail, Threat::Maximum],
+        run: balance,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "numa.layout",
+        title: "workload on more than one last-level cache",
+        severity: Severity::Medium,
+        why: "a message between CPUs of different last-level caches takes two to three times as \
+              long",
+        sources: &[source::JUDGEMENT],
+        fix: (Application, "pin threads that talk to each other inside one of: GROUPS"),
+        undo: UndoClass::Live,
+        confidence: Judgement,
+        threatens: &[Threat::Median],
+        run: layout,
+        ..Check::UNDECLARED
+    },
+];
+
+fn nodes(m: &Machine<'_>) -> std::collections::BTreeSet<u32> {
+    m.facts.cpu.numa_nodes.values().copied().collect()
+}
+
+fn nic(m: &Machine<'_>) -> Observed {
+    if nodes(m).len() < 2 {
+        return match m.facts.cpu.numa_nodes.is_empty() {
+            true => unread(m, "the NUMA nodes", &["/sys/devices/system/node/node0/cpulist"]),
+            false => Observed::not_applicable("there is one NUMA node"),
+        };
+    }
+    let known: Vec<(&str, String, i64)> = m
+        .links
+        .iter()
+        .filter_map(|name| m.numa_node(name).map(|(path, node)| (*name, path, node)))
+        .filter(|(_, _, node)| *node >= 0)
+        .collect();
+    if known.is_empty() {
+        let path = net(m.links.first().copied().unwrap_or("eth0"), "device/numa_node");
+        return unread(m, "the NUMA node of the network device", &[&path]);
+    }
+    let of_node = |node: i64| -> Vec<u32> {
+        let all = m.facts.cpu.numa_nodes.iter();
+        all.filter(|(_, one)| i64::from(**one) == node).map(|(cpu, _)| *cpu).collect()
+    };
+    let mut far = vec![];
+    for (name, _, node) in &known {
+        let local = of_node(*node);
+        let away: Vec<u32> = m.hot.iter().filter(|cpu| !local.contains(cpu)).copied().collect();
+        if !away.is_empty() {
+            far.push(format!("{name} is on node {node}, CPUs {} are not", ranges(&away)));
+        }
+    }
+    let seen: Vec<_> =
+        known.iter().map(|(_, path, node)| m.evidence(path, format!("node {node}"))).collect();
+    let good = "the network devices are on the node of the workload's CPUs";
+    if !m.knows_hot() && !far.is_empty() {
+        return Observed::unknown("the CPUs of the workload are not known; `--cpus` names them")
+            .with(seen);
+    }
+    Observed::bad_if(!far.is_empty(), far.join("; "), good)
+        .replace("LOCAL", ranges(&of_node(known[0].2)))
+        .with(seen)
+}
+
+fn unknown(m: &Machine<'_>) -> Observed {
+    let Some(first) = m.links.first() else {
+        return Observed::not_applicable("no network device is in use");
+    };
+    let known: Vec<(&str, String, i64)> = m
+        .links
+        .iter()
+        .filter_map(|name| m.numa_node(name).map(|(path, node)| (*name, path, node)))
+        .collect();
+    if known.is_empty() {
+        return unread(
+            m,
+            "the NUMA node of the network device",
+            &[&net(first, "device/numa_node")],
+        );
+    }
+    let lost: Vec<&str> = known.iter().filter(|(.., node)| *node < 0).map(|(n, ..)| *n).collect();
+    let seen: Vec<_> = known.iter().map(|(_, path, _)| m.evidence(path, "-1: unknown")).collect();
+    let is_single = nodes(m).len() == 1 && !m.is_guest();
+    Observed::bad_if(
+        !lost.is_empty() && !is_single,
+        format!("the NUMA node of {} is not known", lost.join(", ")),
+        "the NUMA node of each network device is known, or there is one node",
+    )
+    .with(seen)
+}
+
+fn balance(m: &Machine<'_>) -> Observed {
+    const PATH: &str = "/proc/sys/kernel/numa_balancing";
+    if nodes(m).len() == 1 && m.text(PATH).is_none() {
+        return Observed::not_applicable("there is one NUMA node");
+    }
+    setting(m, PATH, |text| text != "0", "NUMA balancing is on (=)", "NUMA balancing is off")
+}
+
+fn layout(m: &Machine<'_>) -> Observed {
+    let path = |one| cpu(one, "cache/index3/shared_cpu_list");
+    let groups = by_content(m, &m.hot, path);
+    if groups.is_empty() {
+        return unread(m, "which CPUs share a last-level cache", &[&path(0)]);
+    }
+    let all: Vec<String> = groups.iter().map(|(_, _, cpus)| ranges(cpus)).collect();
+    let text = format!("the workload's CPUs lie on {} last-level caches: {}", groups.len(), {
+        all.join(" | ")
+    });
+    if groups.len() > 1 && !m.knows_hot() {
+        return Observed::unknown(format!("{text}; `--cpus` names those of the workload"))
+            .with(group_evidence(&groups));
+    }
+    Observed::bad_if(groups.len() > 1, text, "the workload's CPUs share one last-level cache")
+        .replace("GROUPS", all.join(" | "))
+        .with(group_evidence(&groups))
+}

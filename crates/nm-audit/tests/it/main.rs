@@ -1,0 +1,3 @@
+//! Tests of the checks: their declarations, and what they say of recorded trees.
+
+mod lint;
