@@ -168,8 +168,10 @@ fn not_measured(result: &RunResult, key: &SeriesKey) -> String {
 /// of its row, after which the trial did not go on.
 fn failure_of<'a>(failures: &'a [TrialFailure], key: &SeriesKey) -> Option<&'a TrialFailure> {
     let of_row = || {
-        let is_of_row =
-            |failure: &&TrialFailure| failure.row.as_ref().is_some_and(|row| key.is_of_row(row));
+        let is_of_row = |failure: &&TrialFailure| {
+            let row = failure.row.as_ref();
+            row.is_some_and(|row| row.factor.is_none() && key.is_of_row(row))
+        };
         failures.iter().filter(is_of_row)
     };
     let case = |failure: &TrialFailure| failure.row.as_ref().and_then(|row| row.case);

@@ -80,7 +80,7 @@ fn case_unavailable_reason(protocol: Protocol, case: &Case) -> Option<String> {
         _ => SIZE_BYTES_MAX,
     };
     let size = match case {
-        Case::Message { size_bytes } => *size_bytes,
+        Case::Message { size_bytes } | Case::Paced { size_bytes, .. } => *size_bytes,
         Case::Request { size, .. } => size.request_bytes.max(size.response_bytes),
         Case::Flows { .. } | Case::Layout { .. } | Case::Total => return None,
     };

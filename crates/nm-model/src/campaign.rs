@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::coverage::PlanPart;
 use crate::environment::EnvironmentKind;
+use crate::factor::Factor;
 use crate::plan::{Plan, PlanRow};
 use crate::probe::{ProbeKind, ProbeSpec};
 use crate::stack::StackPair;
@@ -33,6 +34,8 @@ pub struct Trial {
     pub probe: ProbeSpec,
     /// Round, counted from 0.
     pub round: u32,
+    /// The factor that it is measured with, if it is.
+    pub factor: Option<Factor>,
 }
 
 /// A row of the plan that cannot run on this machine or with this version.
@@ -65,7 +68,8 @@ impl Campaign {
 
     /// Orders the rows of `plan` for which `unavailable` returns none. A row is one
     /// environment, stack and probe block; rows are interleaved by rounds, odd rounds in reverse
-    /// order, so that slow changes of the machine affect all rows alike.
+    /// order, so that slow changes of the machine affect all rows alike. Trials with factors
+    /// follow the one without, so in odd rounds they come before it.
     pub fn resolve(
         plan: Plan,
         unavailable: impl FnMut(EnvironmentKind, &StackPair, ProbeKind) -> Option<String>,
@@ -93,7 +97,17 @@ impl Campaign {
                     reason,
                     has_failed: false,
                 }),
-                None => rows.push((environment, stack, row.probe().clone())),
+                None => {
+                    let of_row = plan.factors.iter().filter(|factor| factor.covers_row(&row));
+                    let levels = [None].into_iter().chain(of_row.map(Some));
+                    rows.extend(levels.map(|factor| Trial {
+                        environment,
+                        stack,
+                        probe: row.probe().clone(),
+                        round: 0,
+                        factor: factor.cloned(),
+                    }));
+                }
             }
         }
         let mut trials = Vec::with_capacity(rows.len() * plan.rounds as usize);
@@ -102,12 +116,7 @@ impl Campaign {
             if round % 2 == 1 {
                 order.reverse();
             }
-            trials.extend(order.into_iter().map(|(environment, stack, probe)| Trial {
-                environment: *environment,
-                stack: *stack,
-                probe: probe.clone(),
-                round,
-            }));
+            trials.extend(order.into_iter().map(|trial| Trial { round, ..trial.clone() }));
         }
         Campaign { plan, part, trials, not_available }
     }
@@ -131,5 +140,26 @@ mod tests {
         assert_eq!(order, ["tcp-spin", "udp-spin", "udp-spin", "tcp-spin"]);
         assert_eq!(campaign.not_available.len(), 2);
         assert_eq!(campaign.not_available[0].reason, "no hypervisor");
+    }
+
+    #[test]
+    fn factors_are_measured_beside_their_row_in_alternating_order() {
+        let plan = Plan::parse(
+            "name='x'\nrounds=2\n[[trials]]\nenvironments=['loopback']\n\
+             stacks=['tcp-spin','tcp-blocking']\nprobe='pingpong'\nmax_ms=1000\nwarmup_ms=0\n\
+             sizes=[64]\n[[factors]]\nname='held'\nkind='idle-states-held'\n\
+             on='*/tcp-blocking'\n[[factors]]\nname='polled'\nkind='busy-poll'",
+        )
+        .unwrap();
+        assert_eq!(plan.duration_s(), 2.0 * (1.0 + 3.0));
+        let campaign = Campaign::resolve(plan, |_, _, _| None);
+        let name = |trial: &Trial| trial.factor.as_ref().map_or("", |f| &f.name).to_string();
+        let order: Vec<String> =
+            campaign.trials.iter().map(|t| format!("{} {}", t.stack, name(t))).collect();
+        let mut expected =
+            vec!["tcp-spin ", "tcp-blocking ", "tcp-blocking held", "tcp-blocking polled"];
+        let backwards: Vec<&str> = expected.iter().rev().copied().collect();
+        expected.extend(backwards);
+        assert_eq!(order, expected);
     }
 }

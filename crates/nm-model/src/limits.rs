@@ -35,6 +35,12 @@ pub const CV_PERCENT_MAX: f64 = 1_000.0;
 /// the zero at its end).
 pub const CONGESTION_BYTES_MAX: usize = 15;
 
+/// Longest pause between two exchanges of a ping-pong, µs.
+pub const THINK_TIME_US_MAX: u64 = 1_000_000;
+
+/// Most factors of a plan.
+pub const FACTORS_MAX: usize = 32;
+
 /// Most CPUs that a task names.
 pub const CPUS_MAX: usize = 1_024;
 

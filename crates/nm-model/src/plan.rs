@@ -10,6 +10,7 @@ use crate::class::StackClass;
 use crate::compute::ComputeSpec;
 pub use crate::environment::EnvironmentKind;
 use crate::exchange::ExchangeSpec;
+use crate::factor::Factor;
 use crate::jitter::JitterSpec;
 use crate::machine::MachineLimits;
 use crate::metric::Metric;
@@ -50,6 +51,9 @@ pub struct Plan {
     /// What the machine itself must be like; nothing is demanded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineLimits>,
+    /// Conditions that rows are also measured with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub factors: Vec<Factor>,
     /// Parts of the plan that are plans of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subplans: Vec<SubPlan>,
@@ -209,6 +213,17 @@ impl fmt::Display for PlanTarget {
             (Scope::Every, true) => Ok(()),
             (Scope::Every, false) => write!(f, ", every {classes} stack"),
         }
+    }
+}
+
+impl Factor {
+    /// Whether the factor is for a row of the plan. Factors are for rows between two agents.
+    pub fn covers_row(&self, row: &PlanRow<'_>) -> bool {
+        let probe = row.probe().kind();
+        matches!(probe, ProbeKind::Pingpong | ProbeKind::Stream | ProbeKind::Rr)
+            && self.probe.is_none_or(|wanted| wanted == probe)
+            && self.on.matches(row.environment.name(), &row.stack_name())
+            && self.kind.stacks(&row.stacks).is_some()
     }
 }
 
@@ -452,6 +467,7 @@ impl Plan {
         let rows: Vec<PlanRow<'_>> =
             self.rows().into_iter().filter(|row| row.is_taken_by(&part.only)).collect();
         plan.targets.retain(|target| rows.iter().any(|row| target.covers_row(row)));
+        plan.factors.retain(|factor| rows.iter().any(|row| factor.covers_row(row)));
         plan.comparisons.retain(|comparison| {
             comparison.sides().iter().all(|side| {
                 published_run(side).is_some()
@@ -463,13 +479,11 @@ impl Plan {
 
     /// The longest time that one run of the plan takes, s, without set-up.
     pub fn duration_s(&self) -> f64 {
-        let round: f64 = self
-            .trials
-            .iter()
-            .map(|block| {
-                block.probe.duration_s() * (block.environments.len() * block.stacks.len()) as f64
-            })
-            .sum();
+        let of_row = |row: &PlanRow<'_>| {
+            let n_factors = self.factors.iter().filter(|factor| factor.covers_row(row)).count();
+            row.probe().duration_s() * (1 + n_factors) as f64
+        };
+        let round: f64 = self.rows().iter().map(of_row).sum();
         round * f64::from(self.rounds)
     }
 }

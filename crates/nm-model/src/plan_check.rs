@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::class::StackClass;
-use crate::limits::SpecError;
+use crate::factor::{Factor, FactorKind};
+use crate::limits::{self, SpecError};
 use crate::metric::{Metric, PERCENTILES};
 use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock, published_run};
 use crate::probe::{Case, ProbeKind, ProbeSpec};
@@ -92,6 +93,12 @@ pub(crate) enum CheckError {
     PublishedRun(Box<UnknownWord>),
     #[error("published run `{run}` has no stack `{stack}`{hint}")]
     PublishedStack { run: String, stack: String, hint: Box<Hint> },
+    #[error("name of a factor `{0}` may hold letters, digits, - _ .")]
+    FactorName(String),
+    #[error("two factors have the name `{0}`")]
+    FactorTwice(String),
+    #[error("factor `{name}` ({kind}) covers no row of the plan{why}")]
+    FactorRows { name: String, kind: FactorKind, why: String },
     #[error("name of a sub-plan `{0}` may hold letters, digits, - _ .")]
     SubPlanName(String),
     #[error("two sub-plans have the name `{0}`")]
@@ -165,6 +172,7 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
                 .map_err(|error| Fault::of_element("comparisons", index, key, error))?;
         }
     }
+    check_factors(&plan.factors, &rows)?;
     for (index, name) in plan.references.iter().enumerate() {
         find_run(name, published)
             .map_err(|error| Fault::of_element("references", index, "", error))?;
@@ -344,6 +352,31 @@ fn check_subplans(parts: &[SubPlan], rows: &[PlanRow<'_>]) -> Result<(), Fault> 
         }
         if !rows.iter().any(|row| row.is_taken_by(&part.only)) {
             return fault("only", CheckError::SubPlanEmpty);
+        }
+    }
+    Ok(())
+}
+
+fn check_factors(factors: &[Factor], rows: &[PlanRow<'_>]) -> Result<(), Fault> {
+    limits::check_count("factors", factors.len(), limits::FACTORS_MAX)
+        .map_err(|error| Fault::of_plan("[[factors]]", error.into()))?;
+    for (index, factor) in factors.iter().enumerate() {
+        let fault = |key, error| Err(Fault::of_element("factors", index, key, error));
+        if !is_name(&factor.name) {
+            return fault("name", CheckError::FactorName(factor.name.clone()));
+        }
+        if factors[..index].iter().any(|other| other.name == factor.name) {
+            return fault("name", CheckError::FactorTwice(factor.name.clone()));
+        }
+        if !rows.iter().any(|row| factor.covers_row(row)) {
+            let (name, kind) = (factor.name.clone(), factor.kind);
+            let on = rows.iter().filter(|row| is_on(&factor.on, row));
+            let paths: Vec<String> = on.map(PlanRow::path).collect();
+            let why = match paths.is_empty() {
+                true => hint_for_path(factor.on.text(), rows).to_string(),
+                false => format!(": it has no meaning for {}", list(&paths)),
+            };
+            return fault("on", CheckError::FactorRows { name, kind, why });
         }
     }
     Ok(())

@@ -54,6 +54,8 @@ struct Places {
     #[serde(default)]
     comparisons: Vec<Spanned<Table>>,
     #[serde(default)]
+    factors: Vec<Spanned<Table>>,
+    #[serde(default)]
     subplans: Vec<Spanned<Table>>,
 }
 
@@ -64,6 +66,7 @@ impl Places {
             "trials" => &self.trials,
             "targets" => &self.targets,
             "comparisons" => &self.comparisons,
+            "factors" => &self.factors,
             "subplans" => &self.subplans,
             _ => return self.references.get(index).map(|value| value.span().start),
         };
@@ -176,6 +179,31 @@ on = "netns/*"
         assert_eq!(spec.max_iterations, 1_000_000);
         assert_eq!(plan.targets[0].scope, Scope::Every);
         assert_eq!(plan.duration_s(), 5.0 * 4.0 * 2.0 * 0.3);
+    }
+
+    #[test]
+    fn a_factor_must_be_for_a_row_and_have_a_name_of_its_own() {
+        let refused = |more: &str| {
+            Plan::parse(&format!("{GOOD}\n[[factors]]\n{more}")).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused("name='held'\nkind='idle-states-held'\non='netns/tcp-spn'"),
+            "line 19: factor `held` (idle-states-held) covers no row of the plan, did you mean \
+             `netns/tcp-spin`?"
+        );
+        assert_eq!(
+            refused("name='polled'\nkind='busy-poll'\non='loopback/tcp-spin'"),
+            "line 19: factor `polled` (busy-poll) covers no row of the plan: it has no meaning \
+             for loopback/tcp-spin"
+        );
+        assert!(refused("name='a b'\nkind='unpinned'").contains("name of a factor `a b` may"));
+        assert!(refused("name='x'\nkind='unpined'").contains("did you mean `unpinned`?"));
+        let twice = "name='x'\nkind='unpinned'\n[[factors]]\nname='x'\nkind='unpinned'";
+        assert!(refused(twice).contains("two factors have the name `x`"));
+        let many: String =
+            (0..33).map(|i| format!("[[factors]]\nname='f{i}'\nkind='unpinned'\n")).collect();
+        let error = Plan::parse(&format!("{GOOD}{many}")).unwrap_err().to_string();
+        assert!(error.contains("factors has 33 values, must have at most 32"), "{error}");
     }
 
     #[test]

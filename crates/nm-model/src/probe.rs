@@ -154,6 +154,9 @@ pub struct PingpongSpec {
     pub warmup_ms: u64,
     /// A message that has not come back after this long is lost (UDP) or an error (TCP), ms.
     pub timeout_ms: u64,
+    /// Pause of the client between an answer and the next message, µs: it sleeps, or spins where
+    /// its stack spins. It is not part of the samples.
+    pub think_time_us: u64,
     /// Percentiles beside the fixed ones, 0 to 100.
     pub percentiles: Vec<f64>,
 }
@@ -177,6 +180,7 @@ impl Default for PingpongSpec {
             max_ms: 3_000,
             warmup_ms: 100,
             timeout_ms: 1_000,
+            think_time_us: 0,
             percentiles: vec![],
         }
     }
@@ -379,7 +383,11 @@ impl ProbeSpec {
     pub fn cases(&self) -> Vec<Case> {
         match self {
             ProbeSpec::Pingpong(spec) => {
-                spec.sizes.iter().map(|&size_bytes| Case::Message { size_bytes }).collect()
+                let case = |&size_bytes| match spec.think_time_us {
+                    0 => Case::Message { size_bytes },
+                    think_time_us => Case::Paced { size_bytes, think_time_us },
+                };
+                spec.sizes.iter().map(case).collect()
             }
             ProbeSpec::Stream(spec) => spec
                 .patterns
@@ -409,7 +417,12 @@ impl ProbeSpec {
     /// How long one round of all cases takes at most, s, without set-up.
     pub fn duration_s(&self) -> f64 {
         match self {
-            ProbeSpec::Pingpong(s) => (s.max_ms + s.warmup_ms) as f64 / 1e3 * s.sizes.len() as f64,
+            ProbeSpec::Pingpong(s) => {
+                // The fewest samples are taken even if the time is up.
+                let pauses_ms = s.min_iterations.saturating_mul(s.think_time_us).div_ceil(1_000);
+                let each_ms = s.max_ms.max(pauses_ms) + s.warmup_ms;
+                each_ms as f64 / 1e3 * s.sizes.len() as f64
+            }
             ProbeSpec::Stream(s) => (s.seconds + s.omit_ms as f64 / 1e3) * s.patterns.len() as f64,
             ProbeSpec::Rr(s) => (s.seconds + s.warmup_ms as f64 / 1e3) * s.sizes.len() as f64,
             ProbeSpec::Exchange(s) => s.seconds + s.warmup_ms as f64 / 1e3,
@@ -439,6 +452,12 @@ impl PingpongSpec {
         limits::check_count("percentiles", self.percentiles.len(), limits::PERCENTILES_MAX)?;
         for &percentile in &self.percentiles {
             limits::check("percentiles", percentile, 0.0..=100.0)?;
+        }
+        limits::check("think_time_us", self.think_time_us, 0..=limits::THINK_TIME_US_MAX)?;
+        let pauses_s = self.min_iterations as f64 * self.think_time_us as f64 / 1e6;
+        if pauses_s > limits::SECONDS_MAX {
+            let limit = format!("such that min_iterations take at most {} s", limits::SECONDS_MAX);
+            return Err(SpecError::out_of_range("think_time_us", self.think_time_us, limit));
         }
         limits::check_pause_ms("warmup_ms", self.warmup_ms)?;
         limits::check_ms("max_ms", self.max_ms)?;
@@ -501,6 +520,13 @@ pub enum Case {
         /// Bytes of the message.
         size_bytes: u32,
     },
+    /// A ping-pong message after a pause.
+    Paced {
+        /// Bytes of the message.
+        size_bytes: u32,
+        /// The pause before it, µs.
+        think_time_us: u64,
+    },
     /// Flows of a stream.
     Flows {
         /// Number and direction.
@@ -531,7 +557,7 @@ impl Case {
     /// Message or request size in bytes, where the case has one.
     pub fn size_bytes(&self) -> Option<u32> {
         match self {
-            Case::Message { size_bytes } => Some(*size_bytes),
+            Case::Message { size_bytes } | Case::Paced { size_bytes, .. } => Some(*size_bytes),
             Case::Request { size, .. } => Some(size.request_bytes),
             Case::Flows { .. } | Case::Layout { .. } | Case::Total => None,
         }
@@ -542,6 +568,9 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Case::Message { size_bytes } => format!("{size_bytes} B"),
+            Case::Paced { size_bytes, think_time_us } => {
+                format!("{size_bytes} B, think time {think_time_us} us")
+            }
             Case::Flows { pattern, write_bytes } => format!("{pattern}, {write_bytes} B writes"),
             Case::Request { size, rate_per_s: Some(rate) } => format!("{size} B at {rate}/s"),
             Case::Request { size, rate_per_s: None } => format!("{size} B closed loop"),
@@ -567,6 +596,10 @@ impl FromStr for Case {
                 let (pattern, write_bytes) = rest.split_once(", ")?;
                 let pattern = pattern.parse().ok()?;
                 return Some(Case::Flows { pattern, write_bytes: write_bytes.parse().ok()? });
+            }
+            if let Some((size, pause)) = text.split_once(" B, think time ") {
+                let think_time_us = pause.strip_suffix(" us")?.parse().ok()?;
+                return Some(Case::Paced { size_bytes: size.parse().ok()?, think_time_us });
             }
             if let Some(size) = text.strip_suffix(" B closed loop") {
                 return Some(Case::Request { size: size.parse().ok()?, rate_per_s: None });
@@ -626,6 +659,14 @@ mod tests {
         assert!(pingpong(warmup).starts_with("warmup_ms is 18446744073709551615, must be 0 to"));
         let percentiles = PingpongSpec { percentiles: vec![1.0; 101], ..PingpongSpec::default() };
         assert_eq!(pingpong(percentiles), "percentiles has 101 values, must have at most 100");
+        let think = |min_iterations, think_time_us| PingpongSpec {
+            min_iterations,
+            think_time_us,
+            ..PingpongSpec::default()
+        };
+        assert!(pingpong(think(1, 1_000_001)).ends_with("1000001, must be 0 to 1000000"));
+        assert!(pingpong(think(100_000, 1_000_000)).contains("min_iterations take at most 86400"));
+        assert_eq!(ProbeSpec::Pingpong(think(100, 1_000_000)).duration_s(), 17.0 * 100.1);
     }
 
     #[test]
@@ -642,6 +683,7 @@ mod tests {
         let size = RrSize { request_bytes: 1, response_bytes: 100_000 };
         for case in [
             Case::Message { size_bytes: 64 },
+            Case::Paced { size_bytes: 64, think_time_us: 1000 },
             Case::Flows { pattern: "2-bi-2".parse().unwrap(), write_bytes: 16_384 },
             Case::Request { size, rate_per_s: Some(1000.0) },
             Case::Request { size, rate_per_s: Some(0.25) },

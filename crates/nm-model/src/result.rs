@@ -15,6 +15,8 @@ use crate::compute::ComputeRound;
 use crate::coverage::{NotJudged, PlanPart};
 use crate::doubt::Doubt;
 use crate::exchange::ExchangeRound;
+use crate::factor::Factor;
+use crate::factor_check::FactorCheck;
 use crate::facts::Facts;
 use crate::finding::Audit;
 use crate::jitter::JitterRound;
@@ -28,7 +30,7 @@ use crate::row::{EndpointId, RowId};
 use crate::selector::Selector;
 use crate::setting::Settings;
 use crate::stack::{Comparability, StackPair, named_enum};
-use crate::verdict::{Comparison, Interval, Outcome, Verdict};
+use crate::verdict::{Comparison, ComparisonRow, Interval, Outcome, Verdict};
 
 /// Version of the result format. Readers refuse a newer one and convert older ones (see
 /// [`crate::v1`]).
@@ -84,6 +86,9 @@ pub struct RunResult {
     /// Comparisons that the plan asked for.
     #[serde(default)]
     pub comparisons: Vec<Comparison>,
+    /// What was measured with the factors of the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub factors: Vec<FactorResult>,
     /// Targets and comparisons of the plan that were not judged, or not on all of their rows.
     #[serde(default)]
     pub not_judged: Vec<NotJudged>,
@@ -115,6 +120,7 @@ impl RunResult {
             failures: vec![],
             verdicts: vec![],
             comparisons: vec![],
+            factors: vec![],
             not_judged: vec![],
             outcome: Outcome::Inconclusive,
             doubts: vec![],
@@ -146,6 +152,65 @@ impl RunResult {
         });
         rows
     }
+}
+
+/// What was measured with a factor, and what it did. Series with the factor are kept here only, so
+/// that no target and no comparison takes them for those of the plan's rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FactorResult {
+    /// The factor.
+    pub factor: Factor,
+    /// Series with the factor. Each has the key of the series without it.
+    #[serde(default)]
+    pub series: Vec<Series>,
+    /// What showed in each trial that the factor was in force.
+    #[serde(default)]
+    pub checks: Vec<FactorCheck>,
+    /// Rows for which the factor cannot be switched on here, with the reason.
+    #[serde(default)]
+    pub not_available: Vec<NotAvailable>,
+    /// What limits the finding on this machine, in sentences.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// With the factor against without it, a case each.
+    #[serde(default)]
+    pub effects: Vec<FactorEffect>,
+}
+
+impl FactorResult {
+    /// A factor that nothing was measured with yet.
+    pub fn new(factor: Factor) -> FactorResult {
+        FactorResult {
+            factor,
+            series: vec![],
+            checks: vec![],
+            not_available: vec![],
+            notes: vec![],
+            effects: vec![],
+        }
+    }
+
+    /// The trials of a series in which the factor was shown to be in force, and all of them.
+    pub fn shown(&self, key: &SeriesKey) -> (usize, usize) {
+        let of_row = self.checks.iter().filter(|check| key.is_of_row(&check.row));
+        let of_case = of_row.filter(|check| check.row.case.is_none_or(|case| case == key.case));
+        let checks: Vec<&FactorCheck> = of_case.collect();
+        (checks.iter().filter(|check| check.is_in_force == Some(true)).count(), checks.len())
+    }
+}
+
+/// With a factor against without it, in one case of one row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FactorEffect {
+    /// The series, without the factor.
+    pub key: SeriesKey,
+    /// The figure that the factor is judged by: A without it, B with it.
+    pub figure: ComparisonRow,
+    /// Other figures, which must not become worse.
+    pub guards: Vec<ComparisonRow>,
+    /// Doubts about the finding.
+    #[serde(default)]
+    pub doubts: Vec<Doubt>,
 }
 
 /// A trial that was started and failed.

@@ -23,6 +23,9 @@ pub struct RowId {
     /// One round, counted from 0; absent for all rounds.
     #[serde(default)]
     pub round: Option<u32>,
+    /// The factor that it was measured with, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor: Option<String>,
 }
 
 impl RowId {
@@ -34,6 +37,7 @@ impl RowId {
             probe: trial.probe.kind(),
             case: None,
             round: Some(trial.round),
+            factor: trial.factor.as_ref().map(|factor| factor.name.clone()),
         }
     }
 
@@ -51,8 +55,11 @@ impl fmt::Display for RowId {
             write!(f, "round {} of ", u64::from(round) + 1)?;
         }
         write!(f, "{}/{} {}", self.environment, self.stack, self.probe)?;
-        match &self.case {
-            Some(case) => write!(f, " {case}"),
+        if let Some(case) = &self.case {
+            write!(f, " {case}")?;
+        }
+        match &self.factor {
+            Some(factor) => write!(f, " with factor {factor}"),
             None => Ok(()),
         }
     }
@@ -95,9 +102,12 @@ mod tests {
             probe: ProbeKind::Pingpong,
             case: None,
             round: Some(1),
+            factor: None,
         };
         assert_eq!(row.to_string(), "round 2 of netns/tcp-spin pingpong");
         let row = RowId { round: None, ..row.with_case(Some(Case::Message { size_bytes: 64 })) };
         assert_eq!(row.to_string(), "netns/tcp-spin pingpong 64 B");
+        let row = RowId { factor: Some("held".into()), ..row };
+        assert_eq!(row.to_string(), "netns/tcp-spin pingpong 64 B with factor held");
     }
 }

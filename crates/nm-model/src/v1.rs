@@ -85,6 +85,7 @@ impl From<RunResultV1> for RunResult {
             failures,
             verdicts,
             comparisons: old.comparisons,
+            factors: vec![],
             not_judged: vec![],
             outcome: old.outcome,
             doubts: old.doubts,
@@ -195,7 +196,14 @@ fn row_of(text: &str, plan: Option<&Plan>) -> Option<RowId> {
         ProbeKind::Exchange => exchange_layout(plan, stack).unwrap_or_else(|| stack.to_string()),
         _ => stack.to_string(),
     };
-    Some(RowId { environment: environment.to_string(), stack, probe, case: None, round })
+    Some(RowId {
+        environment: environment.to_string(),
+        stack,
+        probe,
+        case: None,
+        round,
+        factor: None,
+    })
 }
 
 /// The row of a plan that has only one.
@@ -210,6 +218,7 @@ fn only_row(plan: &Plan) -> Option<RowId> {
         probe: block.probe.kind(),
         case: None,
         round: None,
+        factor: None,
     })
 }
 

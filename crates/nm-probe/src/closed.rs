@@ -3,6 +3,8 @@
 //! Method of sfnt-pingpong: timestamp, send, receive, timestamp; a warm-up, then samples until a
 //! number or a time is reached, but at least a smaller number; every sample is kept.
 
+use std::time::Duration;
+
 use nm_model::limits::SAMPLES_MAX;
 use nm_model::result::Statistic;
 use nm_sys::clock::Clock;
@@ -24,6 +26,18 @@ const SILENCE_MS_MAX: u64 = 5_000;
 /// Samples between two updates of the progress.
 const SAMPLES_PER_UPDATE: u64 = 1_024;
 
+/// What the client does between a response and the next request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// It sends at once.
+    #[default]
+    None,
+    /// It sleeps for so long, µs.
+    Sleep(u64),
+    /// It spins for so long, µs.
+    Spin(u64),
+}
+
 /// Parameters of a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClosedLoopPlan {
@@ -41,6 +55,8 @@ pub struct ClosedLoopPlan {
     pub time_ms: u64,
     /// A response later than this counts as lost (datagrams) or as a failure (streams), ms.
     pub timeout_ms: u64,
+    /// Before each request.
+    pub pause: Pause,
     /// What the samples are reported as: full or half round trips.
     pub statistic: Statistic,
 }
@@ -140,6 +156,7 @@ impl<'a, T: Transport> ClosedLoopClient<'a, T> {
         let duration = self.clock.ticks(self.plan.warmup_ms.saturating_mul(1_000_000));
         loop {
             self.check_cancel()?;
+            self.pause();
             let responded = self.exchange()?.is_some();
             if responded && self.clock.now().wrapping_sub(begin) >= duration {
                 return Ok(());
@@ -162,6 +179,7 @@ impl<'a, T: Transport> ClosedLoopClient<'a, T> {
             && (samples.duration < limit || (count < samples_min && samples.lost == 0))
         {
             self.check_cancel()?;
+            self.pause();
             match self.exchange()? {
                 Some(sample) => {
                     samples.round_trips.push(sample);
@@ -179,6 +197,21 @@ impl<'a, T: Transport> ClosedLoopClient<'a, T> {
             }
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn pause(&self) {
+        match self.plan.pause {
+            Pause::None => {}
+            Pause::Sleep(us) => std::thread::sleep(Duration::from_micros(us)),
+            Pause::Spin(us) => {
+                let begin = self.clock.now();
+                let ticks = self.clock.ticks(us.saturating_mul(1_000));
+                while self.clock.now().saturating_sub(begin) < ticks {
+                    std::hint::spin_loop();
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -295,6 +328,7 @@ mod tests {
             samples_max: 1_000_000,
             time_ms: 5,
             timeout_ms: 100,
+            pause: Pause::None,
             statistic: Statistic::RoundTrip,
         };
         assert_eq!(ClosedLoopSamples::new(&plan).unwrap().round_trips.capacity(), 5_000);

@@ -123,7 +123,9 @@ impl Endpoint {
         let plan = match &self.task.work {
             Work::Stream { .. } => return Ok(self.run_stream(control)?),
             Work::Jitter(_) | Work::Compute { .. } => return self.run_alone(control),
-            Work::Pingpong { size_bytes, spec } => LatencyPlan::pingpong(*size_bytes, spec),
+            Work::Pingpong { size_bytes, spec } => {
+                LatencyPlan::pingpong(*size_bytes, spec, self.task.stack.mode)
+            }
             Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
                 let (rate_per_s, seconds) = (*rate_per_s, *seconds);
                 LatencyPlan::request_response(*size, rate_per_s, seconds, *warmup_ms, *deadline_ms)

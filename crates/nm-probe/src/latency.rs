@@ -1,5 +1,6 @@
 //! Ping-pong and request-response: the samples of a loop become the report of an end.
 
+use nm_model::Mode;
 use nm_model::agent::TaskReport;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
@@ -12,7 +13,7 @@ use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::cpu;
 use nm_transport::Transport;
 
-use crate::closed::{ClosedLoopClient, ClosedLoopPlan, ClosedLoopSamples};
+use crate::closed::{ClosedLoopClient, ClosedLoopPlan, ClosedLoopSamples, Pause};
 use crate::control::Control;
 use crate::error::ProbeError;
 use crate::open::{self, OpenLoopPlan, OpenLoopSamples, RequestLatency};
@@ -40,8 +41,14 @@ pub enum LatencyPlan {
 }
 
 impl LatencyPlan {
-    /// Ping-pong of one size.
-    pub fn pingpong(size_bytes: u32, spec: &PingpongSpec) -> LatencyPlan {
+    /// Ping-pong of one size. A client that does not sleep for an answer does not sleep in the
+    /// pauses either.
+    pub fn pingpong(size_bytes: u32, spec: &PingpongSpec, mode: Mode) -> LatencyPlan {
+        let pause = match spec.think_time_us {
+            0 => Pause::None,
+            us if mode.spins() => Pause::Spin(us),
+            us => Pause::Sleep(us),
+        };
         let plan = ClosedLoopPlan {
             request_bytes: size_bytes as usize,
             response_bytes: size_bytes as usize,
@@ -50,6 +57,7 @@ impl LatencyPlan {
             samples_max: spec.max_iterations,
             time_ms: spec.max_ms,
             timeout_ms: spec.timeout_ms,
+            pause,
             statistic: Statistic::HalfRoundTrip,
         };
         LatencyPlan::Closed { plan, percentiles: spec.percentiles.clone() }
@@ -83,6 +91,7 @@ impl LatencyPlan {
                     samples_max: u64::MAX,
                     time_ms: (seconds * 1e3).ceil() as u64,
                     timeout_ms: deadline_ms,
+                    pause: Pause::None,
                     statistic: Statistic::RoundTrip,
                 };
                 LatencyPlan::Closed { plan, percentiles: vec![] }
@@ -113,6 +122,9 @@ pub fn client<T: Transport>(
     let clock = Clock::system();
     let mut report = match plan {
         LatencyPlan::Closed { plan, percentiles } => {
+            if let Pause::Sleep(_) = plan.pause {
+                cpu::minimize_timer_slack();
+            }
             let mut samples = ClosedLoopSamples::new(plan)?;
             let mut client = ClosedLoopClient::new(transport, clock, *plan, control);
             client.warm_up()?;

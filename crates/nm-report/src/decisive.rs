@@ -160,7 +160,7 @@ pub fn subject(metric: Metric, key: &SeriesKey) -> String {
         (_, Case::Request { size, rate_per_s: None }) => {
             format!("{name} of requests of {size} B, one at a time,{over} ({path})")
         }
-        (_, Case::Message { .. }) if is_latency => {
+        (_, Case::Message { .. } | Case::Paced { .. }) if is_latency => {
             let trip = match key.statistic {
                 Statistic::HalfRoundTrip => "half round trip",
                 _ => "round trip",
@@ -175,7 +175,7 @@ pub fn subject(metric: Metric, key: &SeriesKey) -> String {
             format!("share of time lost to interruptions ({path})")
         }
         (ProbeKind::Jitter, Case::Total) => format!("{name} of interruptions ({path})"),
-        (_, Case::Message { .. } | Case::Total) => {
+        (_, Case::Message { .. } | Case::Paced { .. } | Case::Total) => {
             format!("{name} of {} messages{over} ({path})", view::case_text(&key.case))
         }
     }

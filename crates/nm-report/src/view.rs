@@ -179,6 +179,10 @@ pub enum Detail {
 pub fn case_text(case: &Case) -> String {
     match case {
         Case::Message { size_bytes } => units::bytes(u64::from(*size_bytes)),
+        Case::Paced { size_bytes, think_time_us } => {
+            let pause = units::latency_tick(*think_time_us as f64 * 1e3);
+            format!("{}, think time {pause}", units::bytes(u64::from(*size_bytes)))
+        }
         Case::Flows { pattern, write_bytes } => {
             format!("{pattern}, {} writes", units::bytes(u64::from(*write_bytes)))
         }

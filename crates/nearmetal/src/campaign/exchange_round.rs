@@ -14,6 +14,7 @@ pub fn row(setup: &Setup, round: u32) -> RowId {
         probe: ProbeKind::Exchange,
         case: ProbeSpec::Exchange(setup.spec.clone()).cases().first().copied(),
         round: Some(round),
+        factor: None,
     }
 }
 

@@ -122,6 +122,7 @@ pub fn measure(
             probe: probe.kind(),
             case: None,
             round: Some(round),
+            factor: None,
         };
         let goes_on = runner.trial(&label, &row, probe.duration_s(), |context| {
             run_round(&mut pair, &stacks, probe, round, context)

@@ -20,7 +20,7 @@ pub fn result(plan: Option<&str>) -> RunResult {
 /// The failure of one round of a row.
 pub fn failure(environment: &str, stack: &str, probe: ProbeKind, reason: &str) -> TrialFailure {
     let (environment, stack) = (environment.to_string(), stack.to_string());
-    let row = RowId { environment, stack, probe, case: None, round: Some(0) };
+    let row = RowId { environment, stack, probe, case: None, round: Some(0), factor: None };
     TrialFailure { row: Some(row), reason: reason.to_string() }
 }
 

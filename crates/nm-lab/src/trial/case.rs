@@ -97,9 +97,10 @@ fn tasks(pair: &Pair, run: &CaseRun<'_>) -> Result<(Task, Task), Failure> {
 /// The work of one case.
 fn work(probe: &ProbeSpec, case: Case) -> Result<Work, Failure> {
     match (probe, case) {
-        (ProbeSpec::Pingpong(spec), Case::Message { size_bytes }) => {
-            Ok(Work::Pingpong { size_bytes, spec: spec.clone() })
-        }
+        (
+            ProbeSpec::Pingpong(spec),
+            Case::Message { size_bytes } | Case::Paced { size_bytes, .. },
+        ) => Ok(Work::Pingpong { size_bytes, spec: spec.clone() }),
         (ProbeSpec::Stream(spec), Case::Flows { pattern, .. }) => {
             Ok(Work::Stream { pattern, spec: spec.clone() })
         }

@@ -32,7 +32,7 @@ fn short_timeout(samples: u64) -> LatencyPlan {
     };
     spec.timeout_ms = 20;
     spec.warmup_ms = 0;
-    LatencyPlan::pingpong(size_bytes, &spec)
+    LatencyPlan::pingpong(size_bytes, &spec, Mode::Blocking)
 }
 
 /// Runs `plan` over a pair of transports; returns the client's report.

@@ -57,6 +57,20 @@ fn pingpong_works_over_every_stack() {
 }
 
 #[test]
+fn a_paced_pingpong_pauses_before_each_message_and_measures_no_pause() {
+    const SAMPLES: u64 = 40;
+    for stack in ["tcp-blocking", "tcp-spin"] {
+        let Work::Pingpong { size_bytes, mut spec } = pingpong(64, SAMPLES) else { unreachable!() };
+        spec.think_time_us = 5_000;
+        let ended = run(stack, &Work::Pingpong { size_bytes, spec }, "127.0.0.1").unwrap();
+        check_pingpong(stack, SAMPLES, &ended);
+        let round = latency(&ended.client, Statistic::HalfRoundTrip);
+        assert!(round.rate_per_s.unwrap() <= 201.0, "{stack}: {round:?}");
+        assert!(round.min_ns.unwrap() < 2_500_000.0, "{stack}: {round:?}");
+    }
+}
+
+#[test]
 fn pingpong_works_over_ipv6() {
     if std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|text| text.contains(" lo")) {
         for stack in ["tcp-blocking", "tcp-spin", "udp-blocking", "udp-spin"] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nm_model::result::Statistic;
 use nm_model::stack::{Mode, Protocol, Stack};
-use nm_probe::closed::{ClosedLoopClient, ClosedLoopPlan, ClosedLoopSamples};
+use nm_probe::closed::{ClosedLoopClient, ClosedLoopPlan, ClosedLoopSamples, Pause};
 use nm_probe::open::{self, OpenLoopPlan};
 use nm_probe::{Control, serve};
 use nm_sys::clock::{Clock, Moment};
@@ -54,6 +54,7 @@ impl Visitor for ClosedClient<'_> {
             samples_max: 3_000,
             time_ms: 10_000,
             timeout_ms: 1_000,
+            pause: Pause::None,
             statistic: Statistic::HalfRoundTrip,
         };
         let mut samples = ClosedLoopSamples::new(&plan).unwrap();

@@ -112,6 +112,7 @@ pub fn result(size: Size) -> RunResult {
                 probe: ProbeKind::Pingpong,
                 case: Some(Case::Message { size_bytes: 65536 }),
                 round: Some(0),
+                factor: None,
             }),
             reason: "the peer has gone".into(),
         }],
