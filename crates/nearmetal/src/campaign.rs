@@ -190,18 +190,21 @@ impl Runner {
 
     fn record(&mut self, row: &RowId, result: TrialResult) -> Result<bool> {
         match result {
-            TrialResult::Completed(Completed { measured, facts, skipped, incidents }) => {
+            TrialResult::Completed(Completed { measured, facts, skipped, shown, incidents }) => {
                 for (side, facts) in facts {
                     self.recorder.facts(row.environment.as_str(), side, facts);
                 }
                 self.recorder.skipped(row, skipped);
-                self.recorder.add(measured)?;
+                if let Some(shown) = shown {
+                    self.recorder.shown(row, shown);
+                }
+                self.recorder.add(row, measured)?;
                 for reason in incidents {
                     self.failed(row.clone(), reason)?;
                 }
             }
             TrialResult::Failed { measured, case, failure } => {
-                self.recorder.add(measured)?;
+                self.recorder.add(row, measured)?;
                 if failure.kind == FailureKind::Cancelled {
                     self.state = RunState::Interrupted;
                     return Ok(false);
@@ -212,7 +215,7 @@ impl Runner {
                 }
                 self.failed(row, failure.to_string())?;
             }
-            TrialResult::NotAvailable(row) => self.recorder.not_available(row)?,
+            TrialResult::NotAvailable(missing) => self.recorder.not_available(row, missing)?,
         }
         Ok(true)
     }

@@ -19,6 +19,7 @@ macro_rules! built_in {
 const PLANS: &[(&str, &str)] = built_in![
     "quick",
     "full",
+    "power",
     "deftech-hft",
     "vmware-pingpong",
     "xenserver-stream",

@@ -25,6 +25,7 @@ use nm_model::result::{RunResult, RunState, SeriesKey, Statistic};
 use nm_model::verdict::{Comparison, Outcome, Verdict};
 
 use crate::compare::compare_parts;
+use crate::factors;
 use crate::finding::{Finding, judge_series};
 use crate::machine::judge_machine;
 use crate::planned::{LeftOut, NAMED_MAX, Planned, covers, left_out_text, planned, planned_cases};
@@ -74,6 +75,7 @@ pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
     result.verdicts = judged.verdicts;
     result.comparisons = judged.comparisons;
     result.not_judged = judged.not_judged;
+    factors::judge(result);
 }
 
 /// The rows of the whole plan that a target or a side of a comparison covers.

@@ -9,6 +9,7 @@
 mod compare;
 mod doubts;
 mod envdiff;
+mod factors;
 mod finding;
 mod judge;
 mod machine;

@@ -11,6 +11,7 @@ pub mod agent;
 pub mod doctor;
 pub mod environment;
 pub mod exchange;
+pub mod factor;
 pub mod launcher;
 pub mod ledger;
 pub mod link_setup;

@@ -167,6 +167,11 @@ doubts! {
     NotAccelerated, "not-accelerated", "partly on the kernel",
         "some of the messages went through the kernel's TCP instead of shared memory",
         "look at the reason in `nearmetal accel status` while it runs";
+    /// Nothing shows that a factor was in force.
+    FactorNotShown, "factor-not-shown", "factor not shown to be in force",
+        "what was read during the trials does not show that the factor was on, so its ratio may be \
+         that of two equal trials",
+        "look at the evidence beside the factor; repeat where it can be switched on";
     /// Data came from another tool.
     Imported, "imported", "made by another tool",
         "the figures were read from another tool's output; samples and rounds are not known",

@@ -11,6 +11,7 @@ pub mod csv;
 pub mod decisive;
 mod distribution;
 pub mod exchange;
+mod factors;
 mod facts;
 pub mod folder;
 pub mod headline;

@@ -7,6 +7,7 @@ use crate::audit;
 use crate::comparison;
 use crate::decisive;
 use crate::exchange;
+use crate::factors;
 use crate::facts;
 use crate::headline::{headline, not_judged};
 use crate::matrix::Matrix;
@@ -48,6 +49,7 @@ pub fn report(result: &RunResult) -> String {
         text += "\n## The exchange\n";
         exchange.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
     }
+    text += &factors_section(result);
     text += &doubts(&notes);
     text += &endpoints(result);
     if !result.not_available.is_empty() {
@@ -70,6 +72,22 @@ fn figures(group: &Group<'_>, notes: &Notes) -> String {
         markdown_text(&group.title()),
         table(Detail::Full)
     )
+}
+
+/// What the factors of the plan did.
+fn factors_section(result: &RunResult) -> String {
+    if result.factors.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n## Factors\n\n{}\n", markdown_text(factors::READING));
+    for table in [factors::table(result), factors::evidence_table(result)] {
+        if !table.rows.is_empty() {
+            text += &format!("\n{}", table.to_markdown());
+        }
+    }
+    let limits = factors::limits(result);
+    let lines: String = limits.iter().map(|line| format!("- {}\n", markdown_text(line))).collect();
+    if lines.is_empty() { text } else { format!("{text}\n{lines}") }
 }
 
 fn bullets(title: &str, lines: &[String]) -> String {

@@ -7,6 +7,7 @@ use nm_model::result::Statistic;
 use nm_model::{Outcome, RunResult};
 
 use crate::exchange;
+use crate::factors;
 use crate::headline::{headline, not_judged};
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
@@ -85,6 +86,7 @@ fn figures(result: &RunResult, style: &Style) -> String {
     for table in exchange::tables(result) {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
+    text += &factors(result, style);
     if !result.not_available.is_empty() {
         text += &format!("\n{}\n", style.bold("not available"));
         text += &view::not_available_table(result).to_text(style);
@@ -148,6 +150,20 @@ fn targets(result: &RunResult, style: &Style) -> String {
         text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
     }
     if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("targets")) }
+}
+
+/// What the factors of the plan did.
+fn factors(result: &RunResult, style: &Style) -> String {
+    if result.factors.is_empty() {
+        return String::new();
+    }
+    let table = factors::table(result);
+    let mut text = format!("\n{}\n", style.bold(&clean(&table.caption)));
+    if !table.rows.is_empty() {
+        text += &table.to_text(style);
+    }
+    let limits = factors::limits(result);
+    text + &limits.iter().map(|l| format!("  {}", paragraph(l, style, 2, 4))).collect::<String>()
 }
 
 fn comparisons(result: &RunResult, style: &Style) -> String {

@@ -6,10 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use nm_lab::environment::{self, Environment, Setup};
-use nm_lab::trial;
+use nm_lab::factor::{self, InForce};
+use nm_lab::pair::Pair;
+use nm_lab::resolve;
+use nm_lab::trial::{self, Measured};
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
-    ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, Side, Trial,
+    ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, RowId, Side, StackPair,
+    Trial,
 };
 
 use crate::campaign::exchange_round;
@@ -51,14 +55,17 @@ impl EnvironmentPool {
         if let ProbeSpec::Exchange(spec) = &trial.probe {
             return run_exchange(trial, spec, context);
         }
-        let (client, server) = (trial.stack.client.launcher, trial.stack.server.launcher);
-        let key = (trial.environment, client, server);
+        let stacks = match stacks_of(trial) {
+            Ok(stacks) => stacks,
+            Err(reason) => return not_available(trial, &Unavailable { reason, has_failed: false }),
+        };
+        let key = (trial.environment, stacks.client.launcher, stacks.server.launcher);
         if let Some(reason) = self.unavailable.get(&key) {
             return not_available(trial, reason);
         }
         let environment = match self.running.entry(key) {
             Entry::Occupied(running) => running.into_mut(),
-            Entry::Vacant(vacant) => match start(trial, self.use_ipv6, context.folder) {
+            Entry::Vacant(vacant) => match start(trial, &stacks, self.use_ipv6, context.folder) {
                 Ok(environment) => {
                     self.has_run.insert(key);
                     vacant.insert(environment)
@@ -73,23 +80,19 @@ impl EnvironmentPool {
             },
         };
         let pair = &mut environment.pair;
-        let mut show = |now| context.estimate(now);
-        let (options, interrupted) = (context.options, context.interrupted);
-        let (stack, probe, round) = (&trial.stack, &trial.probe, trial.round);
-        match trial::run(pair, stack, probe, round, options, &mut show, interrupted) {
-            Ok(outcome) => {
-                let facts = [Side::Client, Side::Server]
-                    .map(|side| (side, pair.facts(side).clone()))
-                    .to_vec();
+        match run_between(pair, trial, &stacks, context) {
+            Ok(completed) => {
                 self.failures.remove(&key);
-                let trial::Outcome { measured, skipped } = outcome;
-                let incidents = vec![];
-                TrialResult::Completed(Completed { measured, facts, skipped, incidents })
+                TrialResult::Completed(completed)
             }
-            Err(ended) => {
+            Err(Ended::NotAvailable(reason)) => {
+                not_available(trial, &Unavailable { reason, has_failed: false })
+            }
+            Err(Ended::Failed(ended)) => {
                 self.count_failure(key, &ended.failure);
                 let trial::Interrupted { completed, case, failure } = *ended;
-                TrialResult::Failed { measured: completed.measured, case, failure }
+                let measured = named_by_row(completed.measured, trial);
+                TrialResult::Failed { measured, case, failure }
             }
         }
     }
@@ -106,6 +109,63 @@ impl EnvironmentPool {
     }
 }
 
+/// Why a trial has no result.
+enum Ended {
+    /// Its factor cannot be switched on.
+    NotAvailable(String),
+    Failed(Box<trial::Interrupted>),
+}
+
+/// The stacks of a trial, with its factor.
+fn stacks_of(trial: &Trial) -> Result<StackPair, String> {
+    let Trial { environment, stack, probe, factor: Some(factor), .. } = trial else {
+        return Ok(trial.stack);
+    };
+    if let Some(reason) = factor::unavailable_reason(factor, *environment, stack) {
+        return Err(reason.to_string());
+    }
+    let stacks = factor.kind.stacks(stack).unwrap_or(*stack);
+    match resolve::unavailable_reason(*environment, &stacks, probe.kind()) {
+        Some(reason) => Err(reason.to_string()),
+        None => Ok(stacks),
+    }
+}
+
+/// Runs a trial between two agents, with its factor in force until it has ended.
+fn run_between(
+    pair: &mut Pair,
+    trial: &Trial,
+    stacks: &StackPair,
+    context: &TrialContext<'_>,
+) -> Result<Completed, Ended> {
+    let in_force = match &trial.factor {
+        None => None,
+        Some(factor) => {
+            let begun = InForce::begin(factor, &trial.stack, pair, context.options);
+            Some(begun.map_err(|reason| Ended::NotAvailable(reason.to_string()))?)
+        }
+    };
+    let of_factor = in_force.as_ref().map(|factor| factor.options(context.options));
+    let options = of_factor.as_ref().unwrap_or(context.options);
+    let mut show = |now| context.estimate(now);
+    let (probe, round, interrupted) = (&trial.probe, trial.round, context.interrupted);
+    let outcome = trial::run(pair, stacks, probe, round, options, &mut show, interrupted);
+    let trial::Outcome { measured, skipped } = outcome.map_err(Ended::Failed)?;
+    let shown = in_force.map(|factor| factor.finish(RowId::of_trial(trial), pair, &measured));
+    let facts = [Side::Client, Side::Server].map(|side| (side, pair.facts(side).clone())).to_vec();
+    let measured = named_by_row(measured, trial);
+    Ok(Completed { measured, facts, skipped, shown, incidents: vec![] })
+}
+
+/// Gives the series the stack of their row, which a factor may have changed for the trial.
+fn named_by_row(mut measured: Vec<Measured>, trial: &Trial) -> Vec<Measured> {
+    if trial.factor.is_some() {
+        let name = trial.probe.stack_name(&trial.stack);
+        measured.iter_mut().for_each(|one| one.key.stack.clone_from(&name));
+    }
+    measured
+}
+
 fn not_available(trial: &Trial, unavailable: &Unavailable) -> TrialResult {
     TrialResult::NotAvailable(NotAvailable {
         environment: trial.environment,
@@ -116,8 +176,13 @@ fn not_available(trial: &Trial, unavailable: &Unavailable) -> TrialResult {
     })
 }
 
-fn start(trial: &Trial, use_ipv6: bool, folder: Option<&Path>) -> Result<Environment, Failure> {
-    let mut setup = Setup::new(&trial.stack);
+fn start(
+    trial: &Trial,
+    stacks: &StackPair,
+    use_ipv6: bool,
+    folder: Option<&Path>,
+) -> Result<Environment, Failure> {
+    let mut setup = Setup::new(stacks);
     if let Some(folder) = folder {
         setup = setup.log_folder(folder);
     }

@@ -4,12 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use nm_lab::factor::Shown;
 use nm_lab::trial::Measured;
 use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
-    Campaign, Case, Doubt, EndpointId, Facts, MachineUse, NotAvailable, Plan, RowId, RunResult,
-    Series, SettingKind, SettingValue, Settings, Side, TrialFailure,
+    Campaign, Case, Doubt, EndpointId, FactorResult, Facts, MachineUse, NotAvailable, Plan, RowId,
+    RunResult, Series, SettingKind, SettingValue, Settings, Side, TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -44,47 +45,65 @@ impl Recorder {
         self.result.facts.entry(EndpointId::new(environment, side)).or_insert(facts);
     }
 
-    /// Adds the rounds of one trial and writes the file.
-    pub fn add(&mut self, measured: Vec<Measured>) -> Result<()> {
+    /// Adds the rounds of one trial and writes the file. Those with a factor are kept apart.
+    pub fn add(&mut self, row: &RowId, measured: Vec<Measured>) -> Result<()> {
         for one in measured {
             if let (Some(folder), Some(samples)) = (&self.folder, &one.samples) {
                 folder.samples(&one.key, one.round.round, samples)?;
             }
-            let limit = cache_line_limit(&one.settings);
-            let found = self.result.series.iter().position(|series| series.key == one.key);
-            let index = found.unwrap_or_else(|| {
-                self.result.series.push(Series {
-                    key: one.key,
-                    comparability: one.comparability,
-                    settings: one.settings,
-                    rounds: vec![],
-                    estimates: vec![],
-                    doubts: vec![],
-                });
-                self.result.series.len() - 1
-            });
-            let series = &mut self.result.series[index];
-            if let Some(limit) = limit {
-                let all = cache_line_limit(&series.settings).unwrap_or(limit).widened(limit);
-                series.settings.set(SettingKind::CacheLineLimit, SettingValue::Nanoseconds(all));
+            match &row.factor {
+                None => add_round(&mut self.result.series, one),
+                Some(name) => {
+                    if let Some(factor) = self.factor(name) {
+                        add_round(&mut factor.series, one);
+                    }
+                }
             }
-            series.rounds.push(one.round);
-            nm_stats::rounds::estimate(series);
         }
         self.save()
     }
 
+    /// Records whether the factor of a trial was in force.
+    pub fn shown(&mut self, row: &RowId, shown: Shown) {
+        let Some(factor) = row.factor.as_ref().and_then(|name| self.factor(name)) else { return };
+        factor.checks.push(shown.check);
+        if let Some(note) = shown.note.filter(|note| !factor.notes.contains(note)) {
+            factor.notes.push(note);
+        }
+    }
+
     /// Records a row that turned out not to be available, once.
-    pub fn not_available(&mut self, row: NotAvailable) -> Result<()> {
-        if !self.result.not_available.contains(&row) {
-            self.result.not_available.push(row);
+    pub fn not_available(&mut self, row: &RowId, missing: NotAvailable) -> Result<()> {
+        let known = match &row.factor {
+            None => Some(&mut self.result.not_available),
+            Some(name) => self.factor(name).map(|factor| &mut factor.not_available),
+        };
+        if let Some(known) = known.filter(|known| !known.contains(&missing)) {
+            known.push(missing);
         }
         self.save()
+    }
+
+    /// What was measured with a factor of the plan.
+    fn factor(&mut self, name: &str) -> Option<&mut FactorResult> {
+        let is_named = |one: &FactorResult| one.factor.name == name;
+        let known = self.result.factors.iter().position(is_named);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let factors = &self.result.plan.as_ref()?.factors;
+                let factor = factors.iter().find(|factor| factor.name == name)?.clone();
+                self.result.factors.push(FactorResult::new(factor));
+                self.result.factors.len() - 1
+            }
+        };
+        self.result.factors.get_mut(at)
     }
 
     /// Records cases of a row that cannot be measured.
     pub fn skipped(&mut self, row: &RowId, cases: Vec<(Case, String)>) {
-        let RowId { environment, stack, probe, .. } = row;
+        // The row's own trials say it, too.
+        let RowId { environment, stack, probe, factor: None, .. } = row else { return };
         for (case, reason) in cases {
             let name = format!("not available: {environment}/{stack} {probe} {case}");
             self.result.notes.insert(name, reason);
@@ -144,6 +163,30 @@ impl Recorder {
             None => Ok(()),
         }
     }
+}
+
+/// Adds a round to its series.
+fn add_round(all: &mut Vec<Series>, one: Measured) {
+    let limit = cache_line_limit(&one.settings);
+    let found = all.iter().position(|series| series.key == one.key);
+    let index = found.unwrap_or_else(|| {
+        all.push(Series {
+            key: one.key,
+            comparability: one.comparability,
+            settings: one.settings,
+            rounds: vec![],
+            estimates: vec![],
+            doubts: vec![],
+        });
+        all.len() - 1
+    });
+    let series = &mut all[index];
+    if let Some(limit) = limit {
+        let widest = cache_line_limit(&series.settings).unwrap_or(limit).widened(limit);
+        series.settings.set(SettingKind::CacheLineLimit, SettingValue::Nanoseconds(widest));
+    }
+    series.rounds.push(one.round);
+    nm_stats::rounds::estimate(series);
 }
 
 fn cache_line_limit(settings: &Settings) -> Option<NanosecondRange> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use nm_lab::factor::Shown;
 use nm_lab::trial::{self, Measured, Options};
 use nm_model::{Case, Facts, Failure, NotAvailable, Side};
 
@@ -58,6 +59,8 @@ pub struct Completed {
     pub facts: Vec<(Side, Facts)>,
     /// Cases that cannot be measured, with the reason as a clause.
     pub skipped: Vec<(Case, String)>,
+    /// For a trial with a factor: whether it was in force.
+    pub shown: Option<Shown>,
     /// Sentences about failures during the trial, such as nodes that died.
     pub incidents: Vec<String>,
 }

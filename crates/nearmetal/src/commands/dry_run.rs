@@ -33,6 +33,9 @@ struct Row {
     stack: String,
     probe: ProbeKind,
     cases: Vec<Case>,
+    /// The factor that it would be measured with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    factor: Option<String>,
 }
 
 /// Writes the rows of `campaign` to stdout.
@@ -56,6 +59,7 @@ impl<'a> Listing<'a> {
             stack: trial.stack.to_string(),
             probe: trial.probe.kind(),
             cases: trial.probe.cases(),
+            factor: trial.factor.as_ref().map(|factor| factor.name.clone()),
         };
         let first_round = campaign.trials.iter().filter(|trial| trial.round == 0);
         Listing {
@@ -72,9 +76,10 @@ impl<'a> Listing<'a> {
         let Listing { plan, rounds, longest_s, rows, not_available, not_judged } = self;
         let longest = units::duration(*longest_s);
         let mut text = format!("{plan}: {rounds} rounds, at most {longest} of measuring\n");
-        for Row { environment, stack, probe, cases } in rows {
+        for Row { environment, stack, probe, cases, factor } in rows {
             let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
-            text += &format!("  {environment}/{stack} {probe}  {}\n", cases.join(", "));
+            let with = factor.as_ref().map_or(String::new(), |name| format!("  with {name}"));
+            text += &format!("  {environment}/{stack} {probe}  {}{with}\n", cases.join(", "));
         }
         for NotAvailable { environment, stack, probe, reason, .. } in *not_available {
             text += &format!("  {environment}/{stack} {probe}  not available: {reason}\n");

@@ -34,6 +34,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         max_ms: args.maxms,
         warmup_ms: args.warmupms,
         timeout_ms: args.timeout,
+        think_time_us: 0,
         percentiles: args.percentile.iter().copied().chain(targets::percentiles(targets)).collect(),
     });
     probe.check(stacks.wire_protocol()).map_err(|error| Stop::usage(error.to_string()))?;

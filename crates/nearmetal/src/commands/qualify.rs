@@ -59,9 +59,10 @@ fn run_trials(runner: &mut Runner, campaign: &Campaign, use_ipv6: bool) -> Resul
     runner.show_progress(&what, dry_run::longest_s(campaign));
     let mut environments = EnvironmentPool::new(use_ipv6);
     for trial in &campaign.trials {
-        let Trial { environment, stack, probe, round } = trial;
+        let Trial { environment, stack, probe, round, factor } = trial;
         let (round, rounds) = (round + 1, campaign.plan.rounds);
-        let label = format!("round {round}/{rounds}  {environment}/{stack} {}", probe.kind());
+        let with = factor.as_ref().map_or(String::new(), |factor| format!(" with {}", factor.name));
+        let label = format!("round {round}/{rounds}  {environment}/{stack} {}{with}", probe.kind());
         let mut row = RowId::of_trial(trial);
         if probe.kind() == ProbeKind::Exchange {
             row = row.with_case(probe.cases().first().copied());

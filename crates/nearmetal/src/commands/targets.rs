@@ -67,6 +67,7 @@ pub fn plan(
         targets: targets.iter().map(on_all).collect(),
         comparisons: vec![],
         machine: None,
+        factors: vec![],
         subplans: vec![],
     }))
 }

@@ -9,6 +9,7 @@ mod exchange_faults;
 mod exchange_net;
 mod exchange_proof;
 mod exchange_transports;
+mod factors;
 mod faults;
 mod generate;
 mod guides;

@@ -1,6 +1,7 @@
 //! Judging and comparing whole results, made by hand.
 
 mod compare;
+mod factors;
 mod judge;
 mod make;
 mod trend;

@@ -9,6 +9,7 @@ use super::overview;
 use super::region::class;
 use super::trust;
 use crate::decisive;
+use crate::factors;
 use crate::headline::headline;
 use crate::title::hosts;
 use crate::units;
@@ -28,6 +29,9 @@ pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes)
                 h2 id="verdict-h" { (headline.word) }
                 @if let Some(decisive) = &decisive { p.sentence { (decisive) } }
                 p.sentence[decisive.is_none()] { (headline.sentence) }
+                @if let Some(sentence) = factors::strongest(result) {
+                    p { (sentence) " " a href="#factors" { "All factors" } "." }
+                }
                 (trust::heaviest(result, notes))
             }
             (overview::picture(result, references, notes))

@@ -13,6 +13,7 @@ mod comparison_page;
 mod comparisons;
 mod embed;
 mod endpoints;
+mod factors;
 mod first_screen;
 mod method;
 mod overview;
@@ -92,6 +93,7 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
     add(!result.comparisons.is_empty(), "compared", "Comparisons", &|| {
         comparisons::comparisons(&result.comparisons)
     });
+    add(!result.factors.is_empty(), "factors", "Factors", &|| factors::factors(result));
     add(!notes.notes.is_empty(), "doubts", "How far to trust this", &|| {
         trust::doubts(result, notes)
     });

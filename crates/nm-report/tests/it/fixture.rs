@@ -105,23 +105,25 @@ pub fn result(size: Size) -> RunResult {
             reason: "this version has no virtual machines".into(),
             has_failed: false,
         }],
-        failures: vec![TrialFailure {
-            row: Some(RowId {
-                environment: "netns".into(),
-                stack: "udp-blocking".into(),
-                probe: ProbeKind::Pingpong,
-                case: Some(Case::Message { size_bytes: 65536 }),
-                round: Some(0),
-                factor: None,
-            }),
-            reason: "the peer has gone".into(),
-        }],
+        failures: vec![failure()],
         verdicts: verdicts(environment),
         comparisons: vec![comparison()],
         outcome: Outcome::Fail,
         doubts: vec![Doubt::new(DoubtKind::BusyHost, "load average 1.4 on 2 CPUs")],
         ..RunResult::new("2026-01-02T030405Z-made-up", source)
     }
+}
+
+fn failure() -> TrialFailure {
+    let row = RowId {
+        environment: "netns".into(),
+        stack: "udp-blocking".into(),
+        probe: ProbeKind::Pingpong,
+        case: Some(Case::Message { size_bytes: 65536 }),
+        round: Some(0),
+        factor: None,
+    };
+    TrialFailure { row: Some(row), reason: "the peer has gone".into() }
 }
 
 /// A made-up reference run with half round trips.

@@ -2,6 +2,7 @@
 //! browser.
 
 mod browser;
+mod factors;
 mod figures;
 mod first_screen;
 mod fixture;

@@ -11,7 +11,9 @@ use proptest::prelude::*;
 fn figures(series: &Series) -> Vec<f64> {
     let mut found = vec![];
     match series.key.case {
-        Case::Message { size_bytes } => found.push(f64::from(size_bytes)),
+        Case::Message { size_bytes } | Case::Paced { size_bytes, .. } => {
+            found.push(f64::from(size_bytes));
+        }
         Case::Request { rate_per_s, .. } => found.extend(rate_per_s),
         Case::Flows { .. } | Case::Layout { .. } | Case::Total => {}
     }

@@ -1,0 +1,76 @@
+//! Factors of a plan, from the file to the report.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{accelerator, run};
+
+/// A plan of two short rounds over loopback with these factors.
+fn plan(folder: &Path, factors: &str) -> String {
+    let path = folder.join("factors.toml");
+    let text = format!(
+        "name = \"factors\"\nrounds = 2\n[[trials]]\nenvironments = [\"loopback\"]\n\
+         stacks = [\"tcp-blocking\"]\nprobe = \"pingpong\"\nsizes = [64]\nmax_ms = 100\n\
+         min_iterations = 20\nwarmup_ms = 2\nthink_time_us = 100\n{factors}"
+    );
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+fn factor(name: &str, kind: &str) -> String {
+    format!("[[factors]]\nname = \"{name}\"\nkind = \"{kind}\"\n")
+}
+
+#[test]
+fn factors_are_measured_beside_their_row_shown_and_reported() {
+    accelerator();
+    let folder = tempfile::tempdir().unwrap();
+    let factors = [
+        factor("free", "unpinned"),
+        factor("beside", "busy-neighbour"),
+        factor("polled", "busy-poll"),
+        factor("memory", "accelerator"),
+    ];
+    let (plan, out) = (plan(folder.path(), &factors.concat()), folder.path().join("out"));
+    let out_text = out.to_str().unwrap();
+    let dry = run(&["qualify", "--plan", &plan, "--dry-run"]);
+    assert!(dry.stdout.contains("64 B, think time 100 us  with beside"), "{}", dry.stdout);
+    let run = run(&["qualify", "--plan", &plan, "--out", out_text]);
+    assert!([0, 3].contains(&run.code), "{} {}", run.code, run.stderr);
+    let text = fs::read_to_string(out.join("result.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(result["failures"].as_array().unwrap().len(), 0, "{}", result["failures"]);
+    assert_eq!(result["series"].as_array().unwrap().len(), 1, "only the row without a factor");
+    assert_eq!(result["series"][0]["key"]["case"]["think_time_us"], 100);
+
+    let by_name = |name: &str| {
+        let all = result["factors"].as_array().unwrap();
+        all.iter().find(|one| one["factor"]["name"] == name).unwrap_or_else(|| panic!("{name}"))
+    };
+    for name in ["free", "beside", "memory"] {
+        let of = by_name(name);
+        assert_eq!(of["series"][0]["key"], result["series"][0]["key"], "{name}");
+        assert_eq!(of["series"][0]["rounds"].as_array().unwrap().len(), 2, "{name}");
+        let checks = of["checks"].as_array().unwrap();
+        assert_eq!(checks.len(), 2, "{name}");
+        assert_ne!(checks[0]["evidence"].as_array().unwrap().len(), 0, "{name}");
+        assert!(of["effects"][0]["figure"]["ratio"].as_f64().unwrap() > 0.0, "{name}");
+    }
+    for (name, at) in [("free", 0), ("free", 1), ("memory", 0)] {
+        assert_eq!(by_name(name)["checks"][at]["is_in_force"], true, "{name}");
+    }
+    let bypass = &by_name("memory")["series"][0]["comparability"]["bypass"];
+    assert_ne!(bypass, &result["series"][0]["comparability"]["bypass"]);
+    let reason = by_name("polled")["not_available"][0]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("loopback has no device"), "{reason}");
+    assert_eq!(by_name("polled")["not_available"].as_array().unwrap().len(), 1, "once");
+
+    assert!(run.stdout.contains("Factors: with the factor (on) against"), "{}", run.stdout);
+    assert!(run.stdout.contains("not available: loopback has no device"), "{}", run.stdout);
+    let html = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(html.contains("id=\"factors\"") && html.contains("on ÷ off, logarithmic"));
+    let markdown = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(markdown.contains("## Factors") && markdown.contains("busy thread on CPU"));
+}
