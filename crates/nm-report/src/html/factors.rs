@@ -49,7 +49,11 @@ fn figure(result: &RunResult, part: &[Effect<'_>], index: usize, n_charts: usize
     });
     // No effect is always in the picture, with some room beside it.
     let values: Vec<f64> = ends.chain([0.8, 1.25]).collect();
-    let legend = [(better(), "better with the factor"), (worse(), "worse"), (other(), "as good, or unclear")];
+    let legend = [
+        (better(), "better with the factor"),
+        (worse(), "worse"),
+        (other(), "as good, or unclear"),
+    ];
     let entry = |(look, label): (Look, &str)| LegendEntry {
         swatch: Swatch::Filled,
         look,
