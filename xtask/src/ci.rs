@@ -62,12 +62,19 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
     parts.run("build of the tests", || {
         shell::run("cargo test --workspace --locked --no-run --quiet")
     })?;
-    let counts = parts
-        .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
+    // Most tests wait for something, so the processor has time for a build of low priority.
+    let counts = thread::scope(|scope| {
+        let building = scope.spawn(|| shell::run("nice -n 19 cargo build --release --locked"));
+        let counts = parts
+            .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
+        parts.run("release build, the rest of it", || {
+            building.join().expect("the building thread does not panic")
+        })?;
+        anyhow::Ok(counts)
+    })?;
     parts.run("fuzz targets", || {
         fuzz::run(&["--seconds", "2", "--fast-build"].map(str::to_string))
     })?;
-    parts.run("release build", || shell::run("cargo build --release --locked"))?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
 }
