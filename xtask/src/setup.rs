@@ -43,6 +43,8 @@ const PACKAGES: &[&str] = &[
     // The schema of virtual machines, and what checks a document against it.
     "libvirt0",
     "libxml2-utils",
+    // The published work of the compute probe.
+    "bc",
     // The fuzzers' engine is C++.
     "g++",
 ];

@@ -4,6 +4,7 @@
 pub mod accel;
 pub mod audit;
 pub mod compare;
+pub mod compute;
 pub mod exchange;
 pub mod format;
 pub mod generate;
@@ -19,6 +20,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use self::accel::AccelArgs;
 use self::audit::AuditArgs;
 use self::compare::{CompareArgs, TrendArgs};
+use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
@@ -92,6 +94,17 @@ pub enum Command {
         nearmetal rr 192.0.2.1:4811 --rate 1000 --target 'p99 < 200us' --target 'loss <= 0'"
     )]
     Rr(RrArgs),
+    /// How fast this machine's processor works, alone and with all cores busy.
+    #[command(
+        long_about = "Does jobs on one core, on all cores, and with several threads on each core: \
+            jobs a second, CPU time and real time of each, and the speed of each thread beside \
+            that of one alone. A layout AxB is A threads on each of B cores; N stands for the \
+            number of cores.",
+        after_help = "Examples:\n  nearmetal compute\n  \
+            nearmetal compute --workload bc --layout 1x1,1xN,2xN --repeats 10\n  \
+            nearmetal compute --workload pi,alu,memory --cpus 2-5 --out compute"
+    )]
+    Compute(ComputeArgs),
     /// Run a program with its same-host TCP connections in shared memory.
     #[command(
         args_conflicts_with_subcommands = true,

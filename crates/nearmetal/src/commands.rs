@@ -3,12 +3,14 @@
 mod accel;
 mod audit;
 mod compare;
+mod compute;
 mod doctor;
 mod dry_run;
 mod exchange;
 mod fail_on;
 mod generate;
 mod import;
+mod machine;
 mod man;
 mod pingpong;
 mod qualify;
@@ -51,6 +53,7 @@ pub fn run(command: Command) -> Result<Exit> {
             Some(ServerCommand::Server(server)) => standalone::serve(&server),
             None => rr::run(&args.client),
         },
+        Command::Compute(args) => compute::run(&args),
         Command::Accel(args) => accel::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),

@@ -139,13 +139,17 @@ fn by_link(link: &LinkFacts, layer: String) -> Comparability {
     }
 }
 
-/// The virtualization layers between two hosts, as far as the facts show them.
-fn layer(client: &Facts, server: &Facts) -> String {
-    let of = |facts: &Facts| match &facts.virtualization.hypervisor {
+/// The virtualization layer of a machine, as far as the facts show it.
+pub(crate) fn layer_of(facts: &Facts) -> String {
+    match &facts.virtualization.hypervisor {
         Some(name) => format!("{name} guest"),
         None => "bare metal".to_string(),
-    };
-    let (a, b) = (of(client), of(server));
+    }
+}
+
+/// The virtualization layers between two hosts, as far as the facts show them.
+fn layer(client: &Facts, server: &Facts) -> String {
+    let (a, b) = (layer_of(client), layer_of(server));
     match (one_kernel(client, server), a == b) {
         (true, _) => format!("one host, {a}"),
         (false, true) => a,

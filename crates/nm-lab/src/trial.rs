@@ -52,6 +52,12 @@ pub fn run(
         let run = CaseRun { stacks, probe, case, round, options, cancel };
         match case::run(pair, &run, &mut show) {
             Ok(measured) => outcome.measured.extend(measured),
+            // What the machine cannot do in one case says nothing about the others.
+            Err(failure)
+                if failure.kind == FailureKind::NotAvailable && !probe.kind().uses_network() =>
+            {
+                outcome.skipped.push((case, failure.to_string()));
+            }
             Err(failure) => {
                 let case = Some(case);
                 return Err(Box::new(Interrupted { completed: outcome, case, failure }));

@@ -145,7 +145,8 @@ impl ComputeSpec {
 pub struct ComputeRound {
     /// What did the work: `built-in pi, 50000 digits`, `bc 1.07.1`.
     pub implementation: String,
-    /// From the common start to the end of the last thread, s.
+    /// Time in which the jobs were done, s: the sum over the repeats, each from its common start to
+    /// the end of its last job.
     pub window_s: f64,
     /// Each thread.
     pub threads: Vec<ThreadWork>,
@@ -161,10 +162,12 @@ pub struct ThreadWork {
     pub jobs: u32,
     /// CPU time of all its jobs in user mode, ns.
     pub user_ns: u64,
-    /// From the common start to its own end, ns.
+    /// From the common start of each repeat to the end of its own job, the sum of all, ns.
     pub real_ns: u64,
     /// Time that it was ready but did not run, ns.
     pub run_delay_ns: Option<u64>,
+    /// Time that the hypervisor took from its CPU, ms, in the kernel's 10 ms steps.
+    pub steal_ms: Option<u64>,
 }
 
 #[cfg(test)]

@@ -80,6 +80,8 @@ setting_kinds! {
     AckDelay = "acknowledgement delay",
     /// Version and settings of the accelerator.
     Accelerator = "accelerator",
+    /// What did the work of the compute probe, and how much of it.
+    Implementation = "implementation",
     /// Number of the exchange's nodes.
     Nodes = "nodes",
     /// Number of the exchange's nodes of each class.

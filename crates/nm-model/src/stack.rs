@@ -340,6 +340,8 @@ pub struct Comparability {
     pub write_bytes: Option<String>,
     /// Congestion control of a stream.
     pub congestion: Option<String>,
+    /// What did the work of a compute probe, with its version and amount.
+    pub implementation: Option<String>,
 }
 
 /// One field in which two [`Comparability`] keys differ.
@@ -355,7 +357,7 @@ pub struct Difference {
 
 impl Comparability {
     /// Field names in words with their values, in a stable order.
-    pub fn fields(&self) -> [(&'static str, Option<&str>); 9] {
+    pub fn fields(&self) -> [(&'static str, Option<&str>); 10] {
         [
             ("statistic", self.statistic.as_deref()),
             ("protocol", self.protocol.as_deref()),
@@ -366,6 +368,7 @@ impl Comparability {
             ("layer", self.layer.as_deref()),
             ("write size", self.write_bytes.as_deref()),
             ("congestion control", self.congestion.as_deref()),
+            ("workload implementation", self.implementation.as_deref()),
         ]
     }
 

@@ -12,6 +12,7 @@ use nm_model::stack::Protocol;
 use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
+use crate::compute;
 use crate::control::Control;
 use crate::error::ProbeError;
 use crate::jitter;
@@ -139,11 +140,13 @@ impl Endpoint {
         if self.side == Side::Server {
             return Ok(TaskReport::default());
         }
-        if let Work::Jitter(spec) = &self.task.work {
-            return Ok(jitter::run(spec, self.task.raw_samples, control)?);
+        match &self.task.work {
+            Work::Jitter(spec) => Ok(jitter::run(spec, self.task.raw_samples, control)?),
+            Work::Compute { workload, layout, spec } => {
+                Ok(compute::round::run((*workload, *layout), spec, self.task.seed, control)?)
+            }
+            _ => Err(ProbeError::NotConnected.into()),
         }
-        let what = "this version does not have the probe";
-        Err(Failure::new(FailureKind::NotAvailable, what))
     }
 
     fn run_latency(

@@ -7,6 +7,8 @@ use nm_model::probe::Side;
 use nm_model::{Failure, FailureKind};
 use nm_transport::{ConnectionError, TransportError, failure};
 
+use crate::compute::error::ComputeError;
+
 /// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
@@ -86,6 +88,9 @@ pub enum ProbeError {
     /// The sender of a flow stopped sending.
     #[error("nothing was received for {0:?}")]
     FlowStopped(Duration),
+    /// The compute probe failed.
+    #[error(transparent)]
+    Compute(#[from] ComputeError),
     /// A flow failed.
     #[error("flow {index} failed")]
     Flow {
@@ -147,6 +152,7 @@ impl From<ProbeError> for Failure {
                 new(FailureKind::Peer).hint("check that the peer runs its end")
             }
             ProbeError::FlowStopped(_) => new(FailureKind::Peer),
+            ProbeError::Compute(error) => error.into(),
             ProbeError::Flow { index, source } => {
                 let failure = Failure::from(*source);
                 Failure { message: format!("flow {index}: {}", failure.message), ..failure }

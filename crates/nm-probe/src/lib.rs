@@ -1,5 +1,5 @@
 //! The probes: ping-pong, stream and request-response, where a transport and a clock become
-//! samples, and jitter, which needs no transport.
+//! samples; [`jitter`] and [`compute`] measure the processor alone.
 //!
 //! An [`Endpoint`] does one end of a [`Task`](nm_model::agent::Task): listen, connect, run. It uses
 //! the loops, each of which runs over any transport: [`closed`] (the next request waits for the
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod closed;
+pub mod compute;
 pub mod control;
 pub mod endpoint;
 pub mod error;

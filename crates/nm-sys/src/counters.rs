@@ -67,7 +67,7 @@ pub struct ScheduledTime {
 impl ScheduledTime {
     /// The times now.
     pub fn now() -> ScheduledTime {
-        let run_delay_ns = run_delay_ns();
+        let run_delay_ns = run_delay_ns(OWN_SCHEDSTAT);
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `time` is a valid structure to fill; the clock exists since Linux 2.6.12.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
@@ -148,7 +148,7 @@ impl ThreadWatch {
             pinned_cpu,
             first_cpu: cpu::current(),
             started: Moment::now(),
-            run_delay_ns: run_delay_ns(),
+            run_delay_ns: run_delay_ns(OWN_SCHEDSTAT),
             migrations: migrations(),
             cpu_ticks: CpuTicks::now(pinned_cpu),
             counters: ThreadCounters::now(),
@@ -173,7 +173,7 @@ impl ThreadWatch {
             migrations: difference(migrations(), self.migrations),
             involuntary_switches: now.involuntary_switches - self.counters.involuntary_switches,
             voluntary_switches: now.voluntary_switches - self.counters.voluntary_switches,
-            run_delay_ns: difference(run_delay_ns(), self.run_delay_ns),
+            run_delay_ns: difference(run_delay_ns(OWN_SCHEDSTAT), self.run_delay_ns),
             user_ns,
             system_ns,
             minor_faults: now.minor_faults - self.counters.minor_faults,
@@ -185,9 +185,12 @@ impl ThreadWatch {
     }
 }
 
-/// Time that the current thread was ready but did not run: second field of `schedstat`.
-fn run_delay_ns() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+/// The `schedstat` of the current thread.
+const OWN_SCHEDSTAT: &str = "/proc/thread-self/schedstat";
+
+/// Time that a thread was ready but did not run: second field of its `schedstat`.
+pub(crate) fn run_delay_ns(path: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 

@@ -9,6 +9,7 @@ pub mod ethtool;
 pub mod futex;
 pub mod hostfiles;
 pub mod kernel_clock;
+pub mod measured_child;
 pub mod memory;
 pub mod namespace;
 pub mod poll;

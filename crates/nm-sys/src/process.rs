@@ -149,7 +149,7 @@ pub fn own_session(command: &mut Command) {
 }
 
 /// Has the child of `command` ignore SIGINT, which a terminal sends to the whole foreground group.
-fn ignore_interrupt(command: &mut Command) {
+pub(crate) fn ignore_interrupt(command: &mut Command) {
     let ignore = || {
         // SAFETY: SIG_IGN installs no code; signal(2) is async-signal-safe.
         let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };

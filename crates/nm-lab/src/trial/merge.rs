@@ -8,6 +8,7 @@ use nm_model::{Case, Doubt, DoubtKind, ProbeKind, SeriesKey, Side};
 use nm_probe::placement::doubts_between;
 
 use crate::affinity::one_kernel;
+use crate::pair::layer_of;
 use crate::trial::types::{Conditions, EndReport, Measured};
 
 /// The rounds of one case: one for each statistic of a latency probe, or one of throughput.
@@ -41,7 +42,7 @@ pub fn rounds(conditions: &Conditions<'_>, client: EndReport, server: EndReport)
                 case: conditions.case,
                 statistic,
             },
-            comparability: comparability(conditions, statistic, bulk.clone()),
+            comparability: comparability(conditions, statistic, &data, bulk.clone()),
             settings: settings.clone(),
             round: Round {
                 round: conditions.round,
@@ -106,8 +107,12 @@ fn bulk(case: Case, client: &Settings, server: &Settings) -> Comparability {
 fn comparability(
     conditions: &Conditions<'_>,
     statistic: Statistic,
+    data: &RoundData,
     bulk: Comparability,
 ) -> Comparability {
+    if !conditions.probe.uses_network() {
+        return machine(conditions, statistic, data);
+    }
     let ends = conditions.stacks.comparability();
     let between = conditions.pair.between();
     Comparability {
@@ -119,6 +124,21 @@ fn comparability(
         firmware: between.firmware,
         layer: between.layer,
         ..bulk
+    }
+}
+
+/// Properties of a probe that measures the client's machine alone, to which stacks and links do
+/// not matter.
+fn machine(conditions: &Conditions<'_>, statistic: Statistic, data: &RoundData) -> Comparability {
+    let compute = match data {
+        RoundData::Latency(latency) => latency.compute.as_ref(),
+        RoundData::Throughput(_) => None,
+    };
+    Comparability {
+        statistic: Some(statistic.name().to_string()),
+        layer: Some(layer_of(&conditions.pair.client_facts)),
+        implementation: compute.map(|round| round.implementation.clone()),
+        ..Comparability::default()
     }
 }
 

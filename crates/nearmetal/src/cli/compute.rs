@@ -1,0 +1,59 @@
+//! Arguments of `compute`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use nm_model::Target;
+use nm_model::compute::{Layout, Workload};
+
+use crate::cli::format::ShowArgs;
+
+#[derive(Debug, Args)]
+pub struct ComputeArgs {
+    /// Threads on each core x cores, such as `1x1,1xN,2x4`.
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "1x1,1xN,Nx1,2xN")]
+    pub layout: Vec<Layout>,
+    /// pi (built in), bc (the installed one, as in the published study), memory, alu.
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "pi")]
+    pub workload: Vec<Workload>,
+    /// Jobs of each thread; all layouts take turns.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// CPUs to use, such as `2-5,8`; their order is that of the cores. All by default.
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    pub cpus: Option<CpuList>,
+    /// Limit to judge by, such as "median < 1.5s" or "rate > 0.5"; may be repeated.
+    #[arg(long, value_name = "TARGET")]
+    pub target: Vec<Target>,
+    /// Write result folder with reports.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}
+
+/// CPUs in the order in which they were given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuList(pub Vec<u32>);
+
+/// Reads `0-3,8`.
+fn cpu_list(text: &str) -> Result<CpuList, String> {
+    let error = || format!("`{text}` is not a list of CPUs such as 0-3,8");
+    nm_sys::hostfiles::parse_list(text)
+        .filter(|list| !list.is_empty())
+        .map(CpuList)
+        .ok_or_else(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read_or_refused() {
+        assert_eq!(cpu_list("0-2,5"), Ok(CpuList(vec![0, 1, 2, 5])));
+        for text in ["", "x", "3-", "1;2"] {
+            assert!(cpu_list(text).unwrap_err().contains("0-3,8"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! `nearmetal compute`: jobs of the processor in layouts of threads.
+
+use anyhow::Result;
+use nm_model::ProbeSpec;
+use nm_model::compute::ComputeSpec;
+
+use super::machine::MachineRun;
+use crate::cli::compute::ComputeArgs;
+use crate::exit::{Exit, Stop};
+
+pub fn run(args: &ComputeArgs) -> Result<Exit> {
+    // The repeats are rounds, so that all layouts take turns and figures have intervals.
+    let probe = ProbeSpec::Compute(ComputeSpec {
+        workloads: args.workload.clone(),
+        layouts: args.layout.clone(),
+        repeats: 1,
+        cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
+    });
+    probe.check(nm_model::Protocol::Cpu).map_err(|error| Stop::usage(error.to_string()))?;
+    let run = MachineRun {
+        targets: &args.target,
+        out: args.out.as_deref(),
+        show: &args.show,
+        rounds: args.repeats,
+    };
+    let run = run.measure(&probe)?;
+    run.show()?;
+    Ok(run.exit())
+}
