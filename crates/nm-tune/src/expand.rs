@@ -11,7 +11,7 @@ use crate::target::{
 use crate::value::{Value, choose, chosen, with_line_end};
 
 /// Most interrupts, queues and CPUs that a step changes.
-pub const CHANGES_MAX: usize = 65_536;
+pub const CHANGES_MAX: usize = 16_384;
 
 /// What the user chose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 
 pub mod apply;
 pub mod catalogue;
+pub mod emit;
 pub mod journal;
 pub mod machine;
 pub mod plan;

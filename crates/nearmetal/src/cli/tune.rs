@@ -33,6 +33,8 @@ pub enum TuneCommand {
         nearmetal tune ab --step nic.coalesce --link eth0 --server 192.0.2.1 --rounds 60\n\n\
         Exit codes: 0 kept · 1 not kept · 3 the rounds show nothing")]
     Ab(AbArgs),
+    /// Write files for other tools that make the steps permanent; nothing is installed.
+    Emit(EmitArgs),
     /// The runs and where each stands.
     Status(StatusArgs),
     /// Undoes a run at its deadline; started by `apply --confirm-within`.
@@ -108,6 +110,35 @@ pub struct PlanArgs {
     pub root: RootArgs,
     #[command(flatten)]
     pub format: FormatArgs,
+}
+
+/// What reads the emitted files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EmitKind {
+    /// A profile of TuneD.
+    Tuned,
+    /// A file of sysctl.d.
+    Sysctl,
+    /// A service that applies and undoes the steps, and a .link file.
+    Systemd,
+    /// Words of the kernel's command line.
+    Grub,
+    /// A slice with CPUs of its own.
+    Cpuset,
+}
+
+#[derive(Debug, Args)]
+pub struct EmitArgs {
+    /// What reads the files.
+    #[arg(value_enum)]
+    pub kind: EmitKind,
+    /// Folder for the files, which is created; files that exist are not overwritten.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+    #[command(flatten)]
+    pub root: RootArgs,
 }
 
 #[derive(Debug, Args)]

@@ -211,10 +211,15 @@ fn an_unfinished_run_blocks_the_next_one_and_a_restart_resets_its_settings() {
     assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 5);
     tree.write("proc/sys/kernel/random/boot_id", "boot-2\n");
     tree.write(THP, "[always] madvise never\n");
+    let copy = fs::read(&path).unwrap();
     let undone = tree.tune(&["undo"]);
     assert!(undone.code == 0 && undone.stdout.contains("reset by a restart"), "{undone:?}");
     assert_eq!(tree.read(THP), "[always] madvise never\n");
+    // The next run does the same by itself.
+    fs::write(&path, copy).unwrap();
+    assert_eq!(tree.last_status(), "interrupted");
     assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 0);
+    assert_eq!(tree.status()[0]["status"], "closed");
 }
 
 #[test]
@@ -223,6 +228,7 @@ fn wrong_input_is_refused_in_one_sentence() {
     for (args, part) in [
         (vec!["apply", "--only", "mem.tph"], "did you mean `mem.thp`?"),
         (vec!["apply", "--cpus", "3-1"], "list of CPUs"),
+        (vec!["apply", "--cpus", "0-1024"], "list of CPUs"),
         (vec!["apply", "--link", "a/b"], "is not the name of a network link"),
         (vec!["apply", "--confirm-within", "0"], "1..=86400"),
         (vec!["apply", "--confirm-within", "86401"], "1..=86400"),
@@ -401,4 +407,112 @@ fn a_real_sysctl_and_a_real_link_of_a_namespace_are_changed_and_restored() {
     assert!(text.contains("\n0\nas wanted\n"), "{text}");
     assert!(text.contains("elsewhere 5"), "{text}");
     assert!(text.trim_end().ends_with(first.trim_end()), "{text}");
+}
+
+/// Emits files of one kind for the recorded tree; their texts by name.
+fn emitted(tree: &Tree, args: &[&str], out: &Path) -> (Run, BTreeMap<String, String>) {
+    let mut emit = command(&["tune", "emit"]);
+    emit.args(args).arg("--root").arg(tree.root()).arg("--out").arg(out);
+    let run = finish(&mut emit);
+    let name = |path: &str| path.rsplit('/').next().unwrap().to_string();
+    let texts = run.stdout.lines().map(|path| (name(path), fs::read_to_string(path).unwrap()));
+    let texts = texts.collect();
+    (run, texts)
+}
+
+#[test]
+fn emitted_files_have_the_steps_and_how_to_remove_them() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, file, lines) in [
+        (
+            "sysctl",
+            "90-nearmetal.conf",
+            &["kernel.numa_balancing = 0", "vm.stat_interval = 10"][..],
+        ),
+        ("grub", "90-nearmetal.cfg", &["nohz_full=2-3 rcu_nocbs=2-3 skew_tick=1\""]),
+        ("cpuset", "nearmetal.slice", &["AllowedCPUs=2-3"]),
+        (
+            "tuned",
+            "tuned.conf",
+            &[
+                "include=network-latency",
+                "kernel.numa_balancing=0",
+                "transparent_hugepages=madvise",
+                "/sys/kernel/mm/transparent_hugepage/defrag=defer",
+                "/sys/kernel/mm/ksm/run=2",
+            ],
+        ),
+        ("systemd", "nearmetal-tune.service", &["RemainAfterExit=yes"]),
+    ] {
+        let out = folder.path().join(kind);
+        let (run, texts) = emitted(&tree, &[kind, "--cpus", "2-3"], &out);
+        assert_eq!(run.code, 0, "{run:?}");
+        let text = &texts[file];
+        assert!(text.starts_with("# Made by nearmetal ") && text.contains("# Remove:  "), "{text}");
+        for line in lines {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("mitigations"), "not allowed: {text}");
+        let again = emitted(&tree, &[kind, "--cpus", "2-3"], &out).0;
+        assert_eq!(again.code, 5, "{again:?}");
+        assert!(again.stderr.contains("exists"), "{again:?}");
+        assert_eq!(fs::read_to_string(out.join(file)).unwrap_or(text.clone()), *text);
+    }
+    let allow = ["grub", "--allow", "kern.mitigations"];
+    let (_, texts) = emitted(&tree, &allow, &folder.path().join("allowed"));
+    let text = &texts["90-nearmetal.cfg"];
+    assert!(text.contains("mitigations=off") && !text.contains("nohz_full"), "{text}");
+    let (none, _) = emitted(&tree, &["cpuset"], &folder.path().join("none"));
+    assert!(none.code == 2 && none.stderr.contains("--cpus"), "{none:?}");
+    assert_eq!(tree.files(), before);
+}
+
+#[test]
+fn an_emitted_service_applies_and_undoes_the_steps() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let out = tree.folder.path().join("out");
+    let only = ["systemd", "--only", "mem.thp,iso.workqueue", "--cpus", "2-3"];
+    let (_, texts) = emitted(&tree, &only, &out);
+    let command_of = |key: &str| -> Vec<String> {
+        let line = texts["nearmetal-tune.service"].lines().find(|line| line.starts_with(key));
+        let line = line.unwrap().trim_start_matches(key);
+        line.split_whitespace().map(str::to_string).collect()
+    };
+    for (key, is_on) in [("ExecStart=", true), ("ExecStop=", false)] {
+        let words = command_of(key);
+        let mut service = Command::new(&words[0]);
+        service.args(&words[1..]).arg("--root").arg(tree.root()).arg("--state").arg(tree.state());
+        let run = finish(service.stdin(Stdio::null()));
+        assert_eq!(run.code, 0, "{words:?}: {run:?}");
+        assert_eq!(tree.read(THP).contains("[madvise]"), is_on);
+    }
+    assert_eq!(tree.files(), before);
+}
+
+#[test]
+fn emitted_files_of_a_link_have_its_driver_settings() {
+    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+        ip tuntap add dev tap0 mode tap
+        "$NEARMETAL" tune emit systemd --only nic.gro --link tap0 --out "$STATE"
+        "$NEARMETAL" tune emit tuned --only nic.gro,nic.coalesce --link tap0 --out "$STATE"
+        cat /sys/class/net/tap0/address
+    "#;
+    let run = in_namespace(script, folder.path());
+    assert_eq!(run.code, 0, "{run:?}");
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let link = read("10-nearmetal-tap0.link");
+    let mac = run.stdout.lines().last().unwrap();
+    assert!(link.contains(&format!("PermanentMACAddress={mac}\n")), "{link}");
+    assert!(link.contains("\nGenericReceiveOffload=no\n"), "{link}");
+    assert!(!link.contains("Coalesce"), "not chosen: {link}");
+    let tuned = read("nearmetal-latency/tuned.conf");
+    assert!(tuned.contains("devices=tap0\n") && tuned.contains("\nfeatures=gro off\n"), "{tuned}");
+    assert!(tuned.contains("coalesce=adaptive-rx off"), "{tuned}");
 }

@@ -1,7 +1,7 @@
 //! Plans on a recorded tree.
 
 use nm_tune::machine::HostMachine;
-use nm_tune::plan::{Choice, Planned, PlannedStep, Selection, plan};
+use nm_tune::plan::{CHANGES_MAX, Choice, Planned, PlannedStep, Selection, plan};
 use nm_tune::step::StepId;
 
 use crate::simulated::{Simulated, folder, link, put};
@@ -75,6 +75,16 @@ fn what_is_missing_is_the_reason() {
     let choice = Choice { cpus: vec![0, 1, 2, 3], link: None };
     let (steps, _folder) = planned(&Selection { choice, ..Selection::default() });
     assert!(reason(of(&steps, StepId::IsoWorkqueue)).contains("no CPU is left"));
+}
+
+#[test]
+fn a_step_has_a_number_of_changes() {
+    let temporary = folder();
+    let machine = Simulated::new(temporary.path());
+    put(temporary.path(), "/sys/devices/system/cpu/online", &format!("0-{CHANGES_MAX}\n"));
+    let only = vec![StepId::CpuGovernor];
+    let steps = plan(&Selection { only, ..Selection::default() }, &machine).unwrap();
+    assert!(reason(&steps[0].planned).contains("at most 16384"), "{:?}", steps[0].planned);
 }
 
 #[test]

@@ -27,9 +27,9 @@ const OF_BLOCK: u64 = 2;
 
 pub fn run(args: &AbArgs) -> Result<Exit> {
     let probe = probe(args)?;
-    let machine = session::machine(args.place.root.root.as_deref())?;
+    let mut machine = session::machine(args.place.root.root.as_deref())?;
     let (folder, lock) = session::open(&args.place)?;
-    session::check_finished(&folder)?;
+    session::check_finished(&folder, &lock, &mut machine)?;
     let changes = wanted(args, &machine)?;
     let interrupted = interrupt::flag()?;
     let mut ends = Ends::start(args.environment, args.server.as_ref(), &args.stack)?;

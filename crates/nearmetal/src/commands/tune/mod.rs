@@ -3,6 +3,7 @@
 mod ab;
 mod apply;
 mod confirm;
+mod emit;
 mod experiment;
 mod plan;
 mod session;
@@ -21,6 +22,7 @@ pub fn run(command: &TuneCommand) -> Result<Exit> {
         TuneCommand::Undo(args) => undo::run(args),
         TuneCommand::Confirm(args) => confirm::run(args),
         TuneCommand::Ab(args) => ab::run(args),
+        TuneCommand::Emit(args) => emit::run(args),
         TuneCommand::Status(args) => status::run(args),
         TuneCommand::UndoAtDeadline(args) => confirm::undo_at_deadline(args),
     }

@@ -1,6 +1,7 @@
 //! What the commands of `tune` have in common: the machine, the journals, and their errors.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use jiff::Timestamp;
@@ -9,8 +10,8 @@ use nm_tune::journal::{Folder, JournalError, Lock};
 use nm_tune::machine::{HostMachine, Machine};
 use nm_tune::plan::{Choice, PlannedStep, Selection, plan};
 use nm_tune::record::{Begin, FORMAT, RunId};
-use nm_tune::run::{Run, Status};
-use nm_tune::undo::UndoError;
+use nm_tune::run::{Change, Run, Status};
+use nm_tune::undo::{Choices, UndoError};
 
 use crate::cli::tune::{PlaceArgs, SelectionArgs};
 use crate::exit::{Exit, Stop};
@@ -60,7 +61,8 @@ pub fn open(args: &PlaceArgs) -> Result<(Folder, Lock)> {
 pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> Result<Begin> {
     let started = Timestamp::now();
     let random = u32::from_ne_bytes(nm_sys::random::bytes()?);
-    let id = format!("{}-{random:08x}", started.strftime("%Y%m%dT%H%M%SZ"));
+    // Ids are sorted by their text, so the time has parts of a second.
+    let id = format!("{}-{random:08x}", started.strftime("%Y%m%dT%H%M%S-%6f"));
     Ok(Begin {
         format: FORMAT,
         run: id.parse::<RunId>().map_err(|error| Stop::usage(error.to_string()))?,
@@ -72,9 +74,18 @@ pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> R
     })
 }
 
-/// Refuses to begin while another run is unfinished.
-pub fn check_finished(folder: &Folder) -> Result<()> {
-    for run in folder.runs().map_err(journal_error)? {
+/// Refuses to begin while another run is unfinished. Those that a restart of the machine has ended
+/// are closed.
+pub fn check_finished(folder: &Folder, lock: &Lock, machine: &mut HostMachine) -> Result<()> {
+    let boot_id = machine.origin()?.boot_id;
+    for mut run in folder.runs().map_err(journal_error)? {
+        let is_earlier = |change: &Change| change.intent.origin.boot_id != boot_id;
+        if run.status() != Status::Closed && run.changes.iter().all(is_earlier) {
+            let mut log = folder.resume(&run.begin.run, lock).map_err(journal_error)?;
+            let never = AtomicBool::new(false);
+            let choices = Choices::default();
+            nm_tune::undo(machine, &mut log, &mut run, &choices, &never).map_err(undo_error)?;
+        }
         let (id, status) = (&run.begin.run, run.status());
         if !status.is_unfinished() {
             continue;
