@@ -11,6 +11,7 @@ mod progress_lines;
 pub mod recorder;
 pub mod show;
 pub mod trial;
+mod tuned_step;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -261,6 +261,10 @@ pub struct QualifyArgs {
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long)]
     pub raw: bool,
+    /// Allow factors of kind `tune-step` to change settings of this machine; each is put back after
+    /// its trial, and `nearmetal tune undo` puts it back after a kill.
+    #[arg(long)]
+    pub change_machine: bool,
     /// List the rows that would run and those that are not available, without measuring.
     #[arg(long)]
     pub dry_run: bool,

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use nm_model::Plan;
 use nm_model::words::UnknownWord;
+use nm_tune::step::StepId;
 
 use crate::exit::Stop;
 
@@ -59,6 +60,9 @@ pub fn load(word: &str) -> Result<Plan> {
     };
     let plan = Plan::parse_with_runs(&text, &nm_report::reference::for_plans())
         .map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
+    for name in plan.factors.iter().filter_map(|factor| factor.step.as_ref()) {
+        name.parse::<StepId>().map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
+    }
     match part {
         Some(part) => plan.subplan(part).map_err(|error| Stop::usage(format!("{shown}, {error}"))),
         None => Ok(plan),

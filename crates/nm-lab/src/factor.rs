@@ -116,7 +116,8 @@ impl InForce {
                 Hold::Nothing
             }
             FactorKind::BusyPoll => Hold::BusyPolled(busy_polled(pair)),
-            FactorKind::Accelerator => Hold::Nothing,
+            // The step itself is the caller's, who has the journal.
+            FactorKind::Accelerator | FactorKind::TuneStep => Hold::Nothing,
         };
         Ok(InForce { stacks: of_factor, kind, affinity, hold })
     }
@@ -133,6 +134,7 @@ impl InForce {
             Hold::Neighbour(neighbour) => neighbour.finish(),
             Hold::BusyPolled(before) => busy_poll_evidence(&before, &busy_polled(pair)),
             Hold::Nothing if self.kind == FactorKind::Accelerator => accelerated(measured),
+            Hold::Nothing if self.kind == FactorKind::TuneStep => (None, vec![]),
             Hold::Nothing => unpinned(measured),
         };
         let hypervisor = pair.client_facts.virtualization.hypervisor.as_deref();

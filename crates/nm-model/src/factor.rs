@@ -23,6 +23,8 @@ named_enum!(
         BusyNeighbour = "busy-neighbour",
         /// The stack runs under the accelerator.
         Accelerator = "accelerator",
+        /// A step of `nearmetal tune` is applied for the trial, and undone after it.
+        TuneStep = "tune-step",
     }
 );
 
@@ -35,6 +37,7 @@ impl FactorKind {
             FactorKind::Unpinned => "threads not pinned",
             FactorKind::BusyNeighbour => "a busy neighbour",
             FactorKind::Accelerator => "the accelerator",
+            FactorKind::TuneStep => "a tuning step",
         }
     }
 
@@ -43,7 +46,10 @@ impl FactorKind {
         let mut stacks = *of_row;
         let ends = [&mut stacks.client, &mut stacks.server];
         match self {
-            FactorKind::IdleStatesHeld | FactorKind::Unpinned | FactorKind::BusyNeighbour => {}
+            FactorKind::IdleStatesHeld
+            | FactorKind::Unpinned
+            | FactorKind::BusyNeighbour
+            | FactorKind::TuneStep => {}
             FactorKind::BusyPoll => {
                 for end in ends {
                     let is_kernel = matches!(end.protocol, Protocol::Tcp | Protocol::Udp);
@@ -81,6 +87,9 @@ pub struct Factor {
     /// Only rows of this probe.
     #[serde(default)]
     pub probe: Option<ProbeKind>,
+    /// The step of `nearmetal tune`, for a factor that is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
 }
 
 #[cfg(test)]

@@ -97,6 +97,10 @@ pub(crate) enum CheckError {
     FactorName(String),
     #[error("two factors have the name `{0}`")]
     FactorTwice(String),
+    #[error("factor `{0}` is a tune-step and needs `step`; `nearmetal tune plan` lists them")]
+    FactorWithoutStep(String),
+    #[error("factor `{0}` has a `step`, which only kind tune-step has")]
+    FactorWithStep(String),
     #[error("factor `{name}` ({kind}) covers no row of the plan{why}")]
     FactorRows { name: String, kind: FactorKind, why: String },
     #[error("name of a sub-plan `{0}` may hold letters, digits, - _ .")]
@@ -367,6 +371,15 @@ fn check_factors(factors: &[Factor], rows: &[PlanRow<'_>]) -> Result<(), Fault> 
         }
         if factors[..index].iter().any(|other| other.name == factor.name) {
             return fault("name", CheckError::FactorTwice(factor.name.clone()));
+        }
+        match (factor.kind == FactorKind::TuneStep, &factor.step) {
+            (true, None) => {
+                return fault("kind", CheckError::FactorWithoutStep(factor.name.clone()));
+            }
+            (false, Some(_)) => {
+                return fault("step", CheckError::FactorWithStep(factor.name.clone()));
+            }
+            _ => {}
         }
         if !rows.iter().any(|row| factor.covers_row(row)) {
             let (name, kind) = (factor.name.clone(), factor.kind);

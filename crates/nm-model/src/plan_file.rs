@@ -198,6 +198,9 @@ on = "netns/*"
         );
         assert!(refused("name='a b'\nkind='unpinned'").contains("name of a factor `a b` may"));
         assert!(refused("name='x'\nkind='unpined'").contains("did you mean `unpinned`?"));
+        assert!(refused("name='x'\nkind='tune-step'").contains("is a tune-step and needs `step`"));
+        let step = refused("name='x'\nkind='unpinned'\nstep='mem.thp'");
+        assert!(step.contains("line 20: factor `x` has a `step`"), "{step}");
         let twice = "name='x'\nkind='unpinned'\n[[factors]]\nname='x'\nkind='unpinned'";
         assert!(refused(twice).contains("two factors have the name `x`"));
         let many: String =

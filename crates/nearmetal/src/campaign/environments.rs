@@ -18,6 +18,7 @@ use nm_model::{
 
 use crate::campaign::exchange_round;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
+use crate::campaign::tuned_step::TunedStep;
 
 /// Failures in a row after which an environment is given up.
 const FAILURES_MAX: u32 = 3;
@@ -36,6 +37,8 @@ struct Unavailable {
 #[derive(Default)]
 pub struct EnvironmentPool {
     use_ipv6: bool,
+    /// Whether factors may change settings of the machine.
+    may_change_machine: bool,
     running: BTreeMap<AgentsKey, Environment>,
     failures: BTreeMap<AgentsKey, u32>,
     /// Environments that have been started.
@@ -48,6 +51,11 @@ impl EnvironmentPool {
     /// A pool whose agents reach each other by IPv6 or IPv4.
     pub fn new(use_ipv6: bool) -> EnvironmentPool {
         EnvironmentPool { use_ipv6, ..EnvironmentPool::default() }
+    }
+
+    /// The pool with or without the right to change settings of the machine for a trial.
+    pub fn changing_machine(self, may_change_machine: bool) -> EnvironmentPool {
+        EnvironmentPool { may_change_machine, ..self }
     }
 
     /// Runs one trial of a plan.
@@ -80,7 +88,7 @@ impl EnvironmentPool {
             },
         };
         let pair = &mut environment.pair;
-        match run_between(pair, trial, &stacks, context) {
+        match run_between(pair, trial, &stacks, context, self.may_change_machine) {
             Ok(completed) => {
                 self.failures.remove(&key);
                 TrialResult::Completed(completed)
@@ -137,7 +145,10 @@ fn run_between(
     trial: &Trial,
     stacks: &StackPair,
     context: &TrialContext<'_>,
+    may_change_machine: bool,
 ) -> Result<Completed, Ended> {
+    let tuned = TunedStep::of_trial(trial, may_change_machine)
+        .map_err(|reason| Ended::NotAvailable(reason.to_string()))?;
     let in_force = match &trial.factor {
         None => None,
         Some(factor) => {
@@ -151,10 +162,16 @@ fn run_between(
     let (probe, round, interrupted) = (&trial.probe, trial.round, context.interrupted);
     let outcome = trial::run(pair, stacks, probe, round, options, &mut show, interrupted);
     let trial::Outcome { measured, skipped } = outcome.map_err(Ended::Failed)?;
-    let shown = in_force.map(|factor| factor.finish(RowId::of_trial(trial), pair, &measured));
+    let mut shown = in_force.map(|factor| factor.finish(RowId::of_trial(trial), pair, &measured));
+    let mut incidents = vec![];
+    if let (Some(tuned), Some(shown)) = (tuned, &mut shown) {
+        let ended = tuned.finish();
+        (shown.check.is_in_force, shown.check.evidence) = (ended.is_in_force, ended.evidence);
+        incidents.extend(ended.left_open);
+    }
     let facts = [Side::Client, Side::Server].map(|side| (side, pair.facts(side).clone())).to_vec();
     let measured = named_by_row(measured, trial);
-    Ok(Completed { measured, facts, skipped, shown, incidents: vec![] })
+    Ok(Completed { measured, facts, skipped, shown, incidents })
 }
 
 /// Gives the series the stack of their row, which a factor may have changed for the trial.

@@ -41,7 +41,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
-    run_trials(&mut runner, &campaign, args.ipv6)?;
+    run_trials(&mut runner, &campaign, args)?;
     let run = runner.finish()?;
     run.show()?;
     if run.is_complete() && run.result.series.is_empty() {
@@ -53,11 +53,11 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
 }
 
 /// Runs every trial, unless the user ends the run.
-fn run_trials(runner: &mut Runner, campaign: &Campaign, use_ipv6: bool) -> Result<()> {
+fn run_trials(runner: &mut Runner, campaign: &Campaign, args: &QualifyArgs) -> Result<()> {
     let trials = units::plural(campaign.trials.len(), "trial", "trials");
     let what = format!("plan {}, {trials}", campaign.plan.name);
     runner.show_progress(&what, dry_run::longest_s(campaign));
-    let mut environments = EnvironmentPool::new(use_ipv6);
+    let mut environments = EnvironmentPool::new(args.ipv6).changing_machine(args.change_machine);
     for trial in &campaign.trials {
         let Trial { environment, stack, probe, round, factor } = trial;
         let (round, rounds) = (round + 1, campaign.plan.rounds);

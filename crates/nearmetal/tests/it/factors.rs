@@ -32,6 +32,7 @@ fn factors_are_measured_beside_their_row_shown_and_reported() {
         factor("beside", "busy-neighbour"),
         factor("polled", "busy-poll"),
         factor("memory", "accelerator"),
+        factor("huge", "tune-step") + "step = \"mem.thp\"\n",
     ];
     let (plan, out) = (plan(folder.path(), &factors.concat()), folder.path().join("out"));
     let out_text = out.to_str().unwrap();
@@ -70,6 +71,9 @@ fn factors_are_measured_beside_their_row_shown_and_reported() {
     let reason = by_name("polled")["not_available"][0]["reason"].as_str().unwrap();
     assert!(reason.starts_with("loopback has no device"), "{reason}");
     assert_eq!(by_name("polled")["not_available"].as_array().unwrap().len(), 1, "once");
+
+    let refused = by_name("huge")["not_available"][0]["reason"].as_str().unwrap();
+    assert!(refused.contains("allow it with --change-machine"), "{refused}");
 
     assert!(run.stdout.contains("Factors: with the factor (on) against"), "{}", run.stdout);
     assert!(run.stdout.contains("not available: loopback has no device"), "{}", run.stdout);

@@ -24,7 +24,7 @@ fn check(stack: &str, round: u32, is_in_force: Option<bool>) -> FactorCheck {
 /// A result with a factor on two stacks: it halves one median and does nothing to the other.
 fn with_factor(rounds: usize, is_in_force: Option<bool>) -> RunResult {
     let kind = FactorKind::IdleStatesHeld;
-    let factor = Factor { name: "held".into(), kind, on: Selector::any(), probe: None };
+    let factor = Factor { name: "held".into(), kind, on: Selector::any(), probe: None, step: None };
     let mut on = FactorResult::new(factor);
     on.series = vec![
         pingpong("netns", "tcp-blocking", 64, &steady(10_000.0, rounds)),

@@ -39,7 +39,7 @@ fn with_factors() -> RunResult {
     let keys: Vec<SeriesKey> = run.series[..2].iter().map(|series| series.key.clone()).collect();
     let of = |name: &str, kind, key: &SeriesKey, ratio, relation, shown| {
         let on = Selector::any();
-        let factor = Factor { name: name.into(), kind, on, probe: None };
+        let factor = Factor { name: name.into(), kind, on, probe: None, step: None };
         let id = RowId {
             environment: key.environment.clone(),
             stack: key.stack.clone(),
