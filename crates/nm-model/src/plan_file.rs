@@ -200,7 +200,7 @@ on = "netns/*"
         assert!(refused("name='x'\nkind='unpined'").contains("did you mean `unpinned`?"));
         assert!(refused("name='x'\nkind='tune-step'").contains("is a tune-step and needs `step`"));
         let step = refused("name='x'\nkind='unpinned'\nstep='mem.thp'");
-        assert!(step.contains("line 20: factor `x` has a `step`"), "{step}");
+        assert!(step.contains("line 19: factor `x` has a `step`"), "{step}");
         let twice = "name='x'\nkind='unpinned'\n[[factors]]\nname='x'\nkind='unpinned'";
         assert!(refused(twice).contains("two factors have the name `x`"));
         let many: String =

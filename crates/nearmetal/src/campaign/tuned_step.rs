@@ -44,6 +44,8 @@ pub struct TunedStep {
     /// What became of each change.
     outcomes: Vec<FactorEvidence>,
     is_in_force: bool,
+    /// Whether undoing was tried; what is left open then is for the user.
+    was_undone: bool,
     _lock: Lock,
 }
 
@@ -80,7 +82,7 @@ impl TunedStep {
     /// Applies a step on `machine` with a journal in `folder`.
     fn begin(
         step: StepId,
-        mut machine: Box<dyn Machine>,
+        machine: Box<dyn Machine>,
         folder: &Path,
         begin: Begin,
     ) -> Result<TunedStep, TunedStepError> {
@@ -101,9 +103,10 @@ impl TunedStep {
         }
         let log = folder.begin(&begin, &lock).map_err(|error| other(error.to_string()))?;
         let run = Run::begun(begin);
-        let (outcomes, is_in_force) = (vec![], false);
+        let (outcomes, is_in_force, was_undone) = (vec![], false, false);
         // From here on everything that was written is undone, whatever happens.
-        let mut tuned = TunedStep { machine, log, run, outcomes, is_in_force, _lock: lock };
+        let mut tuned =
+            TunedStep { machine, log, run, outcomes, is_in_force, was_undone, _lock: lock };
         let (machine, changes) = (&mut *tuned.machine, changes(&steps));
         let never = AtomicBool::new(false);
         let applied = nm_tune::apply(machine, &mut tuned.log, &mut tuned.run, &changes, &never);
@@ -142,6 +145,7 @@ impl TunedStep {
     }
 
     fn undo(&mut self) -> Vec<String> {
+        self.was_undone = true;
         let choices = Choices { goes_on: true, ..Choices::default() };
         let (machine, never) = (&mut *self.machine, AtomicBool::new(false));
         match nm_tune::undo(machine, &mut self.log, &mut self.run, &choices, &never) {
@@ -169,7 +173,8 @@ fn new_run(machine: &dyn Machine, root: &str) -> Result<Begin> {
 
 impl Drop for TunedStep {
     fn drop(&mut self) {
-        if self.run.changes.iter().any(|change| change.state.is_open()) {
+        let is_open = self.run.changes.iter().any(|change| change.state.is_open());
+        if is_open && !self.was_undone {
             for sentence in self.undo() {
                 output::message(&output::warning(&sentence));
             }
