@@ -5,9 +5,11 @@ pub mod accel;
 pub mod audit;
 pub mod compare;
 pub mod compute;
+pub mod cpu_list;
 pub mod exchange;
 pub mod format;
 pub mod generate;
+pub mod jitter;
 mod percent;
 pub mod server_address;
 pub mod standalone;
@@ -24,6 +26,7 @@ use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
+use self::jitter::JitterArgs;
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 use self::tune::TuneCommand;
 
@@ -105,6 +108,18 @@ pub enum Command {
             nearmetal compute --workload pi,alu,memory --cpus 2-5 --out compute"
     )]
     Compute(ComputeArgs),
+    /// How long spinning threads of this machine are interrupted, and by what.
+    #[command(
+        long_about = "A thread on each CPU does nothing but read the clock. Each time that it \
+            could not for a while is a gap. The table says for each CPU how many gaps there were, \
+            how long, and what took the time: other threads, interrupts, stolen time, or what is \
+            below the operating system.",
+        after_help = "Examples:\n  nearmetal jitter\n  \
+            nearmetal jitter --cpus 2-5 --seconds 60 --out jitter\n  \
+            nearmetal jitter --cpus 3 --threshold 1000 --format json\n  \
+            nearmetal jitter --target 'max < 100us' --target 'time-lost < 0.001'"
+    )]
+    Jitter(JitterArgs),
     /// Run a program with its same-host TCP connections in shared memory.
     #[command(
         args_conflicts_with_subcommands = true,

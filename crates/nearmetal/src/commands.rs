@@ -10,6 +10,7 @@ mod exchange;
 mod fail_on;
 mod generate;
 mod import;
+mod jitter;
 mod machine;
 mod man;
 mod pingpong;
@@ -54,6 +55,7 @@ pub fn run(command: Command) -> Result<Exit> {
             None => rr::run(&args.client),
         },
         Command::Compute(args) => compute::run(&args),
+        Command::Jitter(args) => jitter::run(&args),
         Command::Accel(args) => accel::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),

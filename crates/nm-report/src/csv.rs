@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use nm_model::RunResult;
+use nm_model::jitter::CpuJitter;
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{Round, RoundData, Series};
 
@@ -111,10 +112,11 @@ fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
                 50.0 => Metric::Median,
                 other => Metric::Percentile(other),
             });
-            let after = [Metric::Max, Metric::Es10, Metric::Stddev, Metric::Rate];
+            let after = [Metric::Max, Metric::Es10, Metric::Stddev, Metric::Rate, Metric::TimeLost];
             for metric in before.into_iter().chain(percentiles).chain(after) {
                 figures.push((metric.to_string(), data.value(metric), unit(metric)));
             }
+            figures.extend(data.jitter.iter().flat_map(|jitter| &jitter.cpus).flat_map(of_cpu));
         }
         RoundData::Throughput(data) => {
             figures.push(("throughput".into(), Some(data.total_gbps), "Gb/s"));
@@ -134,9 +136,43 @@ fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
         .collect()
 }
 
+/// What one CPU lost, to what.
+fn of_cpu(cpu: &CpuJitter) -> Vec<(String, Option<f64>, &'static str)> {
+    let balance = &cpu.balance;
+    let ns = |ns: Option<u64>| ns.map(|ns| ns as f64);
+    let figures = [
+        ("gaps", Some(cpu.gaps as f64), "1"),
+        ("preempted gaps", ns(cpu.preempted_gaps), "1"),
+        ("longest", ns(Some(cpu.longest_ns)), "ns"),
+        ("lost", ns(Some(cpu.lost_ns)), "ns"),
+        ("run delay", ns(balance.run_delay_ns), "ns"),
+        ("interrupts", ns(balance.interrupts_ns), "ns"),
+        ("steal", ns(balance.steal_ns), "ns"),
+        ("unexplained", Some(balance.unexplained_ns as f64), "ns"),
+        ("watched", ns(Some(cpu.elapsed_ns)), "ns"),
+    ];
+    let named = |(name, value, unit)| (format!("cpu {} {name}", cpu.cpu), value, unit);
+    figures.into_iter().map(named).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jitter::fixture;
+
+    #[test]
+    fn each_cpu_of_the_jitter_probe_has_its_balance() {
+        let text = long(&fixture::result(1));
+        let value = |figure: &str| -> f64 {
+            let line = text.lines().find(|line| line.contains(&format!(",{figure},"))).unwrap();
+            line.split(',').nth(7).unwrap().parse().unwrap()
+        };
+        assert_eq!(value("time-lost"), 0.055);
+        let parts =
+            ["run delay", "steal", "unexplained"].map(|part| value(&format!("cpu 1 {part}")));
+        assert_eq!(parts.iter().sum::<f64>(), value("cpu 1 lost"));
+        assert!(!text.contains("cpu 1 interrupts"), "not known");
+    }
 
     #[test]
     fn only_cells_that_need_quotes_get_them() {

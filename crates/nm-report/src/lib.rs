@@ -18,6 +18,7 @@ pub mod headline;
 pub mod hlog;
 pub mod html;
 pub mod import;
+pub mod jitter;
 pub mod junit;
 pub mod markdown;
 pub mod matrix;

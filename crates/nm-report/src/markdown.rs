@@ -10,6 +10,7 @@ use crate::exchange;
 use crate::factors;
 use crate::facts;
 use crate::headline::{headline, not_judged};
+use crate::jitter;
 use crate::matrix::Matrix;
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
@@ -50,6 +51,7 @@ pub fn report(result: &RunResult) -> String {
         exchange.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
     }
     text += &factors_section(result);
+    text += &jitter_section(result);
     text += &doubts(&notes);
     text += &endpoints(result);
     if !result.not_available.is_empty() {
@@ -88,6 +90,15 @@ fn factors_section(result: &RunResult) -> String {
     let limits = factors::limits(result);
     let lines: String = limits.iter().map(|line| format!("- {}\n", markdown_text(line))).collect();
     if lines.is_empty() { text } else { format!("{text}\n{lines}") }
+}
+
+fn jitter_section(result: &RunResult) -> String {
+    let tables: Vec<Table> = jitter::series(result).flat_map(jitter::tables).collect();
+    if tables.is_empty() {
+        return String::new();
+    }
+    let tables: String = tables.iter().map(|table| format!("\n{}", table.to_markdown())).collect();
+    format!("\n## Jitter\n\n{}\n{tables}", markdown_text(jitter::READING))
 }
 
 fn bullets(title: &str, lines: &[String]) -> String {

@@ -5,6 +5,7 @@ use nm_model::metric::Metric;
 use nm_model::result::{Series, Statistic};
 use nm_model::{Outcome, RunResult};
 
+use crate::jitter::{self, CpuTotal};
 use crate::view;
 
 /// Labels of one sample.
@@ -47,6 +48,21 @@ pub fn text(result: &RunResult) -> String {
             Some(view::lost(series))
         }),
         throughput(result),
+        lost_time(result),
+        jitter_figure(
+            result,
+            "nearmetal_jitter_gaps_per_second",
+            "",
+            "Gaps a second of the thread on a CPU, over all rounds.",
+            |total| total.per_s(total.gaps()),
+        ),
+        jitter_figure(
+            result,
+            "nearmetal_jitter_longest_seconds",
+            "seconds",
+            "The longest gap of the thread on a CPU.",
+            |total| total.longest_ns() as f64 / 1e9,
+        ),
     ];
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
@@ -198,9 +214,75 @@ fn throughput(result: &RunResult) -> Family<'_> {
     }
 }
 
+/// What each CPU lost, and the parts that are known.
+fn lost_time(result: &RunResult) -> Family<'_> {
+    let mut samples = vec![];
+    for series in jitter::series(result) {
+        for total in CpuTotal::of_series(series) {
+            let parts = [
+                ("all", Some(total.lost_ns())),
+                ("preempted", total.preempted_ns()),
+                ("interrupts", total.interrupts_ns()),
+                ("steal", total.steal_ns()),
+                ("unexplained", Some(total.unexplained_time_ns())),
+                ("certainly below the OS", Some(total.below_system_ns())),
+            ];
+            for (cause, ns) in parts {
+                let Some(ns) = ns else { continue };
+                let mut labels = labels(series);
+                labels.push(("cpu", total.cpu.to_string()));
+                labels.push(("cause", cause.to_string()));
+                samples.push((labels, total.share(ns)));
+            }
+        }
+    }
+    Family {
+        name: "nearmetal_jitter_lost_ratio",
+        unit: "ratio",
+        help: "Share of time that the thread on a CPU lost, by cause; unknown ones are absent.",
+        samples,
+    }
+}
+
+fn jitter_figure<'a>(
+    result: &'a RunResult,
+    name: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    value: impl Fn(&CpuTotal<'_>) -> f64,
+) -> Family<'a> {
+    let mut samples = vec![];
+    for series in jitter::series(result) {
+        for total in CpuTotal::of_series(series) {
+            let mut labels = labels(series);
+            labels.push(("cpu", total.cpu.to_string()));
+            samples.push((labels, value(&total)));
+        }
+    }
+    Family { name, unit, help, samples }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jitter::fixture;
+
+    #[test]
+    fn each_cpu_of_the_jitter_probe_has_its_causes() {
+        let text = text(&fixture::result(2));
+        let line = |cause: &str| {
+            let is_wanted = |line: &&str| {
+                line.starts_with("nearmetal_jitter_lost_ratio{")
+                    && line.contains("cpu=\"1\"")
+                    && line.contains(&format!("cause=\"{cause}\""))
+            };
+            text.lines().find(is_wanted).map(|line| line.rsplit(' ').next().unwrap().to_string())
+        };
+        assert_eq!(line("all").as_deref(), Some("0.055"));
+        assert_eq!(line("preempted").as_deref(), Some("0.05"));
+        assert_eq!(line("interrupts"), None);
+        assert!(text.contains("nearmetal_jitter_gaps_per_second{"));
+    }
 
     #[test]
     fn label_values_are_escaped_as_the_format_wants() {

@@ -55,6 +55,9 @@ pub struct Axis {
     pub ticks: Vec<Tick>,
 }
 
+/// A box of a heat map: from and to on the x axis, and on the y axis.
+pub type HeatBox = ((f64, f64), (f64, f64));
+
 /// Something that is drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mark {
@@ -105,6 +108,15 @@ pub enum Mark {
         y: f64,
         /// Short text above its start.
         text: String,
+    },
+    /// Boxes of one shade, as a heat map has them.
+    Heat {
+        /// Class of the colour in the style sheet.
+        class: &'static str,
+        /// Shade from 1, the lightest.
+        shade: usize,
+        /// Where.
+        boxes: Vec<HeatBox>,
     },
     /// An interval lying at `y`.
     Interval(Look, f64, (f64, f64)),
@@ -470,6 +482,9 @@ impl Chart {
                 self.draw_box(frame, &class, (y.0 - y.1 / 2.0, y.0 + y.1 / 2.0), *x)
             }
             Mark::Range { x, y } => self.draw_box(frame, "range", *y, *x),
+            Mark::Heat { class, shade, boxes } => {
+                self.draw_boxes(frame, &format!("heat {class} h{shade}"), boxes)
+            }
             Mark::Label((x, y), text) => {
                 let (x, y) = self.position(frame, *x, *y);
                 html! { text x=(n(x + 9.0)) y=(n(y + 4.0)) { (text) } }
@@ -553,6 +568,15 @@ impl Chart {
             rect class=(class) x=(n(left)) y=(n(top))
                 width=(n((right - left).max(0.5))) height=(n((bottom - top).max(0.5))) {}
         }
+    }
+
+    fn draw_boxes(&self, frame: &Frame, class: &str, boxes: &[HeatBox]) -> Markup {
+        let path = |(x, y): &HeatBox| {
+            let (left, top) = self.position(frame, x.0, y.1);
+            let (right, bottom) = self.position(frame, x.1, y.0);
+            format!("M{} {}H{}V{}H{}z", n(left), n(top), n(right), n(bottom), n(left))
+        };
+        html! { path class=(class) d=(boxes.iter().map(path).collect::<String>()) {} }
     }
 
     /// The legend and its height.

@@ -9,6 +9,7 @@ use nm_model::{Outcome, RunResult};
 use crate::exchange;
 use crate::factors;
 use crate::headline::{headline, not_judged};
+use crate::jitter;
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
 use crate::weight;
@@ -87,6 +88,9 @@ fn figures(result: &RunResult, style: &Style) -> String {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
     text += &factors(result, style);
+    for table in jitter::summaries(result) {
+        text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
+    }
     if !result.not_available.is_empty() {
         text += &format!("\n{}\n", style.bold("not available"));
         text += &view::not_available_table(result).to_text(style);

@@ -5,7 +5,9 @@ use nm_model::RunResult;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
-use nm_model::result::{Flow, RoundData, Series, Source, Statistic, ThroughputRound};
+use nm_model::result::{
+    Flow, LatencyRound, Round, RoundData, Series, Source, Statistic, ThroughputRound,
+};
 use nm_model::verdict::{Interval, Verdict};
 use nm_model::{SettingKind, Side};
 use nm_stats::describe::{cv_percent, mean, stddev};
@@ -94,14 +96,17 @@ pub fn sum(values: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     values.into_iter().try_fold(0u64, |sum, value| Some(sum.saturating_add(value?)))
 }
 
-/// The rounds that are distributions of latencies.
-pub fn latency_rounds(
-    series: &Series,
-) -> impl Iterator<Item = &nm_model::result::LatencyRound> + use<'_> {
-    series.rounds.iter().filter_map(|round| match &round.data {
+/// The distribution of latencies of a round, if it is one.
+pub fn latency_of(round: &Round) -> Option<&LatencyRound> {
+    match &round.data {
         RoundData::Latency(data) => Some(data),
         RoundData::Throughput(_) => None,
-    })
+    }
+}
+
+/// The rounds that are distributions of latencies.
+pub fn latency_rounds(series: &Series) -> impl Iterator<Item = &LatencyRound> + use<'_> {
+    series.rounds.iter().filter_map(latency_of)
 }
 
 /// The rounds that are flows.
@@ -462,6 +467,14 @@ pub fn method_notes(result: &RunResult) -> Vec<String> {
         notes.push(
             "Throughput: payload bytes counted by the receivers in their window after the common \
              start, 1 Gb/s being 1e9 bit/s; SD and CV are over rounds."
+                .to_string(),
+        );
+    }
+    if has(Statistic::Interruption) {
+        notes.push(
+            "Length of an interruption: the time between two readings of the clock by a thread \
+             that does nothing else, where it is at least the threshold; percentiles are of \
+             gaps, not of time. The gaps of all CPUs are one distribution."
                 .to_string(),
         );
     }

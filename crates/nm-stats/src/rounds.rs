@@ -45,7 +45,7 @@ fn metrics(rounds: &[Round]) -> Vec<Metric> {
     let mut metrics = vec![Metric::Mean, Metric::Min, Metric::Median];
     metrics.extend(percentiles.into_iter().map(Metric::Percentile));
     metrics.extend([Metric::Max, Metric::Stddev, Metric::Es10]);
-    metrics.extend([Metric::Loss, Metric::Rate, Metric::Throughput]);
+    metrics.extend([Metric::Loss, Metric::Rate, Metric::Throughput, Metric::TimeLost]);
     metrics
 }
 

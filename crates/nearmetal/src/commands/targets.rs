@@ -49,10 +49,12 @@ pub fn plan(
         check_metric(target, probe)?;
         check_cases(target, probe, stacks)?;
     }
+    // Figures of a probe without a network are meant only by targets that name it.
+    let kind = Some(probe.kind()).filter(|kind| !kind.uses_network());
     let on_all = |target: &Target| PlanTarget {
         require: target.clone(),
         on: Selector::any(),
-        probe: None,
+        probe: kind,
         classes: vec![],
         scope: Scope::Every,
         why: "given on the command line".to_string(),

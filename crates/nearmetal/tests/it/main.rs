@@ -14,6 +14,7 @@ mod faults;
 mod generate;
 mod guides;
 mod machine;
+mod jitter;
 mod offline;
 mod programs;
 mod qualify;

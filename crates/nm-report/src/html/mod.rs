@@ -15,6 +15,8 @@ mod embed;
 mod endpoints;
 mod factors;
 mod first_screen;
+mod heat_map;
+mod jitter;
 mod method;
 mod overview;
 mod page;
@@ -99,6 +101,7 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
     });
     add(!result.series.is_empty(), "figures", "All figures", &|| tables::figures(result, notes));
     add(!exchange.is_empty(), "exchange", "The exchange", &|| tables::exchange(&exchange));
+    add(jitter::has_any(result), "jitter", "Jitter", &|| jitter::section(result));
     add(!charts.is_empty(), "charts", "Charts", &|| chart_list::charts(&charts));
     add(endpoints::has_any(result), "endpoints", "Endpoints", &|| endpoints::endpoints(result));
     let is_missing = !result.not_available.is_empty() || !result.failures.is_empty();

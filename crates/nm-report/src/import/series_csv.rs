@@ -80,6 +80,9 @@ fn add(record: &Record, figure: &str, value: &str, to: &mut RoundData) -> Result
         RoundData::Latency(data) => match figure {
             "count" => data.count = Some(integer(line, figure, value)?),
             "lost" => data.lost = integer(line, figure, value)?,
+            // The causes and slices of what CPUs lost are not in the table.
+            "time-lost" => {}
+            _ if figure.starts_with("cpu ") => {}
             _ => match known(line, figure.parse::<Metric>())? {
                 Metric::Mean => data.mean_ns = Some(number()?),
                 Metric::Min => data.min_ns = Some(number()?),

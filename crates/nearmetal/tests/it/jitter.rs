@@ -1,0 +1,116 @@
+//! `nearmetal jitter`, and the same probe in a plan.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{json, root, run};
+
+/// The rounds of the only series.
+fn rounds(result: &Value) -> &Vec<Value> {
+    let series = result["series"].as_array().unwrap();
+    assert_eq!(series.len(), 1);
+    assert_eq!(series[0]["key"]["statistic"], "interruption");
+    series[0]["rounds"].as_array().unwrap()
+}
+
+/// Checks that the causes of each CPU add up to what it lost, to the nanosecond.
+fn check_balance(round: &Value) {
+    let cpus = round["data"]["jitter"]["cpus"].as_array().unwrap();
+    assert!(!cpus.is_empty());
+    for cpu in cpus {
+        let balance = &cpu["balance"];
+        let parts = ["run_delay_ns", "interrupts_ns", "steal_ns", "unexplained_ns"];
+        let sum: i64 = parts.iter().filter_map(|part| balance[part].as_i64()).sum();
+        assert_eq!(Some(sum), cpu["lost_ns"].as_i64(), "{cpu}");
+        assert!(cpu["gaps"].as_u64().unwrap() > 0, "{cpu}");
+    }
+}
+
+#[test]
+fn a_table_for_each_cpu_and_a_folder_with_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let cpu = nm_sys::cpu::allowed().last().unwrap().to_string();
+    let words = ["jitter", "--seconds", "0.5", "--cpus", &cpu, "--out", out.to_str().unwrap()];
+    let found = run(&words);
+    assert_eq!(found.code, 0, "{}{}", found.stdout, found.stderr);
+    for word in ["gaps /s", "lost", "preempted", "interrupts", "below the OS", "lengths in"] {
+        assert!(found.stdout.contains(word), "{word}: {}", found.stdout);
+    }
+    let result = json(&out.join("result.json"));
+    let schema = json(&root().join("schema/result.json"));
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&result).map(|e| e.to_string()).collect();
+    assert_eq!(errors, Vec::<String>::new());
+    let round = &rounds(&result)[0];
+    check_balance(round);
+    let jitter = &round["data"]["jitter"];
+    assert_eq!(jitter["cpus"][0]["cpu"].to_string(), cpu);
+    assert_eq!(jitter["cpus"][0]["slices"].as_array().unwrap().len(), 5);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    // The map is followed by its table.
+    let map = page.find("id=\"jitter-1\"").expect("a heat map");
+    assert!(page[map..].contains("class=\"heat lost"), "something is shaded");
+    assert!(page[map..].contains("Table: Lost time of host"));
+    assert!(fs::read_to_string(out.join("report.md")).unwrap().contains("## Jitter"));
+    let metrics = fs::read_to_string(out.join("metrics.prom")).unwrap();
+    assert!(metrics.contains("nearmetal_jitter_lost_ratio{"), "{metrics}");
+    let csv = fs::read_to_string(out.join("series.csv")).unwrap();
+    assert!(csv.contains(&format!("cpu {cpu} lost")), "{csv}");
+}
+
+#[test]
+fn json_goes_to_stdout_and_a_target_is_judged() {
+    let words = ["jitter", "--seconds", "0.1", "--threshold", "1000", "--format", "json"];
+    let found = run(&[&words[..], &["--target", "time-lost <= 1"]].concat());
+    assert_eq!(found.code, 0, "{}{}", found.stdout, found.stderr);
+    let result: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(rounds(&result).len(), 5);
+    rounds(&result).iter().for_each(check_balance);
+    let jitter = &rounds(&result)[0]["data"]["jitter"];
+    assert_eq!(jitter["threshold_ns"], 1000);
+    assert_eq!(jitter["cpus"].as_array().unwrap().len(), nm_sys::cpu::allowed().len());
+    assert_eq!(result["verdicts"][0]["outcome"], "pass");
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    for (words, what) in [
+        (["--seconds", "0"], "seconds is 0"),
+        (["--seconds", "1e9"], "seconds is 1000000000"),
+        (["--threshold", "0"], "threshold_ns is 0"),
+        (["--cpus", "x"], "list of CPUs"),
+        (["--target", "loss <= 0"], "jitter gives no loss"),
+    ] {
+        let found = run(&[&["jitter"], &words[..]].concat());
+        assert_eq!(found.code, 2, "{words:?}: {}", found.stderr);
+        assert!(found.stderr.contains(what), "{words:?}: {}", found.stderr);
+    }
+    let absent = run(&["jitter", "--seconds", "0.1", "--cpus", "1000"]);
+    assert_eq!(absent.code, 2, "{}", absent.stderr);
+    assert!(absent.stderr.contains("this process may use CPUs"), "{}", absent.stderr);
+}
+
+#[test]
+fn a_plan_may_have_jitter() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.toml");
+    let text = "name = \"quiet\"\nrounds = 5\n\n[[trials]]\nenvironments = [\"loopback\"]\n\
+        probe = \"jitter\"\nseconds = 0.1\n\n\
+        [[targets]]\nrequire = \"time-lost <= 1\"\nwhy = \"always met\"\n";
+    fs::write(&plan, text).unwrap();
+    let out = folder.path().join("out");
+    let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let found = run(&words);
+    assert_eq!(found.code, 0, "{}{}", found.stdout, found.stderr);
+    let result = json(&out.join("result.json"));
+    assert_eq!(rounds(&result).len(), 5);
+    rounds(&result).iter().for_each(check_balance);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("Lost time of loopback"), "the heat map");
+    // The report is made again from the result, the same bytes.
+    let again = run(&["report", out.to_str().unwrap(), "--quiet"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    assert_eq!(fs::read_to_string(out.join("report.html")).unwrap(), page);
+}
