@@ -92,8 +92,12 @@ pub fn unavailable_reason(
 
 fn probe_unavailable_reason(probe: ProbeKind) -> Option<Unavailable> {
     match probe {
-        ProbeKind::Pingpong | ProbeKind::Stream | ProbeKind::Rr | ProbeKind::Exchange => None,
-        ProbeKind::Compute | ProbeKind::Jitter => Some(Unavailable::Probe(probe)),
+        ProbeKind::Pingpong
+        | ProbeKind::Stream
+        | ProbeKind::Rr
+        | ProbeKind::Exchange
+        | ProbeKind::Jitter => None,
+        ProbeKind::Compute => Some(Unavailable::Probe(probe)),
     }
 }
 

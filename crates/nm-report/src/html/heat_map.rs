@@ -7,7 +7,7 @@ use nm_model::result::Series;
 use super::charts::Figure;
 use crate::jitter::worst_round;
 use crate::style::Tone;
-use crate::svg::{Axis, Chart, Mark};
+use crate::svg::{Axis, Chart, HeatBox, Mark};
 use crate::table::Table;
 use crate::units;
 
@@ -114,41 +114,52 @@ fn shade(share: f64) -> Option<usize> {
     (shade > 0).then_some(shade)
 }
 
-/// The cells of both bands by shade, neighbours of one shade in one box.
+/// One of the two bands of a row.
+struct Band {
+    class: &'static str,
+    /// From and to, from the middle of the row.
+    y: (f64, f64),
+    lost_ns: fn(&JitterSlice) -> u64,
+}
+
+const BANDS: [Band; 2] = [
+    Band { class: "lost", y: (-0.06, 0.44), lost_ns: |slice| slice.lost_ns },
+    Band { class: "preempted", y: (-0.44, -0.12), lost_ns: |slice| slice.preempted_ns },
+];
+
+/// The cells of both bands by shade.
 fn marks(rows: &[Row<'_>]) -> Vec<Mark> {
-    let bands: [(&'static str, f64, f64, fn(&JitterSlice) -> u64); 2] = [
-        ("lost", -0.06, 0.44, |slice| slice.lost_ns),
-        ("preempted", -0.44, -0.12, |slice| slice.preempted_ns),
-    ];
     let mut marks = vec![];
-    for (class, low, high, of) in bands {
-        for wanted in 1..=SHADES_FROM.len() {
-            let mut boxes = vec![];
-            for (number, row) in rows.iter().enumerate() {
-                let middle = -(number as f64);
-                let is_wanted = |at: usize| {
-                    let cell = row.cells.get(at);
-                    cell.and_then(|cell| shade(row.share(at, of(cell)))) == Some(wanted)
-                };
-                let mut at = 0;
-                while at < row.cells.len() {
-                    let begin = at;
-                    while is_wanted(at) {
-                        at += 1;
-                    }
-                    if at > begin {
-                        let x = (begin as f64 * row.cell_s, at as f64 * row.cell_s);
-                        boxes.push((x, (middle + low, middle + high)));
-                    }
-                    at = at.max(begin + 1);
-                }
-            }
+    for band in &BANDS {
+        for shade in 1..=SHADES_FROM.len() {
+            let boxes: Vec<HeatBox> = rows
+                .iter()
+                .enumerate()
+                .flat_map(|(number, row)| boxes(row, -(number as f64), band, shade))
+                .collect();
             if !boxes.is_empty() {
-                marks.push(Mark::Heat { class, shade: wanted, boxes });
+                marks.push(Mark::Heat { class: band.class, shade, boxes });
             }
         }
     }
     marks
+}
+
+/// The cells of one shade in a band of the row at `middle`, neighbours in one box.
+fn boxes(row: &Row<'_>, middle: f64, band: &Band, wanted: usize) -> Vec<HeatBox> {
+    let shades: Vec<Option<usize>> = (0..row.cells.len())
+        .map(|at| shade(row.share(at, (band.lost_ns)(&row.cells[at]))))
+        .collect();
+    let mut boxes = vec![];
+    let mut at = 0;
+    for same in shades.chunk_by(|a, b| a == b) {
+        if same[0] == Some(wanted) {
+            let x = (at as f64 * row.cell_s, (at + same.len()) as f64 * row.cell_s);
+            boxes.push((x, (middle + band.y.0, middle + band.y.1)));
+        }
+        at += same.len();
+    }
+    boxes
 }
 
 /// Every cell: what was lost, the part that other threads took, and the longest gap.
