@@ -236,7 +236,6 @@ mod tests {
             (Loopback, "xdp-tcp-poll", ProbeKind::Pingpong, "xdp-tcp-busy-poll"),
             (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
             (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
-            (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Exchange, "epoll"),
             (Loopback, "onload+unix-spin", ProbeKind::Pingpong, "Unix"),
             (Loopback, "unix-busy-poll", ProbeKind::Pingpong, "busy-poll"),

@@ -63,6 +63,7 @@ impl MachineRun<'_> {
                 environment: ENVIRONMENT.to_string(),
                 stack: stacks.to_string(),
                 probe: kind,
+                factor: None,
                 case: None,
                 round: Some(round),
                 factor: None,
