@@ -13,9 +13,6 @@ pub enum Unavailable {
     /// The environment cannot be started.
     #[error(transparent)]
     Environment(#[from] EnvironmentUnavailable),
-    /// This version does not have the probe.
-    #[error("not in this version: the probe {0} is planned")]
-    Probe(ProbeKind),
     /// The nodes of an exchange cannot use the stack or the environment.
     #[error(transparent)]
     Exchange(#[from] ExchangeUnavailable),
@@ -84,21 +81,9 @@ pub fn unavailable_reason(
             .or_else(|| transport_unavailable_reason(protocol, probe))
     };
     of_environment()
-        .or_else(|| probe_unavailable_reason(probe))
         .or_else(of_stacks)
         .or_else(|| pair_unavailable_reason(stacks))
         .or_else(|| stacks.protocols().into_iter().find_map(of_protocol))
-}
-
-fn probe_unavailable_reason(probe: ProbeKind) -> Option<Unavailable> {
-    match probe {
-        ProbeKind::Pingpong
-        | ProbeKind::Stream
-        | ProbeKind::Rr
-        | ProbeKind::Exchange
-        | ProbeKind::Jitter => None,
-        ProbeKind::Compute => Some(Unavailable::Probe(probe)),
-    }
 }
 
 /// Why the stack of one end cannot be used here; none if it can.
@@ -235,7 +220,6 @@ mod tests {
             (Loopback, "xdp-epoll", ProbeKind::Pingpong, "xdp-blocking"),
             (Loopback, "xdp-tcp-poll", ProbeKind::Pingpong, "xdp-tcp-busy-poll"),
             (Loopback, "onload+xdp-spin", ProbeKind::Pingpong, "AF_XDP"),
-            (Loopback, "tcp-spin", ProbeKind::Compute, "compute"),
             (Loopback, "tcp-spin", ProbeKind::Exchange, "epoll"),
             (Loopback, "onload+unix-spin", ProbeKind::Pingpong, "Unix"),
             (Loopback, "unix-busy-poll", ProbeKind::Pingpong, "busy-poll"),

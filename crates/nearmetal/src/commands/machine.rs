@@ -63,7 +63,6 @@ impl MachineRun<'_> {
                 environment: ENVIRONMENT.to_string(),
                 stack: stacks.to_string(),
                 probe: kind,
-                factor: None,
                 case: None,
                 round: Some(round),
                 factor: None,
