@@ -39,6 +39,7 @@ const PACKAGES: &[&str] = &[
     "python3-zmq",
     "rsync",
     "socat",
+    "strace",
     "erlang-base",
     // The schema of virtual machines, and what checks a document against it.
     "libvirt0",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nm_lab::factor::Shown;
 use nm_lab::trial::Measured;
+use nm_model::finding::Audit;
 use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
@@ -38,6 +39,11 @@ impl Recorder {
         self.result.plan = Some(campaign.plan.clone());
         self.result.part.clone_from(&campaign.part);
         self.result.not_available = campaign.not_available.clone();
+    }
+
+    /// Records the audit of a machine.
+    pub fn audit(&mut self, audit: Audit) {
+        self.result.audits.push(audit);
     }
 
     /// Records the facts of an endpoint, unless it has some already.

@@ -1,9 +1,12 @@
 //! `nearmetal qualify`: plan, campaign, verdict, report.
 
 use anyhow::Result;
+use nm_host::snapshot::{self, SnapshotOptions};
 use nm_lab::affinity::Affinity;
 use nm_lab::resolve;
 use nm_lab::trial::Options;
+use nm_model::finding::Audit;
+use nm_model::snapshot::Workload;
 use nm_model::{Campaign, Failure, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
 use nm_report::units;
 
@@ -41,6 +44,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
+    runner.recorder.audit(audit_of_this_machine());
     run_trials(&mut runner, &campaign, args)?;
     let run = runner.finish()?;
     run.show()?;
@@ -50,6 +54,14 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         return Err(Stop::with(Exit::Environment, message));
     }
     Ok(run.exit())
+}
+
+/// The audit at the start of a run. All environments of a plan are on this machine; the threads
+/// that measure are taken to run on the CPUs that agents choose by themselves.
+fn audit_of_this_machine() -> Audit {
+    let workload = Workload { cpus: nm_sys::cpu::default_pair(), ..Workload::default() };
+    let options = SnapshotOptions { workload, ..SnapshotOptions::default() };
+    nm_audit::audit(&snapshot::take(&options))
 }
 
 /// Runs every trial, unless the user ends the run.

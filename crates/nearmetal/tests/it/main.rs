@@ -1,6 +1,7 @@
 //! End-to-end tests: each runs the built binary as a user would.
 
 mod accel;
+mod audit;
 mod command_line;
 mod compare;
 mod concurrent;

@@ -331,7 +331,11 @@ fn preempt(m: &Machine<'_>) -> Observed {
         let line = text.lines().find(|line| line.starts_with("CONFIG_HZ="))?;
         Some(evidence(path, line, "ticks a second"))
     });
-    let seen = [m.evidence(REALTIME, "1 on a real-time kernel"), m.evidence(MODEL, "")];
+    let seen = [
+        m.evidence(REALTIME, "1 on a real-time kernel, absent on others"),
+        m.evidence(MODEL, ""),
+        m.evidence("/proc/sys/kernel/osrelease", "release"),
+    ];
     let observed = match (m.number(REALTIME), m.text(MODEL)) {
         (Some(1), _) => Observed::fail("this is a real-time kernel"),
         (_, Some(text)) => {

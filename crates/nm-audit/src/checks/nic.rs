@@ -564,6 +564,8 @@ fn offpath(m: &Machine<'_>) -> Observed {
         if let Some(master) = m.symlink(&path) {
             faults.push(format!("{name} belongs to {master}"));
             seen.push(evidence(path, master, "bridge or bond"));
+        } else {
+            seen.push(evidence(net(name, ""), "no master", "belongs to no bridge or bond"));
         }
     }
     if let Some(count) = m.number(TRACKED).filter(|count| *count > 0) {
@@ -572,6 +574,9 @@ fn offpath(m: &Machine<'_>) -> Observed {
     seen.push(m.evidence(TRACKED, "connections"));
     if m.names("/sys/class/net").is_empty() && m.snapshot.calls.links.is_none() {
         return unread(m, "the network devices", &["/sys/class/net"]);
+    }
+    if m.links.is_empty() && faults.is_empty() {
+        return Observed::not_applicable("no network device is in use");
     }
     Observed::bad_if(!faults.is_empty(), faults.join("; "), "packets take the direct path")
         .with(seen)

@@ -8,7 +8,7 @@ use nm_model::finding::{Threat, UndoClass};
 use super::common::{chosen, plural, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
-use crate::observed::{Observed, evidence, missing};
+use crate::observed::{Observed, evidence};
 use crate::sources as source;
 
 /// The checks.
@@ -198,8 +198,11 @@ fn on(m: &Machine<'_>) -> Observed {
             .with([evidence("/sys/kernel/iommu_groups", &groups.len().to_string(), "groups")]);
     }
     match wants {
-        true => Observed::fail("guests run here, and there is no IOMMU group")
-            .with([missing("/sys/kernel/iommu_groups", "empty")]),
+        true => Observed::fail("guests run here, and there is no IOMMU group").with([evidence(
+            "/sys/kernel/iommu_groups",
+            "no group",
+            "IOMMU groups",
+        )]),
         false => Observed::not_applicable("no sign that devices are to be passed through"),
     }
 }

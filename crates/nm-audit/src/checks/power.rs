@@ -332,6 +332,7 @@ fn smt(m: &Machine<'_>) -> Observed {
     }
     let mut shared: Vec<u32> = vec![];
     let mut seen = vec![m.evidence(ACTIVE, "hyper-threading in use")];
+    seen.extend(group_evidence(&topology[..1]));
     for group in &m.facts.cpu.siblings {
         if group.iter().any(|one| m.hot.contains(one)) {
             // All but the first of a core can go.

@@ -144,6 +144,8 @@ fn layer(m: &Machine<'_>) -> Observed {
         seen.push(evidence("CPUID 0x40000000", name, text.as_str()));
     }
     seen.push(m.evidence(product, "product name"));
+    seen.push(m.evidence("/sys/hypervisor/type", "hypervisor, as the kernel names it"));
+    seen.push(m.evidence("/proc/cpuinfo", "its flag `hypervisor` is set in guests"));
     match m.layer {
         Layer::Unknown => Observed::unknown("nothing says whether there is a hypervisor"),
         _ => Observed::pass(format!("this is {text}")),
@@ -329,20 +331,25 @@ fn model(m: &Machine<'_>) -> Observed {
 }
 
 fn balloon(m: &Machine<'_>) -> Observed {
+    const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_balloon";
+    const ONLINE: &str = "/sys/devices/system/cpu/online";
     if m.layer == Layer::Metal {
         return Observed::not_applicable(NOT_A_GUEST);
     }
-    let bound = m.present_below("/sys/bus/virtio/drivers/virtio_balloon/");
-    match bound.first() {
-        Some(path) => Observed::fail("a memory balloon is in use").with([evidence(
+    if let Some(path) = m.present_below(DRIVER).first() {
+        return Observed::fail("a memory balloon is in use").with([evidence(
             *path,
             "bound",
             "device of the balloon's driver",
-        )]),
-        None => Observed::pass("no memory balloon is in use").with([evidence(
-            "/sys/bus/virtio/drivers/virtio_balloon",
-            "no device",
-            "no device is bound to the driver",
-        )]),
+        )]);
     }
+    // Where sysfs is hidden, so is the driver.
+    if m.text(ONLINE).is_none() {
+        return unread(m, "the memory balloon", &[DRIVER, ONLINE]);
+    }
+    Observed::pass("no memory balloon is in use").with([evidence(
+        DRIVER,
+        "no device",
+        "no device is bound to the driver",
+    )])
 }

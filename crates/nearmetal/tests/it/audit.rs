@@ -1,0 +1,122 @@
+//! `audit`, as a user runs it.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{BINARY, run, run_in};
+
+#[test]
+fn snapshot_gives_the_same_findings_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["audit", "--interval", "0.1", "--save", "host.json", "--format", "json"];
+    let here = run_in(folder.path(), &args);
+    assert_eq!(here.code, 0, "{}", here.stderr);
+    let elsewhere =
+        run_in(folder.path(), &["audit", "--snapshot", "host.json", "--format", "json"]);
+    assert_eq!(here.stdout, elsewhere.stdout);
+    let audit: Value = serde_json::from_str(&here.stdout).unwrap();
+    let findings = audit["findings"].as_array().unwrap();
+    assert!(findings.len() >= 80, "{} findings", findings.len());
+    assert!(
+        findings.iter().all(|finding| finding["sources"].as_array().is_some_and(|s| !s.is_empty()))
+    );
+}
+
+#[test]
+fn nothing_is_opened_for_writing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let calls = "trace=open,openat,openat2,creat,truncate,ftruncate,rename,renameat,renameat2,\
+                 unlink,unlinkat,mkdir,mkdirat,link,linkat,symlink,symlinkat,mknod,mknodat,chmod,\
+                 fchmod,fchmodat,chown,fchown,fchownat,utimensat,setxattr";
+    let status = Command::new("strace")
+        .args(["-f", "-qq", "-e", calls, "-o"])
+        .arg(&trace)
+        .args([BINARY, "audit", "--active", "--pid"])
+        .arg(std::process::id().to_string())
+        .output()
+        .expect("strace is installed by `cargo xtask setup`");
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
+    let text = fs::read_to_string(&trace).unwrap();
+    let opened = text.lines().filter(|line| line.contains("open")).count();
+    assert!(opened > 100, "only {opened} files were opened: the trace is not of the audit");
+    let is_harmless = |line: &str| {
+        line.contains("open")
+            && !["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND"]
+                .iter()
+                .any(|flag| line.contains(flag))
+    };
+    // Threads that end leave a line of their own.
+    let is_call = |line: &&str| line.contains('(') && !line.contains("resumed>");
+    let writes: Vec<&str> = text.lines().filter(is_call).filter(|l| !is_harmless(l)).collect();
+    assert_eq!(writes, Vec::<&str>::new());
+    assert!(
+        !text.contains("/dev/cpu_dma_latency") && !text.contains("/msr\""),
+        "devices are opened"
+    );
+}
+
+#[test]
+fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root/proc/sys/net/core");
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("busy_read"), "0\n").unwrap();
+    fs::write(root.join("busy_poll"), "0\n").unwrap();
+    let audit =
+        |more: &[&str]| run_in(folder.path(), &[&["audit", "--root", "root"], more].concat());
+    let text = audit(&[]);
+    assert_eq!(text.code, 0);
+    assert!(text.stdout.contains("✗ nic.busy_poll"), "{}", text.stdout);
+    assert_eq!(audit(&["--fail-on", "high"]).code, 1);
+    assert_eq!(audit(&["--fail-on", "critical"]).code, 0);
+
+    let sarif: Value = serde_json::from_str(&audit(&["--format", "sarif"]).stdout).unwrap();
+    assert_eq!(sarif["version"], "2.1.0");
+    let run_of_sarif = &sarif["runs"][0];
+    let rules = run_of_sarif["tool"]["driver"]["rules"].as_array().unwrap();
+    let results = run_of_sarif["results"].as_array().unwrap();
+    assert_eq!(results.len(), 1, "{results:?}");
+    let index = results[0]["ruleIndex"].as_u64().unwrap() as usize;
+    assert_eq!(rules[index]["id"], results[0]["ruleId"]);
+    assert_eq!(results[0]["level"], "error");
+    let place = &results[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"];
+    assert_eq!(place, "proc/sys/net/core/busy_read");
+    assert!(rules.iter().all(|rule| rule["helpUri"].as_str().unwrap().starts_with("https://")));
+
+    let junit = audit(&["--format", "junit", "--fail-on", "high"]).stdout;
+    assert_eq!(junit.matches("<failure ").count(), 1);
+    assert!(junit.contains("<skipped message=\"unknown: "), "{junit}");
+    assert_eq!(junit.matches("<testsuite ").count(), junit.matches("</testsuite>").count());
+    let markdown = audit(&["--format", "markdown"]).stdout;
+    assert!(
+        markdown.starts_with("# Audit") && markdown.contains("| nic.busy_poll |"),
+        "{markdown}"
+    );
+    let html = audit(&["--format", "html"]).stdout;
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("id=\"finding-nic.busy_poll\""));
+    assert!(!html.contains("<script") && !html.contains("src="));
+}
+
+#[test]
+fn bad_input_is_refused_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    fs::write(at("text"), "no json").unwrap();
+    fs::write(at("newer"), "{\"version\": 99}").unwrap();
+    for (args, expected) in [
+        (vec!["--snapshot", &at("missing")], "cannot be read"),
+        (vec!["--snapshot", &at("text")], "is no snapshot"),
+        (vec!["--snapshot", &at("newer")], "has version 99"),
+        (vec!["--root", &at("missing")], "there is no such folder"),
+        (vec!["--cpus", "3-1"], "is no list"),
+        (vec!["--interval", "1e9"], "must be 0 to 60"),
+        (vec!["--fail-on", "hig"], "did you mean"),
+    ] {
+        let refused = run(&[&["audit"], args.as_slice()].concat());
+        assert_eq!(refused.code, 2, "{args:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{args:?}: {}", refused.stderr);
+    }
+}

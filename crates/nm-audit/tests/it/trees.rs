@@ -1,0 +1,300 @@
+//! What the checks say of constructed trees: the same bytes each time, and as expected.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nm_audit::audit;
+use nm_host::snapshot;
+use nm_model::finding::{Audit, Evidence};
+use nm_model::snapshot::Workload;
+use nm_model::{FindingStatus, Snapshot};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trees")
+}
+
+/// All trees but those that are only included.
+fn names() -> Vec<String> {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let trees = files.filter(|path| path.extension().is_some_and(|end| end == "tree"));
+    let mut names: Vec<String> =
+        trees.map(|path| path.file_stem().unwrap().to_str().unwrap().to_string()).collect();
+    names.retain(|name| name != "common");
+    names.sort();
+    names
+}
+
+/// A tree's files, symbolic links, paths, and parts of the snapshot as JSON; a later line replaces
+/// an earlier one of the same path.
+#[derive(Default)]
+struct Tree {
+    files: BTreeMap<String, String>,
+    links: BTreeMap<String, String>,
+    present: Vec<String>,
+    parts: BTreeMap<String, String>,
+}
+
+impl Tree {
+    fn read(name: &str) -> Tree {
+        let mut tree = Tree::default();
+        tree.add(name);
+        tree
+    }
+
+    fn add(&mut self, name: &str) {
+        let text = std::fs::read_to_string(folder().join(format!("{name}.tree"))).unwrap();
+        let mut last: Vec<String> = vec![];
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            if let Some(more) = line.strip_prefix('|') {
+                for path in &last {
+                    let content = self.files.get_mut(path).unwrap();
+                    *content += more.strip_prefix(' ').unwrap_or(more);
+                    content.push('\n');
+                }
+            } else if let Some(other) = line.strip_prefix("include ") {
+                self.add(other);
+            } else if let Some(link) = line.strip_prefix("@ ") {
+                let (path, target) = link.split_once(" -> ").unwrap();
+                self.links.insert(path.to_string(), target.to_string());
+            } else if let Some(path) = line.strip_prefix("+ ") {
+                self.present.push(path.to_string());
+            } else if let Some(rest) = line.strip_prefix('/') {
+                // Paths of PCI devices have colons, but none that ends or is before a blank.
+                let at = rest.find(": ").or(rest.strip_suffix(':').map(str::len)).unwrap();
+                let content = rest[at + 1..].trim();
+                last = expand(&format!("/{}", &rest[..at]));
+                for path in &last {
+                    self.files.insert(path.clone(), content.to_string());
+                }
+            } else if let Some((part, json)) = line.split_once(": ") {
+                self.parts.insert(part.to_string(), json.to_string());
+            }
+        }
+    }
+
+    /// Writes the tree below `root`.
+    fn write(&self, root: &Path) {
+        let at = |path: &str| root.join(path.trim_start_matches('/'));
+        for (path, target) in &self.links {
+            let device = root.join("devices").join(target);
+            std::fs::create_dir_all(&device).unwrap();
+            std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(device, at(path)).unwrap();
+        }
+        let empty = String::new();
+        let present = self.present.iter().map(|path| (path, &empty));
+        for (path, text) in self.files.iter().chain(present) {
+            std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+            std::fs::write(at(path), text).unwrap();
+        }
+    }
+
+    fn part<T: serde::de::DeserializeOwned + Default>(&self, name: &str) -> T {
+        let json = self.parts.get(name);
+        json.map_or_else(T::default, |json| serde_json::from_str(json).unwrap())
+    }
+
+    /// The snapshot of the tree, read from files below `root`.
+    fn snapshot(&self, root: &Path) -> Snapshot {
+        self.write(root);
+        let workload: Workload = self.part("workload");
+        let mut snapshot = snapshot::of_root(root, &workload);
+        snapshot.calls = self.part("calls");
+        snapshot.second = self.part("second");
+        snapshot
+    }
+}
+
+/// The paths that `{0-3}` stands for.
+fn expand(path: &str) -> Vec<String> {
+    let Some((before, rest)) = path.split_once('{') else { return vec![path.to_string()] };
+    let (range, after) = rest.split_once('}').unwrap();
+    let (first, last) = range.split_once('-').unwrap();
+    let numbers = first.parse::<u32>().unwrap()..=last.parse().unwrap();
+    numbers.flat_map(|n| expand(&format!("{before}{n}{after}"))).collect()
+}
+
+/// The snapshot of a tree, read from files once more.
+fn read_again(name: &str) -> Snapshot {
+    let root = tempfile::tempdir().unwrap();
+    Tree::read(name).snapshot(root.path())
+}
+
+/// The snapshot of a tree, read once for all tests.
+fn snapshot_of(name: &str) -> Snapshot {
+    static TAKEN: Mutex<BTreeMap<String, Snapshot>> = Mutex::new(BTreeMap::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    taken.entry(name.to_string()).or_insert_with(|| read_again(name)).clone()
+}
+
+/// What changes between machines, a finding a line.
+fn lines(audit: &Audit) -> String {
+    let machine = &audit.machine;
+    let mut text = format!(
+        "{} · {} · CPUs {} · {}\n{}\n",
+        machine.name,
+        machine.layer,
+        machine.workload_cpus,
+        machine.workload_links.join(","),
+        audit.counts()
+    );
+    for finding in &audit.findings {
+        let severity = match finding.status {
+            FindingStatus::Fail => format!(" {}", finding.severity),
+            _ => String::new(),
+        };
+        writeln!(text, "{}{severity} {}: {}", finding.status, finding.id, finding.summary).unwrap();
+        if finding.status == FindingStatus::Fail {
+            writeln!(text, "  fix: {}", finding.fix).unwrap();
+            for Evidence { path, raw, parsed } in &finding.evidence {
+                writeln!(text, "  {path}: {} -> {parsed}", raw.as_deref().unwrap_or("-")).unwrap();
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn findings_are_as_expected_and_the_same_bytes_each_time() {
+    let update = std::env::var_os("UPDATE").is_some();
+    let all = names();
+    assert!(all.len() >= 20, "{} trees", all.len());
+    for name in all {
+        let taken = snapshot_of(&name);
+        let json = |snapshot: &Snapshot| serde_json::to_string(&audit(snapshot)).unwrap();
+        let first = json(&taken);
+        assert_eq!(first, json(&read_again(&name)), "{name}: from another folder");
+        let text = serde_json::to_string(&taken).unwrap();
+        let again: Snapshot = serde_json::from_str(&text).unwrap();
+        assert_eq!(first, json(&again), "{name}: from the snapshot's file");
+        assert_eq!(again.check(), Ok(()), "{name}");
+
+        let found = lines(&audit(&taken));
+        let path = folder().join(format!("expected/{name}.txt"));
+        if update {
+            std::fs::create_dir_all(folder().join("expected")).unwrap();
+            std::fs::write(&path, &found).unwrap();
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == expected, "{name} differs; UPDATE=1 writes:\n{found}");
+    }
+}
+
+#[test]
+fn every_finding_has_evidence_or_a_reason_for_having_none() {
+    let mut faults = vec![];
+    for name in names() {
+        for finding in audit(&snapshot_of(&name)).findings {
+            let id = &finding.id;
+            let is_about_nothing = finding.status == FindingStatus::NotApplicable;
+            if finding.summary.is_empty() || !is_about_nothing && finding.evidence.is_empty() {
+                faults.push(format!("{name}: {id} has no evidence"));
+            }
+            // A pass rests on something that was read.
+            let is_read = finding.evidence.iter().any(|one| one.raw.is_some());
+            let needs = matches!(finding.status, FindingStatus::Pass | FindingStatus::Fail);
+            if needs && !is_read && id != "nic.bypass" {
+                faults.push(format!("{name}: {id} rests on nothing that was read"));
+            }
+            let fix = finding.fix.to_string();
+            let words = ["CPUS", "CPULIST", "LINK", "HOUSEKEEPING", "MASK", "LOCAL"];
+            let open = words.iter().find(|word| fix.split([' ', '/']).any(|one| one == **word));
+            if finding.status == FindingStatus::Fail && open.is_some() {
+                faults.push(format!("{name}: {id}: {fix}"));
+            }
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_passes_where_nothing_can_be_read() {
+    let found = audit(&snapshot_of("empty"));
+    let passed: Vec<&str> =
+        found.of(FindingStatus::Pass).map(|finding| finding.id.as_str()).collect();
+    assert_eq!(passed, Vec::<&str>::new());
+    assert_eq!(found.of(FindingStatus::Fail).count(), 0);
+}
+
+#[test]
+fn every_check_fails_and_passes_in_some_tree() {
+    let mut statuses: BTreeMap<String, Vec<FindingStatus>> = BTreeMap::new();
+    for name in names() {
+        for finding in audit(&snapshot_of(&name)).findings {
+            statuses.entry(finding.id).or_default().push(finding.status);
+        }
+    }
+    let without = |status| -> Vec<&str> {
+        let all = statuses.iter().filter(|(_, all)| !all.contains(&status));
+        all.map(|(id, _)| id.as_str()).collect()
+    };
+    // They record something, or software cannot know it.
+    let records = ["cpu.bios", "cpu.smi", "nic.driver", "nic.sfc_firmware", "virt.layer"];
+    let never_fail = without(FindingStatus::Fail);
+    let silent: Vec<&&str> = never_fail.iter().filter(|id| !records.contains(*id)).collect();
+    assert_eq!(silent, Vec::<&&str>::new(), "never fail");
+    let never_pass = without(FindingStatus::Pass);
+    let silent: Vec<&&str> = never_pass.iter().filter(|id| !records.contains(*id)).collect();
+    assert_eq!(silent, Vec::<&&str>::new(), "never pass");
+}
+
+#[test]
+fn host_and_guest_are_joined_by_their_identity() {
+    let mut guest = snapshot_of("kvm-guest");
+    guest.workload.cpus.clear();
+    let loose = lines(&nm_audit::join(&snapshot_of("kvm-host"), &guest));
+    assert!(loose.contains("pass pair.identity: the guest is /run/libvirt/qemu/instance-1.xml"));
+    assert!(loose.contains("fail critical pair.hot_pin: vCPU 0 may run on CPUs 0-7"), "{loose}");
+    assert!(loose.contains("unknown pair.sibling"), "{loose}");
+    let host = snapshot_of("kvm-host-pinned");
+    let pinned = lines(&nm_audit::join(&host, &guest));
+    assert!(pinned.contains("pass pair.hot_pin"), "{pinned}");
+    let siblings = "share a core of the host: vCPU 0 on CPU 2 and vCPU 2 on CPU 6";
+    assert!(pinned.contains(siblings), "{pinned}");
+    let stranger = snapshot_of("vmware-guest");
+    let apart = lines(&nm_audit::join(&host, &stranger));
+    assert!(apart.contains("unknown pair.identity"), "{apart}");
+}
+
+#[test]
+fn large_machine_is_read_within_the_limits() {
+    const CPUS: u32 = 256;
+    let mut tree = Tree::read("metal-two-sockets");
+    let folder = "/sys/devices/system/cpu";
+    tree.files.insert(format!("{folder}/online"), format!("0-{}", CPUS - 1));
+    let columns: String = (0..CPUS).map(|cpu| format!(" CPU{cpu}")).collect();
+    let row =
+        |name: u32| format!("\n{name}:{} IR-PCI-MSI eno1-{name}", " 100".repeat(CPUS as usize));
+    let rows: String = (100..600).map(row).collect();
+    tree.files.insert("/proc/interrupts".to_string(), columns + &rows);
+    for cpu in 0..CPUS {
+        let mut add = |file: &str, text: &str| {
+            tree.files.insert(format!("{folder}/cpu{cpu}/{file}"), text.to_string());
+        };
+        add("topology/thread_siblings_list", &format!("{},{}", cpu % 128, cpu % 128 + 128));
+        add("cpufreq/scaling_governor", "powersave");
+        for state in 0..4 {
+            add(&format!("cpuidle/state{state}/name"), "C");
+            add(&format!("cpuidle/state{state}/latency"), &(state * 100).to_string());
+            add(&format!("cpuidle/state{state}/disable"), "0");
+            add(&format!("cpuidle/state{state}/usage"), "1");
+        }
+    }
+    for process in 10_000..13_000 {
+        tree.files.insert(format!("/proc/{process}/comm"), "worker".to_string());
+        tree.files.insert(format!("/proc/{process}/status"), "Name: worker".to_string());
+    }
+    let root = tempfile::tempdir().unwrap();
+    let taken = tree.snapshot(root.path());
+    assert_eq!(taken.left_out, Vec::<String>::new());
+    let n_files = taken.files.len();
+    assert!((10_000..20_000).contains(&n_files), "{n_files} files");
+    let found = audit(&taken);
+    assert!(found.findings.iter().any(|f| f.id == "cpu.cstate" && f.status == FindingStatus::Fail));
+    assert_eq!(found.machine.cpus, CPUS);
+    if let Some(path) = std::env::var_os("SAVE_LARGE_TREE") {
+        std::fs::rename(root.keep(), path).unwrap();
+    }
+}
