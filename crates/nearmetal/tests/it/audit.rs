@@ -92,7 +92,7 @@ fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
     assert_eq!(junit.matches("<testsuite ").count(), junit.matches("</testsuite>").count());
     let markdown = audit(&["--format", "markdown"]).stdout;
     assert!(
-        markdown.starts_with("# Audit") && markdown.contains("| nic.busy_poll |"),
+        markdown.starts_with("# Audit") && markdown.contains("| nic.busy\\_poll |"),
         "{markdown}"
     );
     let html = audit(&["--format", "html"]).stdout;
