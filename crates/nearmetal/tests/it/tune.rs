@@ -215,8 +215,13 @@ fn an_unfinished_run_blocks_the_next_one_and_a_restart_resets_its_settings() {
     let undone = tree.tune(&["undo"]);
     assert!(undone.code == 0 && undone.stdout.contains("reset by a restart"), "{undone:?}");
     assert_eq!(tree.read(THP), "[always] madvise never\n");
-    // The next run does the same by itself.
+    // The next run does the same by itself, if it is one of the same tree.
     fs::write(&path, copy).unwrap();
+    let other = Tree::new();
+    other.write("proc/sys/kernel/random/boot_id", "boot-3\n");
+    let mut elsewhere = command(&["tune", "apply", "--only", "mem.ksm", "--root"]);
+    let elsewhere = finish(elsewhere.arg(other.root()).arg("--state").arg(tree.state()));
+    assert_eq!(elsewhere.code, 5, "{elsewhere:?}");
     assert_eq!(tree.last_status(), "interrupted");
     assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 0);
     assert_eq!(tree.status()[0]["status"], "closed");

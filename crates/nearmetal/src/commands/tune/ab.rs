@@ -29,7 +29,7 @@ pub fn run(args: &AbArgs) -> Result<Exit> {
     let probe = probe(args)?;
     let mut machine = session::machine(args.place.root.root.as_deref())?;
     let (folder, lock) = session::open(&args.place)?;
-    session::check_finished(&folder, &lock, &mut machine)?;
+    session::check_finished(&folder, &lock, &mut machine, &args.place)?;
     let changes = wanted(args, &machine)?;
     let interrupted = interrupt::flag()?;
     let mut ends = Ends::start(args.environment, args.server.as_ref(), &args.stack)?;

@@ -14,7 +14,7 @@ use crate::output;
 pub fn run(args: &ApplyArgs) -> Result<Exit> {
     let mut machine = session::machine(args.place.root.root.as_deref())?;
     let (folder, lock) = session::open(&args.place)?;
-    session::check_finished(&folder, &lock, &mut machine)?;
+    session::check_finished(&folder, &lock, &mut machine, &args.place)?;
     let steps = session::steps(&session::selection(&args.selection), &machine)?;
     let changes = changes(&steps);
     if changes.is_empty() {

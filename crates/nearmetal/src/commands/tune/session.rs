@@ -76,11 +76,17 @@ pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> R
 
 /// Refuses to begin while another run is unfinished. Those that a restart of the machine has ended
 /// are closed.
-pub fn check_finished(folder: &Folder, lock: &Lock, machine: &mut HostMachine) -> Result<()> {
-    let boot_id = machine.origin()?.boot_id;
+pub fn check_finished(
+    folder: &Folder,
+    lock: &Lock,
+    machine: &mut HostMachine,
+    args: &PlaceArgs,
+) -> Result<()> {
+    let (boot_id, root) = (machine.origin()?.boot_id, root_text(args.root.root.as_deref())?);
     for mut run in folder.runs().map_err(journal_error)? {
         let is_earlier = |change: &Change| change.intent.origin.boot_id != boot_id;
-        if run.status() != Status::Closed && run.changes.iter().all(is_earlier) {
+        let is_here = run.begin.root == root;
+        if is_here && run.status() != Status::Closed && run.changes.iter().all(is_earlier) {
             let mut log = folder.resume(&run.begin.run, lock).map_err(journal_error)?;
             let never = AtomicBool::new(false);
             let choices = Choices::default();
