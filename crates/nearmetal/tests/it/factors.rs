@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{accelerator, run};
+use crate::support::{Running, accelerator, run, signal, wait_for};
 
 /// A plan of two short rounds over loopback with these factors.
 fn plan(folder: &Path, factors: &str) -> String {
@@ -81,4 +81,25 @@ fn factors_are_measured_beside_their_row_shown_and_reported() {
     assert!(html.contains("id=\"factors\"") && html.contains("on ÷ off, logarithmic"));
     let markdown = fs::read_to_string(out.join("report.md")).unwrap();
     assert!(markdown.contains("## Factors") && markdown.contains("busy thread on CPU"));
+}
+
+#[test]
+fn ctrl_c_ends_a_trial_with_its_factor_and_keeps_the_rounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan(folder.path(), &factor("beside", "busy-neighbour"));
+    let text = fs::read_to_string(&plan).unwrap().replace("rounds = 2", "rounds = 200");
+    fs::write(&plan, text).unwrap();
+    let out = folder.path().join("out");
+    let running = Running::start(&["qualify", "--plan", &plan, "--out", out.to_str().unwrap()]);
+    let checks = || {
+        let text = fs::read_to_string(out.join("result.json")).ok()?;
+        let result: Value = serde_json::from_str(&text).ok()?;
+        result["factors"][0]["checks"].as_array().map(Vec::len)
+    };
+    wait_for("the first trials with the factor", || checks().filter(|n| *n >= 2));
+    signal("INT", running.pid());
+    let run = running.finish();
+    assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
+    assert!(checks().unwrap() >= 2);
+    assert!(out.join("report.html").is_file());
 }
