@@ -99,13 +99,16 @@ pub enum Command {
     Rr(RrArgs),
     /// How fast this machine's processor works, alone and with all cores busy.
     #[command(
+        args_conflicts_with_subcommands = true,
         long_about = "Does jobs on one core, on all cores, and with several threads on each core: \
             jobs a second, CPU time and real time of each, and the speed of each thread beside \
             that of one alone. A layout AxB is A threads on each of B cores; N stands for the \
-            number of cores.",
+            number of cores. `compute pairs` finds CPUs that share a core, also those that the \
+            hypervisor hides.",
         after_help = "Examples:\n  nearmetal compute\n  \
             nearmetal compute --workload bc --layout 1x1,1xN,2xN --repeats 10\n  \
-            nearmetal compute --workload pi,alu,memory --cpus 2-5 --out compute"
+            nearmetal compute --workload pi,alu,memory --cpus 2-5 --out compute\n  \
+            nearmetal compute pairs --cpus 0-3"
     )]
     Compute(ComputeArgs),
     /// How long spinning threads of this machine are interrupted, and by what.

@@ -4,6 +4,7 @@ mod accel;
 mod audit;
 mod compare;
 mod compute;
+mod compute_pairs;
 mod doctor;
 mod dry_run;
 mod exchange;
@@ -32,6 +33,7 @@ use serde_json::json;
 
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
+use crate::cli::compute::ComputeCommand;
 use crate::cli::format::Format;
 use crate::cli::standalone::ServerCommand;
 use crate::cli::{Cli, Command, ReportArgs, SchemaOf};
@@ -54,8 +56,11 @@ pub fn run(command: Command) -> Result<Exit> {
             Some(ServerCommand::Server(server)) => standalone::serve(&server),
             None => rr::run(&args.client),
         },
-        Command::Compute(args) => compute::run(&args),
         Command::Jitter(args) => jitter::run(&args),
+        Command::Compute(args) => match args.command {
+            Some(ComputeCommand::Pairs(pairs)) => compute_pairs::run(&pairs),
+            None => compute::run(&args.run),
+        },
         Command::Accel(args) => accel::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),

@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod layout_cpus;
 pub mod machine;
 pub mod memory;
+pub mod pairs;
 pub mod pi;
 pub mod round;
 pub mod threads;

@@ -7,6 +7,7 @@
 
 pub mod audit;
 pub mod comparison;
+mod compute;
 pub mod csv;
 pub mod decisive;
 mod distribution;

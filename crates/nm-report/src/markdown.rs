@@ -5,6 +5,7 @@ use nm_model::verdict::Verdict;
 
 use crate::audit;
 use crate::comparison;
+use crate::compute;
 use crate::decisive;
 use crate::exchange;
 use crate::factors;
@@ -44,6 +45,10 @@ pub fn report(result: &RunResult) -> String {
         for group in view::groups(result) {
             text += &figures(&group, &notes);
         }
+    }
+    if let Some(table) = compute::table(result) {
+        let reading = markdown_text(compute::READING);
+        text += &format!("\n## Compute\n\n{reading}\n\n{}", table.to_markdown());
     }
     let exchange = exchange::tables(result);
     if !exchange.is_empty() {

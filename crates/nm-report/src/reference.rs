@@ -4,6 +4,7 @@
 //! fits a series becomes one; every other line of a table becomes a note, so that nothing published
 //! is lost. Published runs have one round, so no verdict can rest on them.
 
+mod compute;
 mod error;
 mod exchange;
 mod pingpong;
@@ -71,8 +72,8 @@ const ENTRIES: &[Entry] = entries![
         "nuttcp and netperf between guests on two hosts, 1-uni-1 to 4-bi-4, with expected ranges";
     "monterey-intrahost-throughput", "monterey-2010", throughput::fill_intrahost,
         "nuttcp between guests of one host";
-    "monterey-compute-bc-pi", "monterey-2010", prose::fill_compute,
-        "pi by bc in 1 to 32 instances over 8 guests (kept as notes)";
+    "monterey-compute-bc-pi", "monterey-2010", compute::fill,
+        "pi by bc in 1 to 32 instances over 8 guests of one core each";
     "monterey-ezbrokerage-latency", "monterey-2010", exchange::fill_latency,
         "round trips through a distributed exchange of 8 to 64 nodes";
     "monterey-ezbrokerage-scaling", "monterey-2010", exchange::fill_scaling,

@@ -6,6 +6,7 @@
 use nm_model::result::Statistic;
 use nm_model::{Outcome, RunResult};
 
+use crate::compute;
 use crate::exchange;
 use crate::factors;
 use crate::headline::{headline, not_judged};
@@ -84,7 +85,7 @@ fn figures(result: &RunResult, style: &Style) -> String {
             text += &settings(&group, style);
         }
     }
-    for table in exchange::tables(result) {
+    for table in compute::table(result).into_iter().chain(exchange::tables(result)) {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
     text += &factors(result, style);

@@ -2,14 +2,33 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use nm_model::Target;
 use nm_model::compute::{Layout, Workload};
 
-use crate::cli::format::ShowArgs;
+use crate::cli::format::{FormatArgs, ShowArgs};
 
 #[derive(Debug, Args)]
 pub struct ComputeArgs {
+    #[command(subcommand)]
+    pub command: Option<ComputeCommand>,
+    #[command(flatten)]
+    pub run: ComputeRunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ComputeCommand {
+    /// Find CPUs that share a core, by what they take from each other.
+    #[command(
+        long_about = "Runs the arithmetic workload on each pair of CPUs together and on each of \
+            the two alone, in turn, and says which pairs share a core. The kernel shows what the \
+            hypervisor tells it, which may be wrong."
+    )]
+    Pairs(PairsArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ComputeRunArgs {
     /// Threads on each core x cores, such as `1x1,1xN,2x4`.
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "1x1,1xN,Nx1,2xN")]
     pub layout: Vec<Layout>,
@@ -30,6 +49,18 @@ pub struct ComputeArgs {
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub show: ShowArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PairsArgs {
+    /// CPUs of which all pairs are tried, such as `0-3`. All by default.
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    pub cpus: Option<CpuList>,
+    /// Measurements of each pair.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    pub repeats: u32,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 /// CPUs in the order in which they were given.

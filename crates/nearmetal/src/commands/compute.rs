@@ -5,10 +5,10 @@ use nm_model::ProbeSpec;
 use nm_model::compute::ComputeSpec;
 
 use super::machine::MachineRun;
-use crate::cli::compute::ComputeArgs;
+use crate::cli::compute::ComputeRunArgs;
 use crate::exit::{Exit, Stop};
 
-pub fn run(args: &ComputeArgs) -> Result<Exit> {
+pub fn run(args: &ComputeRunArgs) -> Result<Exit> {
     // The repeats are rounds, so that all layouts take turns and figures have intervals.
     let probe = ProbeSpec::Compute(ComputeSpec {
         workloads: args.workload.clone(),

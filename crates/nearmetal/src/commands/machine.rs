@@ -7,7 +7,7 @@ use anyhow::Result;
 use nm_lab::agent::Handle;
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options};
-use nm_model::{Campaign, ProbeSpec, RowId, Side, Stack, StackPair, Target};
+use nm_model::{Campaign, Failure, FailureKind, ProbeSpec, RowId, Side, Stack, StackPair, Target};
 use nm_report::units;
 
 use crate::campaign::finished::FinishedRun;
@@ -89,6 +89,13 @@ fn run_round(
     let mut show = |now| context.estimate(now);
     let (options, interrupted) = (context.options, context.interrupted);
     match trial::run(pair, &stacks, probe, round, options, &mut show, interrupted) {
+        Ok(trial::Outcome { measured, skipped }) if measured.is_empty() => {
+            // Without any figure there is nothing to show.
+            let reasons = skipped.iter().map(|(case, why)| format!("{case}: not available: {why}"));
+            let message = reasons.collect::<Vec<_>>().join("; ");
+            let failure = Failure::new(FailureKind::NotAvailable, message);
+            TrialResult::Failed { measured, case: None, failure }
+        }
         Ok(trial::Outcome { measured, skipped }) => {
             for (case, reason) in skipped.iter().filter(|_| round == 0) {
                 context.message(&format!("{case}: not available: {reason}"));

@@ -11,6 +11,7 @@ mod chart_list;
 mod charts;
 mod comparison_page;
 mod comparisons;
+mod compute;
 mod embed;
 mod endpoints;
 mod factors;
@@ -100,6 +101,13 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
         trust::doubts(result, notes)
     });
     add(!result.series.is_empty(), "figures", "All figures", &|| tables::figures(result, notes));
+    let compute = compute::section(result);
+    add(
+        compute.is_some(),
+        "compute",
+        "Compute",
+        &|| html! { @if let Some(it) = &compute { (it) } },
+    );
     add(!exchange.is_empty(), "exchange", "The exchange", &|| tables::exchange(&exchange));
     add(jitter::has_any(result), "jitter", "Jitter", &|| jitter::section(result));
     add(!charts.is_empty(), "charts", "Charts", &|| chart_list::charts(&charts));

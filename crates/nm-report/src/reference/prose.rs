@@ -11,17 +11,6 @@ use super::error::ReferenceError;
 use super::series::{latency, series, to_ns, total};
 use super::table::Table;
 
-/// The compute table: seconds of work, for which there is no statistic yet.
-pub(super) fn fill_compute(table: &Table, result: &mut RunResult) -> Result<(), ReferenceError> {
-    for line in table.lines() {
-        for column in ["user_mean_s", "real_max_s"] {
-            line.number(column)?;
-        }
-        result.notes.insert(format!("row {}", line.text("test")?), line.describe());
-    }
-    Ok(())
-}
-
 /// What a figure with a plain meaning is a measurement of.
 struct Point {
     id: &'static str,

@@ -1,5 +1,6 @@
 //! Which charts a result gets, and the table that goes with each.
 
+pub(super) mod bars;
 mod drift;
 mod family;
 mod figure;

@@ -1,0 +1,116 @@
+//! `nearmetal compute pairs`: which CPUs share a core, and whether the kernel says so.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::Result;
+use nm_model::Failure;
+use nm_probe::compute::error::ComputeError;
+use nm_probe::compute::layout_cpus::cores;
+use nm_probe::compute::pairs::{self, Finding, PAIRS_MAX, Pair, SHARED_RATIO};
+use nm_report::style::Tone;
+use nm_report::table::Table;
+use nm_report::units;
+use nm_sys::cpu;
+use serde_json::json;
+
+use crate::campaign::interrupt;
+use crate::cli::compute::PairsArgs;
+use crate::cli::format::Format;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+pub fn run(args: &PairsArgs) -> Result<Exit> {
+    let (allowed, siblings) = (cpu::allowed(), cpu::siblings());
+    let cpus = args.cpus.as_ref().map_or(allowed.clone(), |list| list.0.clone());
+    cores(&allowed, &siblings, &cpus).map_err(|e| Failure::from(ComputeError::from(e)))?;
+    let count = pairs::pairs(&cpus).len();
+    if count == 0 {
+        return Err(Stop::usage("a pair needs two CPUs; name more of them in --cpus"));
+    }
+    if count > PAIRS_MAX {
+        let message = format!(
+            "{} CPUs have {count} pairs, and at most {PAIRS_MAX} are tried; choose fewer by --cpus",
+            cpus.len()
+        );
+        return Err(Stop::usage(message));
+    }
+    let interrupted = interrupt::flag()?;
+    let what = units::plural(count, "pair", "pairs");
+    output::message(&format!("{what}, {} rounds; Ctrl-C ends it", args.repeats));
+    let cancelled = || interrupted.load(Ordering::Relaxed);
+    let found = pairs::measure(&cpus, &siblings, args.repeats, &cancelled, &mut |round| {
+        output::message(&format!("  round {} of {}", round + 1, args.repeats));
+    });
+    let found = found.map_err(Failure::from)?;
+    match args.format.format {
+        Format::Text => output::data(&text(&found))?,
+        Format::Json => output::json(&found.iter().map(as_json).collect::<Vec<_>>())?,
+    }
+    Ok(Exit::Pass)
+}
+
+fn text(found: &[Pair]) -> String {
+    let columns = ["CPUs", "#together / alone", "95 % interval", "#rounds", "finding", "kernel"];
+    let mut table = Table::new("", &columns);
+    for pair in found {
+        let ratio = |value: f64| units::significant(value, 3);
+        let interval = pair.interval.map_or_else(String::new, |ends| {
+            format!("{} to {}", ratio(ends.low), ratio(ends.high))
+        });
+        let kernel = match (pair.shown_as_siblings, pair.agrees()) {
+            (true, Some(false)) => "WRONG: shows one core",
+            (false, Some(false)) => "WRONG: shows two cores",
+            (true, _) => "shows one core",
+            (false, _) => "shows two cores",
+        };
+        let tone = if pair.agrees() == Some(false) { Tone::Bad } else { Tone::Plain };
+        let (a, b) = pair.cpus;
+        let cells = [
+            format!("{a}, {b}"),
+            units::or_not_available(pair.ratio, ratio),
+            interval,
+            pair.ratios.len().to_string(),
+            finding(pair.finding).to_string(),
+            kernel.to_string(),
+        ];
+        table.push(tone, cells.to_vec());
+    }
+    format!("{}\n{}\n", table.to_text(&output::style()), conclusion(found))
+}
+
+/// What follows from all pairs, in one sentence.
+fn conclusion(found: &[Pair]) -> String {
+    let count = |agrees| found.iter().filter(|pair| pair.agrees() == agrees).count();
+    let (wrong, unclear) = (count(Some(false)), count(None));
+    let of = units::plural(found.len(), "pair", "pairs");
+    match (wrong, unclear) {
+        (0, 0) => format!("The topology that the kernel shows is right for all of {of}."),
+        (0, unclear) => {
+            format!("{unclear} of {of} unclear: repeat on a quiet machine, or with more --repeats.")
+        }
+        (wrong, _) => format!(
+            "The topology that the kernel shows is wrong for {wrong} of {of}: CPU time together \
+             above {SHARED_RATIO} times that alone means one core. Pin hot threads by this table."
+        ),
+    }
+}
+
+fn finding(finding: Finding) -> &'static str {
+    match finding {
+        Finding::Shared => "one core",
+        Finding::Separate => "two cores",
+        Finding::Unclear => "unclear",
+    }
+}
+
+fn as_json(pair: &Pair) -> serde_json::Value {
+    json!({
+        "cpus": [pair.cpus.0, pair.cpus.1],
+        "ratio": pair.ratio,
+        "interval": pair.interval,
+        "ratios": pair.ratios,
+        "finding": finding(pair.finding),
+        "kernel_shows_siblings": pair.shown_as_siblings,
+        "kernel_agrees": pair.agrees(),
+    })
+}
