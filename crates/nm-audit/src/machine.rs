@@ -69,7 +69,7 @@ impl<'a> Machine<'a> {
     fn hot_cpus(&self) -> (Vec<u32>, &'static str) {
         let workload = &self.snapshot.workload;
         if !workload.cpus.is_empty() {
-            return (workload.cpus.clone(), "named by the user");
+            return (workload.cpus.clone(), "those of the workload");
         }
         let isolated = self.isolated();
         if !isolated.is_empty() {

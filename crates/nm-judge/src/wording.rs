@@ -65,6 +65,7 @@ pub(crate) fn subject(metric: Metric, statistic: Statistic) -> String {
         Metric::Throughput => "throughput".to_string(),
         Metric::Loss => "loss".to_string(),
         Metric::Rate => "rate".to_string(),
+        Metric::TimeLost => "share of time lost".to_string(),
         _ => {
             let name = match statistic {
                 Statistic::RoundTrip => "round trip",

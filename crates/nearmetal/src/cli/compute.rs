@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use nm_model::Target;
 use nm_model::compute::{Layout, Workload};
 
+use crate::cli::cpu_list::CpuList;
 use crate::cli::format::{FormatArgs, ShowArgs};
 
 #[derive(Debug, Args)]
@@ -39,7 +40,7 @@ pub struct ComputeRunArgs {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// CPUs to use, such as `2-5,8`; their order is that of the cores. All by default.
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
     /// Limit to judge by, such as "median < 1.5s" or "rate > 0.5"; may be repeated.
     #[arg(long, value_name = "TARGET")]
@@ -54,37 +55,11 @@ pub struct ComputeRunArgs {
 #[derive(Debug, Args)]
 pub struct PairsArgs {
     /// CPUs of which all pairs are tried, such as `0-3`. All by default.
-    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
     /// Measurements of each pair.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=1000))]
     pub repeats: u32,
     #[command(flatten)]
     pub format: FormatArgs,
-}
-
-/// CPUs in the order in which they were given.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CpuList(pub Vec<u32>);
-
-/// Reads `0-3,8`.
-fn cpu_list(text: &str) -> Result<CpuList, String> {
-    let error = || format!("`{text}` is not a list of CPUs such as 0-3,8");
-    nm_sys::hostfiles::parse_list(text)
-        .filter(|list| !list.is_empty())
-        .map(CpuList)
-        .ok_or_else(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_cpus_are_read_or_refused() {
-        assert_eq!(cpu_list("0-2,5"), Ok(CpuList(vec![0, 1, 2, 5])));
-        for text in ["", "x", "3-", "1;2"] {
-            assert!(cpu_list(text).unwrap_err().contains("0-3,8"), "{text}");
-        }
-    }
 }

@@ -1,14 +1,25 @@
 //! A list of CPUs as an argument.
 
+use std::str::FromStr;
+
+use nm_model::limits::CPUS_MAX;
+use nm_model::words::UnknownWord;
+use nm_sys::hostfiles::parse_list;
+
 /// CPUs in the order in which they were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuList(pub Vec<u32>);
 
 /// Reads `0-3,8`.
-pub fn parse(text: &str) -> Result<CpuList, String> {
-    let error = || format!("`{text}` is not a list of CPUs such as 0-3,8");
-    let list = nm_sys::hostfiles::parse_list(text).filter(|list| !list.is_empty());
-    list.map(CpuList).ok_or_else(error)
+impl FromStr for CpuList {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<CpuList, UnknownWord> {
+        match parse_list(text) {
+            Some(cpus) if !cpus.is_empty() && cpus.len() <= CPUS_MAX => Ok(CpuList(cpus)),
+            _ => Err(UnknownWord::new("list of CPUs", text, &["2", "2-3", "0-3,8"])),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -17,9 +28,10 @@ mod tests {
 
     #[test]
     fn lists_of_cpus_are_read_or_refused() {
-        assert_eq!(parse("0-2,5"), Ok(CpuList(vec![0, 1, 2, 5])));
-        for text in ["", "x", "3-", "1;2"] {
-            assert!(parse(text).unwrap_err().contains("0-3,8"), "{text}");
+        assert_eq!("0-2,5".parse(), Ok(CpuList(vec![0, 1, 2, 5])));
+        for text in ["", "x", "3-", "1;2", "0-1024"] {
+            let error = text.parse::<CpuList>().unwrap_err().to_string();
+            assert!(error.contains("0-3,8"), "{error}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use nm_model::Target;
 
-use crate::cli::cpu_list::{self, CpuList};
+use crate::cli::cpu_list::CpuList;
 use crate::cli::format::ShowArgs;
 
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ pub struct JitterArgs {
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     pub seconds: f64,
     /// CPUs to watch, such as `2-5,8`; all that this process may use by default.
-    #[arg(long, value_name = "LIST", value_parser = cpu_list::parse)]
+    #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
     /// Shortest gap that counts, ns [default: 8 times the smallest step of the clock]
     #[arg(long, value_name = "NS")]

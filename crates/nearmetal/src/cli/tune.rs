@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nm_model::words::UnknownWord;
 use nm_model::{Metric, StackPair};
 use nm_stats::experiment::{ROUNDS_DEFAULT, ROUNDS_MAX, ROUNDS_MIN};
-use nm_sys::hostfiles::parse_list;
 use nm_tune::record::RunId;
 use nm_tune::step::StepId;
 use nm_tune::target::LinkName;
 
+use super::cpu_list::CpuList;
 use super::format::FormatArgs;
 use super::server_address::ServerAddress;
 
@@ -66,23 +65,6 @@ pub struct SelectionArgs {
     /// Network link of the application.
     #[arg(long, value_name = "NAME")]
     pub link: Option<LinkName>,
-}
-
-/// A list of CPUs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CpuList(pub Vec<u32>);
-
-impl std::str::FromStr for CpuList {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<CpuList, UnknownWord> {
-        match parse_list(text) {
-            Some(cpus) if !cpus.is_empty() && cpus.len() <= nm_model::limits::CPUS_MAX => {
-                Ok(CpuList(cpus))
-            }
-            _ => Err(UnknownWord::new("list of CPUs", text, &["2", "2-3", "2-3,6"])),
-        }
-    }
 }
 
 #[derive(Debug, Args)]

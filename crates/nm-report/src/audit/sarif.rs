@@ -21,7 +21,6 @@ pub fn document(audit: &Audit, version: &str) -> Value {
             "tool": {"driver": {
                 "name": "nearmetal audit",
                 "version": version,
-                "informationUri": "https://github.com/nearmetal/nearmetal",
                 "rules": rules.iter().map(|finding| rule(finding)).collect::<Vec<_>>(),
             }},
             "invocations": [{
