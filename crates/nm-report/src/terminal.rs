@@ -40,7 +40,6 @@ pub fn extract(result: &RunResult, extent: Extent, style: &Style, report: Option
     if extent != Extent::Verdict {
         text += &comparisons(result, style);
         text += &targets(result, style);
-        text += &heaviest_doubts(result, style);
         text.push('\n');
     }
     text += &verdict_line(result, style);
@@ -58,9 +57,8 @@ pub fn verdict_line(result: &RunResult, style: &Style) -> String {
 }
 
 /// The doubts that weigh most on the outcome, with what to do.
-fn heaviest_doubts(result: &RunResult, style: &Style) -> String {
-    let notes = Notes::collect(result);
-    let weighed = weight::weighed(result, &notes);
+fn heaviest_doubts(result: &RunResult, notes: &Notes, style: &Style) -> String {
+    let weighed = weight::weighed(result, notes);
     let lines: Vec<String> = weighed
         .iter()
         .take(weight::FIRST_MAX)
@@ -102,7 +100,7 @@ fn figures(result: &RunResult, style: &Style) -> String {
             text += &format!("  {}", paragraph(&failure.to_string(), style, 2, 4));
         }
     }
-    text + &doubts(&notes, style)
+    text + &doubts(&notes, style) + &heaviest_doubts(result, &notes, style)
 }
 
 /// `text` cleaned and wrapped. `taken` columns of its first line are already written; the lines

@@ -3,21 +3,25 @@
 use std::str::FromStr;
 
 use nm_model::limits::CPUS_MAX;
-use nm_model::words::UnknownWord;
 use nm_sys::hostfiles::parse_list;
 
 /// CPUs in the order in which they were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuList(pub Vec<u32>);
 
+/// Why a text is not a [`CpuList`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a list of CPUs such as 0-3,8, with at most {CPUS_MAX} numbers")]
+pub struct CpuListError(String);
+
 /// Reads `0-3,8`.
 impl FromStr for CpuList {
-    type Err = UnknownWord;
+    type Err = CpuListError;
 
-    fn from_str(text: &str) -> Result<CpuList, UnknownWord> {
+    fn from_str(text: &str) -> Result<CpuList, CpuListError> {
         match parse_list(text) {
             Some(cpus) if !cpus.is_empty() && cpus.len() <= CPUS_MAX => Ok(CpuList(cpus)),
-            _ => Err(UnknownWord::new("list of CPUs", text, &["2", "2-3", "0-3,8"])),
+            _ => Err(CpuListError(text.chars().take(80).collect())),
         }
     }
 }

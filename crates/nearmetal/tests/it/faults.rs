@@ -228,8 +228,8 @@ fn full_disk_is_reported_and_keeps_the_last_complete_file() {
     let plan = small_plan(folder.path(), r#"["loopback"]"#, 40, 10);
     let disk = folder.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    // A file system of 128 KiB in a mount namespace of its own, gone with the process.
-    let script = "mount -t tmpfs -o size=128k none \"$1\" && shift && \
+    // A file system of 512 KiB in a mount namespace of its own, gone with the process.
+    let script = "mount -t tmpfs -o size=512k none \"$1\" && shift && \
                   \"$@\"; code=$?; cat \"$0/out/result.json\" 2>/dev/null | tail -c 2; exit $code";
     let mut command = Command::new("unshare");
     command
