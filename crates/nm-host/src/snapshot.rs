@@ -1,4 +1,4 @@
-//! Takes a snapshot: reads the files of [`patterns`], makes the calls, waits, and reads what
+//! Takes a snapshot: reads the files of `patterns`, makes the calls, waits, and reads what
 //! counts once more. Nothing is opened for writing.
 
 use std::path::Path;
