@@ -7,14 +7,23 @@ use nm_model::{FindingStatus, RunResult, Severity};
 use super::threatened::threatened;
 use super::{by_severity, evidence_line, machine_line, meaning, remarks};
 
-/// The content of the section: findings by severity beside the figures that they threaten.
+/// The content of the section: findings by severity beside the figures that they threaten. In the
+/// report of a result only the critical ones are unfolded; the page must stay short.
 pub fn section(audit: &Audit, result: Option<&RunResult>) -> Markup {
     html! {
         p { (machine_line(audit)) }
         p.reading { (audit.counts()) }
         @for (severity, findings) in by_severity(audit) {
-            h3 { (severity) ": " (meaning(severity)) }
-            (failed(&findings, severity, result))
+            @if result.is_some() && severity != Severity::Critical {
+                details {
+                    summary { (severity) " (" (findings.len()) "): " (titles(&findings)) }
+                    p.reading { (severity) ": " (meaning(severity)) }
+                    (failed(&findings, severity, result))
+                }
+            } @else {
+                h3 { (severity) ": " (meaning(severity)) }
+                (failed(&findings, severity, result))
+            }
         }
         (unknown(audit))
         (names(audit, FindingStatus::Pass, "Passed"))
@@ -23,6 +32,11 @@ pub fn section(audit: &Audit, result: Option<&RunResult>) -> Markup {
             ul { @for one in &audit.left_out { li { "Left out: " (one) } } }
         }
     }
+}
+
+fn titles(findings: &[&Finding]) -> String {
+    let titles: Vec<&str> = findings.iter().map(|finding| finding.title.as_str()).collect();
+    titles.join(", ")
 }
 
 fn tone(severity: Severity) -> &'static str {
