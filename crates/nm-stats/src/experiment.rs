@@ -9,7 +9,7 @@
 //! at most 2.5 of 100 experiments, whatever the distribution of the rounds.
 
 use nm_model::Metric;
-use nm_model::verdict::Interval;
+use nm_model::verdict::{Interval, Relation};
 
 use crate::describe::mean;
 use crate::hodges_lehmann;
@@ -37,19 +37,6 @@ pub struct Block {
     pub with: Vec<f64>,
 }
 
-/// How a figure with the change relates to the one without it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Relation {
-    /// It is better.
-    Better,
-    /// It is worse.
-    Worse,
-    /// Neither is shown.
-    Unclear,
-    /// There are too few values.
-    NotMeasured,
-}
-
 /// A figure with the change divided by the one without it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
@@ -59,8 +46,8 @@ pub struct Effect {
     pub ratio: Option<f64>,
     /// 95 % interval of the ratio.
     pub interval: Option<Interval>,
-    /// What it shows.
-    pub relation: Relation,
+    /// What it shows; absent if there are too few values.
+    pub relation: Option<Relation>,
 }
 
 /// Whether a change is kept, and what that is based on.
@@ -79,8 +66,8 @@ pub fn decide(chosen: (Metric, &[Block]), guards: &[(Metric, Vec<Block>)]) -> De
     let chosen = effect(chosen.0, chosen.1);
     let guards: Vec<Effect> =
         guards.iter().map(|(metric, blocks)| effect(*metric, blocks)).collect();
-    let is_guarded = guards.iter().all(|guard| guard.relation != Relation::Worse);
-    Decision { keeps: chosen.relation == Relation::Better && is_guarded, chosen, guards }
+    let is_guarded = guards.iter().all(|guard| guard.relation != Some(Relation::Worse));
+    Decision { keeps: chosen.relation == Some(Relation::Better) && is_guarded, chosen, guards }
 }
 
 /// The effect of the change on one figure.
@@ -94,17 +81,17 @@ pub fn effect(metric: Metric, blocks: &[Block]) -> Effect {
     let rounds = |of: fn(&Block) -> usize| blocks.iter().map(of).sum::<usize>();
     let effect = |ratio, interval, relation| Effect { metric, ratio, interval, relation };
     if rounds(|block| block.without.len()).min(rounds(|block| block.with.len())) < ROUNDS_MIN {
-        return effect(None, None, Relation::NotMeasured);
+        return effect(None, None, None);
     }
     let has_zeros = |block: &Block| block.without.iter().chain(&block.with).any(|v| *v <= 0.0);
     if blocks.iter().any(has_zeros) {
-        return effect(None, None, by_order(metric, &blocks));
+        return effect(None, None, Some(by_order(metric, &blocks)));
     }
     let log = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<f64>>();
     let logs: Vec<_> = blocks.iter().map(|block| (log(&block.without), log(&block.with))).collect();
     let strata: Vec<_> = logs.iter().map(|(a, b)| Stratum { a, b }).collect();
     let Some(shift) = hodges_lehmann::shift(&strata) else {
-        return effect(None, None, Relation::NotMeasured);
+        return effect(None, None, None);
     };
     let interval = shift.interval.map(|interval| Interval {
         low: interval.low.exp(),
@@ -112,10 +99,10 @@ pub fn effect(metric: Metric, blocks: &[Block]) -> Effect {
         ..interval
     });
     let relation = match interval {
-        None => Relation::NotMeasured,
-        Some(interval) if interval.high < 1.0 => relation(metric, false),
-        Some(interval) if interval.low > 1.0 => relation(metric, true),
-        Some(_) => Relation::Unclear,
+        None => None,
+        Some(interval) if interval.high < 1.0 => Some(relation(metric, false)),
+        Some(interval) if interval.low > 1.0 => Some(relation(metric, true)),
+        Some(_) => Some(Relation::Unclear),
     };
     effect(Some(shift.shift.exp()), interval, relation)
 }
@@ -219,10 +206,10 @@ mod tests {
     #[test]
     fn too_few_rounds_are_not_measured_and_losses_have_no_ratio() {
         let few = effect(P99, &steady(100.0, 50.0)[..2]);
-        assert_eq!((few.relation, few.ratio), (Relation::NotMeasured, None));
+        assert_eq!((few.relation, few.ratio), (None, None));
         let none = steady(0.0, 0.0);
-        assert_eq!(effect(Metric::Loss, &none).relation, Relation::Unclear);
-        assert_eq!(effect(Metric::Loss, &steady(0.0, 0.1)).relation, Relation::Worse);
+        assert_eq!(effect(Metric::Loss, &none).relation, Some(Relation::Unclear));
+        assert_eq!(effect(Metric::Loss, &steady(0.0, 0.1)).relation, Some(Relation::Worse));
         let decision = decide((P99, &steady(100.0, 90.0)), &[(Metric::Loss, steady(0.0, 0.1))]);
         assert!(!decision.keeps);
     }
@@ -235,7 +222,7 @@ mod tests {
         ) {
             let blocks = [Block { without, with }];
             let decision = decide((P99, &blocks), &[(Metric::Loss, blocks.to_vec())]);
-            prop_assert!(!decision.keeps || decision.chosen.relation == Relation::Better);
+            prop_assert!(!decision.keeps || decision.chosen.relation == Some(Relation::Better));
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use nm_model::Metric;
-use nm_stats::experiment::{Decision, Effect, Relation, decide};
+use nm_model::verdict::Relation;
+use nm_stats::experiment::{Decision, Effect, decide};
 use nm_tune::apply::{apply_some, record};
 use nm_tune::journal::{FileLog, Log};
 use nm_tune::machine::HostMachine;
@@ -187,8 +188,8 @@ fn finish(args: &AbArgs, mut switch: Switch, rounds: &Rounds) -> Result<Exit> {
             output::message(&format!("undo it with: nearmetal tune undo {id}"));
             Ok(Exit::Pass)
         }
-        (false, Relation::Unclear | Relation::NotMeasured) => Ok(Exit::Inconclusive),
-        (false, Relation::Better | Relation::Worse) => Ok(Exit::Fail),
+        (false, Some(Relation::Better | Relation::Worse)) => Ok(Exit::Fail),
+        (false, _) => Ok(Exit::Inconclusive),
     }
 }
 
@@ -199,14 +200,14 @@ fn as_record(step: StepId, decision: &Decision, rounds: [usize; 2]) -> records::
         guards.map(|guard| guard.metric.to_string()).collect()
     };
     let chosen = decision.chosen.metric;
-    let worse = names(Relation::Worse).join(", ");
-    let unmeasured = names(Relation::NotMeasured).join(", ");
+    let worse = names(Some(Relation::Worse)).join(", ");
+    let unmeasured = names(None).join(", ");
     let mut reason = match (decision.keeps, decision.chosen.relation) {
         (true, _) => format!("{chosen} is better, and nothing else is worse"),
-        (false, Relation::Better) => format!("{chosen} is better, but {worse} is worse"),
-        (false, Relation::Worse) => format!("{chosen} is worse"),
-        (false, Relation::Unclear) => format!("no difference of {chosen} is shown"),
-        (false, Relation::NotMeasured) => format!("{chosen} has too few samples or rounds"),
+        (false, Some(Relation::Better)) => format!("{chosen} is better, but {worse} is worse"),
+        (false, Some(Relation::Worse)) => format!("{chosen} is worse"),
+        (false, Some(_)) => format!("no difference of {chosen} is shown"),
+        (false, None) => format!("{chosen} has too few samples or rounds"),
     };
     if !unmeasured.is_empty() {
         reason += &format!("; too few samples for {unmeasured}");
@@ -216,12 +217,7 @@ fn as_record(step: StepId, decision: &Decision, rounds: [usize; 2]) -> records::
 }
 
 fn figure(effect: &Effect) -> Figure {
-    let relation = match effect.relation {
-        Relation::Better => "better",
-        Relation::Worse => "worse",
-        Relation::Unclear => "unclear",
-        Relation::NotMeasured => "not measured",
-    };
+    let relation = effect.relation.map_or("not measured", Relation::name);
     Figure {
         metric: match effect.metric {
             Metric::Median => "median".to_string(),
