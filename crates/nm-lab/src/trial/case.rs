@@ -21,6 +21,9 @@ use crate::trial::types::{Conditions, EndReport, Measured, Options};
 /// How long one wait for an agent lasts, so that the cancel flag is noticed soon.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Time in which any machine does one job of the compute probe, s; most need a second or two.
+const JOB_S_MAX: f64 = 60.0;
+
 /// How long the server may take to end after the client has ended.
 const SERVER_END_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -47,7 +50,7 @@ pub fn run(
     let (client, server) = tasks(pair, run)?;
     let check = AccelerationCheck::begin(pair, run.stacks);
     let started_s = run.options.started.elapsed().as_secs_f64();
-    let limit = Duration::from_secs_f64(run.probe.duration_s() * 2.0 + 60.0);
+    let limit = time_limit(run, pair.client_facts.cpu.online);
     let reports = prepare(pair, &client, &server)
         .and_then(|()| run_task(pair, limit, show, run.cancel))
         .map_err(|failure| recover(pair, failure));
@@ -64,6 +67,19 @@ pub fn run(
     let CaseRun { stacks, probe, case, round, .. } = *run;
     let conditions = Conditions { pair, stacks, probe: probe.kind(), case, round, started_s };
     Ok(merge::rounds(&conditions, client, server))
+}
+
+/// How long a case may take. The threads that share a core take turns, so the jobs of a core's
+/// threads add up; a layout may have as many of them as there are cores.
+fn time_limit(run: &CaseRun<'_>, cpus: u32) -> Duration {
+    let jobs_s = match (run.probe, run.case) {
+        (ProbeSpec::Compute(spec), Case::Layout { layout, .. }) => {
+            let in_turn = layout.threads_per_core.on(cpus);
+            f64::from(in_turn) * f64::from(spec.repeats) * JOB_S_MAX
+        }
+        _ => 0.0,
+    };
+    Duration::from_secs_f64(run.probe.duration_s() * 2.0 + 60.0 + jobs_s)
 }
 
 /// The tasks of client and server.
@@ -255,8 +271,24 @@ fn recover(pair: &mut Pair, failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_model::JitterSpec;
     use nm_model::probe::PingpongSpec;
+    use nm_model::{ComputeSpec, JitterSpec, Workload};
+
+    #[test]
+    fn threads_that_share_a_core_have_time_for_all_their_jobs() {
+        let probe = ProbeSpec::Compute(ComputeSpec { repeats: 2, ..Default::default() });
+        let stacks = StackPair::same(Stack::CPU);
+        let limit = |layout: &str| {
+            let layout = layout.parse().unwrap();
+            let case = Case::Layout { workload: Workload::Pi, layout };
+            let (options, cancel) = (Options::new(1), AtomicBool::new(false));
+            let (probe, stacks) = (&probe, &stacks);
+            let run = CaseRun { stacks, probe, case, round: 0, options: &options, cancel: &cancel };
+            time_limit(&run, 64)
+        };
+        assert!(limit("Nx1") >= Duration::from_secs(64 * 2 * 60));
+        assert!(limit("1xN") < limit("2xN") && limit("2xN") < limit("Nx1"));
+    }
 
     #[test]
     fn case_of_another_probe_is_refused() {
