@@ -9,7 +9,6 @@
 
 pub mod check;
 pub mod checks;
-pub mod cpus;
 pub mod machine;
 pub mod observed;
 mod order;

@@ -7,8 +7,8 @@ use nm_model::snapshot::LinkCalls;
 use nm_model::{Facts, Snapshot};
 use nm_sys::hostfiles::parse_list;
 
-use crate::cpus::ranges;
 use crate::observed::{evidence, missing};
+use nm_sys::cpu_list;
 
 /// What the kernel runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl<'a> Machine<'a> {
     pub fn hot_text(&self) -> String {
         match self.hot.is_empty() {
             true => "none are known".to_string(),
-            false => format!("{} ({})", ranges(&self.hot), self.hot_reason),
+            false => format!("{} ({})", cpu_list::list(&self.hot), self.hot_reason),
         }
     }
 

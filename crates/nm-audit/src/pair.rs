@@ -7,11 +7,11 @@ use nm_model::{Severity, Snapshot};
 
 use crate::check::Check;
 use crate::checks;
-use crate::cpus::ranges;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence, missing};
 use crate::order;
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// Their functions need both machines, so those of the declarations are not called.
 const CHECKS: &[Check] = &[
@@ -158,7 +158,7 @@ fn hot<'a>(guest: &'a Machine<'_>, cpus: &'a Cpus) -> Vec<&'a (u32, String, Vec<
 fn seen(host: &Machine<'_>, cpus: &[&(u32, String, Vec<u32>)]) -> Vec<Evidence> {
     cpus.iter()
         .map(|(number, path, cpus)| {
-            host.evidence(path, format!("vCPU {number}: CPUs {}", ranges(cpus)))
+            host.evidence(path, format!("vCPU {number}: CPUs {}", cpu_list::list(cpus)))
         })
         .collect()
 }
@@ -168,7 +168,7 @@ fn pinned_below(host: &Machine<'_>, guest: &Machine<'_>, cpus: &Cpus) -> Observe
     let loose: Vec<String> = hot
         .iter()
         .filter(|(_, _, cpus)| cpus.len() != 1)
-        .map(|(number, _, cpus)| format!("vCPU {number} may run on CPUs {}", ranges(cpus)))
+        .map(|(number, _, cpus)| format!("vCPU {number} may run on CPUs {}", cpu_list::list(cpus)))
         .collect();
     if hot.is_empty() {
         return Observed::unknown("no virtual CPU of the workload was found on the host")
@@ -238,7 +238,10 @@ fn device_below(host: &Machine<'_>, guest: &Machine<'_>, cpus: &Cpus) -> Observe
         .collect();
     Observed::bad_if(
         node >= 0 && !far.is_empty(),
-        format!("{name} is on node {node} of the host, virtual CPUs {} are not", ranges(&far)),
+        format!(
+            "{name} is on node {node} of the host, virtual CPUs {} are not",
+            cpu_list::list(&far)
+        ),
         format!("{name} and the workload's virtual CPUs are on one node of the host"),
     )
     .with([host.evidence(&path, format!("node {node}"))])

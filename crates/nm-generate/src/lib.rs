@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-mod cpu_list;
 mod layout;
 pub mod libvirt;
 pub mod openstack;

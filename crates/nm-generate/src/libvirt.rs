@@ -1,10 +1,10 @@
 //! A domain of libvirt: the same guest, for a host without OpenStack.
 
-use crate::cpu_list::cpu_list;
 use crate::layout::PciAddress;
 use crate::place::Placement;
 use crate::request::Request;
 use crate::xml::{Element, element};
+use nm_sys::cpu_list::list as cpu_list;
 
 /// The domain's XML.
 pub fn domain(placement: &Placement, request: &Request) -> String {

@@ -3,10 +3,10 @@
 
 use serde_json::json;
 
-use crate::cpu_list::cpu_list;
 use crate::layout::NicFunction;
 use crate::place::Placement;
 use crate::request::Request;
+use nm_sys::cpu_list::list as cpu_list;
 
 /// A part of the configuration, each for another place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

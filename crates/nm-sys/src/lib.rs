@@ -5,6 +5,7 @@ pub mod clock;
 pub mod counters;
 pub mod cpu;
 pub mod cpu_counters;
+pub mod cpu_list;
 pub mod ethtool;
 pub mod futex;
 pub mod hostfiles;

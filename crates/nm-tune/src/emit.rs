@@ -3,12 +3,12 @@
 
 use std::fmt::Write;
 
-use crate::cpus;
 use crate::machine::Machine;
 use crate::plan::{Planned, PlannedStep, Selection};
 use crate::step::{Action, Risk};
 use crate::target::{CpuSetting, LinkSetting, MachineSetting, Place, Target};
 use crate::value::{Value, chosen};
+use nm_sys::cpu_list;
 
 /// What reads the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -292,7 +292,7 @@ impl Emit<'_> {
             let is_allowed = step.risk != Risk::Security || self.selection.allow.contains(&step.id);
             let needs_cpus = word.contains("{app}");
             if is_allowed && !(needs_cpus && self.selection.choice.cpus.is_empty()) {
-                words.push(word.replace("{app}", &cpus::list(&self.selection.choice.cpus)));
+                words.push(word.replace("{app}", &cpu_list::list(&self.selection.choice.cpus)));
             }
         }
         words
@@ -327,7 +327,7 @@ impl Emit<'_> {
             let _ = write!(options, " --allow {id}");
         }
         if !self.selection.choice.cpus.is_empty() {
-            let _ = write!(options, " --cpus {}", cpus::list(&self.selection.choice.cpus));
+            let _ = write!(options, " --cpus {}", cpu_list::list(&self.selection.choice.cpus));
         }
         if let Some(link) = &self.selection.choice.link {
             let _ = write!(options, " --link {link}");
@@ -378,7 +378,7 @@ impl Emit<'_> {
         if self.selection.choice.cpus.is_empty() {
             return Err(EmitError::NoCpus);
         }
-        let list = cpus::list(&self.selection.choice.cpus);
+        let list = cpu_list::list(&self.selection.choice.cpus);
         let group = "/sys/fs/cgroup/nearmetal.slice/cpuset.cpus.partition";
         let slice = self.header(
             "copy both files to /etc/systemd/system/, then `systemctl enable --now \

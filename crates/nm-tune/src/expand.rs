@@ -2,13 +2,13 @@
 
 use nm_sys::hostfiles::parse_list;
 
-use crate::cpus;
 use crate::machine::Machine;
 use crate::step::{Action, Goal, NumberGoal, Step};
 use crate::target::{
     CpuSetting, DirtyLimit, LinkName, LinkSetting, MachineSetting, QueueSetting, SysctlName, Target,
 };
 use crate::value::{Value, choose, chosen, with_line_end};
+use nm_sys::cpu_list;
 
 /// Most interrupts, queues and CPUs that a step changes.
 pub const CHANGES_MAX: usize = 16_384;
@@ -66,11 +66,11 @@ impl Wanted {
             Wanted::OneOf(words) if words.iter().any(|word| word == current) => return same(old),
             Wanted::OneOf(words) => words.first()?.clone(),
             Wanted::AtLeast(least) => current.parse::<u64>().ok()?.max(*least).to_string(),
-            Wanted::Mask(cpus) => cpus::mask_like(old, cpus)?,
+            Wanted::Mask(cpus) => cpu_list::mask_like(old, cpus)?,
             Wanted::ListWithout(without, others) => {
                 let old = parse_list(old)?;
                 let left: Vec<u32> = old.into_iter().filter(|cpu| !without.contains(cpu)).collect();
-                cpus::list(if left.is_empty() { others } else { &left })
+                cpu_list::list(if left.is_empty() { others } else { &left })
             }
             Wanted::DirtyBytes(bytes) => return dirty_bytes(old, *bytes),
             Wanted::Numbers(_) => return None,

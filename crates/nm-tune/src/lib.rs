@@ -19,7 +19,6 @@ pub mod target;
 pub mod undo;
 pub mod value;
 
-mod cpus;
 mod expand;
 mod names;
 

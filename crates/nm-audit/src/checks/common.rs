@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use nm_model::finding::Evidence;
 
-use crate::cpus::ranges;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
+use nm_sys::cpu_list;
 
 /// Unknown, because none of `paths` could be read.
 pub fn unread(machine: &Machine<'_>, what: &str, paths: &[&str]) -> Observed {
@@ -57,7 +57,7 @@ pub fn by_content<'a>(
 /// The evidence of such groups.
 pub fn group_evidence(groups: &[(&str, String, Vec<u32>)]) -> Vec<Evidence> {
     let one = |(text, path, cpus): &(&str, String, Vec<u32>)| {
-        evidence(path.clone(), text, format!("CPUs {}", ranges(cpus)))
+        evidence(path.clone(), text, format!("CPUs {}", cpu_list::list(cpus)))
     };
     groups.iter().map(one).collect()
 }

@@ -7,10 +7,10 @@ use nm_model::finding::{Threat, UndoClass};
 
 use super::common::{field, unread};
 use crate::check::Check;
-use crate::cpus::ranges;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence, missing};
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -153,18 +153,19 @@ fn cpuset(m: &Machine<'_>) -> Observed {
     let partition = path.replace("cpuset.cpus.effective", "cpuset.cpus.partition");
     let is_own = matches!(m.text(&partition), Some("root" | "isolated"));
     let is_part = !m.online.is_empty() && cpus.len() < m.online.len();
-    let seen = [m.evidence(path, format!("CPUs {}", ranges(&cpus))), m.evidence(&partition, "")];
+    let seen =
+        [m.evidence(path, format!("CPUs {}", cpu_list::list(&cpus))), m.evidence(&partition, "")];
     if is_part && !is_own {
         return Observed::unknown(format!(
             "the container has CPUs {}; whether others share them is known to the host",
-            ranges(&cpus)
+            cpu_list::list(&cpus)
         ))
         .with(seen);
     }
     Observed::bad_if(
         !is_own,
         "the container shares all CPUs of the machine",
-        format!("CPUs {} are the container's alone", ranges(&cpus)),
+        format!("CPUs {} are the container's alone", cpu_list::list(&cpus)),
     )
     .with(seen)
 }

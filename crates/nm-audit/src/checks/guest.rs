@@ -7,10 +7,10 @@ use nm_model::finding::{Threat, UndoClass};
 
 use super::common::unread;
 use crate::check::Check;
-use crate::cpus::ranges;
 use crate::machine::{Layer, Machine};
 use crate::observed::Observed;
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -91,7 +91,7 @@ fn first_cpu(m: &Machine<'_>) -> Observed {
     Observed::bad_if(
         m.hot.contains(&0) && m.online.len() > 1,
         "the workload uses CPU 0",
-        format!("the workload uses CPUs {}", ranges(&m.hot)),
+        format!("the workload uses CPUs {}", cpu_list::list(&m.hot)),
     )
     .with([m.evidence("/sys/devices/system/cpu/online", "online")])
 }

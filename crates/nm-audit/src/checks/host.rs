@@ -10,10 +10,10 @@ use nm_sys::hostfiles::parse_list;
 
 use super::common::{overlap, plural, unread};
 use crate::check::Check;
-use crate::cpus::ranges;
 use crate::machine::{Layer, Machine};
 use crate::observed::{Observed, evidence};
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 const GUESTS: &[Threat] = &[Threat::Tail, Threat::Maximum, Threat::Throughput];
 
@@ -183,9 +183,9 @@ fn pinning(m: &Machine<'_>) -> Observed {
             let name = format!("vCPU {number} of process {}", machine.pid);
             match cpus.as_slice() {
                 [one] => users.entry(*one).or_default().push(name),
-                many => faults.push(format!("{name} may run on CPUs {}", ranges(many))),
+                many => faults.push(format!("{name} may run on CPUs {}", cpu_list::list(many))),
             }
-            seen.push(m.evidence(path, format!("vCPU {number}: CPUs {}", ranges(cpus))));
+            seen.push(m.evidence(path, format!("vCPU {number}: CPUs {}", cpu_list::list(cpus))));
         }
     }
     for (cpu, names) in users.iter().filter(|(_, names)| names.len() > 1) {
@@ -217,7 +217,7 @@ fn emulator(m: &Machine<'_>) -> Observed {
         for (path, cpus) in &machine.others {
             let shared = overlap(cpus, &used);
             if !shared.is_empty() && faults.len() < 4 {
-                faults.push(format!("process {}: CPUs {}", machine.pid, ranges(&shared)));
+                faults.push(format!("process {}: CPUs {}", machine.pid, cpu_list::list(&shared)));
                 seen.push(m.evidence(path, "thread of the emulator"));
             }
         }
@@ -287,7 +287,7 @@ fn overcommit(m: &Machine<'_>) -> Observed {
     let text = format!("{n_virtual} virtual CPUs on {}", plural(used.len(), "CPU", "CPUs"));
     Observed::bad_if(n_virtual > used.len(), text.clone(), text).with([evidence(
         "/proc/PID/task",
-        &ranges(&used),
+        &cpu_list::list(&used),
         "CPUs that virtual CPUs may use",
     )])
 }

@@ -10,10 +10,10 @@ use nm_model::finding::{Evidence, Threat, UndoClass};
 
 use super::common::{overlap, unread};
 use crate::check::Check;
-use crate::cpus::{of_mask, ranges};
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence};
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -140,7 +140,7 @@ fn balance(m: &Machine<'_>) -> Observed {
             let value = value.trim_matches(['"', '\'']);
             match name.trim_start_matches("export ").trim() {
                 "IRQBALANCE_BANNED_CPULIST" => nm_sys::hostfiles::parse_list(value),
-                "IRQBALANCE_BANNED_CPUS" => of_mask(value),
+                "IRQBALANCE_BANNED_CPUS" => cpu_list::parse_mask(value),
                 _ => None,
             }
         };
@@ -157,11 +157,14 @@ fn balance(m: &Machine<'_>) -> Observed {
     let open: Vec<u32> = m.hot.iter().filter(is_free).copied().collect();
     Observed::bad_if(
         !open.is_empty(),
-        format!("irqbalance runs and may use CPUs {}", ranges(&open)),
-        format!("irqbalance runs and leaves CPUs {} alone", ranges(&m.hot)),
+        format!("irqbalance runs and may use CPUs {}", cpu_list::list(&open)),
+        format!("irqbalance runs and leaves CPUs {} alone", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", ranges(&m.hot))
-    .with([m.evidence(&comm, "running"), m.evidence(path, format!("banned: {}", ranges(&banned)))])
+    .replace("CPUS", cpu_list::list(&m.hot))
+    .with([
+        m.evidence(&comm, "running"),
+        m.evidence(path, format!("banned: {}", cpu_list::list(&banned))),
+    ])
 }
 
 /// Interrupts of a link: number and name.
@@ -204,13 +207,16 @@ fn nic(m: &Machine<'_>) -> Observed {
             let path = if m.text(&effective).is_some() { effective } else { asked };
             let Some(cpus) = m.list(&path) else { continue };
             number.get_or_insert(*irq);
-            seen.push(m.evidence(&path, format!("{name} runs on CPUs {}", ranges(&cpus))));
+            seen.push(m.evidence(&path, format!("{name} runs on CPUs {}", cpu_list::list(&cpus))));
             cpus.iter().for_each(|cpu| *by_cpu.entry(*cpu).or_default() += 1);
         }
         let used: Vec<u32> = by_cpu.keys().copied().collect();
         let on_hot = overlap(&used, &m.hot);
         if m.knows_hot() && !on_hot.is_empty() {
-            faults.push(format!("{link} interrupts CPUs {} of the workload", ranges(&on_hot)));
+            faults.push(format!(
+                "{link} interrupts CPUs {} of the workload",
+                cpu_list::list(&on_hot)
+            ));
         }
         let node = m.numa_node(link).map(|(_, node)| node).filter(|node| *node >= 0);
         let nodes = &m.facts.cpu.numa_nodes;
@@ -219,7 +225,7 @@ fn nic(m: &Machine<'_>) -> Observed {
         };
         let far: Vec<u32> = used.iter().filter(is_far).copied().collect();
         if !far.is_empty() {
-            faults.push(format!("{link} interrupts CPUs {} of another node", ranges(&far)));
+            faults.push(format!("{link} interrupts CPUs {} of another node", cpu_list::list(&far)));
         }
         if queues.len() > 2 && used.len() == 1 && m.online.len() > 1 {
             faults.push(format!(
@@ -238,7 +244,7 @@ fn nic(m: &Machine<'_>) -> Observed {
         faults.join("; "),
         "the network devices interrupt no CPU that they should not",
     )
-    .replace("HOUSEKEEPING", if rest.is_empty() { "0".to_string() } else { ranges(&rest) })
+    .replace("HOUSEKEEPING", if rest.is_empty() { "0".to_string() } else { cpu_list::list(&rest) })
     .replace("NUMBER", number.unwrap_or_default().to_string())
     .with(seen)
 }
@@ -279,7 +285,7 @@ fn rate(m: &Machine<'_>) -> Observed {
         return Observed::unknown(format!("{text}; the workload's CPUs are not known")).with(seen);
     }
     Observed::bad_if(!busy.is_empty(), text.clone(), text)
-        .replace("CPUS", ranges(&m.hot))
+        .replace("CPUS", cpu_list::list(&m.hot))
         .with(seen)
 }
 
@@ -322,19 +328,24 @@ fn steering(m: &Machine<'_>) -> Observed {
         let folder = net(link, "queues");
         for queue in m.names(&folder).iter().filter(|name| name.starts_with("rx-")) {
             let path = format!("{folder}/{queue}/rps_cpus");
-            let Some(cpus) = m.text(&path).and_then(of_mask) else { continue };
+            let Some(cpus) = m.text(&path).and_then(cpu_list::parse_mask) else { continue };
             let on_hot = overlap(&cpus, &m.hot);
             if !on_hot.is_empty() {
                 link_at_fault.get_or_insert(*link);
-                faults.push(format!("{link} {queue} steers packets to CPUs {}", ranges(&on_hot)));
+                faults.push(format!(
+                    "{link} {queue} steers packets to CPUs {}",
+                    cpu_list::list(&on_hot)
+                ));
             }
-            seen.push(m.evidence(&path, format!("CPUs {}", ranges(&cpus))));
+            seen.push(m.evidence(&path, format!("CPUs {}", cpu_list::list(&cpus))));
         }
         let senders: Vec<&String> =
             m.names(&folder).iter().filter(|name| name.starts_with("tx-")).collect();
         let masks: Vec<Vec<u32>> = senders
             .iter()
-            .filter_map(|queue| m.text(&format!("{folder}/{queue}/xps_cpus")).and_then(of_mask))
+            .filter_map(|queue| {
+                m.text(&format!("{folder}/{queue}/xps_cpus")).and_then(cpu_list::parse_mask)
+            })
             .collect();
         if senders.len() > 1 && !masks.is_empty() && masks.iter().all(Vec::is_empty) {
             faults.push(format!("{link} has {} transmit queues and no XPS", senders.len()));

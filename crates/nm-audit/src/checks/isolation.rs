@@ -7,10 +7,10 @@ use nm_model::finding::{Threat, UndoClass};
 
 use super::common::{chosen, overlap, plural, unread};
 use crate::check::Check;
-use crate::cpus::{mask, of_mask, ranges};
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 const TAIL: &[Threat] = &[Threat::Tail, Threat::Maximum];
 
@@ -155,16 +155,20 @@ fn set(m: &Machine<'_>) -> Observed {
     let seen = [m.evidence(
         ISOLATED,
         format!("isolated: {}", {
-            if isolated.is_empty() { "none".to_string() } else { ranges(&isolated) }
+            if isolated.is_empty() { "none".to_string() } else { cpu_list::list(&isolated) }
         }),
     )];
     let text = match m.knows_hot() {
-        true => format!("CPUs {} of the workload are not isolated", ranges(&open)),
+        true => format!("CPUs {} of the workload are not isolated", cpu_list::list(&open)),
         false => "no CPU is isolated".to_string(),
     };
-    Observed::bad_if(!open.is_empty(), text, format!("CPUs {} are isolated", ranges(&m.hot)))
-        .replace("CPUS", ranges(&m.hot))
-        .with(seen)
+    Observed::bad_if(
+        !open.is_empty(),
+        text,
+        format!("CPUs {} are isolated", cpu_list::list(&m.hot)),
+    )
+    .replace("CPUS", cpu_list::list(&m.hot))
+    .with(seen)
 }
 
 /// Lines of the running kernel's configuration: path and text.
@@ -197,10 +201,10 @@ fn nohz(m: &Machine<'_>) -> Observed {
     };
     Observed::bad_if(
         !open.is_empty(),
-        format!("the tick interrupts CPUs {}{why}", ranges(&open)),
-        format!("CPUs {} run without a tick while busy", ranges(&m.hot)),
+        format!("the tick interrupts CPUs {}{why}", cpu_list::list(&open)),
+        format!("CPUs {} run without a tick while busy", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", ranges(&m.hot))
+    .replace("CPUS", cpu_list::list(&m.hot))
     .with(seen)
 }
 
@@ -221,16 +225,16 @@ fn rcu(m: &Machine<'_>) -> Observed {
     let open: Vec<u32> = m.hot.iter().filter(|cpu| !cpus.contains(cpu)).copied().collect();
     Observed::bad_if(
         !open.is_empty(),
-        format!("RCU callbacks run on CPUs {}", ranges(&open)),
-        format!("RCU callbacks are moved away from CPUs {}", ranges(&m.hot)),
+        format!("RCU callbacks run on CPUs {}", cpu_list::list(&open)),
+        format!("RCU callbacks are moved away from CPUs {}", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", ranges(&m.hot))
+    .replace("CPUS", cpu_list::list(&m.hot))
     .with([evidence(PATH, named.unwrap_or("no rcu_nocbs="), "rcu_nocbs=")])
 }
 
 fn workqueue(m: &Machine<'_>) -> Observed {
     const PATH: &str = "/sys/devices/virtual/workqueue/cpumask";
-    let Some(cpus) = m.text(PATH).and_then(of_mask) else {
+    let Some(cpus) = m.text(PATH).and_then(cpu_list::parse_mask) else {
         return unread(m, "the CPUs of work queues", &[PATH]);
     };
     let shared = overlap(&m.hot, &cpus);
@@ -238,11 +242,11 @@ fn workqueue(m: &Machine<'_>) -> Observed {
     let rest = if rest.is_empty() { m.online.iter().take(1).copied().collect() } else { rest };
     Observed::bad_if(
         !shared.is_empty(),
-        format!("work queues may run on CPUs {}", ranges(&shared)),
-        format!("work queues keep off CPUs {}", ranges(&m.hot)),
+        format!("work queues may run on CPUs {}", cpu_list::list(&shared)),
+        format!("work queues keep off CPUs {}", cpu_list::list(&m.hot)),
     )
-    .replace("MASK", mask(&rest))
-    .with([m.evidence(PATH, format!("CPUs {}", ranges(&cpus)))])
+    .replace("MASK", cpu_list::mask(&rest))
+    .with([m.evidence(PATH, format!("CPUs {}", cpu_list::list(&cpus)))])
 }
 
 fn rt_throttle(m: &Machine<'_>) -> Observed {
@@ -373,7 +377,7 @@ fn housekeeping(m: &Machine<'_>) -> Observed {
     let full: Vec<u32> = all.iter().copied().filter(|node| !is_left(*node)).collect();
     Observed::bad_if(
         !full.is_empty(),
-        format!("no CPU is left for interrupts on NUMA nodes {}", ranges(&full)),
+        format!("no CPU is left for interrupts on NUMA nodes {}", cpu_list::list(&full)),
         plural(all.len(), "NUMA node has", "NUMA nodes have") + " a CPU left for interrupts",
     )
     .with([m.evidence("/sys/devices/system/node/node0/cpulist", "CPUs of node 0")])

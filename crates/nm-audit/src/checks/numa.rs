@@ -7,10 +7,10 @@ use nm_model::finding::{Threat, UndoClass};
 
 use super::common::{by_content, group_evidence, setting, unread};
 use crate::check::Check;
-use crate::cpus::ranges;
 use crate::machine::{Machine, cpu, net};
 use crate::observed::Observed;
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -102,7 +102,7 @@ fn nic(m: &Machine<'_>) -> Observed {
         let local = of_node(*node);
         let away: Vec<u32> = m.hot.iter().filter(|cpu| !local.contains(cpu)).copied().collect();
         if !away.is_empty() {
-            far.push(format!("{name} is on node {node}, CPUs {} are not", ranges(&away)));
+            far.push(format!("{name} is on node {node}, CPUs {} are not", cpu_list::list(&away)));
         }
     }
     let seen: Vec<_> =
@@ -113,7 +113,7 @@ fn nic(m: &Machine<'_>) -> Observed {
             .with(seen);
     }
     Observed::bad_if(!far.is_empty(), far.join("; "), good)
-        .replace("LOCAL", ranges(&of_node(known[0].2)))
+        .replace("LOCAL", cpu_list::list(&of_node(known[0].2)))
         .with(seen)
 }
 
@@ -158,7 +158,7 @@ fn layout(m: &Machine<'_>) -> Observed {
     if groups.is_empty() {
         return unread(m, "which CPUs share a last-level cache", &[&path(0)]);
     }
-    let all: Vec<String> = groups.iter().map(|(_, _, cpus)| ranges(cpus)).collect();
+    let all: Vec<String> = groups.iter().map(|(_, _, cpus)| cpu_list::list(cpus)).collect();
     let text = format!("the workload's CPUs lie on {} last-level caches: {}", groups.len(), {
         all.join(" | ")
     });

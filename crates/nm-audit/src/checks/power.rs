@@ -7,10 +7,10 @@ use nm_model::finding::{Threat, UndoClass};
 
 use super::common::{by_content, group_evidence, plural, unread};
 use crate::check::Check;
-use crate::cpus::ranges;
 use crate::machine::{Layer, Machine, cpu};
 use crate::observed::{Observed, evidence, missing};
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -234,8 +234,14 @@ fn cstate(m: &Machine<'_>) -> Observed {
     }
     Observed::bad_if(
         !slow.is_empty(),
-        format!("CPUs {} may enter idle states of more than {LATENCY_US_MAX} µs", ranges(&slow)),
-        format!("CPUs {} enter no idle state of more than {LATENCY_US_MAX} µs", ranges(&m.hot)),
+        format!(
+            "CPUs {} may enter idle states of more than {LATENCY_US_MAX} µs",
+            cpu_list::list(&slow)
+        ),
+        format!(
+            "CPUs {} enter no idle state of more than {LATENCY_US_MAX} µs",
+            cpu_list::list(&m.hot)
+        ),
     )
     .replace("CPULIST", words(&slow))
     .with(seen)
@@ -264,8 +270,8 @@ fn governor(m: &Machine<'_>) -> Observed {
     slow.dedup();
     Observed::bad_if(
         !slow.is_empty(),
-        format!("CPUs {} save energy", ranges(&slow)),
-        format!("CPUs {} prefer performance", ranges(&m.hot)),
+        format!("CPUs {} save energy", cpu_list::list(&slow)),
+        format!("CPUs {} prefer performance", cpu_list::list(&m.hot)),
     )
     .replace("CPULIST", words(&slow))
     .with(group_evidence(&governors))
@@ -310,7 +316,10 @@ fn min_max(m: &Machine<'_>) -> Observed {
     let range = format!("{} to {} MHz", min / 1_000, max / 1_000);
     Observed::bad_if(
         !cpus.is_empty(),
-        format!("the frequency of CPUs {} may vary, on CPU {shown} from {range}", ranges(&cpus)),
+        format!(
+            "the frequency of CPUs {} may vary, on CPU {shown} from {range}",
+            cpu_list::list(&cpus)
+        ),
         format!("the frequency does not fall below the base: {range}"),
     )
     .replace("CPULIST", words(&cpus))
@@ -340,12 +349,12 @@ fn smt(m: &Machine<'_>) -> Observed {
             shared.extend(group.iter().filter(|one| Some(**one) != keep));
             let first = keep.unwrap_or_default();
             let path = cpu(first, "topology/thread_siblings_list");
-            seen.push(m.evidence(&path, format!("CPUs {} share a core", ranges(group))));
+            seen.push(m.evidence(&path, format!("CPUs {} share a core", cpu_list::list(group))));
         }
     }
     let text = format!(
         "CPUs {} of the workload share cores with {}",
-        ranges(&m.hot),
+        cpu_list::list(&m.hot),
         plural(shared.len(), "other CPU", "other CPUs") + " that are online"
     );
     let note = if m.is_guest() { "; what the hypervisor shows may not be true" } else { "" };
@@ -381,7 +390,7 @@ fn throttle(m: &Machine<'_>) -> Observed {
     }
     Observed::bad_if(
         !risen.is_empty(),
-        format!("CPUs {} were throttled during the snapshot", ranges(&risen)),
+        format!("CPUs {} were throttled during the snapshot", cpu_list::list(&risen)),
         format!("no CPU was throttled during the snapshot, {total} times since boot"),
     )
     .with(seen)

@@ -7,10 +7,10 @@ use nm_model::finding::{Evidence, Threat, UndoClass};
 
 use super::common::unread;
 use crate::check::Check;
-use crate::cpus::ranges;
 use crate::machine::Machine;
 use crate::observed::Observed;
 use crate::sources as source;
+use nm_sys::cpu_list;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -129,17 +129,18 @@ fn affinity(m: &Machine<'_>) -> Observed {
     }
     let loose = busy.iter().filter(|(_, _, cpus)| cpus.len() != 1);
     let mut faults: Vec<String> = loose
-        .map(|(id, _, cpus)| format!("busy thread {id} may run on CPUs {}", ranges(cpus)))
+        .map(|(id, _, cpus)| format!("busy thread {id} may run on CPUs {}", cpu_list::list(cpus)))
         .collect();
     for (at, (id, _, cpus)) in busy.iter().enumerate() {
         let same = busy[..at].iter().find(|(_, _, others)| others.len() == 1 && others == cpus);
         if let Some((other, ..)) = same {
-            faults.push(format!("busy threads {other} and {id} share CPU {}", ranges(cpus)));
+            faults
+                .push(format!("busy threads {other} and {id} share CPU {}", cpu_list::list(cpus)));
         }
     }
     let seen: Vec<Evidence> = busy
         .iter()
-        .map(|(_, path, cpus)| m.evidence(path, format!("CPUs {}", ranges(cpus))))
+        .map(|(_, path, cpus)| m.evidence(path, format!("CPUs {}", cpu_list::list(cpus))))
         .collect();
     if busy.is_empty() {
         return Observed::unknown("no thread of the workload was busy during the snapshot")
