@@ -41,6 +41,7 @@ impl Browser {
         );
         let profile =
             std::env::temp_dir().join(format!("nm-browser-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&profile).unwrap();
         // The browser uses descriptors 3 and 4; the shell puts our pipes there.
         let mut child = Command::new("sh")
             .arg("-c")
@@ -51,6 +52,8 @@ impl Browser {
             .args(["--disable-sync", "--no-first-run", "--remote-debugging-pipe"])
             .arg(format!("--user-data-dir={}", profile.display()))
             .arg("about:blank")
+            // What it leaves there when it is killed goes with the profile.
+            .env("TMPDIR", &profile)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
