@@ -191,7 +191,17 @@ impl Runner {
 
     fn record(&mut self, row: &RowId, result: TrialResult) -> Result<bool> {
         match result {
-            TrialResult::Completed(Completed { measured, facts, skipped, shown, incidents }) => {
+            TrialResult::Completed(Completed {
+                measured,
+                guests,
+                facts,
+                skipped,
+                shown,
+                incidents,
+            }) => {
+                if let Some(guests) = guests {
+                    self.recorder.guests(*guests);
+                }
                 for (side, facts) in facts {
                     self.recorder.facts(row.environment.as_str(), side, facts);
                 }

@@ -41,7 +41,11 @@ fn start_agents(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Fai
         EnvironmentKind::Loopback => loopback::start(setup),
         EnvironmentKind::Netns => netns::start(setup),
         EnvironmentKind::Bridge => bridge::start(setup),
-        EnvironmentKind::Vm | EnvironmentKind::Ssh => {
+        EnvironmentKind::VmWire
+        | EnvironmentKind::VmSwitch
+        | EnvironmentKind::VmVhost
+        | EnvironmentKind::VmSriov
+        | EnvironmentKind::Ssh => {
             let reason = unavailable_reason(kind).map(|reason| reason.to_string());
             let message = format!("{kind}: {}", reason.unwrap_or_default());
             Err(Failure::new(FailureKind::NotAvailable, message))

@@ -211,9 +211,9 @@ mod tests {
 
     #[test]
     fn unavailable_rows_have_a_reason() {
-        use EnvironmentKind::{Loopback, Ssh, Vm};
+        use EnvironmentKind::{Loopback, Ssh, VmSwitch};
         for (environment, stacks, probe, word) in [
-            (Vm, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
+            (VmSwitch, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Ssh, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Loopback, "shm-epoll", ProbeKind::Pingpong, "shm-blocking"),
             (Loopback, "onload+shm-spin", ProbeKind::Pingpong, "launchers"),

@@ -21,10 +21,11 @@ use crate::doubt::Doubt;
 use crate::facts::Facts;
 use crate::jitter::JitterSpec;
 use crate::limits::{self, SpecError};
+use crate::named_enum::{named_enum, text_serde};
 use crate::probe::{Pattern, PingpongSpec, RrSize, RrSpec, Side, StreamSpec};
 use crate::result::{Flow, LatencyRound, Placement, Statistic};
 use crate::setting::Settings;
-use crate::stack::{Stack, named_enum, text_serde};
+use crate::stack::Stack;
 
 /// Version of the protocol; both ends must have the same.
 pub const PROTOCOL_VERSION: u32 = 2;

@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn rounds_are_interleaved_abba_and_missing_rows_keep_their_reason() {
         let plan = Plan::parse(
-            "name='x'\nrounds=2\n[[trials]]\nenvironments=['loopback','vm']\n\
+            "name='x'\nrounds=2\n[[trials]]\nenvironments=['loopback','ssh']\n\
              stacks=['tcp-spin','udp-spin']\nprobe='pingpong'",
         )
         .unwrap();
         let campaign = Campaign::resolve(plan, |environment, _, _| {
-            (environment == EnvironmentKind::Vm).then(|| "no hypervisor".to_string())
+            (environment == EnvironmentKind::Ssh).then(|| "no hypervisor".to_string())
         });
         let order: Vec<String> = campaign.trials.iter().map(|t| t.stack.to_string()).collect();
         assert_eq!(order, ["tcp-spin", "udp-spin", "udp-spin", "tcp-spin"]);

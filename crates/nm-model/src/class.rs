@@ -1,6 +1,7 @@
 //! Classes of stacks: what carries the bytes, and whether the two ends may run on two hosts.
 
-use crate::stack::{Launcher, Protocol, Stack, StackPair, named_enum};
+use crate::named_enum::named_enum;
+use crate::stack::{Launcher, Protocol, Stack, StackPair};
 
 named_enum!(
     /// What carries the bytes of a stack.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::metric::{Metric, Quantity};
-use crate::stack::named_enum;
+use crate::named_enum::named_enum;
 
 named_enum!(
     /// The significance test that a p-value is of.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{self, SpecError};
-use crate::stack::{named_enum, text_serde};
+use crate::named_enum::{named_enum, text_serde};
 use crate::words::UnknownWord;
 
 named_enum!(

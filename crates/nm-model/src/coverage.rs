@@ -6,8 +6,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::named_enum::named_enum;
 use crate::row_filter::RowFilter;
-use crate::stack::named_enum;
 
 /// The part of a plan that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

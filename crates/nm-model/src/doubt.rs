@@ -172,6 +172,16 @@ doubts! {
         "what was read during the trials does not show that the factor was on, so its ratio may be \
          that of two equal trials",
         "look at the evidence beside the factor; repeat where it can be switched on";
+    /// The guests' code was translated or interpreted.
+    Emulated, "emulated", "emulated guests",
+        "the guests' code was translated or interpreted instead of executed by the processor, so \
+         the figure says nothing about virtualization on this machine",
+        "use it to test a setup only; measure on a host with KVM (`nearmetal lab plan`)";
+    /// The host has fewer cores than the guests would keep busy.
+    CoreBudget, "core-budget", "too few cores for the guests",
+        "the host has fewer free cores than threads that would spin, so the ends waited by \
+         sleeping, or took turns on a core",
+        "use a host with a core for each spinning virtual CPU, each thread of vhost, and one more";
     /// Data came from another tool.
     Imported, "imported", "made by another tool",
         "the figures were read from another tool's output; samples and rounds are not known",

@@ -1,6 +1,6 @@
 //! Environments: where the endpoints of a measurement run.
 
-use crate::stack::named_enum;
+use crate::named_enum::named_enum;
 
 named_enum!(
     /// Where the endpoints run.
@@ -11,9 +11,29 @@ named_enum!(
         Netns = "netns",
         /// Two network namespaces over a Linux bridge: the shape of vNIC and virtual switch.
         Bridge = "bridge",
-        /// Two virtual machines.
-        Vm = "vm",
+        /// Two virtual machines over a datagram link between their virtual NICs, without a switch
+        /// and without privileges: for tests of everything else.
+        VmWire = "vm-wire",
+        /// Two virtual machines whose virtual NICs are ports of a Linux bridge.
+        VmSwitch = "vm-vswitch" | "vm",
+        /// The same with the kernel moving the packets of the virtual NICs (vhost-net).
+        VmVhost = "vm-vhost",
+        /// Two virtual machines with a function of a physical NIC passed through to each.
+        VmSriov = "vm-sriov",
         /// Two hosts reached by ssh.
         Ssh = "ssh",
     }
 );
+
+impl EnvironmentKind {
+    /// Whether the endpoints run in virtual machines that nearmetal starts.
+    pub fn has_guests(self) -> bool {
+        matches!(
+            self,
+            EnvironmentKind::VmWire
+                | EnvironmentKind::VmSwitch
+                | EnvironmentKind::VmVhost
+                | EnvironmentKind::VmSriov
+        )
+    }
+}

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{self, SpecError};
-use crate::stack::{Protocol, Stack, named_enum, text_serde};
+use crate::named_enum::{named_enum, text_serde};
+use crate::stack::{Protocol, Stack};
 
 /// Mean size of a message, bytes; sizes run from 200 B to 80 kB as in the published study.
 pub const MESSAGE_BYTES: u32 = 800;

@@ -4,9 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::named_enum::named_enum;
 use crate::probe::ProbeKind;
 use crate::selector::Selector;
-use crate::stack::{Launcher, Mode, Protocol, StackPair, named_enum};
+use crate::stack::{Launcher, Mode, Protocol, StackPair};
 
 named_enum!(
     /// What a factor is when it is on.

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::stack::named_enum;
+use crate::named_enum::named_enum;
 
 named_enum!(
     /// What a finding can cost.

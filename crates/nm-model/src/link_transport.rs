@@ -2,7 +2,8 @@
 //! environments.
 
 use crate::environment::EnvironmentKind;
-use crate::stack::{Launcher, Mode, Protocol, Stack, named_enum};
+use crate::named_enum::named_enum;
+use crate::stack::{Launcher, Mode, Protocol, Stack};
 
 named_enum!(
     /// Transport of the links between the nodes of an exchange.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::stack::text_serde;
+use crate::named_enum::text_serde;
 use crate::words::UnknownWord;
 
 /// One figure of a series.

@@ -11,13 +11,15 @@ use crate::compute::ComputeSpec;
 pub use crate::environment::EnvironmentKind;
 use crate::exchange::ExchangeSpec;
 use crate::factor::Factor;
+use crate::guest::GuestSpec;
 use crate::jitter::JitterSpec;
 use crate::machine::MachineLimits;
 use crate::metric::Metric;
+use crate::named_enum::named_enum;
 use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
 use crate::row_filter::RowFilter;
 use crate::selector::Selector;
-use crate::stack::{Stack, StackPair, named_enum};
+use crate::stack::{Stack, StackPair};
 use crate::target::Target;
 use crate::value_type;
 use crate::words::{UnknownWord, nearest};
@@ -51,6 +53,9 @@ pub struct Plan {
     /// What the machine itself must be like; nothing is demanded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineLimits>,
+    /// The virtual machines of the environments that have some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guests: Option<GuestSpec>,
     /// Conditions that rows are also measured with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factors: Vec<Factor>,

@@ -165,6 +165,9 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
     if let Some(machine) = &plan.machine {
         machine.check().map_err(|error| Fault::of_plan(error.field(), error.into()))?;
     }
+    if let Some(guests) = &plan.guests {
+        guests.check().map_err(|error| Fault::of_plan(error.field(), error.into()))?;
+    }
     let rows = plan.rows();
     for (index, target) in plan.targets.iter().enumerate() {
         check_target(target, &rows)

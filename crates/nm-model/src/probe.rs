@@ -12,7 +12,8 @@ use crate::jitter::JitterSpec;
 pub use crate::limits::SIZE_BYTES_MAX;
 use crate::limits::{self, SpecError};
 use crate::metric::{Metric, PERCENTILES};
-use crate::stack::{Protocol, StackPair, named_enum, text_serde};
+use crate::named_enum::{named_enum, text_serde};
+use crate::stack::{Protocol, StackPair};
 use crate::words::UnknownWord;
 
 named_enum!(

@@ -19,17 +19,20 @@ use crate::factor::Factor;
 use crate::factor_check::FactorCheck;
 use crate::facts::Facts;
 use crate::finding::Audit;
+use crate::guest::GuestRecord;
+use crate::guest_execution::GuestExecution;
 use crate::jitter::JitterRound;
 use crate::link_transport::LinkTransport;
 use crate::machine::MachineUse;
 use crate::metric::Metric;
+use crate::named_enum::named_enum;
 pub use crate::percentile::PercentileValue;
 use crate::plan::{Plan, PlanRow};
 use crate::probe::{Case, ProbeKind, Side};
 use crate::row::{EndpointId, RowId};
 use crate::selector::Selector;
 use crate::setting::Settings;
-use crate::stack::{Comparability, StackPair, named_enum};
+use crate::stack::{Comparability, StackPair};
 use crate::verdict::{Comparison, ComparisonRow, Interval, Outcome, Verdict};
 
 /// Version of the result format. Readers refuse a newer one and convert older ones (see
@@ -69,6 +72,9 @@ pub struct RunResult {
     /// Audits of the machines that it ran on, taken at its start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audits: Vec<Audit>,
+    /// The virtual machines that it ran in, an environment each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestRecord>,
     /// Other things known about the run, such as a published run's description: name to text.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
@@ -114,6 +120,7 @@ impl RunResult {
             facts: BTreeMap::new(),
             machine: None,
             audits: vec![],
+            guests: vec![],
             notes: BTreeMap::new(),
             series: vec![],
             not_available: vec![],
@@ -422,6 +429,12 @@ impl Series {
     /// The estimate of `metric`, if there is one.
     pub fn estimate(&self, metric: Metric) -> Option<&Estimate> {
         self.estimates.iter().find(|e| e.metric == metric)
+    }
+
+    /// Whether it was measured in guests whose code was emulated. Such a series is shown, but
+    /// neither judged nor compared.
+    pub fn is_emulated(&self) -> bool {
+        self.comparability.execution.is_some_and(GuestExecution::is_emulated)
     }
 }
 

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::StackClass;
 use crate::environment::EnvironmentKind;
+use crate::named_enum::text_serde;
 use crate::probe::ProbeKind;
-use crate::stack::{Launcher, Mode, Protocol, Stack, StackPair, text_serde};
+use crate::stack::{Launcher, Mode, Protocol, Stack, StackPair};
 use crate::words::{UnknownWord, nearest};
 
 /// One word of a [`RowFilter`].

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::stack::text_serde;
+use crate::named_enum::text_serde;
 
 /// A pattern over paths. `netns/*` and `*/tcp-spin` name one part, `tcp-*` without a slash matches
 /// an environment or a stack, `*` matches everything.

@@ -106,6 +106,8 @@ setting_kinds! {
     ReplayedFlow = "flow",
     /// A requested pause of the load generator.
     Stall = "stall",
+    /// Where the shared memory of two guests lies, and how the processor caches it.
+    GuestMemory = "guest memory",
     /// Smallest throughput that the study of a published run expected.
     ExpectedMin = "expected_min_gbps",
     /// Largest throughput that the study of a published run expected.

@@ -9,78 +9,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::guest_execution::GuestExecution;
+use crate::named_enum::{named_enum, text_serde};
 use crate::words::UnknownWord;
-
-macro_rules! named_enum {
-    ($(#[$meta:meta])* $name:ident, $kind:literal, {
-        $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)?
-    }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vmeta])* $variant),+ }
-
-        impl $name {
-            /// Every value, in the order in which it is shown.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// The name in plans, on the command line and in results.
-            pub fn name(self) -> &'static str {
-                match self { $($name::$variant => $text),+ }
-            }
-        }
-
-        impl ::std::fmt::Display for $name {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
-        impl ::std::str::FromStr for $name {
-            type Err = $crate::words::UnknownWord;
-            fn from_str(text: &str) -> Result<$name, $crate::words::UnknownWord> {
-                match text {
-                    $($text => Ok($name::$variant),)+
-                    _ => Err($crate::words::UnknownWord::new($kind, text, &[$($text),+])),
-                }
-            }
-        }
-
-        $crate::stack::text_serde!($name);
-    };
-}
-
-/// Serialises a type by its text form.
-macro_rules! text_serde {
-    ($name:ident) => {
-        impl ::serde::Serialize for $name {
-            fn serialize<S: ::serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self)
-            }
-        }
-
-        impl<'de> ::serde::Deserialize<'de> for $name {
-            fn deserialize<D: ::serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
-                let text = String::deserialize(from)?;
-                text.parse().map_err(::serde::de::Error::custom)
-            }
-        }
-
-        impl ::schemars::JsonSchema for $name {
-            fn schema_name() -> ::std::borrow::Cow<'static, str> {
-                stringify!($name).into()
-            }
-            fn json_schema(from: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
-                <String as ::schemars::JsonSchema>::json_schema(from)
-            }
-            fn inline_schema() -> bool {
-                true
-            }
-        }
-    };
-}
-
-pub(crate) use named_enum;
-pub(crate) use text_serde;
 
 named_enum!(
     /// What carries the bytes.
@@ -342,6 +273,9 @@ pub struct Comparability {
     pub congestion: Option<String>,
     /// What did the work of a compute probe, with its version and amount.
     pub implementation: Option<String>,
+    /// What executed the guests that the ends ran in; absent without guests of nearmetal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution: Option<GuestExecution>,
 }
 
 /// One field in which two [`Comparability`] keys differ.
@@ -357,7 +291,7 @@ pub struct Difference {
 
 impl Comparability {
     /// Field names in words with their values, in a stable order.
-    pub fn fields(&self) -> [(&'static str, Option<&str>); 10] {
+    pub fn fields(&self) -> [(&'static str, Option<&str>); 11] {
         [
             ("statistic", self.statistic.as_deref()),
             ("protocol", self.protocol.as_deref()),
@@ -369,6 +303,7 @@ impl Comparability {
             ("write size", self.write_bytes.as_deref()),
             ("congestion control", self.congestion.as_deref()),
             ("workload implementation", self.implementation.as_deref()),
+            ("guest execution", self.execution.map(GuestExecution::name)),
         ]
     }
 

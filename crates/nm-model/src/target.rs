@@ -7,8 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::metric::{Metric, Quantity};
+use crate::named_enum::text_serde;
 use crate::probe::{Case, Pattern};
-use crate::stack::text_serde;
 use crate::words::UnknownWord;
 
 /// A parsed target with its text.

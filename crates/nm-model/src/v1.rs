@@ -79,6 +79,7 @@ impl From<RunResultV1> for RunResult {
             machine: None,
             facts: old.facts.into_iter().map(|(name, facts)| (endpoint(&name), facts)).collect(),
             audits: vec![],
+            guests: vec![],
             notes: old.notes,
             series: old.series.into_iter().map(series).collect(),
             not_available: old.not_available,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Ranges, SignificanceTest};
 use crate::metric::Metric;
-use crate::stack::{Difference, named_enum};
+use crate::named_enum::named_enum;
+use crate::stack::Difference;
 use crate::target::Target;
 
 named_enum!(

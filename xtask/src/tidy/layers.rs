@@ -9,7 +9,7 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{list, members, relative, text};
 
 /// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 23] = [
     "nearmetal",
     "nm-report",
     "nm-judge",
@@ -22,6 +22,7 @@ const LAYERS: [&str; 22] = [
     "nm-auth",
     "nm-codec",
     "nm-probe",
+    "nm-vm",
     "nm-tune",
     "nm-audit",
     "nm-host",

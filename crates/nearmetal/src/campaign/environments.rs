@@ -3,7 +3,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::factor::{self, InForce};
@@ -12,8 +11,8 @@ use nm_lab::resolve;
 use nm_lab::trial::{self, Measured};
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
-    ExchangeSpec, Failure, FailureKind, Launcher, NotAvailable, ProbeSpec, RowId, Side, StackPair,
-    Trial,
+    ExchangeSpec, Failure, FailureKind, GuestSpec, Launcher, NotAvailable, ProbeSpec, RowId, Side,
+    StackPair, Trial,
 };
 
 use crate::campaign::exchange_round;
@@ -37,6 +36,8 @@ struct Unavailable {
 #[derive(Default)]
 pub struct EnvironmentPool {
     use_ipv6: bool,
+    /// The virtual machines of the plan.
+    guests: GuestSpec,
     /// Whether factors may change settings of the machine.
     may_change_machine: bool,
     running: BTreeMap<AgentsKey, Environment>,
@@ -58,6 +59,11 @@ impl EnvironmentPool {
         EnvironmentPool { may_change_machine, ..self }
     }
 
+    /// The pool with virtual machines as `guests` says.
+    pub fn with_guests(self, guests: Option<&GuestSpec>) -> EnvironmentPool {
+        EnvironmentPool { guests: guests.cloned().unwrap_or_default(), ..self }
+    }
+
     /// Runs one trial of a plan.
     pub fn run(&mut self, trial: &Trial, context: &TrialContext<'_>) -> TrialResult {
         if let ProbeSpec::Exchange(spec) = &trial.probe {
@@ -71,9 +77,13 @@ impl EnvironmentPool {
         if let Some(reason) = self.unavailable.get(&key) {
             return not_available(trial, reason);
         }
+        let mut setup = Setup { guests: self.guests.clone(), ..Setup::new(&stacks) };
+        if let Some(folder) = context.folder {
+            setup = setup.log_folder(folder);
+        }
         let environment = match self.running.entry(key) {
             Entry::Occupied(running) => running.into_mut(),
-            Entry::Vacant(vacant) => match start(trial, &stacks, self.use_ipv6, context.folder) {
+            Entry::Vacant(vacant) => match start(trial, setup, self.use_ipv6) {
                 Ok(environment) => {
                     self.has_run.insert(key);
                     vacant.insert(environment)
@@ -91,7 +101,8 @@ impl EnvironmentPool {
         match run_between(pair, trial, &stacks, context, self.may_change_machine) {
             Ok(completed) => {
                 self.failures.remove(&key);
-                TrialResult::Completed(completed)
+                let guests = environment.guests.clone().map(Box::new);
+                TrialResult::Completed(Completed { guests, ..completed })
             }
             Err(Ended::NotAvailable(reason)) => {
                 not_available(trial, &Unavailable { reason, has_failed: false })
@@ -171,7 +182,7 @@ fn run_between(
     }
     let facts = [Side::Client, Side::Server].map(|side| (side, pair.facts(side).clone())).to_vec();
     let measured = named_by_row(measured, trial);
-    Ok(Completed { measured, facts, skipped, shown, incidents })
+    Ok(Completed { measured, guests: None, facts, skipped, shown, incidents })
 }
 
 /// Gives the series the stack of their row, which a factor may have changed for the trial.
@@ -193,16 +204,7 @@ fn not_available(trial: &Trial, unavailable: &Unavailable) -> TrialResult {
     })
 }
 
-fn start(
-    trial: &Trial,
-    stacks: &StackPair,
-    use_ipv6: bool,
-    folder: Option<&Path>,
-) -> Result<Environment, Failure> {
-    let mut setup = Setup::new(stacks);
-    if let Some(folder) = folder {
-        setup = setup.log_folder(folder);
-    }
+fn start(trial: &Trial, setup: Setup, use_ipv6: bool) -> Result<Environment, Failure> {
     let mut environment = environment::start(trial.environment, &setup)?;
     environment.use_ipv6(use_ipv6)?;
     Ok(environment)

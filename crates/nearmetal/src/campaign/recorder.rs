@@ -10,8 +10,8 @@ use nm_model::finding::Audit;
 use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
-    Campaign, Case, Doubt, EndpointId, FactorResult, Facts, MachineUse, NotAvailable, Plan, RowId,
-    RunResult, Series, SettingKind, SettingValue, Settings, Side, TrialFailure,
+    Campaign, Case, Doubt, EndpointId, FactorResult, Facts, GuestRecord, MachineUse, NotAvailable,
+    Plan, RowId, RunResult, Series, SettingKind, SettingValue, Settings, Side, TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -49,6 +49,14 @@ impl Recorder {
     /// Records the facts of an endpoint, unless it has some already.
     pub fn facts(&mut self, environment: impl Into<String>, side: Side, facts: Facts) {
         self.result.facts.entry(EndpointId::new(environment, side)).or_insert(facts);
+    }
+
+    /// Records the guests of an environment, unless it has some already.
+    pub fn guests(&mut self, guests: GuestRecord) {
+        let known = &mut self.result.guests;
+        if !known.iter().any(|one| one.environment == guests.environment) {
+            known.push(guests);
+        }
     }
 
     /// Adds the rounds of one trial and writes the file. Those with a factor are kept apart.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use nm_lab::factor::Shown;
 use nm_lab::trial::{self, Measured, Options};
-use nm_model::{Case, Facts, Failure, NotAvailable, Side};
+use nm_model::{Case, Facts, Failure, GuestRecord, NotAvailable, Side};
 
 use crate::campaign::progress::Progress;
 
@@ -55,6 +55,8 @@ pub enum TrialResult {
 #[derive(Default)]
 pub struct Completed {
     pub measured: Vec<Measured>,
+    /// What its guests were and ran on, if it had some.
+    pub guests: Option<Box<GuestRecord>>,
     /// Facts of the endpoints.
     pub facts: Vec<(Side, Facts)>,
     /// Cases that cannot be measured, with the reason as a clause.

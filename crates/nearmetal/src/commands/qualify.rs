@@ -69,7 +69,9 @@ fn run_trials(runner: &mut Runner, campaign: &Campaign, args: &QualifyArgs) -> R
     let trials = units::plural(campaign.trials.len(), "trial", "trials");
     let what = format!("plan {}, {trials}", campaign.plan.name);
     runner.show_progress(&what, dry_run::longest_s(campaign));
-    let mut environments = EnvironmentPool::new(args.ipv6).changing_machine(args.change_machine);
+    let mut environments = EnvironmentPool::new(args.ipv6)
+        .changing_machine(args.change_machine)
+        .with_guests(campaign.plan.guests.as_ref());
     for trial in &campaign.trials {
         let Trial { environment, stack, probe, round, factor } = trial;
         let (round, rounds) = (round + 1, campaign.plan.rounds);
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn filter_without_rows_is_refused() {
-        assert!(campaign("vm").unwrap_err().to_string().contains("leaves no row"));
+        assert!(campaign("ssh").unwrap_err().to_string().contains("leaves no row"));
         let error = campaign("tcp-spn").unwrap_err().to_string();
         assert!(error.ends_with("`tcp-spn`, did you mean `tcp-spin`?"), "{error}");
     }

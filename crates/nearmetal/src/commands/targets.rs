@@ -69,6 +69,7 @@ pub fn plan(
         targets: targets.iter().map(on_all).collect(),
         comparisons: vec![],
         machine: None,
+        guests: None,
         factors: vec![],
         subplans: vec![],
     }))

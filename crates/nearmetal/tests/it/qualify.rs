@@ -124,7 +124,7 @@ fn dry_run_lists_rows_and_measures_nothing() {
     let run = run(&words);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(run.stdout.contains("loopback/tcp-spin pingpong"), "{}", run.stdout);
-    assert!(run.stdout.contains("vm/tcp-spin pingpong  not available: "), "{}", run.stdout);
+    assert!(run.stdout.contains("vm-vswitch/tcp-spin pingpong  not available: "), "{}", run.stdout);
     assert!(!out.exists());
 }
 
@@ -140,7 +140,7 @@ fn rows_that_cannot_run_stay_in_the_report_with_their_reason() {
     let run = run(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
     assert_eq!(run.code, 3, "a missing row is no pass: {}{}", run.stdout, run.stderr);
     let result = json(&out.join("result.json"));
-    assert_eq!(result["not_available"][0]["environment"], "vm");
+    assert_eq!(result["not_available"][0]["environment"], "vm-vswitch");
     assert!(!result["not_available"][0]["reason"].as_str().unwrap().is_empty());
     let report = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(report.contains("not available"));
@@ -326,21 +326,22 @@ fn a_target_met_by_shared_memory_is_met_on_this_host_only() {
 
 #[test]
 fn optional_rows_that_cannot_run_are_left_out_and_named() {
-    let (_folder, plan, out) = plan_with(&format!("{}{}", met(""), met("on='vm/*'")));
+    let (_folder, plan, out) = plan_with(&format!("{}{}", met(""), met("on='vm-vswitch/*'")));
     let run = run(&["qualify", "--plan", &plan, "--out", out.to_str().unwrap()]);
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     let result = json(&out.join("result.json"));
     let verdicts = result["verdicts"].as_array().unwrap();
     assert_eq!(verdicts.len(), 1);
     let reason = verdicts[0]["reason"].as_str().unwrap();
-    assert!(reason.contains("; left out: vm/tcp-blocking ("), "{reason}");
-    assert_eq!(result["not_judged"][0]["text"], "median < 1s on vm/*");
+    assert!(reason.contains("; left out: vm-vswitch/tcp-blocking ("), "{reason}");
+    assert_eq!(result["not_judged"][0]["text"], "median < 1s on vm-vswitch/*");
     assert_eq!(result["not_judged"][0]["reason"]["kind"], "not-available");
     let text = run.stdout.split_whitespace().collect::<Vec<&str>>().join(" ");
     for sentence in [
         "PASS: The judged target is met. 1 of the 2 targets of the plan was not judged, as all of \
          its rows are optional and cannot run here. 1 optional row was left out",
-        "target `median < 1s on vm/*` is not judged: optional and not available: vm/tcp-blocking",
+        "target `median < 1s on vm-vswitch/*` is not judged: optional and not \
+         available: vm-vswitch/tcp-blocking",
     ] {
         assert!(text.contains(sentence), "{sentence}: {text}");
     }

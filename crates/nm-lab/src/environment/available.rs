@@ -31,7 +31,10 @@ pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUna
         EnvironmentKind::Netns | EnvironmentKind::Bridge => {
             namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
         }
-        EnvironmentKind::Vm => Some(EnvironmentUnavailable::VirtualMachines),
+        EnvironmentKind::VmWire
+        | EnvironmentKind::VmSwitch
+        | EnvironmentKind::VmVhost
+        | EnvironmentKind::VmSriov => Some(EnvironmentUnavailable::VirtualMachines),
         EnvironmentKind::Ssh => Some(EnvironmentUnavailable::RemoteHosts),
     }
 }

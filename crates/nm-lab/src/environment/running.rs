@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind};
+use nm_model::{Failure, FailureKind, GuestRecord};
 use nm_sys::process::ChildProcess;
 
 use crate::agent::Handle;
@@ -22,6 +22,8 @@ pub struct Environment {
     addresses: Addresses,
     /// Keeps a namespace open that contains no agent.
     namespace_keeper: Option<ChildProcess>,
+    /// What the guests are and run on, in environments that have some.
+    pub guests: Option<GuestRecord>,
     /// For the handshakes of accelerated agents.
     pub(super) shared_folder: Option<SharedFolder>,
 }
@@ -40,7 +42,14 @@ impl Environment {
             Failure::new(FailureKind::System, format!("{kind} was set up without addresses"))
         })?;
         let pair = Pair::on_virtual_links(kind.name(), agents, first, layer)?;
-        Ok(Environment { kind, pair, addresses, namespace_keeper, shared_folder: None })
+        Ok(Environment {
+            kind,
+            pair,
+            addresses,
+            namespace_keeper,
+            guests: None,
+            shared_folder: None,
+        })
     }
 
     /// Makes the agents reach each other by IPv6, or by IPv4 again.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind, Launcher, Side, StackPair};
+use nm_model::{Failure, FailureKind, GuestSpec, Launcher, Side, StackPair};
 
 use crate::agent::Handle;
 use crate::launcher;
@@ -23,6 +23,8 @@ pub struct Setup {
     /// Folder for the handshake sockets of accelerated agents in different namespaces; created if
     /// absent and needed.
     pub shared_folder: Option<PathBuf>,
+    /// What the virtual machines are like, in environments that have some.
+    pub guests: GuestSpec,
     /// The program that has the subcommands `agent`, `lab-hold` and `lab-wire`; this one if absent.
     pub program: Option<PathBuf>,
 }

@@ -151,7 +151,7 @@ fn stopped_agent() {
 }
 
 fn unavailable() {
-    for kind in [EnvironmentKind::Vm, EnvironmentKind::Ssh] {
+    for kind in [EnvironmentKind::VmSwitch, EnvironmentKind::Ssh] {
         let failure = environment::start(kind, &Setup::default()).err().unwrap();
         assert_eq!(failure.kind, FailureKind::NotAvailable);
         assert!(failure.message.contains("not in this version"), "{failure}");

@@ -99,7 +99,7 @@ pub fn result(size: Size) -> RunResult {
         notes: BTreeMap::from([("warning".into(), "made-up figures for a test".into())]),
         series,
         not_available: vec![NotAvailable {
-            environment: EnvironmentKind::Vm,
+            environment: EnvironmentKind::VmSwitch,
             stack: "tcp-spin".parse().unwrap(),
             probe: ProbeKind::Pingpong,
             reason: "this version has no virtual machines".into(),

@@ -98,6 +98,7 @@ pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
         targets,
         comparisons: vec![],
         machine: None,
+        guests: None,
         factors: vec![],
         subplans: vec![],
     })

@@ -1,0 +1,151 @@
+//! Virtual machines that nearmetal starts: what a plan asks of them, and what they ran on.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::environment::EnvironmentKind;
+use crate::finding::Finding;
+use crate::guest_execution::GuestExecution;
+use crate::limits::{self, SpecError};
+use crate::named_enum::named_enum;
+use crate::probe::Side;
+
+named_enum!(
+    /// How guests are to be executed.
+    ExecutionChoice, "execution of guests", {
+        /// By KVM where its timed test shows that it runs code natively, else by TCG.
+        Auto = "auto",
+        /// By KVM, or not at all.
+        Kvm = "kvm",
+        /// By TCG.
+        Tcg = "tcg",
+    }
+);
+
+/// The virtual machines of a plan, its table `[guests]`. Both have the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuestSpec {
+    /// How they are executed.
+    pub execution: ExecutionChoice,
+    /// Virtual CPUs of each; absent for as many as the host has cores for, one or two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    /// Memory of each, MiB.
+    pub memory_mib: u32,
+    /// Whether their memory is of huge pages where the host has free ones.
+    pub huge_pages: bool,
+    /// Kernel: an image, or a folder with `boot/` and `lib/modules/`, or a Debian package; absent
+    /// for the host's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Network devices of the host whose functions are passed through: one with virtual functions,
+    /// or two.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<String>,
+}
+
+impl Default for GuestSpec {
+    fn default() -> GuestSpec {
+        GuestSpec {
+            execution: ExecutionChoice::Auto,
+            cpus: None,
+            memory_mib: 512,
+            huge_pages: true,
+            kernel: None,
+            nics: vec![],
+        }
+    }
+}
+
+impl GuestSpec {
+    /// Most virtual CPUs of a guest.
+    pub const CPUS_MAX: u32 = 64;
+    /// Least memory of a guest, MiB: kernel, program and samples.
+    pub const MEMORY_MIB_MIN: u32 = 192;
+    /// Most memory of a guest, MiB.
+    pub const MEMORY_MIB_MAX: u32 = 65_536;
+    /// Most devices that are passed through.
+    pub const NICS_MAX: usize = 2;
+
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// The field, and its range.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if let Some(cpus) = self.cpus {
+            limits::check("cpus", cpus, 1..=GuestSpec::CPUS_MAX)?;
+        }
+        let memory = GuestSpec::MEMORY_MIB_MIN..=GuestSpec::MEMORY_MIB_MAX;
+        limits::check("memory_mib", self.memory_mib, memory)?;
+        limits::check("nics", self.nics.len() as u32, 0..=GuestSpec::NICS_MAX as u32)
+    }
+}
+
+/// What the guests of one environment were, and ran on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GuestRecord {
+    /// The environment.
+    pub environment: EnvironmentKind,
+    /// What executed their code.
+    pub execution: GuestExecution,
+    /// What showed that, with its figures.
+    pub evidence: String,
+    /// Version of QEMU.
+    pub qemu_version: String,
+    /// Machine type of QEMU, such as `q35`.
+    pub machine: String,
+    /// CPU model, such as `host`.
+    pub cpu_model: String,
+    /// Virtual CPUs of each guest.
+    pub cpus: u32,
+    /// Memory of each guest, MiB.
+    pub memory_mib: u32,
+    /// Size of the pages behind that memory, KiB.
+    pub page_kib: u32,
+    /// Whether that memory is locked.
+    pub is_memory_locked: bool,
+    /// Release of the guests' kernel.
+    pub kernel: String,
+    /// SHA-256 of the program that ran in the guests, which is that of the host.
+    pub program_sha256: String,
+    /// From the start of QEMU until the agent of the slower guest answered, ms.
+    pub boot_ms: u64,
+    /// CPUs of the host on which each guest's virtual CPUs and other threads run.
+    pub placement: Vec<GuestPlacement>,
+    /// Further choices that change latency, such as halt polling, in sentences.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// What only host and guest together show.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+}
+
+/// Where the threads of one guest run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuestPlacement {
+    /// Which guest; absent if both are placed alike.
+    #[serde(default)]
+    pub side: Option<Side>,
+    /// CPU of the host for each virtual CPU, in order; empty if they are not pinned.
+    pub virtual_cpus: Vec<u32>,
+    /// CPUs of the host for QEMU's other threads; empty if they are not pinned.
+    pub other_threads: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_beyond_the_limits_are_refused_with_their_field() {
+        let field = |spec: GuestSpec| spec.check().unwrap_err().field();
+        let default = GuestSpec::default();
+        assert_eq!(default.check(), Ok(()));
+        assert_eq!(field(GuestSpec { cpus: Some(0), ..default.clone() }), "cpus");
+        assert_eq!(field(GuestSpec { cpus: Some(65), ..default.clone() }), "cpus");
+        assert_eq!(field(GuestSpec { memory_mib: 191, ..default.clone() }), "memory_mib");
+        assert_eq!(field(GuestSpec { memory_mib: 65_537, ..default.clone() }), "memory_mib");
+        assert_eq!(field(GuestSpec { nics: vec![String::new(); 3], ..default }), "nics");
+    }
+}

@@ -1,0 +1,3 @@
+//! Virtual machines: what a guest is made of, how QEMU runs it, and what the host must be like.
+
+#![forbid(unsafe_code)]
