@@ -3,7 +3,7 @@
 use libc::c_int;
 
 use super::bits::{INPUT_EVENTS, WRITABLE};
-use super::events::{Events, Verdict};
+use super::events::{Events, Merge, Verdict};
 use super::member::Member;
 use super::members::{AMBIGUOUS, Members};
 use super::wait_socket::WaitSocket;
@@ -303,13 +303,18 @@ impl<S: WaitSocket> Members<S> {
         let is_retired = index == AMBIGUOUS && self.is_retired(data);
         let Some(member) = self.get(index) else {
             let events = if is_retired { events & !WRITABLE } else { events };
-            return Verdict { events, may_merge: has_watched };
+            let merge = if has_watched { Merge::IfReported } else { Merge::Never };
+            return Verdict { events, merge };
         };
         if member.socket.is_none() {
-            return Verdict { events, may_merge: false };
+            return Verdict { events, merge: Merge::Never };
         }
+        // Memory may have reported it in this call although it is not watched any more: the peer
+        // has taken the bytes back, and the kernel reports them. A one-shot member that was
+        // reported is not reported again by another call.
+        let merge = if member.is_disabled { Merge::Only } else { Merge::IfReported };
         let wanted = member.kernel_reported(events, calls);
-        let verdict = Verdict { events: wanted, may_merge: member.is_watched };
+        let verdict = Verdict { events: wanted, merge };
         let becomes_active = may_activate
             && member.is_counted
             && wanted & INPUT_EVENTS != 0

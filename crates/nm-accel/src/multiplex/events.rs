@@ -16,8 +16,20 @@ pub struct Events {
 pub struct Verdict {
     /// The bits to report; none: the event is not reported.
     pub events: u32,
-    /// Whether memory may have reported the same member already.
-    pub may_merge: bool,
+    /// What becomes of it if memory has reported the same member in the same call, and if not.
+    pub merge: Merge,
+}
+
+/// Whether an event of the kernel is added to the entry that memory has made for the same member: a
+/// call reports no member twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merge {
+    /// It has an entry of its own.
+    Never,
+    /// It is added to the entry of memory; without one it has its own.
+    IfReported,
+    /// It is added to the entry of memory, or not reported.
+    Only,
 }
 
 impl Events {
@@ -98,8 +110,10 @@ impl Events {
         for index in before..(before + count).min(self.limit) {
             let (events, data) = self.read(index);
             let verdict = judge(events, data);
-            if verdict.events == 0 || verdict.may_merge && self.merge(before, verdict.events, data)
-            {
+            let is_merged = verdict.events != 0
+                && verdict.merge != Merge::Never
+                && self.merge(before, verdict.events, data);
+            if is_merged || verdict.events == 0 || verdict.merge == Merge::Only {
                 continue;
             }
             // Never beyond `index`: entries are only left out.
@@ -112,7 +126,7 @@ impl Events {
 impl Events {
     /// Accepts all `count` events that the kernel has written.
     pub fn accept_all(&mut self, count: usize) {
-        self.accept(count, |events, _| Verdict { events, may_merge: false });
+        self.accept(count, |events, _| Verdict { events, merge: Merge::Never });
     }
 }
 
@@ -132,7 +146,7 @@ mod tests {
         for (step, &(bits, data)) in reported.iter().enumerate() {
             events.write(events.len() + step, bits, data);
         }
-        events.accept(reported.len(), |events, _| Verdict { events, may_merge: true });
+        events.accept(reported.len(), |events, _| Verdict { events, merge: Merge::IfReported });
     }
 
     #[test]
@@ -177,7 +191,7 @@ mod tests {
         }
         events.accept(3, |bits, data| Verdict {
             events: if data == 6 { 0 } else { bits },
-            may_merge: false,
+            merge: Merge::Never,
         });
         assert_eq!(content(&events), [(4, 5), (4, 7)]);
         assert_eq!(events.rest().1, 2);

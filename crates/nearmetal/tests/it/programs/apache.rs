@@ -50,10 +50,16 @@ impl Apache {
         format!("http://127.0.0.1:{}/file-{size}", self.port)
     }
 
+    /// What it has logged so far.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default()
+    }
+
     /// Ends it, and looks at what it logged: no fault, and no process that crashed.
     fn stop(self) {
         self.server.end_by("TERM");
-        let log = std::fs::read_to_string(self.folder.path().join("error.log")).unwrap();
+        let log = self.folder.path().join("error.log");
+        let log = std::fs::read_to_string(log).unwrap();
         assert!(log.contains("caught SIGTERM, shutting down"), "{log}");
         for word in [":warn]", ":error]", ":crit]", ":alert]", ":emerg]", "exit signal"] {
             assert!(!log.contains(word), "apache2 logged: {log}");
@@ -100,7 +106,8 @@ fn under_load(way: Way, model: &str) -> Seen {
         let words = ["-t", "2", "-c", connections, "-d", "2s"];
         let ran: Ran = finish(command.args(words).arg(apache.url(size)));
         let faults = super::web::wrk_faults(&ran);
-        assert_eq!(faults, "[]", "{way:?}, {model}, {connections} connections, {size} B");
+        let log = apache.log();
+        assert_eq!(faults, "[]", "{way:?}, {model}, {connections} connections, {size} B: {log}");
         seen.add_as(ran, faults);
     }
     apache.stop();

@@ -18,6 +18,9 @@ struct State {
     /// An edge that the kernel has not reported.
     kernel_edge: bool,
     users: i32,
+    /// After so many further looks at memory the peer takes its bytes back, if somebody relies on
+    /// the kernel.
+    take_back_after: Option<u32>,
 }
 
 /// A socket whose peer follows the protocol.
@@ -52,6 +55,10 @@ impl Fake {
         self.change(|state| (state.memory, state.kernel) = (0, 0));
     }
 
+    fn cancel_take_back(&self) {
+        self.change(|state| state.take_back_after = None);
+    }
+
     fn users(&self) -> i32 {
         self.0.get().users
     }
@@ -77,7 +84,19 @@ impl WaitSocket for Fake {
     }
 
     fn has_memory_bytes(&self) -> bool {
-        self.0.get().memory > 0
+        let has_bytes = self.0.get().memory > 0;
+        self.change(|state| match state.take_back_after {
+            Some(0) => {
+                state.take_back_after = None;
+                if state.users > 0 && state.memory > 0 {
+                    (state.kernel, state.memory) = (state.kernel + state.memory, 0);
+                    state.kernel_edge = true;
+                }
+            }
+            Some(looks) => state.take_back_after = Some(looks - 1),
+            None => {}
+        });
+        has_bytes
     }
 
     fn memory_arrivals(&self) -> u64 {
@@ -401,6 +420,35 @@ impl Random {
     }
 }
 
+/// The peer of a counted member takes its bytes back after they were reported: the kernel reports
+/// them too, before the program has seen the first report.
+#[test]
+fn member_is_reported_once_by_a_call_if_its_bytes_are_taken_back_meanwhile() {
+    for kind in [IN, IN | EDGE, IN | ONE_SHOT, IN | EXCLUSIVE, IN | WRITABLE] {
+        for looks in 0..4 {
+            let mut set = Set::new(1);
+            set.sockets[0].send();
+            set.sleepers = 1;
+            set.add(0, kind);
+            set.sleepers = 0;
+            set.sockets[0].change(|state| state.take_back_after = Some(looks));
+            assert_eq!(set.wait(), [0], "{kind:x}, taken back after {looks} looks");
+        }
+    }
+}
+
+/// Two threads wait: memory reports a one-shot member to one of them while the other one has an
+/// event of the kernel in its hands.
+#[test]
+fn one_shot_member_that_memory_has_reported_is_not_reported_by_another_call() {
+    let mut set = Set::new(1);
+    set.sockets[0].send();
+    set.add(0, IN | ONE_SHOT);
+    assert_eq!(set.wait(), [0]);
+    let verdict = set.members.kernel_reported(IN, 0, false);
+    assert!(verdict.events == 0 || verdict.merge == Merge::Only, "{verdict:?}");
+}
+
 /// Any order of registrations, arrivals, receptions, waits and sleeps: nothing that has arrived
 /// stays unreported, and each reliance ends.
 #[test]
@@ -428,11 +476,18 @@ fn any_order_of_events_reports_what_has_arrived() {
                     socket.send();
                     unreported[index] = true;
                 }
+                (4, _) if random.below(4) == 0 => {
+                    let looks = random.below(6) as u32;
+                    socket.change(|state| state.take_back_after = Some(looks));
+                }
                 (4, _) => {
                     socket.receive_all();
                     unreported[index] = false;
                 }
-                (5, _) => set.check_sleep(),
+                (5, _) => {
+                    set.sockets.iter().for_each(Fake::cancel_take_back);
+                    set.check_sleep();
+                }
                 (6 | 7, _) => check_wait(&mut set, &mut unreported),
                 _ => {}
             }
