@@ -6,6 +6,8 @@
 //! if they show all of them to be as good or better, else inconclusive. Single runs have no rounds;
 //! their figures are reported, but do not affect the outcome, because identical runs may differ by
 //! half.
+//!
+//! Series of emulated guests are not compared; a sentence for each says so.
 
 use std::collections::BTreeSet;
 
@@ -57,11 +59,15 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     let of_a: Vec<&Series> = chosen(a, &options.a).iter().map(|&at| &a.series[at]).collect();
     let of_b: Vec<&Series> = chosen(b, &options.b).iter().map(|&at| &b.series[at]).collect();
     let pairing = pair(&of_a, &of_b, setup.names());
+    let (pairing, refused) = without_emulated(pairing, setup.names());
     let mut comparison = empty(setup.names.clone(), options.margin_percent);
     comparison.differences = differences(&pairing.pairs);
+    comparison.refused = refused;
+    let emulated = emulated_reason(comparison.refused.len(), pairing.pairs.len());
     if pairing.pairs.is_empty() {
         comparison.unmatched = pairing.unmatched;
-        comparison.reasons.push(nothing_in_common(a, &of_a, b, &of_b, setup));
+        let nothing = || nothing_in_common(a, &of_a, b, &of_b, setup);
+        comparison.reasons.push(emulated.unwrap_or_else(nothing));
         return comparison;
     }
     let environments = |side: for<'p> fn(&'p SeriesPair<'_>) -> &'p Series| -> BTreeSet<String> {
@@ -70,7 +76,7 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     comparison.facts = envdiff_of(a, &environments(|pair| pair.a), b, &environments(|pair| pair.b));
     let is_complete = a.state == RunState::Complete && b.state == RunState::Complete;
     fill(&mut comparison, &pairing, is_complete, setup);
-    if are_equal(&pairing) {
+    if comparison.refused.is_empty() && are_equal(&pairing) {
         let behind_differences = usize::from(!comparison.differences.is_empty());
         comparison.reasons.insert(behind_differences, EQUAL.to_string());
     }
@@ -80,9 +86,54 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     if were_apart(a, b) {
         comparison.reasons.push(NOT_INTERLEAVED.to_string());
     }
+    comparison.reasons.extend(emulated);
     comparison.reasons.extend(doubts(&pairing.pairs, setup.names()));
     comparison.unmatched = pairing.unmatched;
     comparison
+}
+
+/// The pairing without pairs of which a side was measured in emulated guests, and a sentence for
+/// each of these.
+fn without_emulated<'a>(
+    mut pairing: Pairing<'a>,
+    [name_a, name_b]: [&str; 2],
+) -> (Pairing<'a>, Vec<String>) {
+    let mut refused = vec![];
+    pairing.pairs.retain(|pair| {
+        let marks = [pair.a, pair.b].map(Series::emulated_mark);
+        let sides = match &marks {
+            [Some(a), Some(b)] => format!("{name_a} is {a}, {name_b} is {b}"),
+            [Some(a), None] => format!("{name_a} is {a}"),
+            [None, Some(b)] => format!("{name_b} is {b}"),
+            [None, None] => return true,
+        };
+        let series = match &marks {
+            [Some(_), _] => &pair.a.key,
+            _ => &pair.b.key,
+        };
+        refused.push(format!("{series} is not compared: {sides}"));
+        false
+    });
+    (pairing, refused)
+}
+
+/// The reason for pairs that are not compared.
+fn emulated_reason(n_refused: usize, n_left: usize) -> Option<String> {
+    let what = match n_left {
+        0 => "nothing is compared".to_string(),
+        _ => format!(
+            "{} not compared",
+            match n_refused {
+                1 => "1 series is".to_string(),
+                n => format!("{n} series are"),
+            }
+        ),
+    };
+    (n_refused > 0).then(|| {
+        format!(
+            "{what}: guests were emulated, so the figures say nothing about virtualization here"
+        )
+    })
 }
 
 /// A comparison in which nothing is compared yet.
@@ -96,6 +147,7 @@ fn empty([a, b]: [String; 2], margin_percent: f64) -> Comparison {
         rows: vec![],
         overall: vec![],
         unmatched: vec![],
+        refused: vec![],
         outcome: Outcome::Inconclusive,
         reasons: vec![],
     }

@@ -47,17 +47,26 @@ pub(crate) fn judge(result: &mut RunResult) {
     };
     let setup = Setup::new(result, result, &options);
     let mut found: Vec<Found> = vec![];
+    let mut refused: Vec<Vec<String>> = vec![];
     for (factor, of_factor) in result.factors.iter().enumerate() {
-        let pairs = of_factor.series.iter().filter_map(|on| {
+        let with_off = of_factor.series.iter().filter_map(|on| {
             let off = result.series.iter().find(|off| off.key == on.key)?;
-            compare(factor, off, on, &setup)
+            Some((off, on))
         });
-        found.extend(pairs);
+        let (emulated, real): (Vec<_>, Vec<_>) =
+            with_off.partition(|(off, on)| off.is_emulated() || on.is_emulated());
+        found.extend(real.into_iter().filter_map(|(off, on)| compare(factor, off, on, &setup)));
+        refused.push(emulated.into_iter().map(|(off, on)| refusal(off, on)).collect());
     }
     decide(found.iter_mut().map(|one| &mut one.figure), &options);
     decide(found.iter_mut().flat_map(|one| &mut one.guards), &options);
-    for of_factor in &mut result.factors {
+    for (of_factor, refused) in result.factors.iter_mut().zip(refused) {
         of_factor.effects.clear();
+        for sentence in refused {
+            if !of_factor.notes.contains(&sentence) {
+                of_factor.notes.push(sentence);
+            }
+        }
     }
     for Found { factor, key, figure, guards } in found {
         let of_factor = &mut result.factors[factor];
@@ -65,6 +74,12 @@ pub(crate) fn judge(result: &mut RunResult) {
         let guards = guards.into_iter().map(|draft| draft.row).collect();
         of_factor.effects.push(FactorEffect { key, figure: figure.row, guards, doubts });
     }
+}
+
+/// Why a pair is not compared: one of its sides was measured in emulated guests.
+fn refusal(off: &Series, on: &Series) -> String {
+    let mark = off.emulated_mark().or_else(|| on.emulated_mark()).unwrap_or_default();
+    format!("{} with the factor is not compared with that without it: {mark}", off.key)
 }
 
 fn compare(factor: usize, off: &Series, on: &Series, setup: &Setup<'_>) -> Option<Found> {

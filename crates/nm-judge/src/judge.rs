@@ -12,16 +12,20 @@
 //! with either scope if the plan calls it optional. A row that ran without a figure counts as
 //! inconclusive, and so does one that was given up after failures.
 //!
+//! Figures of emulated guests are never judged: an optional row of them is left out, any other one
+//! counts as inconclusive.
+//!
 //! A target is not judged at all if the run is a part of the plan that has none of its rows, or if
-//! all of its rows are optional and cannot run here. A part of a plan can fail, but not pass,
-//! unless it is to be judged alone.
+//! all of its rows are optional and cannot run here, or ran in emulated guests only. A part of a
+//! plan can fail, but not pass, unless it is to be judged alone.
 //!
 //! [`Scope::Every`]: nm_model::plan::Scope::Every
 //! [`Scope::Any`]: nm_model::plan::Scope::Any
 
+use nm_model::GuestExecution;
 use nm_model::coverage::{NotJudged, NotJudgedReason, PlanItem};
 use nm_model::plan::{Plan, PlanComparison, PlanRow, PlanTarget, published_run};
-use nm_model::result::{RunResult, RunState, SeriesKey, Statistic};
+use nm_model::result::{RunResult, RunState, Series, SeriesKey, Statistic};
 use nm_model::verdict::{Comparison, Outcome, Verdict};
 
 use crate::compare::compare_parts;
@@ -68,6 +72,9 @@ pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
         judged.comparison(result, comparison, sides, references);
     }
     result.outcome = Outcome::all(judged.verdicts.iter().map(|verdict| verdict.outcome));
+    if result.outcome == Outcome::Pass && judged.has_emulation_alone() {
+        result.outcome = Outcome::Inconclusive;
+    }
     let is_part = judged.is_part && result.part.as_ref().is_some_and(|part| !part.is_judged_alone);
     if result.outcome == Outcome::Pass && (result.state != RunState::Complete || is_part) {
         result.outcome = Outcome::Inconclusive;
@@ -83,22 +90,29 @@ struct Split {
     n_planned: u32,
     /// Those that this run has.
     n_judged: u32,
-    /// Of those, the rows that are optional and cannot run here.
+    /// Of those, the rows that are optional and cannot run here, or ran in emulated guests.
     left_out: Vec<LeftOut>,
+    /// Whether a row that is left out ran in emulated guests.
+    has_emulated: bool,
 }
 
 impl Split {
     fn of_rows<'a>(result: &RunResult, rows: impl Iterator<Item = &'a PlanRow<'a>>) -> Split {
-        let mut split = Split { n_planned: 0, n_judged: 0, left_out: vec![] };
+        let mut split = Split { n_planned: 0, n_judged: 0, left_out: vec![], has_emulated: false };
         for row in rows {
             split.n_planned += 1;
             if result.part.as_ref().is_some_and(|part| !row.is_taken_by(&part.only)) {
                 continue;
             }
             split.n_judged += 1;
+            if !row.block.optional {
+                continue;
+            }
             let unavailable = result.unavailable_row(row).filter(|one| !one.has_failed);
-            if let Some(unavailable) = unavailable.filter(|_| row.block.optional) {
-                let reason = unavailable.reason.clone();
+            let unavailable = unavailable.map(|one| one.reason.clone());
+            let emulated = result.emulation_of(row).and_then(GuestExecution::mark);
+            split.has_emulated |= unavailable.is_none() && emulated.is_some();
+            if let Some(reason) = unavailable.or(emulated) {
                 split.left_out.push(LeftOut { path: row.path(), reason });
             }
         }
@@ -115,11 +129,18 @@ impl Split {
         0 < self.n_judged && self.n_judged < self.n_planned
     }
 
-    /// Why none of the rows has a figure, if all of them are optional and cannot run here.
+    /// Why none of the rows has a figure that counts, if all of them are left out.
     fn all_left_out(&self) -> Option<NotJudgedReason> {
         let is_all = self.n_judged > 0 && self.left_out.len() == self.n_judged as usize;
-        let reason = || format!("optional and not available: {}", left_out_text(&self.left_out));
-        is_all.then(|| NotJudgedReason::NotAvailable { reason: reason() })
+        let rows = left_out_text(&self.left_out);
+        is_all.then(|| match self.has_emulated {
+            true => NotJudgedReason::Emulated {
+                reason: format!("optional, and figures of emulated guests do not count: {rows}"),
+            },
+            false => NotJudgedReason::NotAvailable {
+                reason: format!("optional and not available: {rows}"),
+            },
+        })
     }
 }
 
@@ -134,6 +155,14 @@ struct Judged {
 }
 
 impl Judged {
+    /// Whether no target was judged, and of one because its rows ran in emulated guests only: the
+    /// limits of the machine alone are no pass then.
+    fn has_emulation_alone(&self) -> bool {
+        let is_emulated = |one: &NotJudged| matches!(one.reason, NotJudgedReason::Emulated { .. });
+        self.not_judged.iter().any(is_emulated)
+            && self.verdicts.iter().all(|verdict| verdict.is_of_machine)
+    }
+
     fn target(&mut self, result: &RunResult, target: &PlanTarget, split: &Split) {
         let not_judged =
             |reason| NotJudged { item: PlanItem::Target, text: target.to_string(), reason };
@@ -142,7 +171,8 @@ impl Judged {
             return self.not_judged.push(not_judged(NotJudgedReason::RowsLeftOut));
         }
         let planned = planned(result, target);
-        let is_measured = result.series.iter().any(|series| covers(target, &series.key));
+        let counts = |series: &Series| !series.is_emulated() && covers(target, &series.key);
+        let is_measured = result.series.iter().any(counts);
         if let (Some(reason), false) = (split.all_left_out(), is_measured) {
             return self.not_judged.push(not_judged(reason));
         }
@@ -190,7 +220,7 @@ fn judge_target(
     let mut findings: Vec<Finding> = result
         .series
         .iter()
-        .filter(|series| covers(wanted, &series.key))
+        .filter(|series| !series.is_emulated() && covers(wanted, &series.key))
         .filter(|series| !is_replaced_by_intended(result, &series.key))
         .map(|series| judge_series(&wanted.require, series, &result.source))
         .collect();
@@ -244,7 +274,12 @@ fn nothing_covered(result: &RunResult, wanted: &PlanTarget) -> String {
     let unavailable = planned_cases(result, wanted)
         .into_iter()
         .find_map(|case| Some((case.key, case.unavailable?)));
-    if let Some((key, row)) = unavailable {
+    let is_emulated = |series: &&Series| series.is_emulated() && covers(wanted, &series.key);
+    let emulated = paths(result.series.iter().filter(is_emulated));
+    if !emulated.is_empty() {
+        let rows = list(&emulated, NAMED_MAX);
+        format!("figures of emulated guests are not judged: {rows} are EMULATED")
+    } else if let Some((key, row)) = unavailable {
         format!("{} is not available: {}", key.path(), row.reason)
     } else if existing.is_empty() {
         "nothing was measured".to_string()

@@ -1,6 +1,7 @@
 //! What the plan has for a target: the cases that it covers, those without a figure, and the rows
-//! that are left out because they cannot run here.
+//! that are left out because they cannot run here, or ran in emulated guests.
 
+use nm_model::GuestExecution;
 use nm_model::campaign::NotAvailable;
 use nm_model::metric::{Metric, Quantity};
 use nm_model::plan::{PlanRow, PlanTarget, Scope};
@@ -36,6 +37,8 @@ pub(crate) struct PlannedCase<'a> {
     pub is_optional: bool,
     /// Why the row cannot run here, if it cannot.
     pub unavailable: Option<&'a NotAvailable>,
+    /// The mark of its figures, if its guests were emulated.
+    pub emulated: Option<String>,
 }
 
 impl PlannedCase<'_> {
@@ -54,9 +57,13 @@ pub(crate) fn planned_cases<'a>(
     for row in result.planned_rows() {
         let unavailable = result.unavailable_row(&row);
         let is_optional = row.block.optional;
+        let emulated = result.emulation_of(&row).and_then(GuestExecution::mark);
         let keys = keys_of_row(&row, wanted.require.metric);
         let covered = keys.into_iter().filter(|key| covers(wanted, key));
-        found.extend(covered.map(|key| PlannedCase { key, is_optional, unavailable }));
+        found.extend(covered.map(|key| {
+            let emulated = emulated.clone();
+            PlannedCase { key, is_optional, unavailable, emulated }
+        }));
     }
     found
 }
@@ -78,7 +85,7 @@ fn keys_of_row(row: &PlanRow<'_>, metric: Metric) -> Vec<SeriesKey> {
 pub(crate) struct Planned {
     /// Cases without a figure that the target counts, in order of their text.
     pub missing: Vec<Finding>,
-    /// Rows that it does not count, because they cannot run here.
+    /// Rows that it does not count, because they cannot run here or ran in emulated guests.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -90,31 +97,37 @@ pub(crate) struct LeftOut {
 }
 
 /// Divides the planned cases without a figure into those that count, and rows that are left out:
-/// optional ones, and any that cannot run here where one series is enough.
+/// optional ones that cannot run here or ran in emulated guests, and any that cannot run here where
+/// one series is enough. A row that is not optional counts also if its guests were emulated.
 pub(crate) fn planned(result: &RunResult, wanted: &PlanTarget) -> Planned {
     let mut planned = Planned::default();
     for case in planned_cases(result, wanted) {
         let is_left_out = case.cannot_run() && (case.is_optional || wanted.scope == Scope::Any);
-        let PlannedCase { key, unavailable, .. } = case;
-        let is_measured = result
-            .series
-            .iter()
-            .any(|series| series.key.is_same_case(&key) && !series.rounds.is_empty());
+        let PlannedCase { key, unavailable, emulated, is_optional } = case;
+        let is_measured = result.series.iter().any(|series| {
+            series.key.is_same_case(&key) && !series.rounds.is_empty() && !series.is_emulated()
+        });
         if is_measured || planned.missing.iter().any(|finding| finding.key == key) {
             continue;
         }
-        match unavailable {
-            Some(row) if is_left_out => {
-                let row = LeftOut { path: key.path(), reason: row.reason.clone() };
-                if !planned.left_out.contains(&row) {
-                    planned.left_out.push(row);
-                }
+        let mut leave_out = |reason: String| {
+            let row = LeftOut { path: key.path(), reason };
+            if !planned.left_out.contains(&row) {
+                planned.left_out.push(row);
             }
-            Some(row) => {
+        };
+        match (unavailable, emulated) {
+            (Some(row), _) if is_left_out => leave_out(row.reason.clone()),
+            (_, Some(mark)) if is_optional => leave_out(mark),
+            (_, Some(mark)) => {
+                let reason = format!("{mark}: figures of emulated guests are not judged");
+                planned.missing.push(Finding::missing(key, reason));
+            }
+            (Some(row), None) => {
                 let reason = format!("not available: {}", row.reason);
                 planned.missing.push(Finding::missing(key, reason));
             }
-            None => {
+            (None, None) => {
                 let reason = not_measured(result, &key);
                 planned.missing.push(Finding::missing(key, reason));
             }

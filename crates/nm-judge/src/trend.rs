@@ -2,7 +2,7 @@
 //!
 //! A trend claims nothing by itself: it shows figures with their intervals and what changed. Where
 //! figures are named that decide, the last result is compared with the first, by the rules of
-//! [`compare`].
+//! [`compare`]. Series of emulated guests are left out; a sentence for each says so.
 
 use std::collections::BTreeSet;
 
@@ -54,6 +54,9 @@ pub enum TrendError {
         /// Places that there are.
         known: String,
     },
+    /// All series that match were measured in emulated guests.
+    #[error("figures of emulated guests make no trend: {0}")]
+    Emulated(String),
 }
 
 /// Checks the number of results, before they are read.
@@ -84,6 +87,10 @@ pub fn trend(
     }
     let runs: Vec<&RunResult> = results.iter().map(|(_, run)| run).collect();
     let lines = lines(&runs, options);
+    let refused = refused(&results, &options.on);
+    if lines.is_empty() && !refused.is_empty() {
+        return Err(TrendError::Emulated(list(&refused, 4)));
+    }
     if lines.is_empty() {
         let metrics: Vec<String> = options.metrics.iter().map(Metric::to_string).collect();
         return Err(TrendError::Nothing {
@@ -108,7 +115,20 @@ pub fn trend(
         )),
         _ => None,
     };
-    Ok(Trend { results: described(&results), lines, last_against_first })
+    Ok(Trend { results: described(&results), lines, refused, last_against_first })
+}
+
+/// A sentence for each series of a result that was measured in emulated guests.
+fn refused(results: &[(String, RunResult)], on: &Selector) -> Vec<String> {
+    let mut refused = vec![];
+    for (name, run) in results {
+        for series in run.series.iter().filter(|series| on.matches_key(&series.key)) {
+            if let Some(mark) = series.emulated_mark() {
+                refused.push(format!("{} of {name} is left out: {mark}", series.key));
+            }
+        }
+    }
+    refused
 }
 
 /// Orders results: times in UTC sort as text, but for the `Z` behind an optional fraction.
@@ -160,7 +180,10 @@ fn can_have(statistic: Statistic, metric: Metric) -> bool {
 fn followed<'a>(runs: &[&'a RunResult], on: &Selector) -> Vec<Followed<'a>> {
     let chosen: Vec<Vec<&Series>> = runs
         .iter()
-        .map(|run| run.series.iter().filter(|series| on.matches_key(&series.key)).collect())
+        .map(|run| {
+            let is_chosen = |one: &&Series| on.matches_key(&one.key) && !one.is_emulated();
+            run.series.iter().filter(is_chosen).collect()
+        })
         .collect();
     let sides: Vec<&[&Series]> = chosen.iter().map(Vec::as_slice).collect();
     let any = Any::of(&sides);

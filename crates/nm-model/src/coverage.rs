@@ -58,6 +58,11 @@ pub enum NotJudgedReason {
         /// Which rows, and why, as a clause.
         reason: String,
     },
+    /// All of its rows are optional, and those that ran did so in emulated guests.
+    Emulated {
+        /// Which rows, and what executed their guests, as a clause.
+        reason: String,
+    },
 }
 
 impl NotJudged {
@@ -68,7 +73,8 @@ impl NotJudged {
 
     /// Whether `--only` is the reason.
     pub fn is_left_out(&self) -> bool {
-        !matches!(self.reason, NotJudgedReason::NotAvailable { .. })
+        use NotJudgedReason::{Emulated, NotAvailable};
+        !matches!(self.reason, NotAvailable { .. } | Emulated { .. })
     }
 }
 
@@ -88,7 +94,9 @@ impl fmt::Display for NotJudged {
                 f,
                 "is judged on {n_judged} of its {n_planned} rows: --only leaves out the others"
             ),
-            NotJudgedReason::NotAvailable { reason } => write!(f, "is not judged: {reason}"),
+            NotJudgedReason::NotAvailable { reason } | NotJudgedReason::Emulated { reason } => {
+                write!(f, "is not judged: {reason}")
+            }
         }
     }
 }

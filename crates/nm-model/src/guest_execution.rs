@@ -22,6 +22,11 @@ impl GuestExecution {
     pub fn is_emulated(self) -> bool {
         self != GuestExecution::RealKvm
     }
+
+    /// `EMULATED (tcg)`, which stands beside each figure of such a guest; nothing for a real one.
+    pub fn mark(self) -> Option<String> {
+        self.is_emulated().then(|| format!("EMULATED ({self})"))
+    }
 }
 
 #[cfg(test)]
@@ -32,5 +37,7 @@ mod tests {
     fn only_real_kvm_is_not_emulated() {
         let real: Vec<_> = GuestExecution::ALL.iter().filter(|one| !one.is_emulated()).collect();
         assert_eq!(real, [&GuestExecution::RealKvm]);
+        assert_eq!(GuestExecution::RealKvm.mark(), None);
+        assert_eq!(GuestExecution::Tcg.mark().as_deref(), Some("EMULATED (tcg)"));
     }
 }

@@ -150,6 +150,25 @@ impl RunResult {
         })
     }
 
+    /// What emulated the guests of a row, if they were: as one of its series says, else as the
+    /// record of its environment does.
+    pub fn emulation_of(&self, row: &PlanRow<'_>) -> Option<GuestExecution> {
+        if !row.environment.has_guests() {
+            return None;
+        }
+        let (environment, stack) = (row.environment.to_string(), row.stack_name());
+        let is_of_row = |key: &SeriesKey| {
+            key.environment == environment && key.stack == stack && key.probe == row.probe().kind()
+        };
+        let mut of_row = self.series.iter().filter(|one| is_of_row(&one.key)).peekable();
+        let emulated = |execution: GuestExecution| execution.is_emulated().then_some(execution);
+        if of_row.peek().is_some() {
+            return of_row.find_map(|series| series.comparability.execution.and_then(emulated));
+        }
+        let guests = self.guests.iter().find(|one| one.environment == row.environment);
+        guests.and_then(|record| emulated(record.execution))
+    }
+
     /// The optional rows that were left out because they cannot run here.
     pub fn left_out_rows(&self) -> Vec<PlanRow<'_>> {
         let mut rows = self.planned_rows();
@@ -435,6 +454,11 @@ impl Series {
     /// neither judged nor compared.
     pub fn is_emulated(&self) -> bool {
         self.comparability.execution.is_some_and(GuestExecution::is_emulated)
+    }
+
+    /// The mark beside its figures, if it is: `EMULATED (tcg)`.
+    pub fn emulated_mark(&self) -> Option<String> {
+        self.comparability.execution.and_then(GuestExecution::mark)
     }
 }
 

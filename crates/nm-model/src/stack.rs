@@ -308,12 +308,14 @@ impl Comparability {
     }
 
     /// The fields in which `self` and `other` differ. `layer` is left out: comparing
-    /// environments means comparing layers. A field that neither side knows is left out too.
+    /// environments means comparing layers; so is the execution of guests, because a host has none
+    /// and emulated guests are not compared at all. A field that neither side knows is left out
+    /// too.
     pub fn differences(&self, other: &Comparability) -> Vec<Difference> {
         self.fields()
             .into_iter()
             .zip(other.fields())
-            .filter(|((name, a), (_, b))| *name != "layer" && a != b)
+            .filter(|((name, a), (_, b))| !["layer", "guest execution"].contains(name) && a != b)
             .map(|((name, a), (_, b))| Difference {
                 field: name.to_string(),
                 a: a.unwrap_or("unknown").to_string(),

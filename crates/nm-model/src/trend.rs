@@ -16,6 +16,9 @@ pub struct Trend {
     pub results: Vec<TrendResult>,
     /// One entry for each series and figure, in order of first appearance.
     pub lines: Vec<TrendLine>,
+    /// Sentences about series that have no entry in a result because its guests were emulated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
     /// The last result against the first; only if figures were named that decide.
     pub last_against_first: Option<Comparison>,
 }

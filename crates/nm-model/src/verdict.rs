@@ -154,6 +154,9 @@ pub struct Comparison {
     pub overall: Vec<ComparisonRow>,
     /// Sentences about cases that only one side has.
     pub unmatched: Vec<String>,
+    /// Sentences about cases that are not compared because the guests of a side were emulated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
     /// The outcome: pass if B is as good as A, fail if worse in a figure that counts.
     pub outcome: Outcome,
     /// Why, as sentences, most important first.

@@ -2,6 +2,7 @@
 
 mod compare;
 mod factors;
+mod guests;
 mod judge;
 mod make;
 mod trend;
