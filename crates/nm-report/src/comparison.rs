@@ -151,8 +151,8 @@ pub fn text(comparison: &Comparison, style: &Style) -> String {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
     text += &differences_text("facts that differ", comparison, &comparison.facts, style);
-    for unmatched in &comparison.unmatched {
-        text += &format!("  {}", paragraph(unmatched, style, 2, 4));
+    for line in comparison.refused.iter().chain(&comparison.unmatched) {
+        text += &format!("  {}", paragraph(line, style, 2, 4));
     }
     text
 }
@@ -213,7 +213,7 @@ fn body(comparison: &Comparison) -> String {
     if !rows.rows.is_empty() {
         text += &format!("\n{}", rows.to_markdown());
     }
-    for line in &comparison.unmatched {
+    for line in comparison.refused.iter().chain(&comparison.unmatched) {
         text += &format!("\n{}\n", markdown_text(line));
     }
     text

@@ -56,7 +56,10 @@ pub fn lines(result: &RunResult) -> Vec<Line<'_>> {
             other.key.environment == series.key.environment
                 && of(other) == Some((workload, Layout::SOLO))
         };
-        Some(Line { series, layout, solo: result.series.iter().find(is_solo) })
+        let solo = result.series.iter().find(is_solo);
+        // Work and speed beside one thread alone are ratios, of which emulated guests have none.
+        let is_real = |solo: &&Series| !solo.is_emulated() && !series.is_emulated();
+        Some(Line { series, layout, solo: solo.filter(is_real) })
     };
     result.series.iter().filter_map(line).collect()
 }
@@ -168,7 +171,8 @@ impl Line<'_> {
     pub fn label(&self) -> String {
         let environment = &self.series.key.environment;
         let case = view::case_text(&self.series.key.case);
-        if environment == "host" { case } else { format!("{environment} {case}") }
+        let name = if environment == "host" { case } else { format!("{environment} {case}") };
+        view::marked(self.series, name)
     }
 }
 

@@ -11,9 +11,11 @@ use nm_model::result::{Round, RoundData, Series};
 
 use crate::sfnt;
 use crate::units;
+use crate::view;
 
 /// First line of [`long`].
-pub const LONG_HEADING: &str = "environment,stack,probe,case,statistic,round,figure,value,unit";
+pub const LONG_HEADING: &str =
+    "environment,stack,probe,case,statistic,round,figure,value,unit,execution";
 
 /// What stands for the round in figures over all rounds.
 pub const ALL_ROUNDS: &str = "all";
@@ -62,7 +64,8 @@ fn line(series: &Series, round: &str, figure: &str, value: f64, unit: &str) -> S
     let name = [&key.environment, &key.stack, key.probe.name(), &case, key.statistic.name()];
     let texts = name.into_iter().chain([round, figure]).map(|text| quoted(&as_text(text)));
     // A figure is a number, which a spreadsheet may read as one, also if it is negative.
-    let cells: Vec<String> = texts.chain([value, as_text(unit).into_owned()]).collect();
+    let unit = as_text(unit).into_owned();
+    let cells: Vec<String> = texts.chain([value, unit, view::execution_text(series)]).collect();
     format!("{}\n", cells.join(","))
 }
 

@@ -24,7 +24,7 @@ fn list(values: &[String]) -> String {
 }
 
 /// CPU numbers as ranges: `0-3,8`.
-fn cpu_list(cpus: &[u32]) -> String {
+pub fn cpu_list(cpus: &[u32]) -> String {
     let mut cpus = cpus.to_vec();
     cpus.sort_unstable();
     cpus.dedup();
@@ -321,7 +321,7 @@ pub fn placements(series: &[Series]) -> Table {
             table.push(
                 Tone::Plain,
                 vec![
-                    series.key.to_string(),
+                    view::marked(series, series.key.to_string()),
                     thread,
                     if pinned.is_empty() { "not pinned".into() } else { cpu_list(&pinned) },
                     if ran.is_empty() { NOT_AVAILABLE.into() } else { cpu_list(&ran) },

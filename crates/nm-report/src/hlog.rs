@@ -12,7 +12,7 @@ pub fn log(result: &RunResult, series: &Series) -> Option<String> {
     let comment = format!(
         "{}\n{}\n{}, ns",
         one_line(&view::source_text(&result.source)),
-        one_line(&series.key.to_string()),
+        one_line(&view::marked(series, series.key.to_string())),
         series.key.statistic.label()
     );
     let mut log = HistogramLog::new(&comment, base.map(|t| t.as_millisecond() as f64 / 1e3));

@@ -63,7 +63,8 @@ fn caption(series: &Series, what: &str, n_shown: usize, n_cpus: usize) -> String
         0 | 1 => String::new(),
         n => format!(", all {n} rounds together"),
     };
-    format!("Jitter of {}: {what}{part}{rounds}", series.key.environment)
+    let environment = view::marked(series, series.key.environment.as_str());
+    format!("Jitter of {environment}: {what}{part}{rounds}")
 }
 
 fn text(total: &CpuTotal<'_>) -> String {

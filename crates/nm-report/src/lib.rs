@@ -15,6 +15,7 @@ pub mod exchange;
 mod factors;
 mod facts;
 pub mod folder;
+mod guests;
 pub mod headline;
 pub mod hlog;
 pub mod html;

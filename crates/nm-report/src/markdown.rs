@@ -10,6 +10,7 @@ use crate::decisive;
 use crate::exchange;
 use crate::factors;
 use crate::facts;
+use crate::guests;
 use crate::headline::{headline, not_judged};
 use crate::jitter;
 use crate::matrix::Matrix;
@@ -50,6 +51,7 @@ pub fn report(result: &RunResult) -> String {
         let reading = markdown_text(compute::READING);
         text += &format!("\n## Compute\n\n{reading}\n\n{}", table.to_markdown());
     }
+    text += &virtual_machines(result);
     let exchange = exchange::tables(result);
     if !exchange.is_empty() {
         text += "\n## The exchange\n";
@@ -79,6 +81,24 @@ fn figures(group: &Group<'_>, notes: &Notes) -> String {
         markdown_text(&group.title()),
         table(Detail::Full)
     )
+}
+
+/// What guests were and ran on, and what virtualization costs.
+fn virtual_machines(result: &RunResult) -> String {
+    if !guests::has_any(result) {
+        return String::new();
+    }
+    let tables = [
+        guests::full_table(result),
+        guests::findings_table(result),
+        guests::steps_table(&guests::steps(result)),
+        guests::pairs_table(result),
+    ];
+    let mut text = format!("\n## Virtual machines\n\n{}\n", markdown_text(guests::READING));
+    for table in tables.iter().filter(|table| !table.rows.is_empty()) {
+        text += &format!("\n{}", table.to_markdown());
+    }
+    text
 }
 
 /// What the factors of the plan did.

@@ -52,6 +52,8 @@ pub struct MatrixCell {
     pub median_ns: f64,
     /// 99th percentile, ns; absent where rounds are too short for it.
     pub p99_ns: Option<f64>,
+    /// Whether its guests were emulated.
+    pub is_emulated: bool,
     /// Doubts about the series.
     pub doubts: Vec<Doubt>,
 }
@@ -108,7 +110,9 @@ impl Matrix {
         let text = |at: usize| match cells[at] {
             Some(cell) => {
                 let marks = notes.marks(&cell.doubts);
-                format!("{} / {} {marks}", medians[at], p99s[at]).trim_end().to_string()
+                let mark = if cell.is_emulated { view::EMULATED } else { "" };
+                let parts = [medians[at].as_str(), "/", &p99s[at], mark, &marks];
+                parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
             }
             None => NOT_AVAILABLE.to_string(),
         };
@@ -166,6 +170,7 @@ fn cell_of(series: &Series) -> Option<MatrixCell> {
     Some(MatrixCell {
         median_ns: view::value(series, Metric::Median)?,
         p99_ns: view::value(series, Metric::Percentile(99.0)),
+        is_emulated: series.is_emulated(),
         doubts: series.doubts.clone(),
     })
 }

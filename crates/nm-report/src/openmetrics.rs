@@ -103,13 +103,17 @@ fn number(value: f64) -> String {
 
 fn labels(series: &Series) -> Labels<'static> {
     let key = &series.key;
-    vec![
+    let mut labels = vec![
         ("environment", key.environment.clone()),
         ("stack", key.stack.clone()),
         ("probe", key.probe.to_string()),
         ("case", key.case.to_string()),
         ("statistic", key.statistic.to_string()),
-    ]
+    ];
+    if series.comparability.execution.is_some() {
+        labels.push(("execution", view::execution_text(series)));
+    }
+    labels
 }
 
 fn run(result: &RunResult) -> Family<'_> {

@@ -84,6 +84,9 @@ pub enum Mark {
     },
     /// A text to the right of a point.
     Label((f64, f64), String),
+    /// A text in the place of a bar at a height of the y axis, from the left end of the plot area,
+    /// shortened to its width.
+    Note(f64, String),
     /// A range: an area behind all else, from and to on both axes.
     Range {
         /// From and to on the x axis.
@@ -488,6 +491,11 @@ impl Chart {
             Mark::Label((x, y), text) => {
                 let (x, y) = self.position(frame, *x, *y);
                 html! { text x=(n(x + 9.0)) y=(n(y + 4.0)) { (text) } }
+            }
+            Mark::Note(y, text) => {
+                let y = self.position(frame, self.x.low, *y).1;
+                let text = shortened(text, frame.right - frame.left - 12.0);
+                html! { text class="al" x=(n(frame.left + 6.0)) y=(n(y + 4.0)) { (text) } }
             }
             Mark::Limit { x, y, .. } => {
                 let (left, top) = self.position(frame, *x, y.1);

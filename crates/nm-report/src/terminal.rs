@@ -9,6 +9,7 @@ use nm_model::{Outcome, RunResult};
 use crate::compute;
 use crate::exchange;
 use crate::factors;
+use crate::guests;
 use crate::headline::{headline, not_judged};
 use crate::jitter;
 use crate::style::{Style, clean, wrap};
@@ -86,6 +87,7 @@ fn figures(result: &RunResult, style: &Style) -> String {
     for table in compute::table(result).into_iter().chain(exchange::tables(result)) {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
+    text += &virtual_machines(result, style);
     text += &factors(result, style);
     for table in jitter::summaries(result) {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
@@ -153,6 +155,20 @@ fn targets(result: &RunResult, style: &Style) -> String {
         text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
     }
     if text.is_empty() { text } else { format!("\n{}\n{text}", style.bold("targets")) }
+}
+
+/// What guests were and ran on, and what virtualization costs.
+fn virtual_machines(result: &RunResult, style: &Style) -> String {
+    if !guests::has_any(result) {
+        return String::new();
+    }
+    let steps = guests::steps_table(&guests::steps(result));
+    let tables = [guests::brief_table(result), guests::findings_table(result), steps];
+    let mut text = String::new();
+    for table in tables.iter().filter(|table| !table.rows.is_empty()) {
+        text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
+    }
+    text
 }
 
 /// What the factors of the plan did.

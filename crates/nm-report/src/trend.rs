@@ -295,6 +295,12 @@ pub fn text(trend: &Trend, style: &Style) -> String {
         let line = format!("{UNLIKE} not like for like with the first; --format markdown says why");
         text += &format!("\n{}", paragraph(&line, style, 0, 0));
     }
+    if !trend.refused.is_empty() {
+        text += &format!("\n{}\n", style.bold("left out"));
+        for line in &trend.refused {
+            text += &format!("  {}", paragraph(line, style, 2, 4));
+        }
+    }
     if let Some(compared) = &trend.last_against_first {
         text += &format!("\n{}", comparison::text(compared, style));
     }
@@ -323,6 +329,10 @@ pub fn markdown(trend: &Trend) -> String {
     text += "\n## Figures\n";
     for group in groups(trend) {
         text += &format!("\n{}", full_table(trend, &group).to_markdown());
+    }
+    if !trend.refused.is_empty() {
+        let lines = bullets(&mut trend.refused.iter().map(String::as_str));
+        text += &format!("\n## Left out\n\n{lines}");
     }
     text + &format!("\n## How to read it\n\n{}", bullets(&mut READING.into_iter()))
 }

@@ -169,6 +169,9 @@ impl Notes {
     }
 }
 
+/// The word beside each figure of emulated guests.
+pub const EMULATED: &str = "EMULATED";
+
 /// How much a table shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
@@ -178,6 +181,19 @@ pub enum Detail {
     Brief,
     /// Everything.
     Full,
+}
+
+/// What executed the guests that a series was measured in: `EMULATED (tcg)`, `real-kvm`; empty
+/// without guests.
+pub fn execution_text(series: &Series) -> String {
+    let name = || series.comparability.execution.map(|execution| execution.to_string());
+    series.emulated_mark().or_else(name).unwrap_or_default()
+}
+
+/// `name`, with the word that belongs beside each figure of emulated guests.
+pub fn marked(series: &Series, name: impl Into<String>) -> String {
+    let name = name.into();
+    if series.is_emulated() { format!("{name} {EMULATED}") } else { name }
 }
 
 /// The case as a cell: sizes short, the rest as it is.
@@ -261,6 +277,9 @@ fn latency_metrics(detail: Detail) -> &'static [Metric] {
     }
 }
 
+/// Title of the column that says what executed guests.
+const EXECUTION: &str = "execution";
+
 /// The columns of a group's table, which grow one by one.
 struct Columns<'g, 'a> {
     group: &'g Group<'a>,
@@ -275,6 +294,7 @@ impl<'g, 'a> Columns<'g, 'a> {
         let mut columns = Columns { group, doubts, columns: vec![] };
         columns.add_texts("stack", |series| series.key.stack.clone());
         columns.add_texts("case", |series| case_text(&series.key.case));
+        columns.add_texts(EXECUTION, execution_text);
         if detail != Detail::Main {
             columns.add("doubts", columns.doubts.clone());
         }
@@ -309,7 +329,9 @@ impl<'g, 'a> Columns<'g, 'a> {
     }
 
     fn table(self, caption: String) -> Table {
-        Table::of_columns(caption, self.columns)
+        let mut table = Table::of_columns(caption, self.columns);
+        table.drop_empty(&[EXECUTION]);
+        table
     }
 }
 

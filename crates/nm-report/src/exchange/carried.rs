@@ -18,6 +18,9 @@ fn outcome(result: &RunResult, series: &Series) -> Outcome {
     if series.rounds.len() < ROUNDS_MIN {
         return Outcome::Inconclusive;
     }
+    if series.is_emulated() {
+        return Outcome::Inconclusive;
+    }
     let judged = result.verdicts.iter().flat_map(|verdict| &verdict.evidence);
     let name = series.key.to_string();
     let judged = judged.filter(|evidence| evidence.series == name).map(|one| one.outcome);

@@ -22,7 +22,8 @@ impl Names {
     }
 
     pub fn of_series(self, series: &Series) -> String {
-        if self.has_environment { series.key.path() } else { series.key.stack.clone() }
+        let key = &series.key;
+        view::marked(series, if self.has_environment { key.path() } else { key.stack.clone() })
     }
 }
 

@@ -67,8 +67,14 @@ pub fn table(result: &RunResult, own: &[&Series]) -> Table {
     let mut lines = vec![];
     for group in groups(own) {
         let is_tcp = |series: &&Series| split_transport(&series.key.stack).1 == TCP;
-        let tcp = group.iter().copied().find(is_tcp);
-        for (series, conclusion) in group.iter().copied().zip(conclusions(&group, seed)) {
+        // Emulated transports are shown, but not compared.
+        let is_emulated = group.iter().any(|series| series.is_emulated());
+        let tcp = group.iter().copied().find(is_tcp).filter(|_| !is_emulated);
+        let conclusions = match is_emulated {
+            true => group.iter().map(|series| view::execution_text(series)).collect(),
+            false => conclusions(&group, seed),
+        };
+        for (series, conclusion) in group.iter().copied().zip(conclusions) {
             lines.push(Line { series, tcp: tcp.filter(|_| !is_tcp(&series)), conclusion });
         }
     }

@@ -79,6 +79,11 @@ fn differing_facts(compared: &Comparison) -> Markup {
 
 fn unmatched(compared: &Comparison) -> Markup {
     html! {
+        @if !compared.refused.is_empty() {
+            (section("refused", "Not compared", &html! {
+                ul { @for line in &compared.refused { li { (line) } } }
+            }))
+        }
         @if !compared.unmatched.is_empty() {
             (section("unmatched", "Only on one side", &html! {
                 ul { @for line in &compared.unmatched { li { (line) } } }

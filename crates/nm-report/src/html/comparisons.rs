@@ -43,6 +43,10 @@ pub fn compared(comparison: &Comparison) -> Markup {
                     @for table in [&differences, &table, &facts] {
                         @if !table.rows.is_empty() { (region(table)) }
                     }
+                    @if !comparison.refused.is_empty() {
+                        p { "Cases that are not compared:" }
+                        ul { @for line in &comparison.refused { li { (line) } } }
+                    }
                     @if !comparison.unmatched.is_empty() {
                         p { "Cases that only one side has:" }
                         ul { @for line in &comparison.unmatched { li { (line) } } }

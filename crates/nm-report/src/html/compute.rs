@@ -23,6 +23,9 @@ pub fn section(result: &RunResult) -> Option<Markup> {
         p.reading { (compute::READING) }
         @if all.is_empty() {
             p.reading {
+                @if lines.iter().any(|line| line.series.is_emulated()) {
+                    "Figures of emulated guests are in no ratio. "
+                }
                 "There is no chart, as no thread was measured alone (layout 1x1) in this run."
             }
         } @else {

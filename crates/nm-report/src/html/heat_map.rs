@@ -10,6 +10,7 @@ use crate::style::Tone;
 use crate::svg::{Axis, Chart, HeatBox, Mark};
 use crate::table::Table;
 use crate::units;
+use crate::view;
 
 /// Shares of a cell's time from which on it has the next shade.
 pub const SHADES_FROM: [f64; 5] = [f64::MIN_POSITIVE, 0.001, 0.01, 0.1, 0.5];
@@ -55,7 +56,8 @@ pub fn figure(series: &Series, id: String) -> Option<Figure> {
             rows.len()
         ),
     };
-    let title = format!("Lost time of {}{which}", series.key.environment);
+    let environment = view::marked(series, series.key.environment.as_str());
+    let title = format!("Lost time of {environment}{which}");
     let names: Vec<String> = rows.iter().map(|row| format!("CPU {}", row.cpu.cpu)).collect();
     let high = n_cells as f64 * cell_s;
     Some(Figure {

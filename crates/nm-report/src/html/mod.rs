@@ -16,6 +16,7 @@ mod embed;
 mod endpoints;
 mod factors;
 mod first_screen;
+mod guests;
 mod heat_map;
 mod jitter;
 mod method;
@@ -108,6 +109,9 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
         "Compute",
         &|| html! { @if let Some(it) = &compute { (it) } },
     );
+    add(crate::guests::has_any(result), "guests", "Virtual machines", &|| {
+        guests::section(result, references)
+    });
     add(!exchange.is_empty(), "exchange", "The exchange", &|| tables::exchange(&exchange));
     add(jitter::has_any(result), "jitter", "Jitter", &|| jitter::section(result));
     add(!charts.is_empty(), "charts", "Charts", &|| chart_list::charts(&charts));

@@ -40,6 +40,11 @@ pub fn page(found: &Trend) -> String {
         (section("results", "Results", &region(&trend::results_table(found))))
         (charts(found))
         (figures(found))
+        @if !found.refused.is_empty() {
+            (section("refused", "Left out", &html! {
+                ul { @for line in &found.refused { li { (line) } } }
+            }))
+        }
         (section("reading", "How to read it", &html! {
             ul { @for line in READING { li { (line) } } }
         }))

@@ -1,42 +1,63 @@
 //! `series.csv` of a result folder: every figure of every round, one a line. Figures over all
 //! rounds are made again from the rounds.
 
+use nm_model::GuestExecution;
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{LatencyRound, PercentileValue, RoundData, Statistic, ThroughputRound};
-use nm_model::stack::StackPair;
+use nm_model::stack::{Comparability, StackPair};
 
 use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number};
 use super::fault::{ImportFault, fault};
 use super::records::{Record, records};
 use crate::csv::{ALL_ROUNDS, LONG_HEADING, text_of};
 
+/// Heading of the tables of earlier versions, which had no guests.
+const HEADING_WITHOUT_GUESTS: &str =
+    "environment,stack,probe,case,statistic,round,figure,value,unit";
+
 /// Whether `text` begins with the heading of the long table.
 pub(super) fn is_series(text: &str) -> bool {
-    text.trim_start().lines().next().is_some_and(|line| line.trim_end() == LONG_HEADING)
+    let heading = heading(text);
+    heading == LONG_HEADING || heading == HEADING_WITHOUT_GUESTS
+}
+
+fn heading(text: &str) -> &str {
+    text.trim_start().lines().next().unwrap_or_default().trim_end()
 }
 
 /// A round of a series while its lines are read.
 struct OpenRound {
     /// Environment, stack, probe, case, statistic and round, as text.
     id: Vec<String>,
+    /// What executed the guests, if there were guests.
+    execution: Option<GuestExecution>,
     line: usize,
     data: RoundData,
 }
 
 pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     import.tool("nearmetal (series.csv)");
+    let has_guests = heading(text) == LONG_HEADING;
     let mut open: Option<OpenRound> = None;
     for record in records(text)?.into_iter().skip(1) {
         let line = record.line;
-        let texts: Vec<&str> = record.cells.iter().map(|cell| text_of(cell)).collect();
-        let [id @ .., figure, _value, _unit] = &texts[..] else {
-            return fault(line, format!("too few cells: {LONG_HEADING}"));
+        let mut texts: Vec<&str> = record.cells.iter().map(|cell| text_of(cell)).collect();
+        if !has_guests {
+            texts.push("");
+        }
+        let [id @ .., figure, _value, _unit, execution] = &texts[..] else {
+            return fault(line, format!("too few cells: {}", heading(text)));
         };
         let [_, _, _, _, statistic, round] = id else {
             return fault(
                 line,
-                format!("{} cells instead of 9: {LONG_HEADING}", record.cells.len()),
+                format!(
+                    "{} cells instead of {}: {}",
+                    record.cells.len(),
+                    if has_guests { 10 } else { 9 },
+                    heading(text)
+                ),
             );
         };
         if *round == ALL_ROUNDS {
@@ -50,7 +71,8 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
                 _ => RoundData::Latency(LatencyRound::default()),
             };
             let id = id.iter().map(|text| text.to_string()).collect();
-            let new = OpenRound { id, line, data };
+            let execution = execution_of(line, execution)?;
+            let new = OpenRound { id, execution, line, data };
             close(open.replace(new), import)?;
         }
         if let Some(round) = &mut open {
@@ -62,6 +84,15 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
 
 fn known<T>(line: usize, word: Result<T, nm_model::words::UnknownWord>) -> Result<T, ImportFault> {
     word.or_else(|unknown| fault(line, unknown.to_string()))
+}
+
+/// Reads `EMULATED (tcg)` or `real-kvm`; an empty cell is a series without guests.
+fn execution_of(line: usize, cell: &str) -> Result<Option<GuestExecution>, ImportFault> {
+    let inner = cell.strip_prefix("EMULATED (").and_then(|rest| rest.strip_suffix(')'));
+    match inner.unwrap_or(cell) {
+        "" => Ok(None),
+        name => known(line, name.parse()).map(Some),
+    }
 }
 
 /// Sets the figure of one line.
@@ -108,7 +139,7 @@ fn percentile(percentile: f64, value_ns: f64) -> PercentileValue {
 
 /// Adds a round whose lines have all been read.
 fn close(round: Option<OpenRound>, import: &mut ResultBuilder) -> Result<(), ImportFault> {
-    let Some(OpenRound { id, line, mut data }) = round else { return Ok(()) };
+    let Some(OpenRound { id, execution, line, mut data }) = round else { return Ok(()) };
     let [environment, stack, probe, case, statistic, _] = &id[..] else { return Ok(()) };
     if let RoundData::Latency(data) = &mut data {
         data.percentiles = in_order(std::mem::take(&mut data.percentiles));
@@ -123,7 +154,10 @@ fn close(round: Option<OpenRound>, import: &mut ResultBuilder) -> Result<(), Imp
         case: known(line, case.parse::<Case>())?,
         statistic: known(line, statistic.parse::<Statistic>())?,
         // The stack of an exchange is its layout, which tells nothing about protocols.
-        comparability: stack.parse::<StackPair>().map(|s| s.comparability()).unwrap_or_default(),
+        comparability: Comparability {
+            execution,
+            ..stack.parse::<StackPair>().map(|s| s.comparability()).unwrap_or_default()
+        },
         settings: vec![],
         data,
         doubts: vec![],

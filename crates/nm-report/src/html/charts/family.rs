@@ -8,6 +8,7 @@ use nm_model::verdict::Verdict;
 use crate::exchange::layout;
 use crate::svg::Look;
 use crate::units;
+use crate::view;
 
 /// Most entries in one chart; more are spread over several.
 const ENTRIES_MAX: usize = 6;
@@ -130,7 +131,8 @@ fn finish(family: &mut Family<'_>) {
             (ProbeKind::Rr, Statistic::RoundTrip) => " service time",
             _ => "",
         };
-        subject.label = format!("{}{}{origin}", key.path(), pace(&key.case));
+        let label = format!("{}{}{origin}", key.path(), pace(&key.case));
+        subject.label = view::marked(subject.series[0], label);
     }
     for index in 0..family.subjects.len() {
         let (before, [subject, ..]) = family.subjects.split_at_mut(index) else { break };

@@ -2,6 +2,7 @@
 
 pub(super) mod bars;
 mod drift;
+pub(super) mod environments;
 mod family;
 mod figure;
 mod limits;

@@ -53,24 +53,14 @@ pub(super) fn figures(family: &Family<'_>) -> Vec<(String, Figure)> {
     for size in sizes_of_interest(family) {
         let mut drawn: Vec<(Panel<'_, '_>, Vec<Curve<'_, '_>>)> = vec![];
         for panel in panels(family) {
-            let curves = panel.all().filter_map(|subject| {
-                let series = of_size(subject, size)?;
-                Some(Curve { subject, series, distribution: Distribution::of(series) })
-            });
-            let curves: Vec<_> = curves.filter(|c| !c.distribution.curve.is_empty()).collect();
+            let curves = curves(&panel, size);
             if curves.iter().any(|c| !c.subject.look.is_faint) {
                 drawn.push((panel, curves));
             }
         }
         let scales = scales(family, drawn.iter().flat_map(|(_, curves)| curves));
         for (panel, curves) in &drawn {
-            let title = format!(
-                "{}{}{}: {} by percentile",
-                family.probe,
-                size_text(size),
-                panel.name,
-                family.measure
-            );
+            let title = title(family, panel, size);
             let figure = percentile_figure(title, &scales, curves, &limit_marks(family, curves));
             figures.push((panel.environment.to_string(), figure));
         }
@@ -78,9 +68,36 @@ pub(super) fn figures(family: &Family<'_>) -> Vec<(String, Figure)> {
     figures
 }
 
+/// The charts of one panel alone, one for each size of interest.
+pub(super) fn of_panel(family: &Family<'_>, panel: &Panel<'_, '_>) -> Vec<Figure> {
+    let mut figures = vec![];
+    for size in sizes_of_interest(family) {
+        let curves = curves(panel, size);
+        if curves.iter().any(|c| !c.subject.look.is_faint) {
+            let scales = scales(family, &curves);
+            let limits = limit_marks(family, &curves);
+            figures.push(percentile_figure(title(family, panel, size), &scales, &curves, &limits));
+        }
+    }
+    figures
+}
+
+fn curves<'f, 'a>(panel: &Panel<'f, 'a>, size: Option<u32>) -> Vec<Curve<'f, 'a>> {
+    let curves = panel.all().filter_map(|subject| {
+        let series = of_size(subject, size)?;
+        Some(Curve { subject, series, distribution: Distribution::of(series) })
+    });
+    curves.filter(|c| !c.distribution.curve.is_empty()).collect()
+}
+
+fn title(family: &Family<'_>, panel: &Panel<'_, '_>, size: Option<u32>) -> String {
+    let (size, measure) = (size_text(size), family.measure);
+    format!("{}{size}{}: {measure} by percentile", family.probe, panel.name)
+}
+
 fn scales<'s, 'a: 's>(
     family: &Family<'a>,
-    curves: impl Iterator<Item = &'s Curve<'s, 'a>>,
+    curves: impl IntoIterator<Item = &'s Curve<'s, 'a>>,
 ) -> Scales<'static> {
     let (mut values, mut end) = (vec![], 2.0f64);
     for curve in curves {

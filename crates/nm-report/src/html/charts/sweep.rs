@@ -22,15 +22,21 @@ pub(super) fn figures(family: &Family<'_>) -> Vec<(String, Figure)> {
     let mut figures = vec![];
     let values = values(family);
     for panel in panels(family) {
-        let subjects: Vec<_> = panel.all().filter(|s| sizes(s).len() >= SIZES_MIN).collect();
-        if subjects.iter().any(|s| !s.look.is_faint) {
-            figures.push((
-                panel.environment.to_string(),
-                sweep_figure(family, &panel, &subjects, &values),
-            ));
-        }
+        let figure = panel_figure(family, &panel, &values);
+        figures.extend(figure.map(|figure| (panel.environment.to_string(), figure)));
     }
     figures
+}
+
+/// The chart of one panel alone, if it has enough sizes.
+pub(super) fn figure(family: &Family<'_>, panel: &Panel<'_, '_>) -> Option<Figure> {
+    panel_figure(family, panel, &values(family))
+}
+
+fn panel_figure(family: &Family<'_>, panel: &Panel<'_, '_>, values: &[f64]) -> Option<Figure> {
+    let subjects: Vec<_> = panel.all().filter(|s| sizes(s).len() >= SIZES_MIN).collect();
+    let has_own = subjects.iter().any(|s| !s.look.is_faint);
+    has_own.then(|| sweep_figure(family, panel, &subjects, values))
 }
 
 /// The sizes of a subject, rising, each once.

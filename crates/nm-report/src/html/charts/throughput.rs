@@ -31,6 +31,7 @@ struct Bar<'a> {
 impl<'a> Bar<'a> {
     fn own(result: &RunResult, series: &'a Series) -> Bar<'a> {
         let label = format!("{} {}", series.key.path(), view::case_text(&series.key.case));
+        let label = view::marked(series, label);
         let look = Look::of_stack(&series.key.stack);
         let mut limits = limits_of(&result.verdicts, series);
         limits.retain(|limit| limit.metric == Metric::Throughput);
@@ -87,6 +88,22 @@ pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<(Stri
         }
     }
     figures
+}
+
+/// The flows of all environments in one chart, with those of `references` below.
+pub(super) fn beside(result: &RunResult, references: &[RunResult]) -> Option<Figure> {
+    let is_flows = |s: &&Series| s.key.statistic == Statistic::Throughput;
+    let own = result.series.iter().filter(is_flows).map(|series| Bar::own(result, series));
+    let mut bars: Vec<Bar<'_>> = own.take(ROWS_MAX).collect();
+    if bars.is_empty() {
+        return None;
+    }
+    for run in references {
+        bars.extend(run.series.iter().filter(is_flows).map(|s| Bar::of_reference(run, s)));
+    }
+    bars.truncate(ROWS_MAX);
+    let high = bars.iter().flat_map(Bar::values).fold(0.0, f64::max);
+    Some(throughput_figure("stream · all environments: throughput".to_string(), &bars, high))
 }
 
 /// The marks of one row at height `y`.
@@ -152,7 +169,8 @@ fn throughput_text(series: &Series, total: f64) -> String {
     let values = view::round_values(series, Metric::Throughput);
     let spread = describe::stddev(&values)
         .map_or(String::new(), |sd| format!(" ± {}", units::significant(sd, 2)));
-    format!("{}{spread} (n = {})", units::significant(total, 4), values.len())
+    let text = format!("{}{spread} (n = {})", units::significant(total, 4), values.len());
+    view::marked(series, text)
 }
 
 fn throughput_table(title: String, bars: &[Bar<'_>]) -> Table {

@@ -185,7 +185,7 @@ impl<'a> Judged<'a> {
 fn measured(series: &Series, judged: &Judged<'_>, notes: &Notes) -> Option<Row> {
     let is_usable = |ns: &f64| ns.is_finite() && *ns > 0.0;
     Some(Row {
-        label: series.key.stack.clone(),
+        label: label(series),
         median_ns: view::value(series, Metric::Median).filter(is_usable)?,
         p99_ns: view::value(series, Metric::Percentile(99.0)).filter(is_usable),
         kind: Kind::Measured,
@@ -196,6 +196,14 @@ fn measured(series: &Series, judged: &Judged<'_>, notes: &Notes) -> Option<Row> 
     })
 }
 
+/// The stack. The mark of emulated guests is in front, because a long label loses its end.
+fn label(series: &Series) -> String {
+    match series.is_emulated() {
+        true => format!("{} {}", view::EMULATED, series.key.stack),
+        false => series.key.stack.clone(),
+    }
+}
+
 /// The heading names the case if all rows share it; else each label does.
 fn group(environment: &str, family: Family, series: &[&Series], mut rows: Vec<Row>) -> Group {
     let cases: Vec<String> = series.iter().map(|series| case_text(&series.key.case)).collect();
@@ -203,7 +211,7 @@ fn group(environment: &str, family: Family, series: &[&Series], mut rows: Vec<Ro
     let case = if is_shared { cases.first().cloned().unwrap_or_default() } else { String::new() };
     if !is_shared {
         for row in &mut rows {
-            let own = series.iter().find(|series| series.key.stack == row.label);
+            let own = series.iter().find(|series| row.label == label(series));
             row.label += &own.map_or_else(String::new, |s| format!(" {}", case_text(&s.key.case)));
         }
     }
