@@ -255,6 +255,7 @@ mod tests {
             rows,
             overall,
             unmatched: vec![],
+            refused: vec![],
             outcome: Outcome::Fail,
             reasons: vec![],
         }

@@ -1,7 +1,7 @@
 //! The verdict of a result in words: the headline, and what was not judged.
 
 use nm_model::result::{RunState, Source};
-use nm_model::{NotJudged, Outcome, PlanItem, RunResult};
+use nm_model::{NotJudged, NotJudgedReason, Outcome, PlanItem, RunResult};
 
 use crate::decisive::broken_machine_limit;
 use crate::style::Tone;
@@ -40,6 +40,7 @@ pub fn headline(result: &RunResult) -> Headline {
     }
     sentences.extend(incomplete(result, &counts));
     sentences.extend(left_out(result));
+    sentences.extend(emulated(result));
     let mut sentence = match &result.part {
         None => String::new(),
         Some(part) => {
@@ -136,9 +137,15 @@ fn incomplete(result: &RunResult, counts: &Counts) -> Vec<String> {
     if counts.not_judged > 0 {
         let were = if counts.not_judged == 1 { "was" } else { "were" };
         let their = if counts.not_judged == 1 { "its" } else { "their" };
-        let because = match result.not_judged.iter().any(NotJudged::is_left_out) {
-            true => String::new(),
-            false => format!(", as all of {their} rows are optional and cannot run here"),
+        let is_emulated = |one: &NotJudged| matches!(one.reason, NotJudgedReason::Emulated { .. });
+        let is_left_out = result.not_judged.iter().any(NotJudged::is_left_out);
+        let because = match (is_left_out, result.not_judged.iter().any(is_emulated)) {
+            (true, _) => String::new(),
+            (false, true) => format!(
+                ", as all of {their} rows are optional and cannot run here or ran in EMULATED \
+                 guests"
+            ),
+            (false, false) => format!(", as all of {their} rows are optional and cannot run here"),
         };
         sentences.push(format!(
             "{} of the {n_all} targets of the plan {were} not judged{because}.",
@@ -165,6 +172,13 @@ fn left_out(result: &RunResult) -> Option<String> {
     let rows = units::plural(n_rows, "optional row", "optional rows");
     let (was, it) = if n_rows == 1 { ("was", "it") } else { ("were", "they") };
     (n_rows > 0).then(|| format!("{rows} {was} left out, as {it} cannot run here."))
+}
+
+/// How many series of emulated guests there are, which count for nothing.
+fn emulated(result: &RunResult) -> Option<String> {
+    let n_series = result.series.iter().filter(|series| series.is_emulated()).count();
+    let (series, is) = (units::plural(n_series, "series", "series"), is_are(n_series));
+    (n_series > 0).then(|| format!("{series} of EMULATED guests {is} neither judged nor compared."))
 }
 
 /// Whether the plan has something to judge.

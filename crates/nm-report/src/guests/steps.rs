@@ -67,6 +67,8 @@ pub struct Published {
     pub name: String,
     /// Half round trip, ns.
     pub ns: f64,
+    /// What was made of the figure.
+    pub remark: &'static str,
 }
 
 /// Places a step may be measured in, the best first, and the published figures beside it.
@@ -269,12 +271,12 @@ impl Kind {
 fn published_figure(run: &RunResult, id: &str) -> Option<Published> {
     let series = run.series.iter().find(|series| series.key.stack == id)?;
     let ns = view::value(series, Metric::Mean)?;
-    let (half, part) = match series.key.statistic {
-        Statistic::HalfRoundTrip => (ns, ""),
-        Statistic::RoundTrip => (ns / 2.0, ", half of the round trip"),
+    let (ns, remark) = match series.key.statistic {
+        Statistic::HalfRoundTrip => (ns, "published"),
+        Statistic::RoundTrip => (ns / 2.0, "half of the published round trip"),
         _ => return None,
     };
-    Some(Published { name: format!("published: {id}{part}"), ns: half })
+    Some(Published { name: format!("published {id}"), ns, remark })
 }
 
 impl Step {
@@ -322,7 +324,7 @@ pub fn steps_table(steps: &[Step]) -> Table {
         };
         table.push(tone, vec![step.name.to_string(), path, ns, difference, remark]);
         for one in &step.published {
-            let cells = [one.name.as_str(), "", &units::latency(one.ns), "", ""];
+            let cells = [one.name.as_str(), "", &units::latency(one.ns), "", one.remark];
             table.push(Tone::Faint, cells.map(str::to_string).to_vec());
         }
     }

@@ -347,6 +347,44 @@ fn walk_by_tabs(browser: &mut Browser) -> u64 {
 }
 
 #[test]
+fn virtual_machines_are_shown_with_charts_tables_and_the_mark_of_emulated_ones() {
+    let references = [nm_report::reference::load("deftech-hft-vm-pf").unwrap()];
+    let page = Page::of("guests", &crate::guests::result(), &references);
+    let mut browser = Browser::start("guests");
+    browser.width(1200);
+    browser.open(&page.0);
+    check_no_messages(&browser, &page.0);
+    check_nothing_is_cut(&mut browser);
+    browser.unfold();
+    let in_section = |what: &str| format!("document.querySelectorAll('#guests {what}').length");
+    // Waterfall, sweep, two percentile plots, throughput.
+    assert_eq!(browser.value(&in_section("figure svg")), 5);
+    assert_eq!(browser.value(&in_section("figure details table")), 5);
+    // Each row of a table, and each legend, with figures of the emulated environment has the word.
+    assert_eq!(
+        browser.value(
+            "JSON.stringify([...document.querySelectorAll('#guests tbody tr, #charts tbody tr, #figures tbody tr')]
+                .filter(row => /vm-vhost/.test(row.textContent)
+                    && !/EMULATED/.test(row.textContent))
+                .filter(row => !/virtual CPU/.test(row.textContent))
+                .map(row => row.textContent))"
+        ),
+        "[]"
+    );
+    let marks = "[...document.querySelectorAll('#guests svg, #charts svg')].filter(svg =>
+        /vm-vhost|tcg/.test(svg.textContent)).every(svg => /EMULATED/.test(svg.textContent))";
+    assert_eq!(browser.value(marks), true);
+    browser.media("screen", "dark");
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.picture("guests");
+    browser.media("print", "light");
+    assert_eq!(browser.value(BAD_CHARTS), "[]");
+    browser.media("screen", "light");
+    browser.width(400);
+    assert_eq!(browser.value(SIDEWAYS), 0);
+}
+
+#[test]
 fn every_table_is_reached_by_keyboard() {
     let page = Page::write("keyboard", SMALL);
     let mut browser = Browser::start("keyboard");

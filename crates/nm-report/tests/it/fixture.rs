@@ -195,7 +195,7 @@ fn plan() -> Plan {
     .unwrap()
 }
 
-fn key(
+pub fn key(
     environment: &str,
     stack: &str,
     probe: ProbeKind,
@@ -205,7 +205,7 @@ fn key(
     SeriesKey { environment: environment.into(), stack: stack.into(), probe, case, statistic }
 }
 
-fn latency(key: SeriesKey, base: f64, size: Size) -> Series {
+pub fn latency(key: SeriesKey, base: f64, size: Size) -> Series {
     let mut numbers = Numbers(key.to_string().bytes().map(u64::from).sum());
     let rounds: Vec<Round> = (0..size.n_rounds)
         .map(|round| {
@@ -300,7 +300,7 @@ fn distribution(base: f64, n_samples: usize, numbers: &mut Numbers) -> LatencyRo
     }
 }
 
-fn throughput(environment: &str, pattern: &str, base: f64, size: Size) -> Series {
+pub fn throughput(environment: &str, pattern: &str, base: f64, size: Size) -> Series {
     let pattern: nm_model::Pattern = pattern.parse().unwrap();
     let mut numbers = Numbers(base as u64 + u64::from(pattern.flows));
     let round = |round: u32| {
@@ -491,6 +491,7 @@ fn comparison() -> Comparison {
         facts: vec![Difference { field: "MTU".into(), a: "65536".into(), b: "1500".into() }],
         rows: vec![row("64 B", 1.4, Relation::Worse), row("1 B", 1.01, Relation::Equivalent)],
         overall: vec![ComparisonRow { n_cases: 3, ..row("over 1..1024 B", 1.38, Relation::Worse) }],
+        refused: vec![],
         unmatched: vec!["only loopback/tcp-spin has 65536 B".into()],
         outcome: Outcome::Fail,
         reasons: vec!["the median is 38 % higher at 1..1024 B".into()],

@@ -184,9 +184,9 @@ proptest! {
         let is_banned = |c: char| (c.is_control() && c != '\n') || c == '\u{fffe}';
         prop_assert!(!xml.chars().any(is_banned));
         prop_assert!(check_openmetrics(&openmetrics::text(&run)).is_ok());
-        // Each record of the long table has nine cells.
+        // Each record of the long table has ten cells.
         for record in records(&csv::long(&run)) {
-            prop_assert_eq!(record.len(), 9);
+            prop_assert_eq!(record.len(), 10);
         }
         let text = sfnt::text(&run, 99.0);
         prop_assert!(text.lines().all(|l| l.is_empty() || l.starts_with(['#', '\t'])));

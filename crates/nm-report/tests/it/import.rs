@@ -280,6 +280,13 @@ fn damaged_tables_are_refused_with_their_line() {
         assert_eq!(error.fault.line(), Some(2), "{error}");
         assert!(error.to_string().contains(message), "{error}");
     }
+    let head = format!("{}\n", csv::LONG_HEADING);
+    for (line, message) in [
+        ("a,tcp-spin,pingpong,64 B,half-round-trip,0,median,1,ns", "9 cells instead of 10"),
+        ("a,tcp-spin,pingpong,64 B,half-round-trip,0,median,1,ns,tgc", "did you mean `tcg`?"),
+    ] {
+        assert!(error(&format!("{head}{line}\n")).to_string().contains(message));
+    }
     let sweep = "size,mean,min,median,max,p99,stddev,iter\n1,2,3\n";
     assert!(error(sweep).to_string().contains("3 cells instead of 8"));
     assert!(error("size,mean,min,median,max,p99,stddev,iter\n").to_string().contains("no figures"));
@@ -530,7 +537,7 @@ fn a_text_of_many_series_is_read_and_joined() {
     const SERIES: usize = 20_000;
     let row = |at: usize| {
         let size = at % 1_000;
-        format!("e{at},tcp-spin,pingpong,{size} B,half-round-trip,0,median,{at},ns\n")
+        format!("e{at},tcp-spin,pingpong,{size} B,half-round-trip,0,median,{at},ns,\n")
     };
     let text: String =
         std::iter::once(format!("{}\n", csv::LONG_HEADING)).chain((1..=SERIES).map(row)).collect();

@@ -9,6 +9,7 @@ mod fixture;
 mod folder;
 mod formats;
 mod golden;
+mod guests;
 mod import;
 mod published;
 mod reference;
