@@ -28,6 +28,9 @@ named_enum!(
 pub struct GuestSpec {
     /// How they are executed.
     pub execution: ExecutionChoice,
+    /// Whether they are also started where they would be emulated; if not, their rows are left out
+    /// there.
+    pub emulation_allowed: bool,
     /// Virtual CPUs of each; absent for as many as the host has cores for, one or two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
@@ -49,6 +52,7 @@ impl Default for GuestSpec {
     fn default() -> GuestSpec {
         GuestSpec {
             execution: ExecutionChoice::Auto,
+            emulation_allowed: true,
             cpus: None,
             memory_mib: 512,
             huge_pages: true,
@@ -79,6 +83,20 @@ impl GuestSpec {
         let memory = GuestSpec::MEMORY_MIB_MIN..=GuestSpec::MEMORY_MIB_MAX;
         limits::check("memory_mib", self.memory_mib, memory)?;
         limits::check("nics", self.nics.len() as u32, 0..=GuestSpec::NICS_MAX as u32)
+    }
+}
+
+impl GuestSpec {
+    /// Why guests that would run in this way are not started, as a clause that follows
+    /// `not available: `; nothing if they may be.
+    pub fn refusal(&self, execution: GuestExecution) -> Option<String> {
+        let is_refused = !self.emulation_allowed && execution.is_emulated();
+        is_refused.then(|| {
+            format!(
+                "guests would be emulated here (no usable KVM: {execution}); use `nearmetal lab \
+                 run`, which shows such figures without judging them"
+            )
+        })
     }
 }
 
@@ -147,5 +165,17 @@ mod tests {
         assert_eq!(field(GuestSpec { memory_mib: 191, ..default.clone() }), "memory_mib");
         assert_eq!(field(GuestSpec { memory_mib: 65_537, ..default.clone() }), "memory_mib");
         assert_eq!(field(GuestSpec { nics: vec![String::new(); 3], ..default }), "nics");
+    }
+
+    #[test]
+    fn emulated_guests_are_refused_only_where_a_plan_says_so() {
+        let default = GuestSpec::default();
+        let strict = GuestSpec { emulation_allowed: false, ..default.clone() };
+        for &execution in GuestExecution::ALL {
+            assert_eq!(default.refusal(execution), None);
+            assert_eq!(strict.refusal(execution).is_some(), execution.is_emulated());
+        }
+        let sentence = strict.refusal(GuestExecution::Tcg).unwrap();
+        assert!(sentence.starts_with("guests would be emulated here (no usable KVM: tcg); use "));
     }
 }

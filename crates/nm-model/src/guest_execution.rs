@@ -23,9 +23,9 @@ impl GuestExecution {
         self != GuestExecution::RealKvm
     }
 
-    /// `EMULATED (tcg)`, which stands beside each figure of such a guest; nothing for a real one.
+    /// `EMULATED by tcg`, which stands beside each figure of such a guest; nothing for a real one.
     pub fn mark(self) -> Option<String> {
-        self.is_emulated().then(|| format!("EMULATED ({self})"))
+        self.is_emulated().then(|| format!("EMULATED by {self}"))
     }
 }
 
@@ -38,6 +38,6 @@ mod tests {
         let real: Vec<_> = GuestExecution::ALL.iter().filter(|one| !one.is_emulated()).collect();
         assert_eq!(real, [&GuestExecution::RealKvm]);
         assert_eq!(GuestExecution::RealKvm.mark(), None);
-        assert_eq!(GuestExecution::Tcg.mark().as_deref(), Some("EMULATED (tcg)"));
+        assert_eq!(GuestExecution::Tcg.mark().as_deref(), Some("EMULATED by tcg"));
     }
 }

@@ -456,7 +456,7 @@ impl Series {
         self.comparability.execution.is_some_and(GuestExecution::is_emulated)
     }
 
-    /// The mark beside its figures, if it is: `EMULATED (tcg)`.
+    /// The mark beside its figures, if it is: `EMULATED by tcg`.
     pub fn emulated_mark(&self) -> Option<String> {
         self.comparability.execution.and_then(GuestExecution::mark)
     }

@@ -13,11 +13,16 @@ use crate::probe::ProbeKind;
 use crate::stack::{Launcher, Mode, Protocol, Stack, StackPair};
 use crate::words::{UnknownWord, nearest};
 
+/// The word for all environments with virtual machines.
+const GUESTS: &str = "guests";
+
 /// One word of a [`RowFilter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterWord {
     /// Rows of an environment.
     Environment(EnvironmentKind),
+    /// Rows of all environments with virtual machines.
+    Guests,
     /// Rows of a probe.
     Probe(ProbeKind),
     /// Rows over this pair of stacks.
@@ -33,15 +38,28 @@ pub enum FilterWord {
 }
 
 impl FilterWord {
+    /// Whether the word chooses among environments.
+    fn is_of_environments(self) -> bool {
+        matches!(self, FilterWord::Environment(_) | FilterWord::Guests)
+    }
+
     /// Whether the word chooses among stacks.
     fn is_of_stacks(self) -> bool {
-        !matches!(self, FilterWord::Environment(_) | FilterWord::Probe(_))
+        !self.is_of_environments() && !matches!(self, FilterWord::Probe(_))
+    }
+
+    fn takes_environment(self, environment: EnvironmentKind) -> bool {
+        match self {
+            FilterWord::Environment(wanted) => wanted == environment,
+            FilterWord::Guests => environment.has_guests(),
+            _ => false,
+        }
     }
 
     fn takes_stacks(self, stacks: &StackPair) -> bool {
         let ends = [stacks.client, stacks.server];
         match self {
-            FilterWord::Environment(_) | FilterWord::Probe(_) => false,
+            FilterWord::Environment(_) | FilterWord::Guests | FilterWord::Probe(_) => false,
             FilterWord::Stacks(wanted) => wanted == *stacks,
             FilterWord::Protocol(protocol) => ends.iter().any(|end| end.protocol == protocol),
             FilterWord::Mode(mode) => ends.iter().any(|end| end.mode == mode),
@@ -55,6 +73,7 @@ impl fmt::Display for FilterWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FilterWord::Environment(word) => word.fmt(f),
+            FilterWord::Guests => f.pad(GUESTS),
             FilterWord::Probe(word) => word.fmt(f),
             FilterWord::Stacks(word) => word.fmt(f),
             FilterWord::Protocol(word) => word.fmt(f),
@@ -79,6 +98,7 @@ impl FromStr for FilterWord {
         };
         let known = text.parse().map(FilterWord::Environment).ok();
         known
+            .or_else(|| (text == GUESTS).then_some(FilterWord::Guests))
             .or_else(|| text.parse().map(FilterWord::Probe).ok())
             .or_else(as_stack)
             .ok_or_else(|| unknown_word(text))
@@ -87,6 +107,7 @@ impl FromStr for FilterWord {
 
 fn unknown_word(text: &str) -> UnknownWord {
     let mut words: Vec<&str> = EnvironmentKind::ALL.iter().map(|word| word.name()).collect();
+    words.push(GUESTS);
     words.extend(ProbeKind::ALL.iter().map(|word| word.name()));
     words.extend(Protocol::ALL.iter().map(|word| word.name()));
     words.extend(Mode::ALL.iter().map(|word| word.name()));
@@ -143,9 +164,8 @@ impl RowFilter {
         stacks: &StackPair,
         probe: ProbeKind,
     ) -> bool {
-        let is_environment = |word: &FilterWord| matches!(word, FilterWord::Environment(_));
         let is_probe = |word: &FilterWord| matches!(word, FilterWord::Probe(_));
-        self.takes_one(is_environment, |word| word == FilterWord::Environment(environment))
+        self.takes_one(|word| word.is_of_environments(), |word| word.takes_environment(environment))
             && self.takes_one(is_probe, |word| word == FilterWord::Probe(probe))
             && self.takes_one(|word| word.is_of_stacks(), |word| word.takes_stacks(stacks))
     }
@@ -193,11 +213,15 @@ mod tests {
         assert!(takes(&["accel", "udp"], "netns", "accel+tcp-spin"));
         assert!(takes(&["kernel"], "netns", "tcp-spin"));
         assert!(!takes(&["kernel"], "netns", "accel+tcp-spin"));
+        assert!(takes(&["guests"], "vm-wire", "tcp-spin"));
+        assert!(takes(&["guests", "netns", "tcp"], "netns", "tcp-spin"));
+        assert!(!takes(&["guests"], "bridge", "tcp-spin"));
     }
 
     #[test]
     fn words_read_back_and_unknown_ones_get_the_nearest() {
-        let words = ["netns", "pingpong", "tcp-spin:tcp-blocking", "xdp", "epoll", "onload"];
+        let words =
+            ["netns", "guests", "pingpong", "tcp-spin:tcp-blocking", "xdp", "epoll", "onload"];
         let filter = RowFilter::parse(&words).unwrap();
         assert_eq!(filter.to_string(), words.join(","));
         let json = serde_json::to_string(&filter).unwrap();

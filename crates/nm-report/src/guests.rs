@@ -29,7 +29,7 @@ pub fn has_any(result: &RunResult) -> bool {
     !result.guests.is_empty() || result.series.iter().any(is_of_guests)
 }
 
-/// `EMULATED (tcg)` or `real-kvm`.
+/// `EMULATED by tcg` or `real-kvm`.
 fn execution(record: &GuestRecord) -> String {
     record.execution.mark().unwrap_or_else(|| record.execution.to_string())
 }

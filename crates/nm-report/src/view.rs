@@ -183,7 +183,7 @@ pub enum Detail {
     Full,
 }
 
-/// What executed the guests that a series was measured in: `EMULATED (tcg)`, `real-kvm`; empty
+/// What executed the guests that a series was measured in: `EMULATED by tcg`, `real-kvm`; empty
 /// without guests.
 pub fn execution_text(series: &Series) -> String {
     let name = || series.comparability.execution.map(|execution| execution.to_string());

@@ -87,7 +87,7 @@ fn a_target_of_emulated_rows_only_is_not_judged_and_nothing_passes_by_it() {
             format!(
                 "target `median < 2us on vm-vswitch/*` is not judged: optional, and figures of \
                  emulated guests do not count: vm-vswitch/tcp-spin, vm-vswitch/shm-spin \
-                 (EMULATED ({execution}))"
+                 (EMULATED by {execution})"
             )
         );
     }
@@ -113,7 +113,7 @@ fn an_optional_emulated_row_is_left_out_and_spoils_no_pass() {
     assert!(
         verdict
             .reason
-            .ends_with("; left out: vm-vswitch/tcp-spin, vm-vswitch/shm-spin (EMULATED (tcg))"),
+            .ends_with("; left out: vm-vswitch/tcp-spin, vm-vswitch/shm-spin (EMULATED by tcg)"),
         "{}",
         verdict.reason
     );
@@ -142,7 +142,7 @@ fn an_emulated_row_that_is_not_optional_makes_its_target_inconclusive() {
         let (outcome, reason) = run(on);
         assert_eq!(outcome, Outcome::Inconclusive, "{on}");
         assert!(
-            reason.contains("EMULATED (tcg): figures of emulated guests are not judged"),
+            reason.contains("EMULATED by tcg: figures of emulated guests are not judged"),
             "{reason}"
         );
     }
@@ -183,7 +183,7 @@ fn rows_that_are_missing_and_rows_that_are_emulated_are_named_together() {
     let sentence = judged(run).not_judged[0].to_string();
     assert!(
         sentence.ends_with(
-            "vm-vswitch/tcp-spin (EMULATED (tcg)); vm-vswitch/shm-spin (no shared memory)"
+            "vm-vswitch/tcp-spin (EMULATED by tcg); vm-vswitch/shm-spin (no shared memory)"
         ),
         "{sentence}"
     );
@@ -208,7 +208,7 @@ fn a_planned_comparison_with_an_emulated_side_is_refused() {
     assert_eq!(
         comparison.refused,
         ["vm-vswitch/tcp-spin pingpong 64 B is not compared: vm-vswitch/tcp-spin is \
-             EMULATED (tcg)"]
+             EMULATED by tcg"]
     );
     let real = judged(run(&plan(true, compared), GuestExecution::RealKvm));
     assert!(real.comparisons[0].refused.is_empty() && real.comparisons[0].differences.is_empty());
@@ -228,7 +228,7 @@ fn results_of_which_one_is_emulated_are_compared_but_for_these_series() {
     assert_eq!(
         found.refused,
         ["tcp-spin", "shm-spin"].map(|stack| format!(
-            "vm-vswitch/{stack} pingpong 64 B is not compared: after is EMULATED (tcg)"
+            "vm-vswitch/{stack} pingpong 64 B is not compared: after is EMULATED by tcg"
         ))
     );
     assert!(found.reasons.iter().any(|reason| reason.starts_with("2 series are not compared: ")));
@@ -236,7 +236,7 @@ fn results_of_which_one_is_emulated_are_compared_but_for_these_series() {
     assert!(found.rows.iter().chain(&found.overall).all(|row| !is_of_guests(&row.case)));
     assert_eq!(found.outcome, Outcome::Pass, "{:?}", found.reasons);
     let both = compare(&emulated, &emulated, &named);
-    assert!(both.refused[0].ends_with("before is EMULATED (tcg), after is EMULATED (tcg)"));
+    assert!(both.refused[0].ends_with("before is EMULATED by tcg, after is EMULATED by tcg"));
     assert!(!both.reasons.iter().any(|reason| reason.contains("sides are equal")));
 }
 
@@ -256,7 +256,7 @@ fn a_factor_on_emulated_rows_has_no_effect_and_a_note() {
     assert_eq!(
         factor.notes[0],
         "vm-vswitch/tcp-spin pingpong 64 B with the factor is not compared with that without it: \
-         EMULATED (tcg)"
+         EMULATED by tcg"
     );
 }
 
@@ -279,10 +279,10 @@ fn a_trend_leaves_emulated_series_out_with_a_sentence() {
     assert!(of_guests.points[1].value.is_none() && of_guests.points[1].ratio_to_first.is_none());
     assert_eq!(
         found.refused[0],
-        "vm-vswitch/tcp-spin pingpong 64 B of second is left out: EMULATED (tcg)"
+        "vm-vswitch/tcp-spin pingpong 64 B of second is left out: EMULATED by tcg"
     );
     let emulated: Vec<_> =
         runs().into_iter().map(|(name, _)| (name, runs()[1].1.clone())).collect();
     let error = trend(emulated, &options("vm-vswitch/*")).unwrap_err();
-    assert!(matches!(&error, TrendError::Emulated(text) if text.contains("EMULATED (tcg)")));
+    assert!(matches!(&error, TrendError::Emulated(text) if text.contains("EMULATED by tcg")));
 }

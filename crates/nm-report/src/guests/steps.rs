@@ -50,7 +50,7 @@ pub enum Found {
     Emulated {
         /// Median half round trip, ns.
         ns: f64,
-        /// `EMULATED (tcg)`.
+        /// `EMULATED by tcg`.
         mark: String,
     },
     /// No figure.

@@ -86,10 +86,9 @@ fn known<T>(line: usize, word: Result<T, nm_model::words::UnknownWord>) -> Resul
     word.or_else(|unknown| fault(line, unknown.to_string()))
 }
 
-/// Reads `EMULATED (tcg)` or `real-kvm`; an empty cell is a series without guests.
+/// Reads `EMULATED by tcg` or `real-kvm`; an empty cell is a series without guests.
 fn execution_of(line: usize, cell: &str) -> Result<Option<GuestExecution>, ImportFault> {
-    let inner = cell.strip_prefix("EMULATED (").and_then(|rest| rest.strip_suffix(')'));
-    match inner.unwrap_or(cell) {
+    match cell.strip_prefix("EMULATED by ").unwrap_or(cell) {
         "" => Ok(None),
         name => known(line, name.parse()).map(Some),
     }

@@ -21,7 +21,7 @@ const SMALL: Size = Size {
     stacks: &[],
     sizes: &[1, 64, 1024, 4096],
     n_rounds: 5,
-    n_samples: 300,
+    n_samples: 1_200,
 };
 
 const PLAN: &str = "
@@ -236,14 +236,14 @@ fn figures_of_emulated(text: &str) -> Vec<&str> {
 fn every_line_of_a_table_with_a_figure_of_emulated_guests_says_so() {
     let run = result();
     for line in csv::long(&run).lines().skip(1) {
-        assert_eq!(line.ends_with(",EMULATED (tcg)"), line.starts_with("vm-vhost"), "{line}");
+        assert_eq!(line.ends_with(",EMULATED by tcg"), line.starts_with("vm-vhost"), "{line}");
         assert_eq!(line.ends_with(",real-kvm"), line.starts_with("vm-vswitch"), "{line}");
     }
     let metrics = openmetrics::text(&run);
     let samples = metrics.lines().filter(|line| line.contains("environment=\"vm-vhost\""));
     assert!(samples.clone().count() > 20);
     for line in samples {
-        assert!(line.contains("execution=\"EMULATED (tcg)\""), "{line}");
+        assert!(line.contains("execution=\"EMULATED by tcg\""), "{line}");
     }
     let markdown = markdown::report(&run);
     let rows = figures_of_emulated(&markdown);
@@ -292,7 +292,7 @@ fn the_steps_have_figures_gaps_and_marks_but_no_difference_with_emulated_ones() 
     assert!(row("virtual switch").contains("to bare"), "{}", row("virtual switch"));
     for name in ["vhost", "bypass"] {
         let line = row(name);
-        assert!(line.contains("EMULATED (tcg)") && !line.contains(" to "), "{line}");
+        assert!(line.contains("EMULATED by tcg") && !line.contains(" to "), "{line}");
     }
     assert!(row("SR-IOV").contains("no IOMMU is in use"), "{}", row("SR-IOV"));
     // The step before that has a figure that counts.
