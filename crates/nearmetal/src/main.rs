@@ -18,6 +18,9 @@ use clap::error::ErrorKind;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
+    if nm_lab::guest::is_init() {
+        nm_lab::guest::run();
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

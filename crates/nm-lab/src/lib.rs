@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod environment;
 pub mod exchange;
 pub mod factor;
+pub mod guest;
 pub mod launcher;
 pub mod ledger;
 pub mod link_setup;

@@ -76,6 +76,14 @@ impl Routes {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
+    /// Sets the largest packet of a link.
+    pub fn set_mtu(&mut self, name: &str, mtu: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index(name)?;
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
     /// Assigns an address that can be used at once: without duplicate address detection for IPv6.
     pub fn add_address(&mut self, name: &str, address: IpAddr, prefix_len: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();

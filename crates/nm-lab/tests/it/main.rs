@@ -10,6 +10,7 @@
 mod agents;
 mod controller;
 mod environments;
+mod guests;
 mod harness;
 mod machine;
 mod remote;
@@ -23,6 +24,9 @@ use std::process::ExitCode;
 use harness::Test;
 
 fn main() -> ExitCode {
+    if nm_lab::guest::is_init() {
+        nm_lab::guest::run();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
     let tests: Vec<Test> = [
         agents::TESTS,
         environments::TESTS,
+        guests::TESTS,
         remote::TESTS,
         trials::TESTS,
         xdp::TESTS,
