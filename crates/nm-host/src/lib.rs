@@ -50,10 +50,15 @@ pub fn facts() -> Facts {
 
 /// Whether a hypervisor is below this system; absent where nothing would tell if one were.
 pub fn is_guest() -> Option<bool> {
-    let files = HostFiles::default();
-    let name = virtualization::signature().or_else(|| virtualization::read(&files).hypervisor);
+    let name = hypervisor();
     // Every hypervisor for x86-64 sets the processor's flag; elsewhere there is no such sign.
     (name.is_some() || cfg!(target_arch = "x86_64")).then_some(name.is_some())
+}
+
+/// The hypervisor below this system, by the processor's signature or by files; none if there is no
+/// sign of one.
+pub fn hypervisor() -> Option<String> {
+    virtualization::signature().or_else(|| virtualization::read(&HostFiles::default()).hypervisor)
 }
 
 /// The facts that are read from files, below `root` in place of `/`.

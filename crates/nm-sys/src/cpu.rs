@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::hostfiles::parse_list;
@@ -29,6 +30,22 @@ pub fn pin_current_thread(cpu: u32) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(index);
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// `sched_setaffinity(TID, …)`—Lets a thread of another process run on `cpus` only.
+///
+/// # Errors
+/// `ESRCH` if there is no such thread, `EPERM` if it is another user's, `EINVAL` if it may use none
+/// of the CPUs.
+pub fn pin_thread(thread: u32, cpus: &[u32]) -> io::Result<()> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or_else(invalid)?;
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        let index = usize::try_from(cpu).ok().filter(|index| *index < CpuSet::MAX_CPU);
+        set.set(index.ok_or_else(invalid)?);
+    }
+    Ok(sched_setaffinity(Some(thread), &set)?)
 }
 
 /// `prctl(PR_SET_TIMERSLACK, 1)`—Sets the timer slack of the current thread to 1 ns, so that its
@@ -95,6 +112,20 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn thread_of_another_process_is_pinned() {
+        let cpu = *allowed().last().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        pin_thread(child.id(), &[cpu]).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert_eq!(line.unwrap().trim(), cpu.to_string());
+        assert!(pin_thread(0, &[cpu]).is_err() && pin_thread(u32::MAX, &[cpu]).is_err());
+        assert!(pin_thread(std::process::id(), &[100_000]).is_err());
     }
 
     #[test]

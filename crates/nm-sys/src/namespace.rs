@@ -23,6 +23,14 @@ pub enum Isolation {
     /// Within the user namespace of a running process, so that one helper process may configure
     /// both.
     JoinUser(Namespace),
+    /// No namespace of its own: that of a running process, within its user namespace if one is
+    /// given.
+    Join {
+        /// User namespace.
+        user: Option<Namespace>,
+        /// Network namespace.
+        network: Namespace,
+    },
 }
 
 /// An open namespace.
@@ -97,6 +105,12 @@ pub fn isolate(command: &mut Command, isolation: Isolation) {
         Isolation::JoinUser(user) => {
             user.enter()?;
             unshare(UnshareFlags::NEWNET)
+        }
+        Isolation::Join { user, network } => {
+            if let Some(user) = user {
+                user.enter()?;
+            }
+            network.enter()
         }
     };
     // SAFETY: between fork and exec the closure makes system calls only and allocates nothing.
@@ -176,6 +190,20 @@ mod tests {
         let map = std::fs::read_to_string(format!("/proc/{}/uid_map", second.pid())).unwrap();
         let uid = rustix::process::geteuid().as_raw().to_string();
         assert_eq!(map.split_whitespace().collect::<Vec<_>>(), ["0", &uid, "1"]);
+    }
+
+    #[test]
+    fn process_joins_the_network_of_another_one() {
+        let is_root = privileged();
+        let own = if is_root { Isolation::Network } else { Isolation::UserAndNetwork };
+        // A kernel that forbids namespaces: tested above.
+        let Ok(first) = holder(own) else { return };
+        let user = (!is_root).then(|| Namespace::user_of(first.pid()).unwrap());
+        let network = Namespace::network_of(first.pid()).unwrap();
+        let second = holder(Isolation::Join { user, network }).unwrap();
+        let inode = |process: &ChildProcess| network_inode(&process.pid().to_string());
+        assert_eq!(inode(&first), inode(&second));
+        assert_ne!(inode(&first), network_inode("self"));
     }
 
     #[test]

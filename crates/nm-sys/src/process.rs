@@ -1,7 +1,7 @@
 //! Child processes that do not outlive their parent and can be waited for with a time-out.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::{OnceLock, mpsc};
@@ -146,6 +146,17 @@ pub fn own_session(command: &mut Command) {
     let lead = || Ok(rustix::process::setsid().map(drop)?);
     // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
     unsafe { command.pre_exec(lead) };
+}
+
+/// Has the child of `command` inherit `file`; returns its number in the child, which is at
+/// `/proc/self/fd/N` there. Descriptors of programs that take no number are passed by that path.
+pub fn inherit(command: &mut Command, file: OwnedFd) -> RawFd {
+    let number = file.as_raw_fd();
+    // The closure owns the descriptor, so that it is open when the child is started.
+    let keep = move || Ok(rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?);
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(keep) };
+    number
 }
 
 /// Has the child of `command` ignore SIGINT, which a terminal sends to the whole foreground group.

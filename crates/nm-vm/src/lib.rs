@@ -3,8 +3,15 @@
 #![forbid(unsafe_code)]
 
 pub mod boot;
+pub mod budget;
 pub mod cpio;
 pub mod elf;
+pub mod execution;
+pub mod features;
 pub mod image;
 pub mod kernel;
+pub mod machine;
+pub mod memory;
 pub mod modules;
+pub mod network;
+pub mod qemu;

@@ -1,0 +1,53 @@
+//! Files in memory without a name, for programs that take a path: a child process that inherits
+//! the descriptor opens `/proc/self/fd/N`. The memory is freed with its last descriptor.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+/// A file with these bytes; `/proc/PID/fd` shows `name`.
+///
+/// # Errors
+/// Those of memfd_create(2) and write(2), such as `ENOMEM`.
+pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+/// A file of `bytes` zero bytes.
+///
+/// # Errors
+/// Those of memfd_create(2) and ftruncate(2).
+pub fn of_size(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, bytes)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::inherit;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn child_reads_an_inherited_file_by_its_path() {
+        let file = with_contents("nearmetal-test", b"kept in memory").unwrap();
+        let mut command = Command::new("cat");
+        let number = inherit(&mut command, file);
+        command.arg(format!("/proc/self/fd/{number}")).stdin(Stdio::null());
+        for _ in 0..2 {
+            // Each child opens it anew, so that each reads it from the start.
+            assert_eq!(command.output().unwrap().stdout, b"kept in memory");
+        }
+    }
+
+    #[test]
+    fn file_has_the_size_asked_for() {
+        let file = File::from(of_size("nearmetal-test", 8192).unwrap());
+        assert_eq!(file.metadata().unwrap().len(), 8192);
+    }
+}

@@ -1,0 +1,166 @@
+//! Whether the host has a core for each thread of two guests that would keep one busy, and where
+//! the threads run.
+
+use nm_model::guest::GuestPlacement;
+use nm_model::{GuestSpec, Side};
+
+/// Virtual CPUs of a guest where the host has cores for them: one that measures, one for the rest.
+const CPUS_WANTED: u32 = 2;
+
+/// Guests of an environment.
+const GUESTS: u32 = 2;
+
+/// Threads and cores of an environment of two guests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// Virtual CPUs of each guest.
+    pub cpus: u32,
+    /// Cores that threads keep busy while both guests spin, and one for all others.
+    pub needed_cores: u32,
+    /// Cores that this process may use.
+    pub cores: u32,
+    /// Where the threads run. Empty lists where there are too few cores to pin them.
+    pub placement: Vec<GuestPlacement>,
+}
+
+impl Budget {
+    /// For two guests with a measuring thread each, `packet_threads` threads of the host that move
+    /// packets, `wanted` virtual CPUs, and the CPUs `allowed`, of which `siblings` share cores.
+    pub fn new(
+        wanted: Option<u32>,
+        packet_threads: u32,
+        allowed: &[u32],
+        siblings: &[Vec<u32>],
+    ) -> Budget {
+        let by_core = by_core(allowed, siblings);
+        let cores = by_core.len() as u32;
+        let others = packet_threads + 1;
+        let cpus = wanted.unwrap_or_else(|| {
+            if cores >= GUESTS * CPUS_WANTED + others { CPUS_WANTED } else { 1 }
+        });
+        let cpus = cpus.clamp(1, GuestSpec::CPUS_MAX);
+        Budget { cpus, needed_cores: GUESTS + others, cores, placement: placement(cpus, &by_core) }
+    }
+
+    /// Whether both ends may wait by spinning.
+    pub fn may_spin(&self) -> bool {
+        self.cores >= self.needed_cores
+    }
+
+    /// The shortage in words; none if there is none.
+    pub fn shortage(&self) -> Option<String> {
+        (!self.may_spin()).then(|| {
+            format!(
+                "{} of the host may be used, and two spinning guests need {}",
+                if self.cores == 1 {
+                    "1 core".to_string()
+                } else {
+                    format!("{} cores", self.cores)
+                },
+                self.needed_cores
+            )
+        })
+    }
+}
+
+/// The CPUs `allowed`, those of a core together, the lowest core first.
+fn by_core(allowed: &[u32], siblings: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let mut cores: Vec<Vec<u32>> = vec![];
+    for &cpu in allowed {
+        let group = siblings.iter().find(|group| group.contains(&cpu));
+        let known = cores.iter_mut().find(|core| group.is_some_and(|g| g.contains(&core[0])));
+        match known {
+            Some(core) => core.push(cpu),
+            None => cores.push(vec![cpu]),
+        }
+    }
+    cores
+}
+
+/// A core for each virtual CPU, the highest first, and the others for QEMU's other threads: the
+/// lowest handles interrupts as a rule. Nothing is pinned if no core is left for the others.
+fn placement(cpus: u32, cores: &[Vec<u32>]) -> Vec<GuestPlacement> {
+    let busy = (GUESTS * cpus) as usize;
+    let sides = [Side::Client, Side::Server];
+    if cores.len() <= busy {
+        return vec![GuestPlacement::default()];
+    }
+    let (rest, of_guests) = cores.split_at(cores.len() - busy);
+    let other_threads: Vec<u32> = rest.iter().flatten().copied().collect();
+    let mut free = of_guests.iter().rev().map(|core| core[0]);
+    sides
+        .map(|side| GuestPlacement {
+            side: Some(side),
+            virtual_cpus: free.by_ref().take(cpus as usize).collect(),
+            other_threads: other_threads.clone(),
+        })
+        .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn budget(wanted: Option<u32>, packet_threads: u32, cpus: u32) -> Budget {
+        Budget::new(wanted, packet_threads, &(0..cpus).collect::<Vec<_>>(), &[])
+    }
+
+    #[test]
+    fn two_cores_are_too_few_to_spin_and_three_are_enough() {
+        let two = budget(None, 0, 2);
+        assert_eq!((two.cpus, two.needed_cores, two.may_spin()), (1, 3, false));
+        assert_eq!(two.placement, [GuestPlacement::default()]);
+        let why = two.shortage().unwrap();
+        assert_eq!(why, "2 cores of the host may be used, and two spinning guests need 3");
+        assert!(budget(None, 0, 3).shortage().is_none());
+        assert!(budget(None, 2, 4).shortage().is_some(), "threads of vhost spin too");
+        assert!(budget(None, 0, 1).shortage().unwrap().starts_with("1 core of"));
+    }
+
+    #[test]
+    fn guests_get_a_second_cpu_where_all_have_a_core() {
+        assert_eq!(budget(None, 2, 6).cpus, 1);
+        assert_eq!(budget(None, 2, 7).cpus, 2);
+        assert_eq!(budget(Some(4), 0, 2).cpus, 4);
+        let placed = budget(None, 0, 5).placement;
+        assert_eq!(placed[0].virtual_cpus, [4, 3]);
+        assert_eq!(placed[1].virtual_cpus, [2, 1]);
+        assert_eq!((&placed[0].other_threads[..], placed[0].side), (&[0][..], Some(Side::Client)));
+    }
+
+    #[test]
+    fn threads_of_one_core_are_one_core() {
+        let siblings = [vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
+        let all: Vec<u32> = (0..8).collect();
+        let budget = Budget::new(None, 0, &all, &siblings);
+        assert_eq!((budget.cores, budget.cpus), (4, 1));
+        assert_eq!(budget.placement[0].virtual_cpus, [3]);
+        assert_eq!(budget.placement[0].other_threads, [0, 4, 1, 5]);
+    }
+
+    proptest! {
+        #[test]
+        fn pinned_threads_have_cpus_of_their_own(
+            cpus in prop::collection::btree_set(0u32..64, 0..40), wanted in prop::option::of(1u32..9),
+            packet_threads in 0u32..3, width in 1u32..3,
+        ) {
+            let allowed: Vec<u32> = cpus.iter().copied().collect();
+            let siblings: Vec<Vec<u32>> =
+                (0..64 / width).map(|core| (core * width..(core + 1) * width).collect()).collect();
+            let budget = Budget::new(wanted, packet_threads, &allowed, &siblings);
+            prop_assert!(budget.cpus >= 1 && budget.cpus == wanted.unwrap_or(budget.cpus));
+            let mut pinned: Vec<u32> =
+                budget.placement.iter().flat_map(|one| one.virtual_cpus.clone()).collect();
+            prop_assert!(pinned.is_empty() || pinned.len() as u32 == 2 * budget.cpus);
+            prop_assert!(pinned.iter().all(|cpu| allowed.contains(cpu)));
+            pinned.sort_unstable();
+            let distinct = pinned.windows(2).all(|pair| pair[0] != pair[1]);
+            prop_assert!(distinct);
+            for one in &budget.placement {
+                prop_assert_eq!(one.virtual_cpus.is_empty(), one.other_threads.is_empty());
+                prop_assert!(one.other_threads.iter().all(|cpu| !pinned.contains(cpu)));
+            }
+        }
+    }
+}
