@@ -4,6 +4,7 @@
 
 mod available;
 mod bridge;
+mod guests;
 mod loopback;
 mod namespaces;
 mod netns;
@@ -15,6 +16,7 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind};
 
 pub use available::{EnvironmentUnavailable, unavailable_reason};
+pub use guests::{GuestParts, GuestsUnavailable, KERNEL_VARIABLE, spec_unavailable_reason};
 pub use namespaces::hold;
 pub(crate) use namespaces::try_isolation;
 pub use running::Environment;
@@ -44,8 +46,8 @@ fn start_agents(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Fai
         EnvironmentKind::VmWire
         | EnvironmentKind::VmSwitch
         | EnvironmentKind::VmVhost
-        | EnvironmentKind::VmSriov
-        | EnvironmentKind::Ssh => {
+        | EnvironmentKind::VmSriov => guests::start(kind, setup),
+        EnvironmentKind::Ssh => {
             let reason = unavailable_reason(kind).map(|reason| reason.to_string());
             let message = format!("{kind}: {}", reason.unwrap_or_default());
             Err(Failure::new(FailureKind::NotAvailable, message))

@@ -5,8 +5,8 @@
 //! writes one line of the agent protocol to its standard output: `prepared` with the addresses of
 //! client and server in turn, or `failed`.
 //!
-//! Arguments: `veth USER CLIENT SERVER` or `bridge USER CLIENT SERVER BRIDGE`, each a process id;
-//! USER is the process whose user namespace owns the others', or `-`.
+//! Arguments: `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or, for two guests,
+//! `taps USER BRIDGE`, each a process id; USER is the process whose user namespace owns the others', or `-`.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,17 +14,32 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use nm_model::{Answer, Failure, FailureKind};
+use nm_model::{Answer, Failure, FailureKind, Side};
 use nm_sys::ethtool::Links;
 use nm_sys::namespace::Namespace;
+use nm_sys::tap;
+use nm_vm::network::tap_name;
 
 use crate::netlink::Routes;
 
 /// One end of an environment of namespaces: its link and its addresses.
-struct LinkEnd {
+pub(crate) struct LinkEnd {
     link: &'static str,
-    v4: Ipv4Addr,
-    v6: Ipv6Addr,
+    pub v4: Ipv4Addr,
+    pub v6: Ipv6Addr,
+}
+
+impl LinkEnd {
+    pub const V4_PREFIX: u8 = 24;
+    pub const V6_PREFIX: u8 = 64;
+}
+
+/// The end of one side.
+pub(crate) fn end(side: Side) -> LinkEnd {
+    match side {
+        Side::Client => CLIENT,
+        Side::Server => SERVER,
+    }
 }
 
 const CLIENT: LinkEnd = LinkEnd {
@@ -39,8 +54,8 @@ const SERVER: LinkEnd = LinkEnd {
     v6: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2),
 };
 
-const V4_PREFIX: u8 = 24;
-const V6_PREFIX: u8 = 64;
+/// Bridge of an environment, in a namespace of its own.
+const BRIDGE: &str = "nm-bridge";
 
 /// How long links may take to come up, in steps of 10 ms.
 const UP_STEPS: u32 = 500;
@@ -48,7 +63,10 @@ const UP_STEPS: u32 = 500;
 /// What can fail while links are created.
 #[derive(Debug, thiserror::Error)]
 enum LinkSetupError {
-    #[error("lab-wire takes `veth USER CLIENT SERVER` or `bridge USER CLIENT SERVER BRIDGE`")]
+    #[error(
+        "lab-wire takes `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or \
+         `taps USER BRIDGE`"
+    )]
     Usage,
     #[error("lab-wire: `{0}` is not a process id")]
     ProcessId(String),
@@ -121,6 +139,7 @@ fn create_links(arguments: &[String]) -> Result<Vec<IpAddr>, LinkSetupError> {
             let namespaces = open_namespaces(user, &[client, server, bridge])?;
             create_bridge(&namespaces[0], &namespaces[1], &namespaces[2])
         }
+        ["taps", user, bridge] => create_taps(&open_namespaces(user, &[bridge])?[0]),
         _ => Err(LinkSetupError::Usage),
     }
 }
@@ -160,7 +179,6 @@ fn create_bridge(
     server: &Namespace,
     bridge: &Namespace,
 ) -> Result<Vec<IpAddr>, LinkSetupError> {
-    const BRIDGE: &str = "nm-bridge";
     let mut routes = routes_in(bridge)?;
     routes.add_bridge(BRIDGE).map_err(LinkSetupError::system("create a bridge"))?;
     for (port, end, namespace) in [("nm-port0", CLIENT, client), ("nm-port1", SERVER, server)] {
@@ -176,6 +194,23 @@ fn create_bridge(
     enter(bridge)?;
     wait_until_up(BRIDGE)?;
     Ok(addresses)
+}
+
+/// Tap devices of two guests, as ports of a bridge; returns the addresses that the guests have.
+fn create_taps(bridge: &Namespace) -> Result<Vec<IpAddr>, LinkSetupError> {
+    let mut routes = routes_in(bridge)?;
+    routes.add_bridge(BRIDGE).map_err(LinkSetupError::system("create a bridge"))?;
+    for side in [Side::Client, Side::Server] {
+        let name = tap_name(side);
+        tap::create(name).map_err(LinkSetupError::system("create a tap device"))?;
+        routes
+            .attach(name, BRIDGE)
+            .and_then(|()| routes.set_up(name))
+            .map_err(LinkSetupError::system("create a port of the bridge"))?;
+    }
+    // It is up once the guests are: until then no program has the tap devices open.
+    routes.set_up(BRIDGE).map_err(LinkSetupError::system("bring the bridge up"))?;
+    Ok(vec![CLIENT.v4.into(), SERVER.v4.into(), CLIENT.v6.into(), SERVER.v6.into()])
 }
 
 /// Brings the server's link up and waits until both links are up; returns the addresses.
@@ -209,10 +244,10 @@ fn bring_up(routes: &mut Routes, end: &LinkEnd) -> Result<bool, LinkSetupError> 
     let failed = |operation: &str| LinkSetupError::system(format!("{operation} {}", end.link));
     routes.set_up("lo").map_err(failed("bring up loopback beside"))?;
     routes
-        .add_address(end.link, end.v4.into(), V4_PREFIX)
+        .add_address(end.link, end.v4.into(), LinkEnd::V4_PREFIX)
         .map_err(failed("assign an address to"))?;
     // A kernel without IPv6 refuses this; the environment then has IPv4 addresses only.
-    let ipv6 = routes.add_address(end.link, end.v6.into(), V6_PREFIX).is_ok();
+    let ipv6 = routes.add_address(end.link, end.v6.into(), LinkEnd::V6_PREFIX).is_ok();
     routes.set_up(end.link).map_err(failed("bring up"))?;
     Ok(ipv6)
 }

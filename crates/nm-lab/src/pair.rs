@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use nm_model::facts::{Facts, LinkFacts};
 use nm_model::stack::Comparability;
-use nm_model::{Failure, Side};
+use nm_model::{Doubt, DoubtKind, Failure, GuestExecution, Protocol, Side, Stack, StackPair};
 
 use crate::affinity::one_kernel;
 use crate::agent::Handle;
@@ -13,6 +13,15 @@ use crate::netlink::link_of;
 
 /// Drivers of links without hardware; their speed depends on the host's CPU.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "bridge", "tun", "virtio_net", "dummy"];
+
+/// What is particular to the figures of guests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GuestConditions {
+    /// What executes their code.
+    pub execution: GuestExecution,
+    /// Why ends that would spin wait by sleeping; absent if the host has cores for them.
+    pub shortage: Option<String>,
+}
 
 /// Two running agents.
 pub struct Pair {
@@ -32,6 +41,8 @@ pub struct Pair {
     pub server_facts: Facts,
     /// Link speed, firmware and layer.
     between: Comparability,
+    /// Of agents in guests that this process has started.
+    guests: Option<GuestConditions>,
 }
 
 impl Pair {
@@ -47,6 +58,20 @@ impl Pair {
     ) -> Result<Pair, Failure> {
         let mut pair = Pair::new(environment, (client, server), addresses)?;
         pair.between = virtual_link(layer.to_string());
+        Ok(pair)
+    }
+
+    /// Two agents in guests, with the virtual links between them.
+    pub(crate) fn of_guests(
+        environment: &str,
+        agents: (Handle, Handle),
+        addresses: (IpAddr, IpAddr),
+        layer: &str,
+        guests: GuestConditions,
+    ) -> Result<Pair, Failure> {
+        let mut pair = Pair::on_virtual_links(environment, agents, addresses, layer)?;
+        pair.between.execution = Some(guests.execution);
+        pair.guests = Some(guests);
         Ok(pair)
     }
 
@@ -86,6 +111,7 @@ impl Pair {
             client_address,
             server_address,
             between: Comparability::default(),
+            guests: None,
         })
     }
 
@@ -105,7 +131,45 @@ impl Pair {
         }
     }
 
-    /// Link speed, firmware and layer; other fields are empty.
+    /// Whether both ends are guests of this host.
+    pub(crate) fn has_guests(&self) -> bool {
+        self.guests.is_some()
+    }
+
+    /// The stacks that the ends use for `stacks`: in guests of a host with too few cores, they
+    /// sleep where they would spin, because a spinning virtual CPU keeps the core from the one it
+    /// waits for. Memory that guests share can only be polled.
+    pub(crate) fn stacks_in_use(&self, stacks: &StackPair) -> StackPair {
+        let is_short = self.guests.as_ref().is_some_and(|guests| guests.shortage.is_some());
+        let in_use = |stack: Stack| match stack.protocol {
+            Protocol::Shm | Protocol::Cpu => stack,
+            _ if is_short => Stack { mode: stack.mode.sleeping(), ..stack },
+            _ => stack,
+        };
+        StackPair { client: in_use(stacks.client), server: in_use(stacks.server) }
+    }
+
+    /// Doubts about every figure of guests over `stacks`.
+    pub(crate) fn guest_doubts(&self, stacks: &StackPair, uses_network: bool) -> Vec<Doubt> {
+        let Some(guests) = &self.guests else { return vec![] };
+        let mut doubts = vec![];
+        if guests.execution.is_emulated() {
+            let detail = format!("the guests were executed by {}", guests.execution);
+            doubts.push(Doubt::new(DoubtKind::Emulated, detail));
+        }
+        let would_spin = stacks.client.mode.spins() || stacks.server.mode.spins();
+        if let (Some(shortage), true) = (&guests.shortage, would_spin && uses_network) {
+            let in_use = self.stacks_in_use(stacks);
+            let how = match in_use == *stacks {
+                true => "the ends took turns on a core".to_string(),
+                false => format!("the ends waited as with {in_use}"),
+            };
+            doubts.push(Doubt::new(DoubtKind::CoreBudget, format!("{shortage}; {how}")));
+        }
+        doubts
+    }
+
+    /// Link speed, firmware, layer and execution of guests; other fields are empty.
     pub fn between(&self) -> Comparability {
         self.between.clone()
     }

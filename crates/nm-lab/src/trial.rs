@@ -35,11 +35,13 @@ pub fn run(
     cancel: &AtomicBool,
 ) -> Result<Outcome, Box<Interrupted>> {
     let mut outcome = Outcome::default();
-    let one_kernel = one_kernel(&pair.client_facts, &pair.server_facts);
-    if let Some(reason) = distance_unavailable_reason(stacks, one_kernel) {
+    // Guests of one host share memory too.
+    let is_one_host = one_kernel(&pair.client_facts, &pair.server_facts) || pair.has_guests();
+    if let Some(reason) = distance_unavailable_reason(stacks, is_one_host) {
         let failure = Failure::new(FailureKind::NotAvailable, reason.to_string());
         return Err(Box::new(Interrupted { completed: outcome, case: None, failure }));
     }
+    let in_use = &pair.stacks_in_use(stacks);
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
         if let Some(reason) = unavailable_case(stacks, &case) {
@@ -49,7 +51,7 @@ pub fn run(
         let mut show = |statistic, value| {
             progress(Progress { case, index, cases: cases.len(), statistic, value });
         };
-        let run = CaseRun { stacks, probe, case, round, options, cancel };
+        let run = CaseRun { stacks, in_use, probe, case, round, options, cancel };
         match case::run(pair, &run, &mut show) {
             Ok(measured) => outcome.measured.extend(measured),
             // What the machine cannot do in one case says nothing about the others.

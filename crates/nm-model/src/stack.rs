@@ -95,6 +95,17 @@ impl Mode {
     pub fn spins(self) -> bool {
         matches!(self, Mode::Spin | Mode::SelectSpin | Mode::PollSpin | Mode::EpollSpin)
     }
+
+    /// The mode with the same calls that sleeps where this one spins.
+    pub fn sleeping(self) -> Mode {
+        match self {
+            Mode::Spin => Mode::Blocking,
+            Mode::SelectSpin => Mode::Select,
+            Mode::PollSpin => Mode::Poll,
+            Mode::EpollSpin => Mode::Epoll,
+            other => other,
+        }
+    }
 }
 
 /// Transport of one endpoint.

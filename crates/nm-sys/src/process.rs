@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A child process that is killed when this value is dropped or when this process ends for any
 /// reason.

@@ -15,3 +15,4 @@ pub mod memory;
 pub mod modules;
 pub mod network;
 pub mod qemu;
+pub mod threads;

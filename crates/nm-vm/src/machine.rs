@@ -68,13 +68,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Model of its virtual CPUs.
-    pub fn cpu_model(&self) -> String {
-        if self.execution == GuestExecution::Tcg {
+    /// Model of the virtual CPUs of a guest that is executed so.
+    pub fn cpu_model_of(execution: GuestExecution, is_pinned: bool) -> String {
+        if execution == GuestExecution::Tcg {
             return "max".to_string();
         }
         let mut model = "host,migratable=off,+invtsc".to_string();
-        if self.is_pinned {
+        if is_pinned {
             // Locks of the guest need no help by the hypervisor if no virtual CPU is preempted.
             model += ",kvm-hint-dedicated=on";
         }
@@ -93,7 +93,7 @@ impl Machine {
             .args(["-name", &format!("nm-{},debug-threads=on", self.side)])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
             .args(["-M", &format!("{MACHINE},accel={accelerator},memory-backend=ram")])
-            .args(["-cpu", &self.cpu_model()])
+            .args(["-cpu", &Machine::cpu_model_of(self.execution, self.is_pinned)])
             .args(["-smp", &format!("{},sockets=1,threads=1", self.cpus)])
             .args(["-m", &format!("{}M", self.memory.mib)])
             .args(["-object", &memory_object(&self.memory)]);

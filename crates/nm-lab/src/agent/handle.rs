@@ -14,7 +14,7 @@ use nm_model::agent::{PROTOCOL_VERSION, Stage, Task, TaskReport};
 use nm_model::result::Statistic;
 use nm_model::{Answer, Facts, Failure, FailureKind, Request, Side};
 use nm_sys::clock::Deadline;
-use nm_sys::process::ChildProcess;
+use nm_sys::process::{ChildProcess, Signal};
 
 use crate::agent::control_connection;
 use crate::agent::lines::{Line, Lines};
@@ -30,6 +30,9 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest time from the cancellation of a task to its end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much longer an agent in a guest may take.
+const GUEST_SLOWNESS: u32 = 6;
 
 /// Answers that wait to be read; an agent that sends more has to wait.
 const ANSWERS_MAX: usize = 64;
@@ -74,6 +77,8 @@ pub struct Handle {
     version: String,
     pending: Pending,
     is_disconnected: bool,
+    /// Factor of the time limits.
+    slowness: u32,
     stderr_lines: Arc<Mutex<Vec<String>>>,
     /// Closes when the agent's standard error has ended.
     stderr_end: Option<Receiver<()>>,
@@ -204,14 +209,26 @@ impl Handle {
             version: String::new(),
             pending: Pending::Nothing,
             is_disconnected: false,
+            slowness: 1,
             stderr_lines: Arc::default(),
             stderr_end: None,
         })
     }
 
     /// Waits for the agent's `hello` and checks the version.
-    pub(crate) fn handshake(mut self) -> Result<Handle, Failure> {
-        match self.receive(ANSWER_TIMEOUT)? {
+    pub(crate) fn handshake(self) -> Result<Handle, Failure> {
+        self.handshake_within(ANSWER_TIMEOUT)
+    }
+
+    /// As [`Handle::handshake`], for an agent in a guest that has just been started: it answers
+    /// within `timeout`, and all its time limits are longer, as an emulated processor is slow.
+    pub(crate) fn handshake_of_guest(mut self, timeout: Duration) -> Result<Handle, Failure> {
+        self.slowness = GUEST_SLOWNESS;
+        self.handshake_within(timeout)
+    }
+
+    fn handshake_within(mut self, timeout: Duration) -> Result<Handle, Failure> {
+        match self.receive(timeout)? {
             Answer::Hello { protocol: PROTOCOL_VERSION, version, pid } => {
                 self.version = version;
                 if self.process.is_none() {
@@ -261,7 +278,7 @@ impl Handle {
     pub fn describe(&mut self) -> Result<Facts, Failure> {
         self.cancel_and_wait()?;
         self.send(&Request::Describe)?;
-        match self.receive(ANSWER_TIMEOUT)? {
+        match self.receive(self.limit(ANSWER_TIMEOUT))? {
             Answer::Facts(facts) => Ok(*facts),
             Answer::Failed(failure) => Err(failure),
             other => Err(self.unexpected(&other)),
@@ -313,7 +330,7 @@ impl Handle {
     }
 
     fn wait_prepared(&mut self) -> Result<Vec<String>, Failure> {
-        let answer = self.receive(PREPARE_TIMEOUT)?;
+        let answer = self.receive(self.limit(PREPARE_TIMEOUT))?;
         self.pending = Pending::Nothing;
         match answer {
             Answer::Prepared { addresses } => Ok(addresses),
@@ -368,6 +385,18 @@ impl Handle {
         self.send(&Request::Cancel)
     }
 
+    /// The time limit of this agent for what a program on this host does within `limit`.
+    pub(crate) fn limit(&self, limit: Duration) -> Duration {
+        limit * self.slowness
+    }
+
+    /// Sends a signal to the process that this handle has started.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        if let Some(process) = &mut self.process {
+            process.signal(signal);
+        }
+    }
+
     /// Whether the agent has disconnected.
     pub fn is_disconnected(&self) -> bool {
         self.is_disconnected
@@ -384,16 +413,17 @@ impl Handle {
             return Ok(());
         }
         self.cancel()?;
+        let limit = self.limit(CANCEL_TIMEOUT);
         for _ in 0..LATE_ANSWERS_MAX {
             // Samples and progress may arrive before the end.
             if let Answer::Prepared { .. } | Answer::Failed(_) | Answer::Done(_) =
-                self.receive(CANCEL_TIMEOUT)?
+                self.receive(limit)?
             {
                 self.pending = Pending::Nothing;
                 return Ok(());
             }
         }
-        Err(self.timed_out(CANCEL_TIMEOUT))
+        Err(self.timed_out(limit))
     }
 
     /// Ends the session. Waits for the end of an agent that was started by this handle, and kills

@@ -2,6 +2,7 @@
 
 use nm_model::plan::EnvironmentKind;
 
+use crate::environment::guests::{self, GuestsUnavailable};
 use crate::environment::namespaces;
 
 /// Why an environment cannot be started here.
@@ -10,12 +11,9 @@ pub enum EnvironmentUnavailable {
     /// Network namespaces cannot be created.
     #[error("{0}")]
     Namespaces(nm_model::Failure),
-    /// This version does not start virtual machines.
-    #[error(
-        "not in this version: start `nearmetal pingpong server` in one virtual machine and the \
-         client in the other"
-    )]
-    VirtualMachines,
+    /// Virtual machines cannot be started.
+    #[error(transparent)]
+    Guests(#[from] GuestsUnavailable),
     /// This version does not start agents on other hosts.
     #[error(
         "not in this version: start `nearmetal pingpong server` on one host and the client on the \
@@ -31,10 +29,15 @@ pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUna
         EnvironmentKind::Netns | EnvironmentKind::Bridge => {
             namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
         }
-        EnvironmentKind::VmWire
-        | EnvironmentKind::VmSwitch
-        | EnvironmentKind::VmVhost
-        | EnvironmentKind::VmSriov => Some(EnvironmentUnavailable::VirtualMachines),
+        EnvironmentKind::VmWire | EnvironmentKind::VmSriov => {
+            guests::unavailable_reason(environment).map(EnvironmentUnavailable::Guests)
+        }
+        EnvironmentKind::VmSwitch | EnvironmentKind::VmVhost => {
+            let guests = guests::unavailable_reason(environment);
+            guests.map(EnvironmentUnavailable::Guests).or_else(|| {
+                namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
+            })
+        }
         EnvironmentKind::Ssh => Some(EnvironmentUnavailable::RemoteHosts),
     }
 }

@@ -114,6 +114,51 @@ impl IsolatedAgents {
     }
 }
 
+/// A virtual switch: a bridge with a tap device for each guest, in a namespace of their own.
+pub struct Switch {
+    /// Keeps the namespace open.
+    keeper: ChildProcess,
+    within_user: bool,
+}
+
+impl Switch {
+    /// Creates the devices.
+    pub fn start(setup: &Setup) -> Result<Switch, Failure> {
+        let within_user = !privileged();
+        let mut command = setup.subcommand(&["lab-hold"])?;
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        isolate(
+            &mut command,
+            if within_user { Isolation::UserAndNetwork } else { Isolation::Network },
+        );
+        let keeper = ChildProcess::spawn(command)
+            .map_err(NamespaceError::system("start a process for a namespace"))
+            .map_err(|error| explain(error.into(), within_user))?;
+        let pid = keeper.pid().to_string();
+        let user = if within_user { &pid } else { "-" };
+        let command = setup.subcommand(&["lab-wire", "taps", user, &pid])?;
+        run_helper(command).map_err(|error| explain(error.into(), within_user))?;
+        Ok(Switch { keeper, within_user })
+    }
+
+    /// How a process gets into the namespace.
+    pub fn join(&self) -> Result<Isolation, Failure> {
+        let pid = self.keeper.pid();
+        let open = || {
+            let user = if self.within_user { Some(Namespace::user_of(pid)?) } else { None };
+            Ok(Isolation::Join { user, network: Namespace::network_of(pid)? })
+        };
+        open().map_err(|error| {
+            NamespaceError::system("open the namespace of the virtual switch")(error).into()
+        })
+    }
+
+    /// The process that keeps the namespace open.
+    pub fn into_keeper(self) -> ChildProcess {
+        self.keeper
+    }
+}
+
 /// How to isolate a further process so that one helper may enter the namespaces of all of them.
 fn isolation_beside(client: &Handle, within_user: bool) -> Result<Isolation, NamespaceError> {
     if !within_user {

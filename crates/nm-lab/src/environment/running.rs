@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestRecord};
-use nm_sys::process::ChildProcess;
+use nm_sys::process::{ChildProcess, Signal};
 
 use crate::agent::Handle;
 use crate::environment::shared_folder::SharedFolder;
@@ -52,6 +52,42 @@ impl Environment {
         })
     }
 
+    /// An environment of two guests that have answered.
+    pub(super) fn of_guests(
+        kind: EnvironmentKind,
+        pair: Pair,
+        addresses: Addresses,
+        namespace_keeper: Option<ChildProcess>,
+        record: GuestRecord,
+    ) -> Environment {
+        Environment {
+            kind,
+            pair,
+            addresses,
+            namespace_keeper,
+            guests: Some(record),
+            shared_folder: None,
+        }
+    }
+
+    /// Stops the guests until [`Environment::resume`], so that they take no CPU from another
+    /// environment's trials. Other agents take none while they wait.
+    pub fn pause(&mut self) {
+        self.signal_guests(Signal::STOP);
+    }
+
+    /// Lets paused guests go on. Their clocks have gone on too.
+    pub fn resume(&mut self) {
+        self.signal_guests(Signal::CONT);
+    }
+
+    fn signal_guests(&mut self, signal: Signal) {
+        if self.guests.is_some() {
+            self.pair.client.signal(signal);
+            self.pair.server.signal(signal);
+        }
+    }
+
     /// Makes the agents reach each other by IPv6, or by IPv4 again.
     ///
     /// # Errors
@@ -69,6 +105,7 @@ impl Environment {
     /// Ends both agents and removes all that was created for them. May be called again; dropping
     /// does the same.
     pub fn close(&mut self) {
+        self.resume();
         self.pair.close();
         if let Some(mut keeper) = self.namespace_keeper.take() {
             keeper.kill();

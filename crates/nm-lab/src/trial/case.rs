@@ -29,7 +29,10 @@ const SERVER_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to measure in a case.
 pub struct CaseRun<'a> {
+    /// Those of the row.
     pub stacks: &'a StackPair,
+    /// Those that the ends use for it.
+    pub in_use: &'a StackPair,
     pub probe: &'a ProbeSpec,
     pub case: Case,
     pub round: u32,
@@ -50,7 +53,7 @@ pub fn run(
     let (client, server) = tasks(pair, run)?;
     let check = AccelerationCheck::begin(pair, run.stacks);
     let started_s = run.options.started.elapsed().as_secs_f64();
-    let limit = time_limit(run, pair.client_facts.cpu.online);
+    let limit = pair.client.limit(time_limit(run, pair.client_facts.cpu.online));
     let reports = prepare(pair, &client, &server)
         .and_then(|()| run_task(pair, limit, show, run.cancel))
         .map_err(|failure| recover(pair, failure));
@@ -64,8 +67,9 @@ pub fn run(
             client.report.settings.extend(limit);
         }
     }
-    let CaseRun { stacks, probe, case, round, .. } = *run;
-    let conditions = Conditions { pair, stacks, probe: probe.kind(), case, round, started_s };
+    let CaseRun { stacks, in_use, probe, case, round, .. } = *run;
+    let conditions =
+        Conditions { pair, stacks, in_use, probe: probe.kind(), case, round, started_s };
     Ok(merge::rounds(&conditions, client, server))
 }
 
@@ -106,8 +110,8 @@ fn tasks(pair: &Pair, run: &CaseRun<'_>) -> Result<(Task, Task), Failure> {
         raw_samples: run.options.raw_samples,
         token,
     };
-    let client = task(run.stacks.client, &affinity.client);
-    Ok((client, task(run.stacks.server, &affinity.server)))
+    let client = task(run.in_use.client, &affinity.client);
+    Ok((client, task(run.in_use.server, &affinity.server)))
 }
 
 /// The work of one case.
@@ -183,7 +187,7 @@ fn run_task(
         if !client_done {
             client_done = read_events(&mut pair.client, POLL_INTERVAL, &mut client, show)?;
             if client_done {
-                deadline = Deadline::after(SERVER_END_TIMEOUT);
+                deadline = Deadline::after(pair.server.limit(SERVER_END_TIMEOUT));
             }
         }
         if !server_done {
@@ -199,7 +203,7 @@ fn run_task(
             // The server has not noticed that its peer has ended.
             pair.server.cancel()?;
             is_cancelled = true;
-            deadline = Deadline::after(SERVER_END_TIMEOUT);
+            deadline = Deadline::after(pair.server.limit(SERVER_END_TIMEOUT));
         }
     }
     Ok((client, server))
@@ -283,7 +287,16 @@ mod tests {
             let case = Case::Layout { workload: Workload::Pi, layout };
             let (options, cancel) = (Options::new(1), AtomicBool::new(false));
             let (probe, stacks) = (&probe, &stacks);
-            let run = CaseRun { stacks, probe, case, round: 0, options: &options, cancel: &cancel };
+            let in_use = stacks;
+            let run = CaseRun {
+                stacks,
+                in_use,
+                probe,
+                case,
+                round: 0,
+                options: &options,
+                cancel: &cancel,
+            };
             time_limit(&run, 64)
         };
         assert!(limit("Nx1") >= Duration::from_secs(64 * 2 * 60));

@@ -113,7 +113,7 @@ fn comparability(
     if !conditions.probe.uses_network() {
         return machine(conditions, statistic, data);
     }
-    let ends = conditions.stacks.comparability();
+    let ends = conditions.in_use.comparability();
     let between = conditions.pair.between();
     Comparability {
         statistic: Some(statistic.name().to_string()),
@@ -123,6 +123,7 @@ fn comparability(
         link: between.link,
         firmware: between.firmware,
         layer: between.layer,
+        execution: between.execution,
         ..bulk
     }
 }
@@ -138,6 +139,7 @@ fn machine(conditions: &Conditions<'_>, statistic: Statistic, data: &RoundData) 
         statistic: Some(statistic.name().to_string()),
         layer: Some(layer_of(&conditions.pair.client_facts)),
         implementation: compute.map(|round| round.implementation.clone()),
+        execution: conditions.pair.between().execution,
         ..Comparability::default()
     }
 }
@@ -158,6 +160,7 @@ fn doubts(conditions: &Conditions<'_>, client: &EndReport, server: &EndReport) -
     if !one_kernel {
         all.extend(machine_doubts(&pair.server_facts, "server"));
     }
+    all.extend(pair.guest_doubts(conditions.stacks, conditions.probe.uses_network()));
     let mut unique: Vec<Doubt> = vec![];
     for doubt in all {
         if !unique.contains(&doubt) {

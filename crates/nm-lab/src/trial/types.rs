@@ -83,7 +83,10 @@ pub struct Interrupted {
 /// The conditions under which one case was measured.
 pub(crate) struct Conditions<'a> {
     pub pair: &'a Pair,
+    /// Those of the row.
     pub stacks: &'a StackPair,
+    /// Those that the ends use for it.
+    pub in_use: &'a StackPair,
     pub probe: ProbeKind,
     pub case: Case,
     pub round: u32,

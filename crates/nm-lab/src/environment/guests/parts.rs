@@ -1,0 +1,58 @@
+//! What guests are made of: kernel and image. They are the same for all guests of a process with
+//! one choice of kernel, so they are made once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nm_model::GuestSpec;
+use nm_vm::image::{Image, ImageError, ImageParts};
+use nm_vm::kernel::{GuestKernel, KernelError};
+
+use crate::environment::guests::unavailable::GuestsUnavailable;
+
+/// Variable that names the kernel of guests for which none is chosen.
+pub const KERNEL_VARIABLE: &str = "NEARMETAL_GUEST_KERNEL";
+
+/// Kernel and image of guests.
+#[derive(Debug, Clone)]
+pub struct GuestParts {
+    /// Their kernel.
+    pub kernel: Arc<GuestKernel>,
+    /// Their file system.
+    pub image: Arc<Image>,
+}
+
+impl GuestParts {
+    /// The parts of guests as `spec` wants them.
+    ///
+    /// # Errors
+    /// If there is no kernel, or the image cannot be built.
+    pub fn of(spec: &GuestSpec) -> Result<GuestParts, GuestsUnavailable> {
+        static MADE: Mutex<BTreeMap<Option<String>, GuestParts>> = Mutex::new(BTreeMap::new());
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let choice = choice(spec);
+        if let Some(parts) = made.get(&choice) {
+            return Ok(parts.clone());
+        }
+        let kernel = Arc::new(find_kernel(spec)?);
+        let build = || Image::build(&ImageParts::of_this_program(&kernel)?);
+        let image =
+            build().map_err(|error: ImageError| GuestsUnavailable::Image(error.to_string()))?;
+        let parts = GuestParts { kernel: kernel.clone(), image: Arc::new(image) };
+        made.insert(choice, parts.clone());
+        Ok(parts)
+    }
+}
+
+fn choice(spec: &GuestSpec) -> Option<String> {
+    let of_user = || std::env::var(KERNEL_VARIABLE).ok().filter(|text| !text.is_empty());
+    spec.kernel.clone().or_else(of_user)
+}
+
+/// The kernel of guests as `spec` wants them.
+///
+/// # Errors
+/// If there is none, with what to install.
+pub fn find_kernel(spec: &GuestSpec) -> Result<GuestKernel, KernelError> {
+    GuestKernel::find(choice(spec).as_deref())
+}
