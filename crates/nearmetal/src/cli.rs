@@ -10,6 +10,7 @@ pub mod exchange;
 pub mod format;
 pub mod generate;
 pub mod jitter;
+pub mod lab;
 mod percent;
 pub mod server_address;
 pub mod standalone;
@@ -27,6 +28,7 @@ use self::exchange::ExchangeCommand;
 use self::format::{FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
 use self::jitter::JitterArgs;
+use self::lab::LabCommand;
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 use self::tune::TuneCommand;
 
@@ -193,6 +195,9 @@ pub enum Command {
         nearmetal tune undo"
     )]
     Tune(TuneCommand),
+    /// Pairs of virtual machines: what virtualization costs on this host.
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// What works on this machine, what is missing and how to get it.
     Doctor(FormatArgs),
     /// The built-in plans, or the text of one.

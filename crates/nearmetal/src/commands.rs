@@ -12,6 +12,7 @@ mod fail_on;
 mod generate;
 mod import;
 mod jitter;
+mod lab;
 mod machine;
 mod man;
 mod pingpong;
@@ -70,6 +71,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Reference(command) => reference::run(&command),
         Command::Generate(command) => generate::run(&command),
         Command::Tune(command) => tune::run(&command),
+        Command::Lab(command) => lab::run(&command),
         Command::Doctor(args) => doctor::run(args.format),
         Command::Plans { name, format } => list_plans(name.as_deref(), format.format),
         Command::Schema { of } => schema(of),

@@ -3,11 +3,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use nm_model::{Facts, Launcher};
+use nm_model::{Facts, GuestExecution, GuestSpec, Launcher};
 use nm_sys::hostfiles::HostFiles;
 use nm_sys::namespace::privileged;
+use nm_vm::execution;
+use nm_vm::qemu::Qemu;
 
-use crate::environment::try_isolation;
+use crate::environment::{self, try_isolation};
 use crate::launcher;
 
 /// Result of one check.
@@ -43,6 +45,7 @@ pub fn checks() -> Vec<Check> {
     let mut checks = vec![namespaces(), two_cpus(&facts), clock(&facts), locked_memory(&facts)];
     checks.extend(disturbances(&facts));
     checks.extend(network(&facts));
+    checks.extend(guests());
     checks.push(af_xdp());
     checks.push(real_time());
     checks.extend(launchers());
@@ -222,6 +225,37 @@ fn af_xdp() -> Check {
     }
 }
 
+/// What the environments vm-* take.
+fn guests() -> [Check; 3] {
+    let meaning = "the environments vm-*: two virtual machines";
+    let qemu = match Qemu::find() {
+        Ok(qemu) => check("QEMU", true, format!("version {}", qemu.version), meaning, ""),
+        Err(error) => parted("QEMU", &error.to_string(), meaning),
+    };
+    let kernel = match environment::guest_kernel(&GuestSpec::default()) {
+        Ok(kernel) => check("guest kernel", true, kernel.release.clone(), meaning, ""),
+        Err(reason) => parted("guest kernel", &reason.to_string(), meaning),
+    };
+    let kvm = execution::kvm();
+    let is_real = kvm.class == Some(GuestExecution::RealKvm);
+    let class = kvm.class.map_or("not usable".to_string(), |class| class.to_string());
+    let kvm = check(
+        "KVM",
+        is_real,
+        format!("{class}: {}", kvm.evidence),
+        "guests whose figures count; without it they are emulated, shown as such and never judged",
+        "use a machine with virtualization of its own, switched on in its firmware, and access to \
+         /dev/kvm (group kvm)",
+    );
+    [qemu, kvm, kernel]
+}
+
+/// A check that failed for a reason of the form `what was found; what to do`.
+fn parted(name: &'static str, reason: &str, meaning: &'static str) -> Check {
+    let (found, remedy) = reason.split_once("; ").unwrap_or((reason, "see its guide"));
+    check(name, false, found, meaning, remedy)
+}
+
 fn real_time() -> Check {
     let limit = HostFiles::default().text("/proc/self/limits").and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("Max realtime priority"))?;
@@ -248,10 +282,7 @@ fn launchers() -> Vec<Check> {
     .map(|(launcher, name, meaning)| {
         match launcher::unavailable_reason(launcher).map(|reason| reason.to_string()) {
             None => check(name, true, "installed", meaning, ""),
-            Some(reason) => match reason.split_once("; ") {
-                Some((found, remedy)) => check(name, false, found, meaning, remedy),
-                None => check(name, false, reason, meaning, "see its guide"),
-            },
+            Some(reason) => parted(name, &reason, meaning),
         }
     })
     .collect()
@@ -264,7 +295,8 @@ mod tests {
     #[test]
     fn only_failed_checks_have_a_remedy() {
         let checks = [multicast(), af_xdp(), real_time(), locked_memory(&nm_host::facts())];
-        for check in checks.iter().chain(&launchers()).chain(&network(&nm_host::facts())) {
+        let network = network(&nm_host::facts());
+        for check in checks.iter().chain(&launchers()).chain(&network).chain(&guests()) {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
             assert!(!check.found.is_empty() && !check.meaning.is_empty(), "{check:?}");
         }

@@ -16,7 +16,9 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind};
 
 pub use available::{EnvironmentUnavailable, unavailable_reason};
-pub use guests::{GuestParts, GuestsUnavailable, KERNEL_VARIABLE, spec_unavailable_reason};
+pub use guests::{
+    GuestParts, GuestsUnavailable, KERNEL_VARIABLE, guest_kernel, spec_unavailable_reason,
+};
 pub use namespaces::hold;
 pub(crate) use namespaces::try_isolation;
 pub use running::Environment;

@@ -53,6 +53,12 @@ pub enum Unavailable {
         "shared memory joins two processes of one host, and these ends run on two; use tcp or udp"
     )]
     SharedMemoryAcrossHosts,
+    /// Memory of two guests cannot wake a waiting one.
+    #[error("the memory that two guests share has no wake-ups; use shm-spin")]
+    SharedMemoryOfGuests,
+    /// Programs that start agents are not in the image of guests.
+    #[error("a guest has nearmetal's own stacks only: no launchers")]
+    LauncherInGuest,
     /// The accelerator handles TCP only.
     #[error("the accelerator handles TCP connections only; use accel+tcp")]
     AcceleratedProtocol,
@@ -73,6 +79,8 @@ pub fn unavailable_reason(
         ProbeKind::Exchange => {
             exchange::unavailable_reason(environment, stacks).map(Unavailable::from)
         }
+        _ if environment.has_guests() => guest_stack_unavailable_reason(&stacks.client)
+            .or_else(|| guest_stack_unavailable_reason(&stacks.server)),
         _ => stack_unavailable_reason(&stacks.client)
             .or_else(|| stack_unavailable_reason(&stacks.server)),
     };
@@ -104,14 +112,28 @@ pub fn stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
     }
 }
 
+/// Why a stack cannot be used in a guest; none if it can. The agent is root there, with a kernel of
+/// its own, so that this host's limits do not count.
+fn guest_stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
+    match stack.protocol {
+        _ if stack.launcher.is_some() => Some(Unavailable::LauncherInGuest),
+        Protocol::Shm if stack.mode != Mode::Spin => Some(Unavailable::SharedMemoryOfGuests),
+        Protocol::Xdp | Protocol::XdpTcp => xdp_mode_unavailable_reason(stack),
+        _ => stack_unavailable_reason(stack),
+    }
+}
+
+fn xdp_mode_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
+    let is_known = matches!(stack.mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll);
+    (!is_known).then_some(Unavailable::XdpMode(stack.protocol))
+}
+
 fn xdp_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
     if stack.launcher.is_some() {
         return Some(Unavailable::LauncherOfOtherSockets("AF_XDP"));
     }
-    if !matches!(stack.mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll) {
-        return Some(Unavailable::XdpMode(stack.protocol));
-    }
-    nm_sys::xdp::unavailable_reason().map(Unavailable::Xdp)
+    xdp_mode_unavailable_reason(stack)
+        .or_else(|| nm_sys::xdp::unavailable_reason().map(Unavailable::Xdp))
 }
 
 /// Why the accelerator has no effect with this combination of ends.
@@ -210,10 +232,29 @@ mod tests {
     }
 
     #[test]
+    fn guests_have_stacks_of_their_own() {
+        let reason = |stack: &str| {
+            let reason = guest_stack_unavailable_reason(&stack.parse().unwrap());
+            reason.map(|reason| reason.to_string())
+        };
+        for stack in ["tcp-spin", "udp-epoll", "shm-spin", "xdp-spin", "cpu-spin"] {
+            assert_eq!(reason(stack), None, "{stack}");
+        }
+        for (stack, word) in [
+            ("shm-blocking", "use shm-spin"),
+            ("accel+tcp-spin", "no launchers"),
+            ("onload+tcp-spin", "no launchers"),
+            ("xdp-epoll", "xdp-blocking"),
+            ("cpu-blocking", "cpu-spin"),
+        ] {
+            assert!(reason(stack).unwrap().contains(word), "{stack}");
+        }
+    }
+
+    #[test]
     fn unavailable_rows_have_a_reason() {
-        use EnvironmentKind::{Loopback, Ssh, VmSwitch};
+        use EnvironmentKind::{Loopback, Ssh};
         for (environment, stacks, probe, word) in [
-            (VmSwitch, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Ssh, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
             (Loopback, "shm-epoll", ProbeKind::Pingpong, "shm-blocking"),
             (Loopback, "onload+shm-spin", ProbeKind::Pingpong, "launchers"),

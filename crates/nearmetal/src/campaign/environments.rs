@@ -81,8 +81,13 @@ impl EnvironmentPool {
         if let Some(folder) = context.folder {
             setup = setup.log_folder(folder);
         }
+        self.pause_others(key);
         let environment = match self.running.entry(key) {
-            Entry::Occupied(running) => running.into_mut(),
+            Entry::Occupied(running) => {
+                let environment = running.into_mut();
+                environment.resume();
+                environment
+            }
             Entry::Vacant(vacant) => match start(trial, setup, self.use_ipv6) {
                 Ok(environment) => {
                     self.has_run.insert(key);
@@ -113,6 +118,13 @@ impl EnvironmentPool {
                 let measured = named_by_row(completed.measured, trial);
                 TrialResult::Failed { measured, case, failure }
             }
+        }
+    }
+
+    /// Guests take CPU time even while they wait.
+    fn pause_others(&mut self, key: AgentsKey) {
+        for (_, environment) in self.running.iter_mut().filter(|(other, _)| **other != key) {
+            environment.pause();
         }
     }
 

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use nm_host::snapshot::{self, SnapshotOptions};
 use nm_lab::affinity::Affinity;
-use nm_lab::resolve;
 use nm_lab::trial::Options;
+use nm_lab::{environment, resolve};
 use nm_model::finding::Audit;
 use nm_model::snapshot::Workload;
 use nm_model::{Campaign, Failure, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
@@ -32,9 +32,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         affinity.check_allowed(&allowed, Some(&allowed)).map_err(Failure::from)?;
     }
     let part = part_of(&plan, args)?;
-    let campaign = Campaign::resolve_part(plan, part, |environment, stacks, probe| {
-        resolve::unavailable_reason(environment, stacks, probe).map(|reason| reason.to_string())
-    });
+    let campaign = resolve(plan, part);
     if args.dry_run {
         dry_run::show(&campaign, show.format)?;
         return Ok(Exit::Pass);
@@ -45,7 +43,10 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
     runner.recorder.audit(audit_of_this_machine());
-    run_trials(&mut runner, &campaign, args)?;
+    let pool = EnvironmentPool::new(args.ipv6)
+        .changing_machine(args.change_machine)
+        .with_guests(campaign.plan.guests.as_ref());
+    run_trials(&mut runner, &campaign, pool)?;
     let run = runner.finish()?;
     run.show()?;
     if run.is_complete() && run.result.series.is_empty() {
@@ -56,22 +57,36 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     Ok(run.exit())
 }
 
+/// The campaign of a plan on this machine.
+pub fn resolve(plan: Plan, part: Option<PlanPart>) -> Campaign {
+    let guests = plan.guests.clone().unwrap_or_default();
+    Campaign::resolve_part(plan, part, |environment, stacks, probe| {
+        let of_row = resolve::unavailable_reason(environment, stacks, probe);
+        let of_guests = || match environment.has_guests() {
+            true => environment::spec_unavailable_reason(&guests),
+            false => None,
+        };
+        of_row.map(|reason| reason.to_string()).or_else(|| of_guests().map(|r| r.to_string()))
+    })
+}
+
 /// The audit at the start of a run. All environments of a plan are on this machine; the threads
 /// that measure are taken to run on the CPUs that agents choose by themselves.
-fn audit_of_this_machine() -> Audit {
+pub fn audit_of_this_machine() -> Audit {
     let workload = Workload { cpus: nm_sys::cpu::default_pair(), ..Workload::default() };
     let options = SnapshotOptions { workload, ..SnapshotOptions::default() };
     nm_audit::audit(&snapshot::take(&options))
 }
 
 /// Runs every trial, unless the user ends the run.
-fn run_trials(runner: &mut Runner, campaign: &Campaign, args: &QualifyArgs) -> Result<()> {
+pub fn run_trials(
+    runner: &mut Runner,
+    campaign: &Campaign,
+    mut environments: EnvironmentPool,
+) -> Result<()> {
     let trials = units::plural(campaign.trials.len(), "trial", "trials");
     let what = format!("plan {}, {trials}", campaign.plan.name);
     runner.show_progress(&what, dry_run::longest_s(campaign));
-    let mut environments = EnvironmentPool::new(args.ipv6)
-        .changing_machine(args.change_machine)
-        .with_guests(campaign.plan.guests.as_ref());
     for trial in &campaign.trials {
         let Trial { environment, stack, probe, round, factor } = trial;
         let (round, rounds) = (round + 1, campaign.plan.rounds);

@@ -20,6 +20,7 @@ use nm_sys::namespace::isolate;
 use nm_vm::boot::{BootSettings, Cidr};
 use nm_vm::budget::Budget;
 use nm_vm::execution::{self, Determined};
+use nm_vm::kernel::GuestKernel;
 use nm_vm::machine::{GuestNic, MACHINE, Machine, SHARED_BYTES};
 use nm_vm::memory::GuestMemory;
 use nm_vm::network;
@@ -51,6 +52,14 @@ pub fn unavailable_reason(kind: EnvironmentKind) -> Option<GuestsUnavailable> {
         return Some(GuestsUnavailable::PassThrough);
     }
     network::unavailable_reason(kind, &qemu.features).map(GuestsUnavailable::from)
+}
+
+/// The kernel of guests as `spec` wants them.
+///
+/// # Errors
+/// If there is none, with what to install.
+pub fn guest_kernel(spec: &GuestSpec) -> Result<GuestKernel, GuestsUnavailable> {
+    Ok(parts::find_kernel(spec)?)
 }
 
 /// Why guests as `spec` wants them cannot be started here; none if they can.

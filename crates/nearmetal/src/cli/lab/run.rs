@@ -1,0 +1,57 @@
+//! Options of `lab run`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nm_model::guest::ExecutionChoice;
+
+use crate::cli::format::ShowArgs;
+
+/// Where the ends are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LabEnvironment {
+    /// The host itself: two network namespaces.
+    Bare,
+    /// A datagram link between two guests, without privileges.
+    Wire,
+    /// Virtual NICs on a Linux bridge.
+    Vswitch,
+    /// The same with packets moved by the kernel (vhost-net).
+    Vhost,
+    /// A function of a NIC in each guest.
+    Sriov,
+}
+
+#[derive(Debug, Args)]
+pub struct LabRunArgs {
+    /// Environments [default: all that this host can run].
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
+    pub env: Vec<LabEnvironment>,
+    /// Kernel of the guests: an image, a folder with `boot/` and `lib/modules/`, or a Debian
+    /// package [default: $NEARMETAL_GUEST_KERNEL, or the host's own].
+    #[arg(long, value_name = "PATH")]
+    pub kernel: Option<String>,
+    /// How guests are executed: auto, kvm or tcg.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub execution: ExecutionChoice,
+    /// Virtual CPUs of each guest [default: 1, or 2 where the host has cores for them].
+    #[arg(long, value_name = "N")]
+    pub guest_cpus: Option<u32>,
+    /// Memory of each guest, MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    pub memory_mib: u32,
+    /// Network device of the host whose functions are passed through; may be given twice.
+    #[arg(long, value_name = "LINK")]
+    pub nic: Vec<String>,
+    /// Measuring time of each trial, s.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Rounds; five or more give intervals.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 5)]
+    pub rounds: u32,
+    /// Folder for the result, which is created.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub show: ShowArgs,
+}

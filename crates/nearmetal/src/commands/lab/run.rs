@@ -1,0 +1,52 @@
+//! `nearmetal lab run`: a campaign of a built-in plan over pairs of virtual machines.
+
+use anyhow::Result;
+use nm_lab::trial::Options;
+use nm_report::units;
+
+use crate::campaign::environments::EnvironmentPool;
+use crate::campaign::show::Show;
+use crate::campaign::{Destination, Name, OnFailure, Runner};
+use crate::cli::lab::run::LabRunArgs;
+use crate::commands::lab::run_plan;
+use crate::commands::qualify;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+pub fn run(args: &LabRunArgs) -> Result<Exit> {
+    let show = Show::of(&args.show)?;
+    let campaign = qualify::resolve(run_plan::plan(args)?, None);
+    if campaign.trials.is_empty() {
+        let reasons: Vec<String> = campaign
+            .not_available
+            .iter()
+            .map(|row| format!("{}/{}: {}", row.environment, row.stack, row.reason))
+            .collect();
+        let reason = reasons.first().cloned().unwrap_or_default();
+        let message = format!("no environment can be made here: {reason}");
+        return Err(Stop::with(Exit::Environment, message));
+    }
+    if !args.show.quiet {
+        for reason in run_plan::reasons(&campaign) {
+            output::message(&format!("nearmetal: {reason}"));
+        }
+        let rows = units::plural(campaign.trials.len(), "trial", "trials");
+        output::message(&format!("nearmetal: {rows}; guests are started as they are needed"));
+    }
+    let name = Name::WithTime(format!("lab-{}", nm_host::facts().host.name));
+    let destination = Destination::folder_or_new(args.out.as_deref());
+    let options = Options::new(campaign.plan.seed);
+    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
+    runner.recorder.plan(&campaign);
+    runner.recorder.audit(qualify::audit_of_this_machine());
+    let pool = EnvironmentPool::new(false).with_guests(campaign.plan.guests.as_ref());
+    qualify::run_trials(&mut runner, &campaign, pool)?;
+    let run = runner.finish()?;
+    run.show()?;
+    if run.is_complete() && run.result.series.is_empty() {
+        let report = run.report.unwrap_or_default();
+        let message = format!("nothing could be measured; the reasons are in {}", report.display());
+        return Err(Stop::with(Exit::Environment, message));
+    }
+    Ok(run.exit())
+}
