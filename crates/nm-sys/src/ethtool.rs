@@ -445,20 +445,33 @@ impl Links {
 
     /// The link that has an IP address.
     pub fn find_by_address(&self, wanted: IpAddr) -> Option<String> {
+        let found = self.all_addresses().into_iter().find(|(_, address)| *address == wanted);
+        found.map(|(name, _)| name)
+    }
+
+    /// The IP addresses of a link.
+    pub fn addresses(&self, link: &str) -> Vec<IpAddr> {
+        let all = self.all_addresses().into_iter();
+        all.filter(|(name, _)| name == link).map(|(_, address)| address).collect()
+    }
+
+    /// All IP addresses of the namespace with their links.
+    fn all_addresses(&self) -> Vec<(String, IpAddr)> {
         let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
         // SAFETY: getifaddrs(3) writes a pointer to a list, or fails.
         if unsafe { libc::getifaddrs(&mut list) } != 0 {
-            return None;
+            return vec![];
         }
-        let mut found = None;
+        let mut found = vec![];
         let mut entry = list;
-        while !entry.is_null() && found.is_none() {
+        while !entry.is_null() {
             // SAFETY: `entry` is an element of the list of getifaddrs; its name is a C string, and
             // its address is null or complete.
             unsafe {
                 let one = &*entry;
-                if crate::socket::ip_of(one.ifa_addr) == Some(wanted) {
-                    found = Some(CStr::from_ptr(one.ifa_name).to_string_lossy().into_owned());
+                if let Some(address) = crate::socket::ip_of(one.ifa_addr) {
+                    let name = CStr::from_ptr(one.ifa_name).to_string_lossy().into_owned();
+                    found.push((name, address));
                 }
                 entry = one.ifa_next;
             }
@@ -474,6 +487,21 @@ impl Links {
             let wanted = libc::IFF_UP | libc::IFF_RUNNING;
             flags & wanted == wanted
         })
+    }
+
+    /// Brings a link up or down (`IFF_UP`).
+    ///
+    /// # Errors
+    /// If there is no such link, or the process may not.
+    pub fn set_up(&self, link: &str, is_up: bool) -> io::Result<()> {
+        const UP: libc::c_short = libc::IFF_UP as libc::c_short;
+        let mut request = request_for(link).ok_or(rustix::io::Errno::NODEV)?;
+        let flags = self.flags(link).ok_or(rustix::io::Errno::NODEV)? as libc::c_short;
+        request.ifr_ifru.ifru_flags = if is_up { flags | UP } else { flags & !UP };
+        match self.ioctl(libc::SIOCSIFFLAGS, &mut request) {
+            Some(()) => Ok(()),
+            None => Err(io::Error::last_os_error()),
+        }
     }
 
     fn flags(&self, link: &str) -> Option<libc::c_int> {

@@ -46,7 +46,7 @@ pub enum JournalError {
         euid: u32,
     },
     /// Another process has the lock.
-    #[error("another `nearmetal tune` works on {}; wait until it has ended", .0.display())]
+    #[error("another nearmetal works on {}; wait until it has ended", .0.display())]
     Busy(PathBuf),
     /// A line that is not the last one cannot be read.
     #[error("line {line} of {} is damaged: {reason}", .path.display())]

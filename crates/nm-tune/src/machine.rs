@@ -3,7 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nm_sys::bounded_write;
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,16 @@ use crate::value::{Value, chosen};
 
 /// Longest value that is read, bytes.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
+
+/// Longest time that the kernel may take for a write to a PCI device's file: a card that creates
+/// many virtual functions takes seconds, and taking away a device that is in use waits for ever.
+pub const PCI_WRITE_LIMIT: Duration = Duration::from_secs(20);
+
+/// `IFF_UP`.
+const LINK_UP: u32 = 1;
+
+/// What stands in `driver_override` if nothing does.
+const NO_OVERRIDE: &str = "(null)";
 
 /// Why a setting cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +202,89 @@ impl HostMachine {
         }
     }
 
+    /// Writes a file whose write may block.
+    fn write_slow(&self, path: &str, text: &str) -> Result<(), AccessError> {
+        if !self.is_live() {
+            return self.write_file(path, text);
+        }
+        let path = self.files.path(path);
+        bounded_write::write(&path, text.as_bytes(), PCI_WRITE_LIMIT)
+            .map_err(|source| AccessError::File { action: "write", path, source })
+    }
+
+    /// The driver of a device; empty if none has it.
+    fn bound(&self, folder: &str) -> Result<String, AccessError> {
+        let path = self.files.path(folder);
+        let error = |source| AccessError::File { action: "read", path: path.clone(), source };
+        std::fs::metadata(&path).map_err(error)?;
+        Ok(self.files.link_name(&format!("{folder}/driver")).unwrap_or_default())
+    }
+
+    /// Gives a device to a driver, or takes it away from the one that has it.
+    fn bind(&self, folder: &str, driver: &str) -> Result<(), AccessError> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        if !driver.chars().all(is_name) {
+            let path = self.files.path(&format!("{folder}/driver"));
+            return Err(AccessError::Form { path, found: driver.to_string() });
+        }
+        let address = folder.rsplit('/').next().unwrap_or_default();
+        match (self.is_live(), driver) {
+            (true, "") => self.write_slow(&format!("{folder}/driver/unbind"), address),
+            (true, name) => self.write_slow(&format!("/sys/bus/pci/drivers/{name}/bind"), address),
+            (false, name) => self.set_driver_link(folder, name),
+        }
+    }
+
+    /// What the kernel does to a device's folder when its driver changes.
+    fn set_driver_link(&self, folder: &str, driver: &str) -> Result<(), AccessError> {
+        let path = self.files.path(&format!("{folder}/driver"));
+        let error = |source| AccessError::File { action: "write", path: path.clone(), source };
+        if driver.is_empty() {
+            return std::fs::remove_file(&path).map_err(error);
+        }
+        let new = path.with_extension("nearmetal-new");
+        let target = format!("../../../../bus/pci/drivers/{driver}");
+        std::os::unix::fs::symlink(target, &new).map_err(error)?;
+        std::fs::rename(&new, &path).map_err(error)
+    }
+
+    /// The link of a device and the flags of its file; absent if no driver of links has it.
+    fn link_of(&self, folder: &str) -> Option<(String, u32)> {
+        let name = self.files.names(&format!("{folder}/net")).into_iter().next()?;
+        let text = self.files.text(&format!("/sys/class/net/{name}/flags"))?;
+        let flags = u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
+        Some((name, flags))
+    }
+
+    fn link_state(&self, folder: &str) -> String {
+        let state = match self.link_of(folder) {
+            None => "none",
+            Some((_, flags)) if flags & LINK_UP != 0 => "up",
+            Some(_) => "down",
+        };
+        state.to_string()
+    }
+
+    fn set_link_state(&self, folder: &str, state: &str) -> Result<(), AccessError> {
+        let path = self.files.path(&format!("{folder}/net"));
+        let failed = |source| AccessError::File { action: "write", path: path.clone(), source };
+        let no_link = || failed(io::ErrorKind::NotFound.into());
+        let (name, flags) = self.link_of(folder).ok_or_else(no_link)?;
+        let is_up = match state {
+            "up" => true,
+            "down" => false,
+            other => return Err(AccessError::Form { path, found: other.to_string() }),
+        };
+        match &self.drivers {
+            Some(drivers) => drivers.set_up(&name, is_up).map_err(failed),
+            None => {
+                let flags = if is_up { flags | LINK_UP } else { flags & !LINK_UP };
+                let file = format!("/sys/class/net/{name}/flags");
+                self.write_file(&file, &format!("{flags:#x}\n"))
+            }
+        }
+    }
+
     /// Refuses a file of `/sys/class/net` that belongs to another namespace's link.
     fn check_sysfs(&self, target: &Target) -> Result<(), AccessError> {
         let (Some(drivers), Some(link)) = (&self.drivers, target.link()) else { return Ok(()) };
@@ -235,6 +330,9 @@ impl Machine for HostMachine {
                 let numbers = drivers.setting(link.as_str(), setting.for_ethtool());
                 numbers.map(Value::Numbers).map_err(driver_error("read", target))
             }
+            Place::Slow(path) | Place::Override(path) => Ok(Value::Text(self.read_file(&path)?)),
+            Place::Bound(folder) => self.bound(&folder).map(Value::Text),
+            Place::Up(folder) => Ok(Value::Text(self.link_state(&folder))),
         }
     }
 
@@ -256,9 +354,23 @@ impl Machine for HostMachine {
                     .set(link.as_str(), setting.for_ethtool(), numbers)
                     .map_err(driver_error("write", target))
             }
-            (Place::File(path) | Place::Choice(path) | Place::Twins([path, _]), _) => {
-                Err(AccessError::Form { path: self.files.path(&path), found: value.to_string() })
-            }
+            (Place::Slow(path), Value::Text(text)) => self.write_slow(&path, text),
+            (Place::Override(path), Value::Text(text)) => match self.is_live() {
+                true if text.trim_end() == NO_OVERRIDE => self.write_slow(&path, "\n"),
+                _ => self.write_slow(&path, text),
+            },
+            (Place::Bound(folder), Value::Text(name)) => self.bind(&folder, name),
+            (Place::Up(folder), Value::Text(state)) => self.set_link_state(&folder, state),
+            (
+                Place::File(path)
+                | Place::Choice(path)
+                | Place::Twins([path, _])
+                | Place::Slow(path)
+                | Place::Override(path)
+                | Place::Bound(path)
+                | Place::Up(path),
+                _,
+            ) => Err(AccessError::Form { path: self.files.path(&path), found: value.to_string() }),
             (Place::Driver(..), Value::Text(text)) => {
                 let wrong = io::Error::new(io::ErrorKind::InvalidInput, text.clone());
                 Err(driver_error("write", target)(wrong))

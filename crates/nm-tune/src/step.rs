@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::target::{CpuSetting, LinkFile, LinkSetting, MachineSetting, QueueSetting};
 
 macro_rules! step_ids {
-    ($($variant:ident $name:literal,)*) => {
+    ($($variant:ident $name:literal,)* ; $($lab:ident $lab_name:literal,)*) => {
         /// The name of a step.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -20,16 +20,25 @@ macro_rules! step_ids {
                 #[serde(rename = $name)]
                 $variant,
             )*
+            $(
+                #[doc = concat!("`", $lab_name, "`, a step of `nearmetal lab`")]
+                #[serde(rename = $lab_name)]
+                $lab,
+            )*
         }
 
         impl StepId {
-            /// All of them.
+            /// Those that tune the machine.
             pub const ALL: &'static [StepId] = &[$(StepId::$variant,)*];
+
+            /// Those that hand devices to virtual machines.
+            pub const LAB: &'static [StepId] = &[$(StepId::$lab,)*];
 
             /// Its name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(StepId::$variant => $name,)*
+                    $(StepId::$lab => $lab_name,)*
                 }
             }
         }
@@ -76,11 +85,27 @@ step_ids! {
     KernAudit "kern.audit",
     KernMitigations "kern.mitigations",
     IommuMode "iommu.mode",
+    ;
+    PciLink "pci.link",
+    PciFunctions "pci.functions",
+    PciDriver "pci.driver",
 }
 
 impl fmt::Display for StepId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+impl StepId {
+    /// The step of `nearmetal lab` with this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn of_lab(text: &str) -> Result<StepId, UnknownWord> {
+        let names: Vec<&str> = StepId::LAB.iter().map(|id| id.name()).collect();
+        let found = StepId::LAB.iter().copied().find(|id| id.name() == text);
+        found.ok_or_else(|| UnknownWord::new("step", text, &names))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nm_model::pci_address::PciAddress;
 use serde::{Deserialize, Serialize};
 
 pub use crate::names::{LinkName, NameError, SysctlName};
@@ -61,6 +62,29 @@ pub enum Target {
         /// Which setting.
         setting: LinkSetting,
     },
+    /// A setting of a device on PCI.
+    Pci {
+        /// The device.
+        address: PciAddress,
+        /// Which setting.
+        setting: PciSetting,
+    },
+}
+
+/// A setting of a device on PCI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PciSetting {
+    /// Whether the device's link is up.
+    Link,
+    /// Whether drivers look at new virtual functions.
+    FunctionsAutoprobe,
+    /// How many virtual functions there are.
+    Functions,
+    /// The only driver that may have the device.
+    DriverOverride,
+    /// The driver that has the device.
+    Driver,
 }
 
 /// A limit of unwritten file data.
@@ -197,6 +221,14 @@ pub enum Place {
     Twins([String; 2]),
     /// The driver of a link.
     Driver(LinkName, LinkSetting),
+    /// A file of a PCI device, whose write may block.
+    Slow(String),
+    /// The same for a name, which reads `(null)` where there is none.
+    Override(String),
+    /// The driver of the PCI device in this folder; empty if none has it.
+    Bound(String),
+    /// Whether the link of the PCI device in this folder is up.
+    Up(String),
 }
 
 impl Target {
@@ -237,6 +269,7 @@ impl Target {
                 format!("/sys/class/net/{link}/{file}")
             }
             Target::Link { link, setting } => return Place::Driver(link.clone(), *setting),
+            Target::Pci { address, setting } => return pci_place(*address, *setting),
         })
     }
 
@@ -289,6 +322,17 @@ impl Target {
     }
 }
 
+fn pci_place(address: PciAddress, setting: PciSetting) -> Place {
+    let folder = format!("/sys/bus/pci/devices/{address}");
+    match setting {
+        PciSetting::Link => Place::Up(folder),
+        PciSetting::FunctionsAutoprobe => Place::Slow(folder + "/sriov_drivers_autoprobe"),
+        PciSetting::Functions => Place::Slow(folder + "/sriov_numvfs"),
+        PciSetting::DriverOverride => Place::Override(folder + "/driver_override"),
+        PciSetting::Driver => Place::Bound(folder),
+    }
+}
+
 fn machine_place(setting: MachineSetting) -> Place {
     const THP: &str = "/sys/kernel/mm/transparent_hugepage";
     let file = match setting {
@@ -310,7 +354,11 @@ impl fmt::Display for Target {
             return write!(f, "{name}");
         }
         match self.place() {
-            Place::File(path) | Place::Choice(path) => f.write_str(&path),
+            Place::File(path) | Place::Choice(path) | Place::Slow(path) | Place::Override(path) => {
+                f.write_str(&path)
+            }
+            Place::Bound(folder) => write!(f, "{folder}/driver"),
+            Place::Up(folder) => write!(f, "{folder}/net (state of its link)"),
             Place::Twins([bytes, ratio]) => {
                 let short = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
                 write!(f, "vm.{} and vm.{}", short(&bytes), short(&ratio))

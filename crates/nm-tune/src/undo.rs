@@ -132,7 +132,7 @@ pub enum Outcome {
     Restored(Value),
     /// It was the old value already.
     AlreadySo(Value),
-    /// A restart has reset it.
+    /// A restart has reset it, or its device is gone.
     Gone,
     /// It was left as somebody else has written it.
     KeptTheirs,
@@ -226,6 +226,14 @@ impl Session<'_> {
             let current = self.machine.read(&target);
             current.map(|current| (target, current)).map_err(setting(step))
         });
+        if let Err(UndoError::Setting { source, .. }) = &found
+            && source.is_absent()
+            && matches!(change.intent.target, Target::Pci { .. })
+        {
+            // The device was taken out, or its virtual function was removed: so is its setting.
+            self.append(Record::Gone { seq })?;
+            return Ok(Outcome::Gone);
+        }
         let keeps = self.choices.keep_theirs.contains(&step);
         let (target, current) = match found {
             Err(_) if keeps => return self.keep_theirs(seq),

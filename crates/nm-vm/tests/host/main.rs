@@ -1,0 +1,6 @@
+//! Hosts as trees of files: what is handed to guests, what is refused, what can run.
+
+mod functions;
+mod kills;
+mod refusals;
+mod tree;
