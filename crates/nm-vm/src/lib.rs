@@ -4,6 +4,7 @@
 
 pub mod boot;
 pub mod budget;
+pub mod checks;
 pub mod cpio;
 pub mod elf;
 pub mod execution;

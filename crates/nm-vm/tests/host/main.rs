@@ -2,5 +2,6 @@
 
 mod functions;
 mod kills;
+mod plan;
 mod refusals;
 mod tree;

@@ -1,0 +1,180 @@
+//! IOMMU, VFIO and the network devices.
+
+use nm_model::lab_plan::LabCheck;
+
+use super::report::{boot, command, firmware, good, hardware, missing, unknown, with, worse};
+use super::view::View;
+use crate::nic::{self, Nic};
+use crate::refusal::Refusal;
+use crate::vfio;
+
+/// Most devices that are looked at.
+const NICS_MAX: usize = 64;
+
+/// The network devices on PCI. Virtual functions belong to their parents.
+pub fn nics(view: &View<'_>) -> Vec<Nic> {
+    let all = nic::addresses(view.files).into_iter();
+    let is_own = |address: &nm_model::pci_address::PciAddress| {
+        !view.files.exists(&format!("/sys/bus/pci/devices/{address}/physfn"))
+    };
+    let known = |link: &str| view.addresses(link);
+    all.filter(is_own).take(NICS_MAX).map(|one| nic::read(view.files, one, &known)).collect()
+}
+
+/// The checks.
+pub fn checks(view: &View<'_>, nics: &[Nic]) -> Vec<LabCheck> {
+    let mut checks = vec![iommu(view), remapping(view), pass_through(view), driver(view)];
+    for nic in nics {
+        let id = |what: &str| format!("{}.{what}", nic.name);
+        checks.push(group(view, nic, &id("group")));
+        checks.push(functions(nic, &id("functions")));
+        checks.push(unused(view, nic, &id("unused")));
+        checks.push(node(nic, &id("node")));
+        checks.push(moderation(view, nic, &id("moderation")));
+    }
+    checks
+}
+
+fn iommu(view: &View<'_>) -> LabCheck {
+    const ID: &str = "iommu.present";
+    let name = if view.is_amd() { "AMD-Vi (IOMMU)" } else { "VT-d" };
+    let has_unit = !view.files.names("/sys/class/iommu").is_empty();
+    let check = match (vfio::has_iommu(view.files), has_unit, view.is_amd()) {
+        (true, ..) => good(ID, "an IOMMU is in use"),
+        (false, false, _) if view.files.exists("/sys/firmware/acpi/tables/DMAR") => missing(
+            ID,
+            "the firmware has an IOMMU, and the kernel does not use it",
+            boot("intel_iommu=on iommu=pt"),
+        ),
+        (false, false, _) if view.files.exists("/sys/firmware/acpi/tables/IVRS") => missing(
+            ID,
+            "the firmware has an IOMMU, and the kernel does not use it",
+            boot("iommu=pt"),
+        ),
+        (false, _, true) => missing(ID, "there is no IOMMU", firmware(format!("switch on {name}"))),
+        (false, _, false) => missing(
+            ID,
+            "there is no IOMMU",
+            firmware(format!("switch on {name}; then boot with intel_iommu=on iommu=pt")),
+        ),
+    };
+    with(check, view, &["/sys/kernel/iommu_groups", "/sys/class/iommu"])
+}
+
+fn remapping(view: &View<'_>) -> LabCheck {
+    const ID: &str = "iommu.remapping";
+    let check = match vfio::remaps_interrupts(view.files) {
+        Some(true) => good(ID, "interrupts are remapped"),
+        Some(false) => match view.parameter("intremap").as_deref() {
+            Some("off") => missing(
+                ID,
+                "interrupts are not remapped, so VFIO refuses devices",
+                boot("remove intremap=off"),
+            ),
+            _ => missing(
+                ID,
+                "interrupts are not remapped, so VFIO refuses devices",
+                firmware("switch on interrupt remapping (often called x2APIC)"),
+            ),
+        },
+        None => unknown(ID, "whether interrupts are remapped: /proc/interrupts does not tell"),
+    };
+    with(check, view, &["/proc/interrupts"])
+}
+
+fn pass_through(view: &View<'_>) -> LabCheck {
+    const ID: &str = "iommu.pass_through";
+    let is_set = view.parameter("iommu").as_deref() == Some("pt")
+        || view.parameter("iommu.passthrough").as_deref() == Some("1");
+    let check = match (vfio::has_iommu(view.files), is_set) {
+        (false, _) => unknown(ID, "devices of the host: there is no IOMMU in use"),
+        (true, true) => good(ID, "devices of the host bypass the IOMMU's translation"),
+        (true, false) => worse(
+            ID,
+            "each buffer of the host's own devices is mapped and unmapped in the IOMMU",
+            boot("iommu=pt"),
+        ),
+    };
+    with(check, view, &["/proc/cmdline"])
+}
+
+fn driver(view: &View<'_>) -> LabCheck {
+    const ID: &str = "vfio.driver";
+    const PATH: &str = "/sys/bus/pci/drivers/vfio-pci";
+    let check = match (vfio::has_driver(view.files), view.has_module("vfio_pci")) {
+        (true, _) => good(ID, "the driver vfio-pci is loaded"),
+        (false, true) => {
+            missing(ID, "the driver vfio-pci is not loaded", command("modprobe vfio-pci"))
+        }
+        (false, false) => missing(
+            ID,
+            "this kernel has no driver vfio-pci",
+            command("install a kernel with CONFIG_VFIO_PCI (Debian: linux-image-amd64)"),
+        ),
+    };
+    with(check, view, &[PATH])
+}
+
+fn group(view: &View<'_>, nic: &Nic, id: &str) -> LabCheck {
+    let path = format!("/sys/bus/pci/devices/{}/iommu_group", nic.address);
+    let check = match (nic.group, nic.group_mates.as_slice()) {
+        (None, _) => unknown(id, format!("{} is in no IOMMU group", nic.name)),
+        (Some(group), []) => good(id, format!("{} is alone in IOMMU group {group}", nic.name)),
+        (group, mates) => missing(
+            id,
+            nic::shared(nic.address, group, mates).to_string(),
+            hardware("another slot, or a card or board with access control services (ACS)"),
+        ),
+    };
+    with(check, view, &[&path])
+}
+
+fn functions(nic: &Nic, id: &str) -> LabCheck {
+    match nic.functions_max {
+        Some(max) if max >= 2 => good(id, format!("{} can have {max} virtual functions", nic.name)),
+        other => missing(
+            id,
+            format!("{} can have {} virtual functions", nic.name, other.unwrap_or(0)),
+            firmware("switch on SR-IOV in the machine's firmware and in the card's own"),
+        ),
+    }
+}
+
+fn unused(view: &View<'_>, nic: &Nic, id: &str) -> LabCheck {
+    let fix = |refusal: &Refusal| match refusal {
+        Refusal::Down { name } => command(format!("ip link set {name} up")),
+        Refusal::NoCarrier { .. } => hardware("plug the cable in"),
+        Refusal::HasFunctions { address, .. } => {
+            command(format!("echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs"))
+        }
+        Refusal::OtherOwner { .. } | Refusal::NoLink { .. } => {
+            command(format!("driverctl unset-override {}", nic.address))
+        }
+        _ => hardware("a network device that nobody uses"),
+    };
+    match nic.refusal(view.own_connection) {
+        // The group has a check of its own.
+        None | Some(Refusal::SharedGroup { .. }) => {
+            good(id, format!("nobody uses {}, and it has a carrier", nic.name))
+        }
+        Some(refusal) => missing(id, refusal.to_string(), fix(&refusal)),
+    }
+}
+
+fn node(nic: &Nic, id: &str) -> LabCheck {
+    match nic.numa_node {
+        Some(node) => good(id, format!("{} is on NUMA node {node}", nic.name)),
+        None => unknown(id, format!("the firmware does not tell the NUMA node of {}", nic.name)),
+    }
+}
+
+fn moderation(view: &View<'_>, nic: &Nic, id: &str) -> LabCheck {
+    let Some(now) = view.links.and_then(|links| links.coalescing(&nic.name)) else {
+        return unknown(id, format!("interrupt moderation of {}: ethtool -c tells", nic.name));
+    };
+    let fix = format!("ethtool -C {} rx-usecs 0 adaptive-rx off", nic.name);
+    match now.rx_usecs > 0 || now.adaptive_rx {
+        true => worse(id, format!("{} gathers interrupts", nic.name), command(fix)),
+        false => good(id, format!("{} does not gather interrupts", nic.name)),
+    }
+}

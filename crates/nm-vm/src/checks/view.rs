@@ -1,0 +1,72 @@
+//! The host as the checks see it.
+
+use std::net::IpAddr;
+
+use nm_model::GuestExecution;
+use nm_sys::ethtool::Links;
+use nm_sys::hostfiles::HostFiles;
+
+/// A host: its files, and for this machine what system calls tell.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Its files.
+    pub files: &'a HostFiles,
+    /// Links of this machine; absent for a recorded tree.
+    pub links: Option<&'a Links>,
+    /// What `SSH_CONNECTION` has.
+    pub own_connection: Option<&'a str>,
+    /// What a timed test of KVM has shown, and its figures; absent if there was none.
+    pub timed: Option<(GuestExecution, String)>,
+}
+
+impl View<'_> {
+    /// The content of a file, or nothing.
+    pub(crate) fn text(&self, path: &str) -> String {
+        self.files.text(path).unwrap_or_default()
+    }
+
+    /// Whether the processor has a feature.
+    pub(crate) fn has_flag(&self, name: &str) -> bool {
+        let text = self.text("/proc/cpuinfo");
+        let flags = text.lines().find(|line| line.starts_with("flags"));
+        flags.is_some_and(|line| line.split_whitespace().any(|flag| flag == name))
+    }
+
+    /// Whether the processor is one of AMD's.
+    pub(crate) fn is_amd(&self) -> bool {
+        self.text("/proc/cpuinfo").contains("AuthenticAMD") || self.has_flag("svm")
+    }
+
+    /// The value of a word of the kernel's command line; the last one counts.
+    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
+        let text = self.text("/proc/cmdline");
+        let words = text.split_whitespace().filter_map(|word| {
+            let (one, value) = word.split_once('=').unwrap_or((word, ""));
+            (one == name).then(|| value.to_string())
+        });
+        words.last()
+    }
+
+    /// The IP addresses of a link, as far as system calls tell.
+    pub(crate) fn addresses(&self, link: &str) -> Vec<IpAddr> {
+        self.links.map(|links| links.addresses(link)).unwrap_or_default()
+    }
+
+    /// Whether a kernel module is loaded, built in, or there to be loaded.
+    pub(crate) fn has_module(&self, name: &str) -> bool {
+        if self.files.exists(&format!("/sys/module/{name}")) {
+            return true;
+        }
+        let release = self.text("/proc/sys/kernel/osrelease");
+        ["/lib/modules", "/usr/lib/modules"].iter().any(|folder| {
+            ["modules.builtin", "modules.dep"].iter().any(|list| {
+                let text = self.text(&format!("{folder}/{release}/{list}"));
+                let lines = text.lines().filter_map(|line| line.split(':').next());
+                lines.filter_map(|path| path.rsplit('/').next()).any(|file| {
+                    let stem = file.split(".ko").next().unwrap_or(file);
+                    stem.replace('-', "_") == name.replace('-', "_")
+                })
+            })
+        })
+    }
+}
