@@ -10,13 +10,16 @@
 
 mod layout;
 pub mod libvirt;
+pub mod libvirt_pair;
 pub mod openstack;
+mod pair;
 mod place;
 mod read;
 mod request;
 mod xml;
 
 pub use layout::{Core, HostLayout, HugePages, Nic, NicFunction, PciAddress};
+pub use pair::{PairError, PairNetwork, PairPlacement, PairRequest, place_pair};
 pub use place::{PlaceError, Placement, place};
 pub use read::read;
 pub use request::{PageSize, Request, RequestError, parse_memory};

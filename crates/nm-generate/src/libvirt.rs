@@ -80,7 +80,7 @@ fn cpu_tune(placement: &Placement, request: &Request) -> Element {
         .of(realtime)
 }
 
-fn features() -> Element {
+pub(crate) fn features() -> Element {
     element("features").of([
         element("acpi"),
         element("apic"),
@@ -113,7 +113,7 @@ fn cpu(placement: &Placement, request: &Request) -> Element {
         .of([element("numa").of([cell])])
 }
 
-fn clock() -> Element {
+pub(crate) fn clock() -> Element {
     let timer = |name: &str| element("timer").with("name", name);
     element("clock").with("offset", "utc").of([
         timer("tsc").with("present", "yes").with("mode", "native"),
@@ -148,7 +148,7 @@ fn disk(path: &str) -> Element {
     ])
 }
 
-fn hostdev(address: PciAddress) -> Element {
+pub(crate) fn hostdev(address: PciAddress) -> Element {
     let PciAddress { domain, bus, slot, function } = address;
     let address = element("address")
         .with("domain", format!("0x{domain:04x}"))

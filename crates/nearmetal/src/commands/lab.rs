@@ -1,8 +1,10 @@
 //! `nearmetal lab`: the laboratory of virtual machines.
 
 mod image;
+mod plan;
 mod run;
 mod run_plan;
+mod undo;
 
 use anyhow::Result;
 
@@ -12,7 +14,9 @@ use crate::exit::Exit;
 /// Runs one command.
 pub fn run(command: &LabCommand) -> Result<Exit> {
     match command {
+        LabCommand::Plan(args) => plan::run(args),
         LabCommand::Run(args) => run::run(args),
         LabCommand::Image(args) => image::run(args),
+        LabCommand::Undo(args) => undo::run(args),
     }
 }

@@ -2,8 +2,10 @@
 
 mod host;
 mod libvirt;
+mod libvirt_pair;
 mod openstack;
 mod placement;
+mod schema;
 
 /// Compares a text with the reviewed one, which `UPDATE=1` writes.
 fn golden(name: &str, text: &str) {

@@ -1,0 +1,16 @@
+//! Options of `lab plan`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::format::FormatArgs;
+
+#[derive(Debug, Args)]
+pub struct LabPlanArgs {
+    /// Files below DIR in place of /proc, /sys, /dev and /boot: a recorded tree.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}

@@ -1,0 +1,205 @@
+//! A pair of guests for a stack of the user's own: the same environment as `nearmetal lab run` has.
+
+use nm_model::guest::GuestSpec;
+use nm_model::pci_address::PciAddress;
+
+use crate::layout::{Core, HostLayout};
+
+/// What connects the guests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PairNetwork {
+    /// Datagrams between the two QEMUs.
+    Wire,
+    /// A bridge, packets copied by QEMU.
+    Vswitch,
+    /// A bridge, packets copied by the kernel.
+    Vhost,
+    /// A virtual function of this link for each guest.
+    Functions {
+        /// Name of the link.
+        link: String,
+        /// Its NUMA node.
+        node: Option<u32>,
+    },
+    /// A device for each guest.
+    Devices {
+        /// Their addresses: of the client's guest, of the server's.
+        addresses: [PciAddress; 2],
+        /// The NUMA node of the first.
+        node: Option<u32>,
+    },
+    /// A region of memory in common, and datagrams.
+    SharedMemory,
+}
+
+impl PairNetwork {
+    /// The NUMA node that the guests must be on.
+    fn node(&self) -> Option<u32> {
+        match self {
+            PairNetwork::Functions { node, .. } | PairNetwork::Devices { node, .. } => *node,
+            _ => None,
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PairRequest {
+    /// What connects the guests.
+    pub network: PairNetwork,
+    /// Virtual CPUs of each.
+    pub cpus: u32,
+    /// Memory of each, MiB.
+    pub memory_mib: u32,
+    /// Path of the kernel's image.
+    pub kernel: String,
+    /// Path of the initial RAM disk.
+    pub initrd: String,
+    /// Folder for the sockets of the control channels.
+    pub folder: String,
+}
+
+/// A request that no host could satisfy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PairError {
+    /// A number.
+    #[error("{field} is {value}, must be {min} to {max}")]
+    OutOfRange {
+        /// Option.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// Least.
+        min: u32,
+        /// Most.
+        max: u32,
+    },
+    /// A path that cannot be written down.
+    #[error("the path {0:?} is not absolute, or has a control character")]
+    Path(String),
+}
+
+impl PairRequest {
+    /// Checks numbers and paths.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), PairError> {
+        let (least, most) = (GuestSpec::MEMORY_MIB_MIN, GuestSpec::MEMORY_MIB_MAX);
+        let numbers = [
+            ("--cpus", self.cpus, 1, GuestSpec::CPUS_MAX),
+            ("--memory-mib", self.memory_mib, least, most),
+        ];
+        for (field, value, min, max) in numbers {
+            if !(min..=max).contains(&value) {
+                return Err(PairError::OutOfRange { field, value, min, max });
+            }
+        }
+        for path in [&self.kernel, &self.initrd, &self.folder] {
+            if !path.starts_with('/') || path.chars().any(char::is_control) {
+                return Err(PairError::Path(path.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the guests of a pair run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PairPlacement {
+    /// NUMA node; absent if the host has none.
+    pub node: Option<u32>,
+    /// The CPU of each virtual CPU, of the client's guest and the server's; empty if the host has
+    /// too few cores.
+    pub virtual_cpus: [Vec<u32>; 2],
+    /// CPUs for QEMU's other threads.
+    pub others: Vec<u32>,
+    /// Whether enough huge pages of 2 MiB are free for both.
+    pub has_huge_pages: bool,
+    /// Whether the time stamp counter runs at one rate.
+    pub has_invariant_tsc: bool,
+    /// What the user should know, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// Places both guests on one node, every virtual CPU on a core of its own, if the host has enough
+/// cores; the first core stays with the host.
+pub fn place_pair(host: &HostLayout, request: &PairRequest) -> PairPlacement {
+    let wanted = 2 * request.cpus as usize;
+    let cores_of = |node: u32| -> Vec<&Core> {
+        let mut cores: Vec<&Core> = host.cores.iter().filter(|core| core.node == node).collect();
+        cores.sort_by_key(|core| core.cpus[0]);
+        cores
+    };
+    let best = || host.nodes().into_iter().max_by_key(|node| (cores_of(*node).len(), !node));
+    let node = request.network.node().or_else(best);
+    let cores = node.map(cores_of).unwrap_or_default();
+    let mut placement = PairPlacement {
+        node,
+        has_invariant_tsc: host.has_invariant_tsc,
+        has_huge_pages: has_huge_pages(host, request, node),
+        ..PairPlacement::default()
+    };
+    if cores.len() > wanted {
+        let (kept, mut used) = cores.split_at(cores.len() - wanted);
+        for cpus in &mut placement.virtual_cpus {
+            let (own, rest) = used.split_at(request.cpus as usize);
+            *cpus = own.iter().map(|core| core.cpus[0]).collect();
+            used = rest;
+        }
+        placement.others = kept.iter().flat_map(|core| &core.cpus).copied().collect();
+        placement.others.sort_unstable();
+    } else {
+        placement.notes.push(format!(
+            "The virtual CPUs are not pinned: {wanted} cores and one for the host are needed, and \
+             there are {}.",
+            cores.len()
+        ));
+    }
+    if !placement.has_huge_pages {
+        placement.notes.push(format!(
+            "The memory is of small pages: reserve {} huge pages of 2 MiB, and export again.",
+            request.memory_mib
+        ));
+    }
+    placement
+}
+
+fn has_huge_pages(host: &HostLayout, request: &PairRequest, node: Option<u32>) -> bool {
+    const SIZE_KIB: u64 = 2 << 10;
+    // Two guests, so as many pages of 2 MiB as one has MiB.
+    let needed = u64::from(request.memory_mib.next_multiple_of(2));
+    host.huge_pages
+        .iter()
+        .any(|pages| Some(pages.node) == node && pages.size_kib == SIZE_KIB && pages.free >= needed)
+}
+
+/// One guest of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairSide {
+    /// Place in arrays.
+    pub at: usize,
+    /// Name.
+    pub name: &'static str,
+    /// Hardware address.
+    pub mac: &'static str,
+    /// Address on the pair's network.
+    pub address: &'static str,
+}
+
+/// Both guests, as `nearmetal lab run` has them.
+pub const SIDES: [PairSide; 2] = [
+    PairSide { at: 0, name: "client", mac: "52:54:00:6e:6d:01", address: "10.77.0.1/24" },
+    PairSide { at: 1, name: "server", mac: "52:54:00:6e:6d:02", address: "10.77.0.2/24" },
+];
+
+/// The words of the guest kernel's command line. A device that is passed through itself keeps its
+/// own hardware address, and is the only one.
+pub fn kernel_words(side: PairSide, request: &PairRequest) -> String {
+    let mac = match request.network {
+        PairNetwork::Devices { .. } => String::new(),
+        _ => format!(" nm.mac={}", side.mac),
+    };
+    let (name, address) = (side.name, side.address);
+    format!("console=ttyS0 quiet panic=-1 nm.side={name} nm.address={address}{mac}")
+}

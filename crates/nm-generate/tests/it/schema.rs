@@ -1,0 +1,45 @@
+//! Documents against libvirt's own schemas.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Of libvirt's package, which `xtask setup` installs with xmllint.
+const SCHEMAS: &str = "/usr/share/libvirt/schemas";
+
+/// Whether the schemas are there; where `xtask setup` ran, a missing one is an error.
+pub fn has_schemas() -> bool {
+    let has = Path::new(SCHEMAS).is_dir();
+    if !has {
+        assert!(std::env::var_os("CI").is_none(), "{SCHEMAS} is missing: run `cargo xtask setup`");
+        eprintln!("not checked: {SCHEMAS} is missing; `cargo xtask setup` installs it");
+    }
+    has
+}
+
+/// What xmllint says of a document of libvirt.
+pub fn validate(xml: &str, schema: &str) -> Result<(), String> {
+    validate_all(&[xml.to_string()], schema).remove(0)
+}
+
+/// What xmllint says of each document. Reading the schema takes a second, so all are checked at
+/// once.
+pub fn validate_all(documents: &[String], schema: &str) -> Vec<Result<(), String>> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |at: usize| folder.path().join(format!("{at}.xml"));
+    for (at, xml) in documents.iter().enumerate() {
+        std::fs::write(path(at), xml).unwrap();
+    }
+    let output = Command::new("xmllint")
+        .args(["--nonet", "--noout", "--relaxng", &format!("{SCHEMAS}/{schema}.rng")])
+        .args((0..documents.len()).map(path))
+        .output()
+        .expect("xmllint is installed with the schema");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let says = |at: usize, what: &str| text.contains(&format!("{} {what}", path(at).display()));
+    let result = |at| match (says(at, "validates"), says(at, "fails to validate")) {
+        (true, false) => Ok(()),
+        (false, true) => Err(text.to_string()),
+        _ => panic!("document {at}: {text}"),
+    };
+    (0..documents.len()).map(result).collect()
+}
