@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn emulated_guests_are_refused_only_where_a_plan_says_so() {
+    fn emulated_guests_are_refused_only_where_a_plan_does_not_allow_them() {
         let default = GuestSpec::default();
         let strict = GuestSpec { emulation_allowed: false, ..default.clone() };
         for &execution in GuestExecution::ALL {

@@ -85,7 +85,7 @@ pub enum Mark {
     /// A text to the right of a point.
     Label((f64, f64), String),
     /// A text in the place of a bar at a height of the y axis, from the left end of the plot area,
-    /// shortened to its width.
+    /// shortened to the width of the chart.
     Note(f64, String),
     /// A range: an area behind all else, from and to on both axes.
     Range {
@@ -452,6 +452,13 @@ impl Chart {
         path
     }
 
+    /// Nothing else is in the row of a note, so it may reach into the right margin.
+    fn draw_note(&self, frame: &Frame, y: f64, text: &str) -> Markup {
+        let y = self.position(frame, self.x.low, y).1;
+        let text = shortened(text, WIDTH - frame.left - 12.0);
+        html! { text class="al" x=(n(frame.left + 6.0)) y=(n(y + 4.0)) { (text) } }
+    }
+
     fn draw_mark(&self, frame: &Frame, mark: &Mark) -> Markup {
         match mark {
             Mark::Line(look, points) => html! {
@@ -492,11 +499,7 @@ impl Chart {
                 let (x, y) = self.position(frame, *x, *y);
                 html! { text x=(n(x + 9.0)) y=(n(y + 4.0)) { (text) } }
             }
-            Mark::Note(y, text) => {
-                let y = self.position(frame, self.x.low, *y).1;
-                let text = shortened(text, frame.right - frame.left - 12.0);
-                html! { text class="al" x=(n(frame.left + 6.0)) y=(n(y + 4.0)) { (text) } }
-            }
+            Mark::Note(y, text) => self.draw_note(frame, *y, text),
             Mark::Limit { x, y, .. } => {
                 let (left, top) = self.position(frame, *x, y.1);
                 let (_, bottom) = self.position(frame, *x, y.0);
@@ -514,15 +517,8 @@ impl Chart {
             Mark::Interval(look, y, (low, high)) => {
                 let (left, at) = self.position(frame, *low, *y);
                 let (right, _) = self.position(frame, *high, *y);
-                let path = format!(
-                    "M{} {}H{}M{} {top}v8M{} {top}v8",
-                    n(left),
-                    n(at),
-                    n(right),
-                    n(left),
-                    n(right),
-                    top = n(at - 4.0)
-                );
+                let (left, right, top) = (n(left), n(right), n(at - 4.0));
+                let path = format!("M{left} {}H{right}M{left} {top}v8M{right} {top}v8", n(at));
                 html! { path class=(format!("stroke {}", look.class())) d=(path) {} }
             }
         }

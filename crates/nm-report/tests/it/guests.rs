@@ -233,7 +233,7 @@ fn figures_of_emulated(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_line_of_a_table_with_a_figure_of_emulated_guests_says_so() {
+fn every_line_of_a_table_with_a_figure_of_emulated_guests_has_the_mark() {
     let run = result();
     for line in csv::long(&run).lines().skip(1) {
         assert_eq!(line.ends_with(",EMULATED by tcg"), line.starts_with("vm-vhost"), "{line}");
