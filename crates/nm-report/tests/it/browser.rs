@@ -363,8 +363,8 @@ fn virtual_machines_are_shown_with_charts_tables_and_the_mark_of_emulated_ones()
     // Each row of a table, and each legend, with figures of the emulated environment has the word.
     assert_eq!(
         browser.value(
-            "JSON.stringify([...document.querySelectorAll('#guests tbody tr, #charts tbody tr,
-                    #figures tbody tr')]
+            "JSON.stringify([...document.querySelectorAll('tbody tr')]
+                .filter(row => row.closest('#guests, #charts, #figures'))
                 .filter(row => /vm-vhost/.test(row.textContent)
                     && !/EMULATED/.test(row.textContent))
                 .filter(row => !/virtual CPU/.test(row.textContent))
