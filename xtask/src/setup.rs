@@ -44,6 +44,8 @@ const PACKAGES: &[&str] = &[
     // The schema of virtual machines, and what checks a document against it.
     "libvirt0",
     "libxml2-utils",
+    // Virtual machines.
+    "qemu-system-x86",
     // The published work of the compute probe.
     "bc",
     // The fuzzers' engine is C++.
@@ -53,8 +55,21 @@ const PACKAGES: &[&str] = &[
 /// Asked by packages before they start their services; 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Installs the packages that are missing. With all of them there, it needs no rights.
+/// Package of the kernel of virtual machines; it depends on the newest one of its kind.
+const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// Where that kernel is unpacked, below the root. It is not installed: it would be started by the
+/// machine itself.
+const KERNEL_FOLDER: &str = "target/guest-kernel";
+
+/// Installs the packages that are missing, and fetches a kernel for virtual machines. With all of
+/// them there, it needs no rights.
 pub fn run() -> Result<()> {
+    install()?;
+    fetch_kernel()
+}
+
+fn install() -> Result<()> {
     let missing = missing(PACKAGES)?;
     if missing.is_empty() {
         return Ok(());
@@ -70,6 +85,44 @@ pub fn run() -> Result<()> {
     let _policy = NoServices::begin()?;
     shell::run_with("apt-get update -qq", APT)?;
     shell::run_with(&format!("apt-get install -y -qq --no-install-recommends {list}"), APT)
+}
+
+/// Unpacks a kernel for virtual machines, unless the machine has one or it was done before.
+fn fetch_kernel() -> Result<()> {
+    let unpacked = shell::root().join(KERNEL_FOLDER);
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let has_kernel = |folder: &Path| names(folder).iter().any(|it| it.starts_with("vmlinuz"));
+    if has_kernel(Path::new("/boot")) || has_kernel(&unpacked.join("boot")) {
+        return Ok(());
+    }
+    let (depends, _) = shell::output(&format!("apt-cache depends --important {KERNEL_PACKAGE}"))?;
+    let Some(package) = kernel_package(&depends) else {
+        bail!("no package with a kernel for virtual machines is known here: {depends}");
+    };
+    let folder = shell::root().join("target/guest-kernel-package");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    eprintln!("$ apt-get download {package}");
+    let status = shell::command(&format!("apt-get download -qq {package}"))
+        .current_dir(&folder)
+        .status()
+        .context("cannot start apt-get")?;
+    let files = names(&folder);
+    let (true, [file]) = (status.success(), &files[..]) else {
+        bail!("apt-get downloaded {} packages instead of {package}", files.len());
+    };
+    let line = format!("dpkg-deb -x {} {}", folder.join(file).display(), unpacked.display());
+    shell::run(&line)?;
+    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
+/// The package with the kernel itself, in what `apt-cache depends` prints.
+fn kernel_package(depends: &str) -> Option<&str> {
+    let mut packages = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    packages.find(|name| name.starts_with("linux-image-"))
 }
 
 /// Environment under which packages ask no questions.
@@ -130,6 +183,13 @@ impl Drop for NoServices {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernel_is_what_its_package_depends_on() {
+        let depends = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n";
+        assert_eq!(kernel_package(depends), Some("linux-image-6.1.0-56-cloud-amd64"));
+        assert_eq!(kernel_package("N: Unable to locate package\n"), None);
+    }
 
     #[test]
     fn package_is_installed_only_with_that_status() {

@@ -18,7 +18,7 @@ pub const MACHINE: &str = "q35";
 pub const CONTROL_PORT: &str = "nm.ctl";
 
 /// Size of the memory that both guests share, bytes.
-pub const SHARED_BYTES: u64 = 4 << 20;
+pub const SHARED_BYTES: u64 = 32 << 20;
 
 /// What a guest's network device is connected to.
 #[derive(Debug)]

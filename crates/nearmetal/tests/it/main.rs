@@ -14,6 +14,7 @@ mod exchange_transports;
 mod factors;
 mod faults;
 mod generate;
+mod guests;
 mod guides;
 mod jitter;
 mod machine;
