@@ -4,7 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::panic::catch_unwind;
+use std::panic::{UnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use std::time::Duration;
 use nm_model::Failure;
 use nm_sys::clock::Deadline;
 use nm_sys::ethtool::Links;
+use nm_sys::hostfiles::HostFiles;
 use nm_sys::init;
+use nm_transport::guest_memory;
 use nm_vm::boot::{BootError, BootSettings, CONTROL_PORT, mac_text};
 use nm_vm::image::MODULES_FOLDER;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,21 +41,34 @@ const FILE_SYSTEMS: [(&str, &str, bool); 6] = [
 
 /// Why a guest cannot serve.
 #[derive(Debug, thiserror::Error)]
-enum GuestError {
+pub enum GuestError {
+    /// A system call failed.
     #[error("cannot {operation}: {source}")]
-    System { operation: String, source: io::Error },
+    System {
+        /// What was tried, as an infinitive.
+        operation: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The words on the kernel's command line.
     #[error(transparent)]
     Settings(#[from] BootError),
+    /// There is no control port.
     #[error("no virtual serial port is called `{CONTROL_PORT}`")]
     NoPort,
+    /// The control port is not connected.
     #[error("nobody has opened the other end of the port `{CONTROL_PORT}`")]
     NoController,
+    /// The NIC is not there.
     #[error("no network device has the address {0}")]
     NoDevice(String),
+    /// There is no NIC, or several.
     #[error("there is not exactly one network device, but {0}: give the address of one (nm.mac=)")]
     Devices(String),
+    /// The link does not come up.
     #[error("{0} has no carrier: the other end of its link is not up")]
     NoCarrier(String),
+    /// The agent failed.
     #[error(transparent)]
     Agent(#[from] Failure),
 }
@@ -72,10 +87,15 @@ pub fn is_init() -> bool {
     std::process::id() == 1 && is_called_init() && Path::new("/").join(MODULES_FOLDER).is_dir()
 }
 
-/// Runs the guest until its controller closes the control port, then powers it off. What goes wrong
-/// is written to the console.
+/// Runs the guest until its controller closes the control port, then powers it off.
 pub fn run() -> ! {
-    match catch_unwind(serve) {
+    run_first_process(serve)
+}
+
+/// Does `work` as the first process of a guest, and powers the guest off. What goes wrong is written
+/// to the console.
+pub fn run_first_process(work: impl FnOnce() -> Result<(), GuestError> + UnwindSafe) -> ! {
+    match catch_unwind(work) {
         Ok(Ok(())) => say("the controller has gone; powering off"),
         Ok(Err(error)) => say(&format!("{error}; powering off")),
         // The message of the panic is on the console already.
@@ -112,6 +132,7 @@ fn serve() -> Result<(), GuestError> {
     init::set_host_name(&format!("nm-{}", settings.side))
         .map_err(GuestError::system("set the host name"))?;
     set_up_links(&settings)?;
+    use_shared_memory()?;
     let port = control_port()?;
     let input = port.try_clone().map_err(GuestError::system("duplicate the control port"))?;
     say(&format!("{} is ready", settings.side));
@@ -171,6 +192,18 @@ fn find_control_port() -> Option<PathBuf> {
         let device = Path::new("/dev").join(port.file_name());
         (name.trim() == CONTROL_PORT && device.exists()).then_some(device)
     })
+}
+
+/// Has connections by shared memory use the memory of the ivshmem device, where the guest has one:
+/// the other guest has the same memory, and nothing else is shared.
+fn use_shared_memory() -> Result<(), GuestError> {
+    let Some(path) = guest_memory::find(&HostFiles::default()) else { return Ok(()) };
+    // No driver has switched it on. If this fails, the firmware may have done it.
+    let _ = fs::write(path.with_file_name("enable"), "1");
+    let caching = guest_memory::use_device(&path)
+        .map_err(GuestError::system(format!("map {}", path.display())))?;
+    say(&format!("shared memory of the guests: {caching:?}"));
+    Ok(())
 }
 
 /// Brings up loopback and, if the guest has addresses, its link to the other guest, and waits until

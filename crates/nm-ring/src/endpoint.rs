@@ -13,6 +13,7 @@ use crate::memory::RegionMapping;
 use crate::record_queue::{Consumer, Producer};
 use crate::role::EndpointRole;
 use crate::wake::{self, WaitStrategy};
+use crate::window::{JoinedWindow, WindowLease};
 
 /// How long a waiting end spins before it sleeps: longer than a round trip including the
 /// computation of the answer, shorter than a scheduler time slice.
@@ -51,15 +52,38 @@ impl fmt::Display for TransferError {
 
 impl std::error::Error for TransferError {}
 
+/// What tells an end that the other one is gone.
+#[derive(Debug)]
+pub enum Lifeline {
+    /// Socket to the other process. It carries no data; it becomes readable when the peer is gone.
+    Socket(OwnedFd),
+    /// The window of a device's memory that holds the region: the other end runs under another
+    /// kernel. It shows that the other end has left, but not that it has died.
+    Window(WindowLease),
+}
+
+impl From<OwnedFd> for Lifeline {
+    fn from(socket: OwnedFd) -> Lifeline {
+        Lifeline::Socket(socket)
+    }
+}
+
 /// What an endpoint is made of, before its wait strategy is chosen.
 #[derive(Debug)]
 pub struct EndpointParts {
     /// The shared memory.
     pub memory: RegionMapping,
-    /// Socket to the other process. It carries no data; it becomes readable when the peer is gone.
-    pub lifeline: OwnedFd,
+    /// Shows that the peer is gone. The memory is given back with it.
+    pub lifeline: Lifeline,
     /// Which end this is.
     pub role: EndpointRole,
+}
+
+impl From<JoinedWindow> for EndpointParts {
+    fn from(joined: JoinedWindow) -> EndpointParts {
+        let JoinedWindow { memory, lease, role } = joined;
+        EndpointParts { memory, lifeline: Lifeline::Window(lease), role }
+    }
 }
 
 /// The condition that an endpoint waits for.
@@ -300,8 +324,12 @@ impl<const SLEEPS: bool> Endpoint<SLEEPS> {
         if !self.peer_is_dead && elapsed >= LIVENESS_CHECK_INTERVAL {
             self.liveness_checked_at = now;
             // An error counts as death: the descriptor is ours, so no error is temporary.
-            let lifeline = self.parts.lifeline.as_raw_fd();
-            self.peer_is_dead = poll::readable(lifeline, Duration::ZERO).unwrap_or(true);
+            self.peer_is_dead = match &self.parts.lifeline {
+                Lifeline::Socket(socket) => {
+                    poll::readable(socket.as_raw_fd(), Duration::ZERO).unwrap_or(true)
+                }
+                Lifeline::Window(_) => self.peer_is_dead,
+            };
         }
         // Bytes that were sent before the end can still be received.
         if (self.peer_is_dead || self.is_shut(wait_for)) && !self.is_ready(wait_for) {
@@ -370,6 +398,10 @@ impl<const SLEEPS: bool> Endpoint<SLEEPS> {
     /// Publishes the CPU on which this end waits, and checks whether the other end waits on the
     /// same one: then spinning would only keep it from running.
     fn update_cpu(&mut self) {
+        if let Lifeline::Window(_) = self.parts.lifeline {
+            // CPUs of different virtual machines have nothing to do with each other.
+            return;
+        }
         let (own, peer) = self.parts.memory.endpoints(self.parts.role);
         let cpu = cpu::current().wrapping_add(1);
         if cpu != self.published_cpu {

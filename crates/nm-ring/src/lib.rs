@@ -5,7 +5,8 @@
 //! stream of bytes or whole records ([`Endpoint::send`], [`Endpoint::try_send_record`]). An
 //! endpoint waits by spinning only, or by spinning for a while and then sleeping. Below it:
 //! [`record_queue`] moves records in one direction, [`wake`] sleeps and wakes, [`layout`] defines
-//! the memory. [`cache_line`] measures the lower limit that the hardware sets.
+//! the memory. [`cache_line`] measures the lower limit that the hardware sets. Between two virtual
+//! machines the region is a [`window`] of a device's memory.
 //!
 //! The socket accelerator uses another form, which several processes can share at each end: a
 //! [`conduit`] with a [`mod@pipe`] in each direction, and a [`ledger`] with one record per socket.
@@ -34,10 +35,12 @@ pub mod record_queue;
 mod role;
 mod sync;
 pub mod wake;
+#[cfg(not(loom))]
+pub mod window;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 
 #[cfg(not(loom))]
-pub use endpoint::{Endpoint, EndpointParts, TransferError};
+pub use endpoint::{Endpoint, EndpointParts, Lifeline, TransferError};
 pub use role::EndpointRole;

@@ -34,6 +34,21 @@ impl RegionMapping {
         SharedMemory::open(descriptor, REGION_BYTES).map(RegionMapping)
     }
 
+    /// Maps a region at `offset` in the memory of a device, which must be long enough.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not.
+    pub(crate) fn of_device(device: OwnedFd, offset: u64) -> io::Result<RegionMapping> {
+        SharedMemory::of_device(device, offset, REGION_BYTES).map(RegionMapping)
+    }
+
+    /// Brings the region into its initial state, before the other end has it.
+    pub(crate) fn clear(&self) {
+        // SAFETY: the mapping is live and this long. What another end writes at the same time, it
+        // writes into memory that is not its own any more; each value of each byte is valid.
+        unsafe { self.0.start().cast::<u8>().write_bytes(0, REGION_BYTES) };
+    }
+
     /// The descriptor to hand to the other process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
@@ -66,7 +81,7 @@ impl Deref for RegionMapping {
     #[inline(always)]
     fn deref(&self) -> &Region {
         // SAFETY: the mapping is live as long as `self`, page-aligned and exactly as long as a
-        // region; it is sealed and cannot shrink. A region consists of atomics and of bytes behind
+        // region; it is sealed, or a device's memory, and cannot shrink. A region consists of atomics and of bytes behind
         // `UnsafeCell`, which may change under a shared reference and are valid in any state.
         unsafe { self.0.start().cast::<Region>().as_ref() }
     }

@@ -65,7 +65,25 @@ impl Mapping {
         Mapping::map(file, bytes, mode)
     }
 
+    /// A part of the memory of a device: of a file such as `resource2` of a PCI device in sysfs, or
+    /// of any file that nobody truncates while it is mapped. `offset` is a multiple of the page
+    /// size.
+    ///
+    /// # Errors
+    /// `EINVAL` if the part lies outside the memory.
+    pub fn of_device(file: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Mapping> {
+        let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Mapping::map_part(file, offset, bytes, MapMode::Sparse)
+    }
+
     fn map(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
+        Mapping::map_part(file, 0, bytes, mode)
+    }
+
+    fn map_part(file: &OwnedFd, offset: u64, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
         let access = match mode {
             MapMode::ReadOnly => ProtFlags::READ,
             _ => ProtFlags::READ | ProtFlags::WRITE,
@@ -75,7 +93,7 @@ impl Mapping {
             _ => MapFlags::SHARED,
         };
         // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory in use.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, file, 0) }?;
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, file, offset) }?;
         let start =
             NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Mapping { start, bytes })
@@ -125,7 +143,16 @@ impl SharedMemory {
         Ok(SharedMemory { file, mapping })
     }
 
-    /// The descriptor to send to the other process.
+    /// A part of the memory of a device: see [`Mapping::of_device`].
+    ///
+    /// # Errors
+    /// `EINVAL` if the part lies outside the memory.
+    pub fn of_device(file: OwnedFd, offset: u64, bytes: usize) -> io::Result<SharedMemory> {
+        let mapping = Mapping::of_device(&file, offset, bytes)?;
+        Ok(SharedMemory { file, mapping })
+    }
+
+    /// The descriptor to send to the other process, or that of the device.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -155,6 +182,25 @@ mod tests {
             memory.start().cast::<u8>().write_volatile(7);
             assert_eq!(other.start().cast::<u8>().read_volatile(), 7);
         }
+    }
+
+    #[test]
+    fn part_of_a_device_lies_within_it() {
+        let path = std::env::temp_dir().join(format!("nm-sys-device-{}", std::process::id()));
+        let mut bytes = vec![0; 4096];
+        bytes.extend_from_slice(&[7; 4096]);
+        std::fs::write(&path, bytes).unwrap();
+        let open = || {
+            let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+            OwnedFd::from(file)
+        };
+        let part = SharedMemory::of_device(open(), 4096, 4096).unwrap();
+        // SAFETY: the mapping is live and 4096 bytes long; no reference is made.
+        assert_eq!(unsafe { part.start().cast::<u8>().add(4095).read_volatile() }, 7);
+        for (offset, bytes) in [(4096, 4097), (8192, 1), (u64::MAX, 2)] {
+            assert!(SharedMemory::of_device(open(), offset, bytes).is_err(), "{offset}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub enum Address {
     Xdp(SocketAddr),
     /// Shared memory: a process and its descriptor of the socket that hands it over.
     Descriptor(u32, u32),
+    /// Shared memory of two guests: a part of the memory of the device that both have, and the
+    /// token of who listens there.
+    Window(u32, u32),
 }
 
 impl FromStr for Address {
@@ -74,6 +77,11 @@ impl FromStr for Address {
             let descriptor = descriptor.parse().map_err(|_| wrong("the descriptor"))?;
             return Ok(Address::Descriptor(process, descriptor));
         }
+        if let Some(rest) = text.strip_prefix("ivshmem:") {
+            let (window, token) = rest.split_once('/').ok_or(wrong("the token"))?;
+            let window = window.parse().map_err(|_| wrong("the window"))?;
+            return Ok(Address::Window(window, token.parse().map_err(|_| wrong("the token"))?));
+        }
         text.parse().map(Address::Socket).map_err(|_| wrong("the IP address or port"))
     }
 }
@@ -87,6 +95,7 @@ impl fmt::Display for Address {
             Address::Group(group, reply_port) => write!(f, "mcast:{group}/{reply_port}"),
             Address::Xdp(address) => write!(f, "xdp:{address}"),
             Address::Descriptor(process, descriptor) => write!(f, "shm:{process}/{descriptor}"),
+            Address::Window(window, token) => write!(f, "ivshmem:{window}/{token}"),
         }
     }
 }
@@ -204,6 +213,7 @@ mod tests {
             "/[a-z0-9/]{0,20}".prop_map(|path| Address::Path(path.into())),
             (group, any::<u16>()).prop_map(|(group, port)| Address::Group(group, port)),
             any::<(u32, u32)>().prop_map(|(process, fd)| Address::Descriptor(process, fd)),
+            any::<(u32, u32)>().prop_map(|(window, token)| Address::Window(window, token)),
         ]
     }
 

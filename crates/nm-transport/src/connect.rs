@@ -12,7 +12,8 @@ use nm_sys::xdp::FlowFilter;
 use crate::address::{self, Address};
 use crate::connection::{Connection, ConnectionError};
 use crate::error::SystemError;
-use crate::shm;
+use crate::guest_memory;
+use crate::shm::{self, SharedMemoryError};
 use crate::sockets::{self, Options};
 use crate::xdp::endpoint::{self, XdpEndpoint};
 use crate::xdp::tcp::EstablishedTcp;
@@ -79,6 +80,12 @@ pub fn connect(
         (Protocol::Shm, Address::Descriptor(process, descriptor)) => {
             shm::check_mode(stack)?;
             let parts = shm::connect(process, descriptor, address)?;
+            Ok(Connection::over_memory(stack, parts, address.to_string()))
+        }
+        (Protocol::Shm, Address::Window(window, token)) => {
+            shm::check_mode(stack)?;
+            let parts =
+                guest_memory::connect(window, token, address).map_err(SharedMemoryError::from)?;
             Ok(Connection::over_memory(stack, parts, address.to_string()))
         }
         (protocol, _) => {

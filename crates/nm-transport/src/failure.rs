@@ -9,6 +9,7 @@ use nm_model::{Failure, FailureKind};
 use crate::address::AddressError;
 use crate::connection::ConnectionError;
 use crate::error::SystemError;
+use crate::guest_memory::GuestMemoryError;
 use crate::handshake::HandshakeError;
 use crate::shm::SharedMemoryError;
 use crate::sockets::SocketError;
@@ -155,6 +156,10 @@ fn from_shared_memory(error: SharedMemoryError) -> Failure {
         }
         SharedMemoryError::Mode(_) => Failure::new(FailureKind::NotAvailable, error.to_string())
             .hint("use shm-spin or shm-blocking"),
+        SharedMemoryError::ModeBetweenGuests => {
+            Failure::new(FailureKind::NotAvailable, error.to_string())
+        }
+        SharedMemoryError::Guests(error) => from_guest_memory(error),
         SharedMemoryError::OtherUser => Failure::new(FailureKind::Permission, error.to_string())
             .hint("start both ends as the same user"),
         SharedMemoryError::Hello(error) => {
@@ -162,6 +167,17 @@ fn from_shared_memory(error: SharedMemoryError) -> Failure {
             Failure::new(FailureKind::Peer, what)
                 .hint("run the same version of nearmetal at both ends")
         }
+    }
+}
+
+fn from_guest_memory(error: GuestMemoryError) -> Failure {
+    let what = error.to_string();
+    match error {
+        GuestMemoryError::Map(source) => from_io(&source, what),
+        GuestMemoryError::Full(_) => Failure::new(FailureKind::NotAvailable, what),
+        GuestMemoryError::NoListener(_) => Failure::new(FailureKind::Peer, what),
+        GuestMemoryError::NoDevice => Failure::new(FailureKind::BadRequest, what)
+            .hint("both ends must be guests of one environment"),
     }
 }
 

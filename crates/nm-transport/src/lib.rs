@@ -29,6 +29,7 @@ pub mod connection;
 pub mod error;
 pub mod failure;
 pub mod frame;
+pub mod guest_memory;
 pub mod handshake;
 pub mod kernel;
 pub mod listener;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nm_model::stack::{Protocol, Stack};
+use nm_ring::window::WindowListener;
 use nm_sys::clock::Deadline;
 use nm_sys::poll;
 use nm_sys::socket::{self, SocketType};
@@ -15,11 +16,12 @@ use crate::address::{self, Address};
 use crate::connection::{Connection, ConnectionError};
 use crate::error::SystemError;
 use crate::handshake::{self, Admission, HandshakeMessage};
+use crate::shm::SharedMemoryError;
 use crate::sockets::{self, Options};
 use crate::transport::CALL_TIMEOUT;
 use crate::xdp::tcp::XdpTcpListener;
 use crate::xdp::udp::XdpUdpListener;
-use crate::{shm, xdp};
+use crate::{guest_memory, shm, xdp};
 
 /// Most datagrams that are dropped when the peer is known; more than a receive buffer holds.
 const STALE_DATAGRAMS_MAX: u32 = 1 << 16;
@@ -45,6 +47,8 @@ enum Backend {
     Multicast(IpAddr),
     /// The descriptor that [`Address::Descriptor`] names; the peer opens it, we keep it open.
     SharedMemory { _descriptor: OwnedFd },
+    /// A part of the memory that two guests share.
+    GuestMemory(WindowListener),
     /// The endpoint over AF_XDP whose port the socket reserves.
     XdpUdp(Box<XdpUdpListener>),
     /// The same for TCP.
@@ -112,6 +116,9 @@ impl Listener {
                 }
                 return Ok(Connection::over_xdp_tcp(self.stack, established, peer));
             }
+            Backend::GuestMemory(listener) => {
+                return self.accept_guest(listener, limit, cancelled);
+            }
             Backend::Socket | Backend::Multicast(_) | Backend::SharedMemory { .. } => {}
         }
         let failed = SystemError::during(format!("listening on {}", self.address));
@@ -129,6 +136,20 @@ impl Listener {
                 let (address, strangers) = (self.address(), self.strangers.load(Ordering::Relaxed));
                 return Err(ConnectionError::NoPeer { address, limit, strangers });
             }
+        }
+    }
+
+    fn accept_guest(
+        &self,
+        listener: &WindowListener,
+        limit: Duration,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Connection, ConnectionError> {
+        let accepted = guest_memory::accept(listener, limit, cancelled);
+        match accepted.map_err(SharedMemoryError::from)? {
+            Some(parts) => Ok(Connection::over_memory(self.stack, parts, self.peer())),
+            None if cancelled() => Err(ConnectionError::Cancelled),
+            None => Err(ConnectionError::NoPeer { address: self.address(), limit, strangers: 0 }),
         }
     }
 
@@ -296,6 +317,13 @@ fn bind_xdp_tcp(stack: Stack, address: &str, options: &Options) -> Result<Bound,
 
 fn bind_shared_memory(stack: Stack) -> Result<Bound, ConnectionError> {
     shm::check_mode(stack)?;
+    if guest_memory::is_in_use() {
+        let (address, listener) = guest_memory::listen().map_err(SharedMemoryError::from)?;
+        let failed = SystemError::during("listening by shm between guests");
+        // There is no socket to wait at; this one is for nobody.
+        let (unused, _) = socket::unix_pair().map_err(failed)?;
+        return Ok((address, unused, Backend::GuestMemory(listener)));
+    }
     let (socket, descriptor) = shm::listen().map_err(SystemError::during("listening by shm"))?;
     let address = Address::Descriptor(std::process::id(), descriptor.as_raw_fd().unsigned_abs());
     Ok((address, socket, Backend::SharedMemory { _descriptor: descriptor }))
@@ -306,7 +334,6 @@ mod tests {
     use super::*;
     use crate::connect::connect;
     use crate::failure;
-    use crate::shm::SharedMemoryError;
     use crate::transport::{Transport, TransportError, Visitor};
     use nm_model::FailureKind;
     use nm_model::agent::Token;

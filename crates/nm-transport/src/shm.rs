@@ -27,6 +27,7 @@ use nm_sys::private_folder::PrivateFolder;
 use nm_sys::{socket, unix};
 
 use crate::error::SystemError;
+use crate::guest_memory::{self, GuestMemoryError};
 use crate::transport::{CALL_TIMEOUT, Transport, TransportError};
 
 /// Why shared memory could not be set up.
@@ -46,6 +47,12 @@ pub enum SharedMemoryError {
     /// Shared memory has no such way of waiting.
     #[error("shared memory has no descriptor to wait for by {0}")]
     Mode(Mode),
+    /// A thread cannot be woken by a thread of another kernel.
+    #[error("no wake-up passes from one guest to another: use shm-spin")]
+    ModeBetweenGuests,
+    /// The memory of two guests cannot be used.
+    #[error(transparent)]
+    Guests(#[from] GuestMemoryError),
     /// The other process belongs to another user.
     #[error("the process at the other end of the shared memory belongs to another user")]
     OtherUser,
@@ -104,9 +111,11 @@ fn check_hello(bytes: &[u8]) -> Result<(), DecodeError> {
 /// Refuses a way of waiting that shared memory does not have.
 ///
 /// # Errors
-/// [`SharedMemoryError::Mode`] for anything but blocking and spin.
+/// [`SharedMemoryError::Mode`] for anything but blocking and spin, and
+/// [`SharedMemoryError::ModeBetweenGuests`] for blocking between guests.
 pub fn check_mode(stack: Stack) -> Result<(), SharedMemoryError> {
     match stack.mode {
+        Mode::Blocking if guest_memory::is_in_use() => Err(SharedMemoryError::ModeBetweenGuests),
         Mode::Blocking | Mode::Spin => Ok(()),
         mode => Err(SharedMemoryError::Mode(mode)),
     }
@@ -161,7 +170,7 @@ pub fn accept(socket: OwnedFd) -> Result<Option<EndpointParts>, SharedMemoryErro
     check_hello(&hello[..length])?;
     let Some(descriptor) = descriptor else { return Ok(None) };
     let memory = RegionMapping::open(descriptor).map_err(&failed)?;
-    Ok(Some(EndpointParts { memory, lifeline: socket, role: EndpointRole::Opener }))
+    Ok(Some(EndpointParts { memory, lifeline: socket.into(), role: EndpointRole::Opener }))
 }
 
 /// Connects to the listener behind a descriptor of another process.
@@ -181,7 +190,7 @@ pub fn connect(
     let memory = RegionMapping::new().map_err(failed)?;
     unix::send_descriptor(socket.as_fd(), &encode_hello(REGION_BYTES as u64), memory.descriptor())
         .map_err(failed)?;
-    Ok(EndpointParts { memory, lifeline: socket, role: EndpointRole::Creator })
+    Ok(EndpointParts { memory, lifeline: socket.into(), role: EndpointRole::Creator })
 }
 
 fn check_user(socket: BorrowedFd<'_>) -> Result<(), SharedMemoryError> {
@@ -274,7 +283,10 @@ impl<const SLEEPS: bool> Transport for SharedMemoryTransport<SLEEPS> {
     }
 
     fn settings(&self) -> Settings {
-        [(SettingKind::Ring, SettingValue::Bytes(AREA_BYTES as u64))].into_iter().collect()
+        let ring = (SettingKind::Ring, SettingValue::Bytes(AREA_BYTES as u64));
+        let memory = guest_memory::description()
+            .map(|text| (SettingKind::GuestMemory, SettingValue::Text(text.to_string())));
+        [Some(ring), memory].into_iter().flatten().collect()
     }
 }
 

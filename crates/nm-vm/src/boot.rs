@@ -10,6 +10,10 @@ use nm_model::Side;
 /// Name of the virtual serial port on which the guest's agent serves its controller.
 pub const CONTROL_PORT: &str = "nm.ctl";
 
+/// Has the kernel not test its timer: on a busy host an emulated processor fails the test, and the
+/// kernel does not start.
+pub const NO_TIMER_CHECK: &str = "no_timer_check";
+
 /// An address with the length of its network's prefix, as in `10.77.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
@@ -60,14 +64,16 @@ impl BootSettings {
         BootSettings { side, addresses: vec![], mac: None, mtu: None }
     }
 
-    /// As words of the kernel's command line. [`BootSettings::from_str`] reads them.
+    /// As words of the kernel's command line, with [`NO_TIMER_CHECK`]. [`BootSettings::from_str`]
+    /// reads them.
     pub fn words(&self) -> Vec<String> {
         let list = self.addresses.iter().map(Cidr::to_string).collect::<Vec<_>>().join(",");
         let addresses = (!list.is_empty()).then(|| format!("nm.addresses={list}"));
         let mac = self.mac.map(|mac| format!("nm.mac={}", mac_text(mac)));
         let mtu = self.mtu.map(|mtu| format!("nm.mtu={mtu}"));
         let side = format!("nm.side={}", self.side);
-        [Some(side), addresses, mac, mtu].into_iter().flatten().collect()
+        let check = NO_TIMER_CHECK.to_string();
+        [Some(check), Some(side), addresses, mac, mtu].into_iter().flatten().collect()
     }
 }
 
@@ -165,7 +171,7 @@ mod tests {
         let words = settings.words().join(" ");
         assert_eq!(
             words,
-            "nm.side=server nm.addresses=10.77.0.2/24,fd77::2/64 nm.mac=52:54:00:6e:6d:02 \
+            "no_timer_check nm.side=server nm.addresses=10.77.0.2/24,fd77::2/64 nm.mac=52:54:00:6e:6d:02 \
              nm.mtu=9000"
         );
         let line = format!("BOOT_IMAGE=x console=ttyS0 quiet panic=-1 {words} nm\n");
@@ -189,7 +195,7 @@ mod tests {
             let error = line.parse::<BootSettings>().unwrap_err().to_string();
             assert!(error.contains(message), "{line}: {error}");
         }
-        let many = vec!["10.0.0.1/8"; ADDRESSES_MAX + 1].join(",");
+        let many = ["10.0.0.1/8"; ADDRESSES_MAX + 1].join(",");
         assert!(format!("nm.side=client nm.addresses={many}").parse::<BootSettings>().is_err());
     }
 

@@ -357,7 +357,7 @@ mod tests {
         write_image(root.path(), "boot/vmlinuz-6.1", None);
         write_modules(root.path(), &[("lib/modules/6.1/kernel/a.ko", "")]);
         let image = root.path().join("boot/vmlinuz-6.1");
-        fs::set_permissions(&image, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&image, fs::Permissions::from_mode(0o000)).unwrap();
         let kernel = GuestKernel::find(root.path().to_str());
         match fs::File::open(&image) {
             Ok(_) => assert!(kernel.is_ok(), "this is root"),

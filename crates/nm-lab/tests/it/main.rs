@@ -25,7 +25,7 @@ use harness::Test;
 
 fn main() -> ExitCode {
     if nm_lab::guest::is_init() {
-        nm_lab::guest::run();
+        return guests::init();
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -14,7 +14,15 @@ fn endpoint_under_attack<const SLEEPS: bool>()
     let descriptor = memory.descriptor().try_clone_to_owned().unwrap();
     let raw = SharedMemory::open(descriptor, REGION_BYTES).unwrap();
     let (lifeline, other) = nm_sys::socket::unix_pair().unwrap();
-    (Endpoint::new(EndpointParts { memory, lifeline, role: EndpointRole::Creator }), raw, other)
+    (
+        Endpoint::new(EndpointParts {
+            memory,
+            lifeline: lifeline.into(),
+            role: EndpointRole::Creator,
+        }),
+        raw,
+        other,
+    )
 }
 
 fn overwrite(raw: &SharedMemory, at: usize, bytes: &[u8]) {

@@ -18,8 +18,8 @@ fn endpoint_parts() -> (EndpointParts, EndpointParts) {
     let second = RegionMapping::open(descriptor).unwrap();
     let (a, b) = nm_sys::socket::unix_pair().unwrap();
     (
-        EndpointParts { memory: first, lifeline: a, role: EndpointRole::Creator },
-        EndpointParts { memory: second, lifeline: b, role: EndpointRole::Opener },
+        EndpointParts { memory: first, lifeline: a.into(), role: EndpointRole::Creator },
+        EndpointParts { memory: second, lifeline: b.into(), role: EndpointRole::Opener },
     )
 }
 

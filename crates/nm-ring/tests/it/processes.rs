@@ -1,10 +1,12 @@
 //! The peer in a process of its own, alive and killed.
 
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nm_ring::{Endpoint, TransferError};
+use nm_ring::window::DeviceMemory;
+use nm_ring::{Endpoint, EndpointParts, Lifeline, TransferError};
 
 use crate::endpoint_parts;
 
@@ -16,10 +18,20 @@ pub static FORK_LOCK: Mutex<()> = Mutex::new(());
 
 /// An endpoint here, and a child that sends back what it receives; its process id.
 fn echo<const SLEEPS: bool>() -> (Endpoint<SLEEPS>, libc::pid_t) {
-    let (ours, theirs) = endpoint_parts();
+    echo_between(endpoint_parts())
+}
+
+/// The same between these two ends.
+fn echo_between<const SLEEPS: bool>(
+    (ours, theirs): (EndpointParts, EndpointParts),
+) -> (Endpoint<SLEEPS>, libc::pid_t) {
     // Calibrated before the fork, because the child must not start threads or allocate.
     nm_sys::clock::Clock::system();
-    let lifeline = ours.lifeline.as_raw_fd();
+    let lifeline = match &ours.lifeline {
+        Lifeline::Socket(socket) => socket.as_raw_fd(),
+        // Only the socket shows by being closed that its owner is gone.
+        Lifeline::Window(_) => -1,
+    };
     // SAFETY: the child closes a descriptor, uses only memory that it has, and makes only plain
     // system calls; it ends without running anything of the test harness.
     let pid = unsafe { libc::fork() };
@@ -59,8 +71,8 @@ pub fn wait_for(pid: libc::pid_t) -> i32 {
     status
 }
 
-fn echo_messages<const SLEEPS: bool>() {
-    let (mut end, pid) = echo::<SLEEPS>();
+fn echo_messages<const SLEEPS: bool>(ends: (EndpointParts, EndpointParts)) {
+    let (mut end, pid) = echo_between::<SLEEPS>(ends);
     let all: Vec<u8> = (0..30_000).map(|idx| (idx % 253) as u8).collect();
     for length in [1, 8, 56, 57, 64, 376, 377, 1024, 30_000].repeat(20) {
         assert_eq!(end.send(&all[..length], LIMIT), Ok(length));
@@ -78,8 +90,42 @@ fn echo_messages<const SLEEPS: bool>() {
 #[test]
 fn two_processes_exchange_messages() {
     let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    echo_messages::<true>();
-    echo_messages::<false>();
+    echo_messages::<true>(endpoint_parts());
+    echo_messages::<false>(endpoint_parts());
+}
+
+/// Both ends of a window of a file, which takes the place of the memory that two machines share.
+fn window_parts() -> (EndpointParts, EndpointParts) {
+    let path = std::env::temp_dir().join(format!("nm-ring-device-{}", std::process::id()));
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let (one, other) = (DeviceMemory::open(&path).unwrap(), DeviceMemory::open(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    let listener = one.listen(1).unwrap().unwrap();
+    let (window, token) = listener.address();
+    let theirs = other.connect(window, token).unwrap().unwrap();
+    (listener.accept().unwrap().unwrap().into(), theirs.into())
+}
+
+#[test]
+fn two_processes_exchange_messages_through_a_window() {
+    let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    echo_messages::<false>(window_parts());
+}
+
+#[test]
+fn killed_process_at_the_other_end_of_a_window_costs_the_time_limit() {
+    let _fork_lock = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut end, pid) = echo_between::<false>(window_parts());
+    let mut byte = [0];
+    end.send(&[1], LIMIT).unwrap();
+    end.receive(&mut byte, LIMIT).unwrap();
+    // SAFETY: our own child, not yet waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    wait_for(pid);
+    let limit = Duration::from_millis(10);
+    assert_eq!(end.receive(&mut byte, limit), Err(TransferError::TimedOut));
+    while end.try_send(&[0; 1000]) > 0 {}
+    assert_eq!(end.send(&[0; 1000], limit), Err(TransferError::TimedOut));
 }
 
 fn receive_after_kill<const SLEEPS: bool>() {
