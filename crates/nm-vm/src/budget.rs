@@ -142,7 +142,8 @@ mod tests {
     proptest! {
         #[test]
         fn pinned_threads_have_cpus_of_their_own(
-            cpus in prop::collection::btree_set(0u32..64, 0..40), wanted in prop::option::of(1u32..9),
+            cpus in prop::collection::btree_set(0u32..64, 0..40),
+            wanted in prop::option::of(1u32..9),
             packet_threads in 0u32..3, width in 1u32..3,
         ) {
             let allowed: Vec<u32> = cpus.iter().copied().collect();

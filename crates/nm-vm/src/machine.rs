@@ -7,15 +7,13 @@ use std::process::Command;
 use nm_model::{GuestExecution, Side};
 use nm_sys::process::inherit;
 
+use crate::boot::CONTROL_PORT;
 use crate::memory::GuestMemory;
 use crate::network::{hardware_address, hardware_address_text};
 use crate::qemu::Qemu;
 
 /// Machine type of guests.
 pub const MACHINE: &str = "q35";
-
-/// Name of the port over which a guest's agent is driven.
-pub const CONTROL_PORT: &str = "nm.ctl";
 
 /// Size of the memory that both guests share, bytes.
 pub const SHARED_BYTES: u64 = 32 << 20;

@@ -159,12 +159,12 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
     let Some(lab) = Lab::new() else { return };
     let of = |stacks: &str, probe: &str| trials("vm-wire", stacks, probe);
     let plan = [
-        of(r#"["tcp-spin", "udp-blocking"]"#, SHORT_PINGPONG),
+        of(r#"["tcp-spin", "udp-blocking", "shm-spin"]"#, SHORT_PINGPONG),
         of(r#"["tcp-blocking"]"#, "\"stream\"\nseconds = 0.3\nomit_ms = 10\nmax_cv_percent = 99"),
         of(r#"["tcp-blocking"]"#, "\"rr\"\nrate_per_s = 50.0\nseconds = 0.3\nwarmup_ms = 10"),
         of(r#"["cpu-spin"]"#, "\"compute\"\nlayouts = [\"1x1\"]\nrepeats = 1"),
         of(r#"["cpu-spin"]"#, "\"jitter\"\nseconds = 0.3"),
-        "[[targets]]\nrequire = \"median < 1h\"\n".to_string(),
+        "[[targets]]\nrequire = \"median < 1000s\"\n".to_string(),
     ];
     let run = finished(&mut lab.qualify(&plan.concat()));
     assert_eq!(run.code, 3, "emulated guests pass nothing: {}{}", run.stdout, run.stderr);
@@ -175,6 +175,7 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
     for probe in ["pingpong", "stream", "rr", "compute", "jitter"] {
         assert!(probes.contains(&probe), "{probe}: {} {}", result["failures"], run.stderr);
     }
+    assert_eq!(result["failures"].as_array().unwrap().len(), 0, "{}", result["failures"]);
     let cores = std::thread::available_parallelism().unwrap().get();
     for one in series {
         assert_eq!(one["comparability"]["execution"], "tcg", "{}", one["key"]);

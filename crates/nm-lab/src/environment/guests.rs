@@ -13,6 +13,7 @@ use std::time::Duration;
 use nm_model::guest::GuestPlacement;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestExecution, GuestRecord, GuestSpec, Side};
+use nm_ring::window::MEMORY_BYTES;
 use nm_sys::clock::Moment;
 use nm_sys::hostfiles::HostFiles;
 use nm_sys::memory_file;
@@ -41,6 +42,9 @@ pub use unavailable::GuestsUnavailable;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
+
+/// The ends share all of the memory that both guests have.
+const _: () = assert!(SHARED_BYTES == MEMORY_BYTES);
 
 /// Why guests of `kind` cannot be started here, whatever their kernel; none if they can.
 pub fn unavailable_reason(kind: EnvironmentKind) -> Option<GuestsUnavailable> {

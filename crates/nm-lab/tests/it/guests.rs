@@ -1,7 +1,7 @@
 //! Guests: the image of this very program boots under emulation, serves, and powers off.
 //!
 //! They need `qemu-system-x86_64` and a kernel for guests: the host's own, or the one that
-//! `NEARMETAL_TEST_KERNEL` names. Without them the tests fail on CI, and say elsewhere that they did
+//! `NEARMETAL_GUEST_KERNEL` names. Without them the tests fail on CI, and say elsewhere that they did
 //! not run.
 
 use std::fs;
@@ -11,6 +11,7 @@ use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use nm_lab::environment::KERNEL_VARIABLE;
 use nm_model::agent::{Stage, Task, TaskReport, Token, Work};
 use nm_model::probe::{Pattern, PingpongSpec, StreamSpec};
 use nm_model::{
@@ -56,7 +57,9 @@ pub fn init() -> ExitCode {
 
 /// The kernel of the tests, if this machine can run guests at all.
 fn kernel() -> Option<GuestKernel> {
-    let choice = std::env::var("NEARMETAL_TEST_KERNEL").ok();
+    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+    let fetched = Path::new(fetched).exists().then(|| fetched.to_string());
+    let choice = std::env::var(KERNEL_VARIABLE).ok().or(fetched);
     let qemu = Command::new(QEMU).arg("--version").output();
     let missing = match (qemu, GuestKernel::find(choice.as_deref())) {
         (Ok(_), Ok(kernel)) => return Some(kernel),
