@@ -11,6 +11,7 @@ pub mod execution;
 pub mod features;
 pub mod function_address;
 pub mod image;
+pub mod join;
 pub mod kernel;
 pub mod machine;
 pub mod memory;

@@ -1,5 +1,6 @@
 //! Options of `lab`.
 
+pub mod export;
 pub mod image;
 pub mod plan;
 pub mod run;
@@ -7,6 +8,7 @@ pub mod undo;
 
 use clap::Subcommand;
 
+use self::export::ExportArgs;
 use self::image::LabImageArgs;
 use self::plan::LabPlanArgs;
 use self::run::LabRunArgs;
@@ -29,6 +31,11 @@ pub enum LabCommand {
     /// What a guest is made of.
     #[command(after_help = "Example:\n  nearmetal lab image --list")]
     Image(LabImageArgs),
+    /// The same environment for the user's own libvirt: files in a new folder.
+    #[command(after_help = "Examples:\n  \
+        nearmetal lab export libvirt vhost --out vhost-pair\n  \
+        nearmetal lab export libvirt sriov --nic ens1f0 --out pair")]
+    Export(ExportArgs),
     /// Put back the drivers and virtual functions of network devices, after a run that was killed.
     #[command(after_help = "Examples:\n  nearmetal lab undo\n  \
         nearmetal lab undo --keep-theirs pci.functions\n\n\

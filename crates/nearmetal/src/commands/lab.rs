@@ -1,5 +1,6 @@
 //! `nearmetal lab`: the laboratory of virtual machines.
 
+mod export;
 mod image;
 mod plan;
 mod run;
@@ -17,6 +18,7 @@ pub fn run(command: &LabCommand) -> Result<Exit> {
         LabCommand::Plan(args) => plan::run(args),
         LabCommand::Run(args) => run::run(args),
         LabCommand::Image(args) => image::run(args),
+        LabCommand::Export(args) => export::run(args),
         LabCommand::Undo(args) => undo::run(args),
     }
 }

@@ -16,11 +16,6 @@ pub fn has_schemas() -> bool {
     has
 }
 
-/// What xmllint says of a document of libvirt.
-pub fn validate(xml: &str, schema: &str) -> Result<(), String> {
-    validate_all(&[xml.to_string()], schema).remove(0)
-}
-
 /// What xmllint says of each document. Reading the schema takes a second, so all are checked at
 /// once.
 pub fn validate_all(documents: &[String], schema: &str) -> Vec<Result<(), String>> {

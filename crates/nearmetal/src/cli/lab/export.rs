@@ -1,0 +1,58 @@
+//! Options of `lab export`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nm_model::guest::GuestSpec;
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// What the files are for.
+    #[arg(value_enum)]
+    pub stack: ExportStack,
+    /// What connects the guests.
+    #[arg(value_enum)]
+    pub environment: ExportEnvironment,
+    /// Folder for the files, which is created; one that exists must be empty.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Initial RAM disk of the guests; it is copied into the folder.
+    #[arg(long, value_name = "FILE")]
+    pub initrd: PathBuf,
+    /// Kernel image of the guests; the host's own without this. It is copied into the folder.
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Memory of each guest, MiB.
+    #[arg(long, value_name = "N", default_value_t = GuestSpec::default().memory_mib)]
+    pub memory_mib: u32,
+    /// Virtual CPUs of each guest.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub cpus: u32,
+    /// For sriov: a network device whose virtual functions the guests get, or, given twice, the
+    /// device that each gets: a link or a PCI address.
+    #[arg(long, value_name = "NAME")]
+    pub nic: Vec<String>,
+    /// Read the host's files below this folder: a recorded tree of /proc and /sys.
+    #[arg(long, default_value = "/", value_name = "DIR")]
+    pub root: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportStack {
+    /// libvirt: domains, a network, and the commands of virsh.
+    Libvirt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportEnvironment {
+    /// Datagrams between the two QEMUs.
+    Wire,
+    /// A bridge, packets copied by QEMU.
+    Vswitch,
+    /// A bridge, packets copied by the kernel.
+    Vhost,
+    /// Virtual functions of a network device, or two devices.
+    Sriov,
+    /// A region of memory in common, and datagrams.
+    SharedMemory,
+}
