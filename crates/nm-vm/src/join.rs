@@ -226,8 +226,10 @@ fn pinned(guests: &[GuestFacts]) -> Observed {
         .collect();
     match all.is_empty() {
         true => no_threads(),
-        false => Observed::bad_if(!loose.is_empty(), loose.join("; "), "every virtual CPU is pinned")
-            .with(seen(&all)),
+        false => {
+            Observed::bad_if(!loose.is_empty(), loose.join("; "), "every virtual CPU is pinned")
+                .with(seen(&all))
+        }
     }
 }
 
@@ -236,9 +238,8 @@ fn own_cores(host: &HostFacts, guests: &[GuestFacts]) -> Observed {
     if all.is_empty() {
         return no_threads();
     }
-    let share_core = |a: u32, b: u32| {
-        host.siblings.iter().any(|core| core.contains(&a) && core.contains(&b))
-    };
+    let share_core =
+        |a: u32, b: u32| host.siblings.iter().any(|core| core.contains(&a) && core.contains(&b));
     let (mut same, mut siblings, mut is_loose) = (vec![], vec![], false);
     for (at, (name, cpus)) in all.iter().enumerate() {
         for (other, others) in &all[..at] {
@@ -284,7 +285,8 @@ fn emulators(guests: &[GuestFacts]) -> Observed {
     }
     let n = faults.len();
     faults.truncate(4);
-    let more = if n > faults.len() { format!("; and {} more", n - faults.len()) } else { String::new() };
+    let more =
+        if n > faults.len() { format!("; and {} more", n - faults.len()) } else { String::new() };
     Observed::bad_if(
         n > 0,
         format!("may run on CPUs of virtual CPUs: {}{more}", faults.join("; ")),
@@ -328,9 +330,11 @@ fn memories(guests: &[GuestFacts]) -> Observed {
     let severity = if small.is_empty() { Severity::Medium } else { Severity::High };
     match guests.is_empty() {
         true => no_threads(),
-        false => Observed::bad_if(!faults.is_empty(), faults.join("; "), "memory is huge and locked")
-            .severity(severity)
-            .with(read),
+        false => {
+            Observed::bad_if(!faults.is_empty(), faults.join("; "), "memory is huge and locked")
+                .severity(severity)
+                .with(read)
+        }
     }
 }
 
@@ -365,9 +369,11 @@ fn nodes(host: &HostFacts, guests: &[GuestFacts]) -> Observed {
     }
     match guests.is_empty() {
         true => no_threads(),
-        false => Observed::bad_if(!far.is_empty(), far.join("; "), "CPUs and memory are on one node")
-            .replace("NODE", "of the virtual CPUs")
-            .with(read),
+        false => {
+            Observed::bad_if(!far.is_empty(), far.join("; "), "CPUs and memory are on one node")
+                .replace("NODE", "of the virtual CPUs")
+                .with(read)
+        }
     }
 }
 
@@ -410,7 +416,9 @@ fn halting(host: &HostFacts) -> Observed {
     let state = evidence("/sys/devices/system/cpu/cpu*/cpuidle", name, format!("{us} µs"));
     Observed::bad_if(
         poll_ns == 0 && *us > WAKE_US_MAX,
-        format!("KVM does not poll, and idle CPUs of the host may sleep as deep as {name} ({us} µs)"),
+        format!(
+            "KVM does not poll, and idle CPUs of the host may sleep as deep as {name} ({us} µs)"
+        ),
         match poll_ns {
             0 => "idle CPUs of the host wake up within 10 µs".to_string(),
             ns => format!("KVM polls up to {ns} ns before a virtual CPU sleeps"),

@@ -17,6 +17,7 @@ mod generate;
 mod guests;
 mod guides;
 mod jitter;
+mod lab;
 mod machine;
 mod offline;
 mod programs;

@@ -11,14 +11,17 @@ use crate::vfio;
 /// Most devices that are looked at.
 const NICS_MAX: usize = 64;
 
-/// The network devices on PCI. Virtual functions belong to their parents.
+/// The network devices on PCI that could be passed through. Virtual functions belong to their
+/// parents, and virtio devices are those of a guest.
 pub fn nics(view: &View<'_>) -> Vec<Nic> {
     let all = nic::addresses(view.files).into_iter();
     let is_own = |address: &nm_model::pci_address::PciAddress| {
         !view.files.exists(&format!("/sys/bus/pci/devices/{address}/physfn"))
     };
     let known = |link: &str| view.addresses(link);
-    all.filter(is_own).take(NICS_MAX).map(|one| nic::read(view.files, one, &known)).collect()
+    let devices = all.filter(is_own).map(|one| nic::read(view.files, one, &known));
+    let is_virtio = |nic: &Nic| nic.driver.as_deref() == Some("virtio-pci");
+    devices.filter(|nic| !is_virtio(nic)).take(NICS_MAX).collect()
 }
 
 /// The checks.
@@ -148,7 +151,11 @@ fn unused(view: &View<'_>, nic: &Nic, id: &str) -> LabCheck {
             command(format!("echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs"))
         }
         Refusal::OtherOwner { .. } | Refusal::NoLink { .. } => {
-            command(format!("driverctl unset-override {}", nic.address))
+            let (devices, address) = ("/sys/bus/pci/devices", nic.address);
+            command(format!(
+                "echo > {devices}/{address}/driver_override; echo {address} > \
+                 {devices}/{address}/driver/unbind; echo {address} > /sys/bus/pci/drivers_probe"
+            ))
         }
         _ => hardware("a network device that nobody uses"),
     };

@@ -52,9 +52,9 @@ fn text(plan: &LabPlan) -> String {
             text += title;
         }
         for check in checks {
-            text += &format!("  {:<22} {}\n", check.id, check.summary);
+            text += &format!("  {:<22}  {}\n", check.id, check.summary);
             if let Some(fix) = &check.fix {
-                text += &format!("  {:<22} → {fix}\n", "");
+                text += &format!("  {:<22}  → {fix}\n", "");
             }
         }
     }
