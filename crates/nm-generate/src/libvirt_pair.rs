@@ -3,7 +3,7 @@
 use nm_sys::cpu_list::list as cpu_list;
 
 use crate::libvirt::{clock, features, hostdev};
-use crate::pair::{PairNetwork, PairPlacement, PairRequest, PairSide, SIDES, kernel_words};
+use crate::pair::{PairNetwork, PairPlacement, PairRequest, PairSide, SIDES};
 use crate::xml::{Element, element};
 
 /// Name of the network.
@@ -38,7 +38,7 @@ fn domain(side: PairSide, placement: &PairPlacement, request: &PairRequest) -> S
         element("type").with("arch", "x86_64").with("machine", "q35").holding("hvm"),
         element("kernel").holding(&request.kernel),
         element("initrd").holding(&request.initrd),
-        element("cmdline").holding(kernel_words(side, request)),
+        element("cmdline").holding(&request.command_lines[side.at]),
     ]);
     element("domain")
         .with("type", "kvm")

@@ -55,6 +55,8 @@ pub struct PairRequest {
     pub kernel: String,
     /// Path of the initial RAM disk.
     pub initrd: String,
+    /// The guest kernels' command lines: of the client's guest, of the server's.
+    pub command_lines: [String; 2],
     /// Folder for the sockets of the control channels.
     pub folder: String,
 }
@@ -75,7 +77,7 @@ pub enum PairError {
         max: u32,
     },
     /// A path that cannot be written down.
-    #[error("the path {0:?} is not absolute, or has a control character")]
+    #[error("the path {0:?} is not absolute, or has an apostrophe or a control character")]
     Path(String),
 }
 
@@ -96,7 +98,9 @@ impl PairRequest {
             }
         }
         for path in [&self.kernel, &self.initrd, &self.folder] {
-            if !path.starts_with('/') || path.chars().any(char::is_control) {
+            // The path is written into commands between apostrophes too.
+            let is_plain = !path.contains(|c: char| c.is_control() || c == '\'');
+            if !path.starts_with('/') || !is_plain {
                 return Err(PairError::Path(path.clone()));
             }
         }
@@ -183,23 +187,10 @@ pub struct PairSide {
     pub name: &'static str,
     /// Hardware address.
     pub mac: &'static str,
-    /// Address on the pair's network.
-    pub address: &'static str,
 }
 
 /// Both guests, as `nearmetal lab run` has them.
 pub const SIDES: [PairSide; 2] = [
-    PairSide { at: 0, name: "client", mac: "52:54:00:6e:6d:01", address: "10.77.0.1/24" },
-    PairSide { at: 1, name: "server", mac: "52:54:00:6e:6d:02", address: "10.77.0.2/24" },
+    PairSide { at: 0, name: "client", mac: "52:54:00:6e:6d:01" },
+    PairSide { at: 1, name: "server", mac: "52:54:00:6e:6d:02" },
 ];
-
-/// The words of the guest kernel's command line. A device that is passed through itself keeps its
-/// own hardware address, and is the only one.
-pub fn kernel_words(side: PairSide, request: &PairRequest) -> String {
-    let mac = match request.network {
-        PairNetwork::Devices { .. } => String::new(),
-        _ => format!(" nm.mac={}", side.mac),
-    };
-    let (name, address) = (side.name, side.address);
-    format!("console=ttyS0 quiet panic=-1 nm.side={name} nm.address={address}{mac}")
-}

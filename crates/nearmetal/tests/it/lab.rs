@@ -57,34 +57,43 @@ fn the_plan_of_a_recorded_tree_names_what_is_missing() {
 #[test]
 fn a_pair_is_exported_into_a_new_folder_only() {
     let folder = tempfile::tempdir().unwrap();
-    for file in ["kernel", "initrd"] {
-        fs::write(folder.path().join(file), file).unwrap();
-    }
-    let export = |more: &[&str]| {
-        let args = ["lab", "export", "libvirt", "--kernel", "kernel", "--initrd", "initrd"];
-        run_in(folder.path(), &[&args, more].concat())
-    };
-    let done = export(&["vhost", "--out", "pair"]);
-    assert_eq!(done.code, 0, "{}", done.stderr);
-    let text = |name: &str| fs::read_to_string(folder.path().join("pair").join(name)).unwrap();
-    assert!(text("client.xml").contains("<driver name='vhost'/>"));
-    assert!(text("client.xml").contains(&format!("{}/pair/vmlinuz", folder.path().display())));
-    assert!(text("commands.txt").contains("virsh net-create"));
-    assert_eq!((text("vmlinuz"), text("initrd")), ("kernel".into(), "initrd".into()));
-    assert_eq!(export(&["wire", "--out", "pair"]).code, 5, "the folder is not empty");
+    let export =
+        |more: &[&str]| run_in(folder.path(), &[&["lab", "export", "libvirt"], more].concat());
     for (args, part) in [
         (vec!["wire", "--cpus", "65"], "--cpus is 65, must be 1 to 64"),
         (vec!["wire", "--memory-mib", "1"], "--memory-mib is 1, must be 192 to 65536"),
         (vec!["wire", "--nic", "eth0"], "--nic is for the environment sriov only"),
         (vec!["sriov"], "sriov takes --nic once or twice, not 0 times"),
         (vec!["sriov", "--nic", "none"], "there is no network device none on PCI"),
-        (vec!["wire", "--initrd", "absent"], "cannot be used multiple times"),
     ] {
         let refused = export(&[args.as_slice(), &["--out", "other"]].concat());
         assert_eq!(refused.code, 2, "{}", refused.stderr);
         assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
     }
+    let absent = export(&["wire", "--kernel", "absent", "--out", "other"]);
+    assert_eq!(absent.code, 4, "{}", absent.stderr);
     assert!(!folder.path().join("other").exists());
+
+    // A kernel without its modules, all of which are built in.
+    let modules = folder.path().join("kernel/lib/modules/6.1.0-test");
+    fs::create_dir_all(folder.path().join("kernel/boot")).unwrap();
+    fs::create_dir_all(&modules).unwrap();
+    fs::write(folder.path().join("kernel/boot/vmlinuz-6.1.0-test"), "kernel").unwrap();
+    let built_in = ["virtio_pci", "virtio_console", "virtio_net"]
+        .map(|name| format!("kernel/drivers/{name}.ko\n"));
+    fs::write(modules.join("modules.builtin"), built_in.concat()).unwrap();
+    let done = export(&["vhost", "--kernel", "kernel", "--out", "pair"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let text = |name: &str| fs::read_to_string(folder.path().join("pair").join(name)).unwrap();
+    let client = text("client.xml");
+    for part in ["<driver name='vhost'/>", "nm.side=client", "10.77.0.1/24", "/pair/vmlinuz<"] {
+        assert!(client.contains(part), "{part}: {client}");
+    }
+    assert!(text("commands.txt").contains("virsh net-create"));
+    assert_eq!(text("vmlinuz"), "kernel");
+    let initrd = fs::metadata(folder.path().join("pair/initrd")).unwrap();
+    assert!(initrd.len() > 1 << 20, "the program is in it: {} bytes", initrd.len());
+    assert_eq!(export(&["wire", "--kernel", "kernel", "--out", "pair"]).code, 5, "not empty");
 }
 
 /// A recorded tree whose device was given virtual functions by a run that was killed.

@@ -15,6 +15,7 @@ fn request(network: PairNetwork) -> PairRequest {
         memory_mib: 512,
         kernel: "/boot/vmlinuz-6.1.0-56-amd64".into(),
         initrd: "/srv/pair/initrd".into(),
+        command_lines: ["client", "server"].map(|side| format!("panic=-1 nm.side={side}")),
         folder: "/srv/pair".into(),
     }
 }
@@ -144,6 +145,7 @@ fn numbers_and_paths_out_of_range_are_refused() {
     let path = PairRequest { kernel: "vmlinuz".into(), ..wire() }.check().unwrap_err();
     assert!(matches!(path, PairError::Path(_)));
     assert!(PairRequest { initrd: "/a\n".into(), ..wire() }.check().is_err());
+    assert!(PairRequest { folder: "/it's".into(), ..wire() }.check().is_err());
 }
 
 #[test]

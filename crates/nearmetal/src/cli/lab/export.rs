@@ -16,12 +16,10 @@ pub struct ExportArgs {
     /// Folder for the files, which is created; one that exists must be empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Initial RAM disk of the guests; it is copied into the folder.
-    #[arg(long, value_name = "FILE")]
-    pub initrd: PathBuf,
-    /// Kernel image of the guests; the host's own without this. It is copied into the folder.
-    #[arg(long, value_name = "FILE")]
-    pub kernel: Option<PathBuf>,
+    /// Kernel of the guests: an image, a folder with boot/ and lib/modules/, or a Debian package;
+    /// the host's own without this.
+    #[arg(long, value_name = "PATH")]
+    pub kernel: Option<String>,
     /// Memory of each guest, MiB.
     #[arg(long, value_name = "N", default_value_t = GuestSpec::default().memory_mib)]
     pub memory_mib: u32,

@@ -11,6 +11,9 @@ pub struct LabPlanArgs {
     /// Files below DIR in place of /proc, /sys, /dev and /boot: a recorded tree.
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
+    /// Time KVM (about half a second): whether it runs guests natively is not seen otherwise.
+    #[arg(long, conflicts_with = "root")]
+    pub probe: bool,
     #[command(flatten)]
     pub format: FormatArgs,
 }

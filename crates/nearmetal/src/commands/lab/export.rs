@@ -2,15 +2,24 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nm_generate::{HostLayout, NicFunction, PairNetwork, PairRequest, libvirt_pair, place_pair};
-use nm_sys::hostfiles::HostFiles;
+use nm_model::Side;
+use nm_vm::boot::{BootSettings, Cidr};
+use nm_vm::image::{Image, ImageError, ImageParts};
+use nm_vm::kernel::GuestKernel;
+use nm_vm::sriov::FUNCTION_MACS;
 
 use crate::cli::lab::export::{ExportArgs, ExportEnvironment, ExportStack};
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+/// Names of the guests' kernel and of their file system in the folder.
+const KERNEL: &str = "vmlinuz";
+const INITRD: &str = "initrd";
 
 pub fn run(args: &ExportArgs) -> Result<Exit> {
     if !args.root.is_dir() {
@@ -18,41 +27,66 @@ pub fn run(args: &ExportArgs) -> Result<Exit> {
     }
     let layout = nm_generate::read(&args.root);
     let network = network(args, &layout)?;
-    let kernel = args.kernel.clone().map_or_else(|| own_kernel(&args.root), Ok)?;
     let folder = std::path::absolute(&args.out)?;
-    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let request = PairRequest {
+        command_lines: [Side::Client, Side::Server].map(|side| command_line(side, &network)),
         network,
         cpus: args.cpus,
         memory_mib: args.memory_mib,
-        kernel: text(&folder.join("vmlinuz")),
-        initrd: text(&folder.join("initrd")),
-        folder: text(&folder),
+        kernel: text(folder.join(KERNEL)),
+        initrd: text(folder.join(INITRD)),
+        folder: text(folder.clone()),
     };
     request.check().map_err(|error| Stop::usage(error.to_string()))?;
-    for source in [&kernel, &args.initrd] {
-        if !source.is_file() {
-            return Err(Stop::usage(format!("there is no file {}", source.display())));
-        }
-    }
+    let environment =
+        |error: &dyn std::fmt::Display| Stop::with(Exit::Environment, error.to_string());
+    let kernel = GuestKernel::find(args.kernel.as_deref()).map_err(|error| environment(&error))?;
+    let image = image(&kernel, &request.network).map_err(|error| environment(&error))?;
     make_folder(&folder)?;
     let placement = place_pair(&layout, &request);
     let files = match args.stack {
         ExportStack::Libvirt => libvirt_pair::files(&placement, &request),
     };
-    copy(&kernel, &folder.join("vmlinuz"))?;
-    copy(&args.initrd, &folder.join("initrd"))?;
+    let to = folder.join(KERNEL);
+    fs::copy(&kernel.image, &to).map_err(|error| failed(&to, &error))?;
+    write(&folder.join(INITRD), &image.bytes)?;
     for (name, text) in files {
-        let path = folder.join(&name);
-        File::create_new(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .map_err(|error| failed(&path, &error))?;
-        output::message(&format!("written: {}", path.display()));
+        write(&folder.join(&name), text.as_bytes())?;
     }
+    output::message(&format!("written: {}; see commands.txt there", folder.display()));
     for note in &placement.notes {
         output::message(note);
     }
     Ok(Exit::Pass)
+}
+
+/// The guests' file system: this program, and the modules that their devices need.
+fn image(kernel: &GuestKernel, network: &PairNetwork) -> Result<Image, ImageError> {
+    let parts = ImageParts::of_this_program(kernel)?;
+    let is_passed = matches!(network, PairNetwork::Functions { .. } | PairNetwork::Devices { .. });
+    Image::build(&if is_passed { parts.with_pass_through() } else { parts })
+}
+
+/// The kernel's command line of one guest. A device that is passed through itself keeps its own
+/// hardware address, and is the guest's only one.
+fn command_line(side: Side, network: &PairNetwork) -> String {
+    let at = usize::from(side == Side::Server);
+    let v4 = IpAddr::from([10, 77, 0, at as u8 + 1]);
+    let v6 = IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, at as u16 + 1]);
+    let address = |address, prefix_bits| Cidr { address, prefix_bits };
+    let has_own_mac = matches!(network, PairNetwork::Devices { .. });
+    let settings = BootSettings {
+        addresses: vec![address(v4, 24), address(v6, 64)],
+        mac: (!has_own_mac).then_some(FUNCTION_MACS[at]),
+        ..BootSettings::new(side)
+    };
+    format!("console=ttyS0 quiet panic=-1 {}", settings.words().join(" "))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = File::create_new(path).and_then(|mut file| file.write_all(bytes));
+    written.map_err(|error| failed(path, &error))
 }
 
 /// What connects the guests, with the devices of the host.
@@ -109,18 +143,6 @@ fn devices(args: &ExportArgs, layout: &HostLayout) -> Result<PairNetwork> {
     }
 }
 
-/// The image of the host's own kernel.
-fn own_kernel(root: &Path) -> Result<PathBuf> {
-    let files = HostFiles::new(root);
-    let release = files.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let places =
-        [format!("/boot/vmlinuz-{release}"), format!("/usr/lib/modules/{release}/vmlinuz")];
-    let found = places.iter().find(|path| files.exists(path)).map(|path| files.path(path));
-    found.ok_or_else(|| {
-        Stop::usage(format!("there is no {}: name a kernel image with --kernel", places[0]))
-    })
-}
-
 fn make_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
     let mut entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
@@ -131,10 +153,6 @@ fn make_folder(folder: &Path) -> Result<()> {
             Err(Stop::with(Exit::Conflict, text))
         }
     }
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).map(|_| ()).map_err(|error| failed(to, &error))
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> anyhow::Error {

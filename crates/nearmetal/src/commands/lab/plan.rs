@@ -1,6 +1,7 @@
 //! `nearmetal lab plan`: what this host can run, why not the rest, and what to do about it.
 
 use anyhow::Result;
+use nm_model::GuestExecution;
 use nm_model::lab_plan::{LabCheck, LabEnvironment, LabPlan, LabStatus};
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
@@ -31,8 +32,14 @@ fn read(args: &LabPlanArgs) -> Result<LabPlan> {
         files: &files,
         links: links.as_ref(),
         own_connection: connection.as_deref(),
-        timed: None,
+        timed: args.probe.then(timed),
     }))
+}
+
+/// What a timed test of KVM shows.
+fn timed() -> (GuestExecution, String) {
+    let kvm = nm_vm::execution::kvm();
+    (kvm.class.unwrap_or(GuestExecution::Tcg), kvm.evidence)
 }
 
 fn text(plan: &LabPlan) -> String {
