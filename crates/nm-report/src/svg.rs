@@ -311,6 +311,22 @@ fn n(value: f64) -> String {
     }
 }
 
+/// A coordinate in tenths, far inside the range of the type.
+fn tenths(value: f64) -> i64 {
+    (value * 10.0).round().clamp(-1e9, 1e9) as i64
+}
+
+/// A step of a path, in tenths, without what a reader of paths does not need: the separator before
+/// a sign, and a zero before the point.
+fn step(separator: &str, tenths: i64) -> String {
+    let size = n(tenths.abs() as f64 / 10.0);
+    let size = match size.strip_prefix("0.") {
+        Some(fraction) => format!(".{fraction}"),
+        None => size,
+    };
+    if tenths < 0 { format!("-{size}") } else { format!("{separator}{size}") }
+}
+
 fn text_width(text: &str) -> f64 {
     text_size::width(text, LETTER_WIDTH)
 }
@@ -442,12 +458,20 @@ impl Chart {
         }
     }
 
+    /// A line through `points`. All but the first are written as steps from the one before: lines
+    /// are most of a page, and steps are short.
     fn path(&self, frame: &Frame, points: &[(f64, f64)]) -> String {
         let mut path = String::new();
+        let (mut last_x, mut last_y) = (0, 0);
         for (index, &(x, y)) in points.iter().enumerate() {
             let (x, y) = self.position(frame, x, y);
-            let sign = if index == 0 { "M" } else { "L" };
-            path += &format!("{sign}{} {}", n(x), n(y));
+            let (x, y) = (tenths(x), tenths(y));
+            path += &match index {
+                0 => format!("M{} {}", n(x as f64 / 10.0), n(y as f64 / 10.0)),
+                1 => format!("l{}{}", step("", x - last_x), step(" ", y - last_y)),
+                _ => step(" ", x - last_x) + &step(" ", y - last_y),
+            };
+            (last_x, last_y) = (x, y);
         }
         path
     }
@@ -689,6 +713,15 @@ mod tests {
                 assert!(is_beside || (a.1 - b.1).abs() > 11.0, "{a:?} {b:?}");
             }
         }
+    }
+
+    #[test]
+    fn steps_of_a_line_lead_where_its_points_are() {
+        let axis = |label: &str| Axis::linear(label, 0.0, 10.0, 5, |v| v.to_string());
+        let chart = chart(axis("x"), axis("y"), vec![]);
+        let frame = Frame { left: 0.0, right: 100.0, top: 0.0, bottom: 50.0 };
+        let points = [(0.0, 0.0), (0.5, 0.1), (0.4, 9.99), (10.0, 9.99), (10.0, 0.0)];
+        assert_eq!(chart.path(&frame, &points), "M0 50l5-.5-1-49.5 96 0 0 50");
     }
 
     #[test]

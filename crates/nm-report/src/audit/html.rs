@@ -25,18 +25,21 @@ pub fn section(audit: &Audit, result: Option<&RunResult>) -> Markup {
                 (failed(&findings, severity, result))
             }
         }
-        (unknown(audit))
-        (names(audit, FindingStatus::Pass, "Passed"))
-        (names(audit, FindingStatus::NotApplicable, "Not applicable"))
+        (others(audit))
         @if !audit.left_out.is_empty() {
             ul { @for one in &audit.left_out { li { "Left out: " (one) } } }
         }
     }
 }
 
+/// The first titles of a list that is folded; a line holds no more.
 fn titles(findings: &[&Finding]) -> String {
+    const TITLES_MAX: usize = 4;
     let titles: Vec<&str> = findings.iter().map(|finding| finding.title.as_str()).collect();
-    titles.join(", ")
+    match titles.len().checked_sub(TITLES_MAX) {
+        None | Some(0) => titles.join(", "),
+        Some(more) => format!("{} and {more} more", titles[..TITLES_MAX].join(", ")),
+    }
 }
 
 fn tone(severity: Severity) -> &'static str {
@@ -82,29 +85,30 @@ fn details_of(finding: &Finding) -> Markup {
     }
 }
 
-fn unknown(audit: &Audit) -> Markup {
-    let all: Vec<&Finding> = audit.of(FindingStatus::Unknown).collect();
+/// What is unknown, passed or not applicable, folded.
+fn others(audit: &Audit) -> Markup {
+    let lists = [
+        (FindingStatus::Unknown, "unknown (the evidence is missing; never a pass)"),
+        (FindingStatus::Pass, "passed"),
+        (FindingStatus::NotApplicable, "not applicable"),
+    ];
+    let lists: Vec<(&str, Vec<&Finding>)> = lists
+        .into_iter()
+        .map(|(status, title)| (title, audit.of(status).collect::<Vec<_>>()))
+        .filter(|(_, findings)| !findings.is_empty())
+        .collect();
+    let counts: Vec<String> =
+        lists.iter().map(|(title, findings)| format!("{} {title}", findings.len())).collect();
     html! {
-        @if !all.is_empty() {
+        @if !lists.is_empty() {
             details {
-                summary { "Unknown: " (all.len()) " (the evidence is missing; never a pass)" }
-                ul { @for finding in all {
-                    li { code { (finding.id) } ": " (finding.summary) }
-                } }
-            }
-        }
-    }
-}
-
-fn names(audit: &Audit, status: FindingStatus, title: &str) -> Markup {
-    let all: Vec<&Finding> = audit.of(status).collect();
-    html! {
-        @if !all.is_empty() {
-            details {
-                summary { (title) ": " (all.len()) }
-                ul { @for finding in all {
-                    li { code { (finding.id) } ": " (finding.summary) }
-                } }
+                summary { (counts.join(", ")) }
+                @for (title, findings) in &lists {
+                    h3 { (findings.len()) " " (title) }
+                    ul { @for finding in findings {
+                        li { code { (finding.id) } ": " (finding.summary) }
+                    } }
+                }
             }
         }
     }

@@ -10,8 +10,9 @@ use crate::units;
 pub fn charts(sections: &[Section]) -> Markup {
     html! {
         @for section in sections {
-            div.kind id=(section.anchor()) {
-                h3 { (section.title) }
+            @let all = section.environments.iter().map(|one| one.figures.len()).sum();
+            details.kind id=(section.anchor()) {
+                summary { (section.title) ": " (units::plural(all, "chart", "charts")) }
                 p.reading { (section.reading) }
                 @for one in &section.environments {
                     @let n_charts = units::plural(one.figures.len(), "chart", "charts");

@@ -3,7 +3,9 @@
 use maud::{Markup, html};
 use nm_model::RunResult;
 
+use super::charts::Figure;
 use super::charts::bars::{Bar, bars};
+use super::page::reading;
 use super::region::region;
 use crate::compute::{self, Line};
 use crate::svg::Look;
@@ -20,7 +22,7 @@ pub fn section(result: &RunResult) -> Option<Markup> {
     let title = "work per core, as a multiple of one thread alone";
     let key = "bar: median over rounds · circles: rounds · area: expected";
     Some(html! {
-        p.reading { (compute::READING) }
+        (reading(compute::READING))
         @if all.is_empty() {
             p.reading {
                 @if lines.iter().any(|line| line.series.is_emulated()) {
@@ -28,10 +30,10 @@ pub fn section(result: &RunResult) -> Option<Markup> {
                 }
                 "There is no chart, as no thread was measured alone (layout 1x1) in this run."
             }
+            (region(&table))
         } @else {
-            (bars("chart-compute", title, key, &all))
+            (Figure { chart: bars("chart-compute", title, key, &all), table }.draw())
         }
-        (region(&table))
     })
 }
 

@@ -2,13 +2,19 @@
 
 use maud::{Markup, PreEscaped, html};
 use nm_model::RunResult;
+use nm_model::jitter::JitterRound;
 use nm_model::result::RoundData;
 
 /// Most bytes of the result inside the page.
 const EMBEDDED_BYTES_MAX: usize = 512 * 1024;
 
 /// What the page's copy of the result leaves out, largest first.
-const LEFT_OUT: [&str; 3] = ["nothing", "histograms", "histograms, slices and placements"];
+const LEFT_OUT: [&str; 4] = [
+    "nothing",
+    "histograms",
+    "histograms, slices and placements",
+    "histograms, slices, placements and the details of single rounds' doubts",
+];
 
 /// The result as JSON, thinned step by step until it is small enough for one page.
 pub fn embed(result: &RunResult) -> Markup {
@@ -39,15 +45,34 @@ fn json_of(result: &RunResult) -> String {
 }
 
 fn thin(result: &mut RunResult, step: usize) {
-    for round in result.series.iter_mut().flat_map(|s| &mut s.rounds) {
+    let with_factors = result.factors.iter_mut().flat_map(|factor| &mut factor.series);
+    let all = result.series.iter_mut().chain(with_factors);
+    for round in all.flat_map(|series| &mut series.rounds) {
         if step >= 2 {
             round.placements.clear();
+        }
+        if step >= 3 {
+            // The doubts of a series tell what its rounds' doubts have in common.
+            round.doubts.iter_mut().for_each(|doubt| doubt.detail.clear());
         }
         if let RoundData::Latency(data) = &mut round.data {
             data.histogram = None;
             if step >= 2 {
                 data.slices.clear();
             }
+            if let Some(jitter) = &mut data.jitter {
+                thin_jitter(jitter, step);
+            }
+        }
+    }
+}
+
+fn thin_jitter(jitter: &mut JitterRound, step: usize) {
+    jitter.lost_histogram = None;
+    for cpu in &mut jitter.cpus {
+        cpu.histogram = None;
+        if step >= 2 {
+            cpu.slices.clear();
         }
     }
 }

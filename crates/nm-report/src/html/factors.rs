@@ -6,7 +6,7 @@ use nm_model::RunResult;
 use nm_model::verdict::Relation;
 
 use super::charts::Figure;
-use super::page::folded;
+use super::page::{folded, reading};
 use super::region::region;
 use crate::factors::{self, Effect};
 use crate::svg::{Axis, Chart, LegendEntry, Look, Mark, Swatch};
@@ -21,7 +21,7 @@ pub fn factors(result: &RunResult) -> Markup {
     let n_charts = effects.chunks(ROWS_MAX).count();
     let evidence = factors::evidence_table(result);
     html! {
-        p.reading { (factors::READING) }
+        (reading(factors::READING))
         @for (index, part) in effects.chunks(ROWS_MAX).enumerate() {
             (figure(result, part, index, n_charts).draw())
         }

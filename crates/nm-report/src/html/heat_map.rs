@@ -73,9 +73,8 @@ pub fn figure(series: &Series, id: String) -> Option<Figure> {
             plot_height: 30.0 * rows.len() as f64 + 10.0,
             marks: marks(&rows),
             legend: vec![],
-            key: "upper band: share of the time that was lost, by any cause · lower band: the \
-                  part that other threads took · from light to dark: above 0, 0.1 %, 1 %, 10 %, \
-                  50 % of a slice · blank: nothing lost"
+            key: "upper band: time lost, by any cause · lower band: the part that other threads \
+                  took · light to dark: above 0, 0.1, 1, 10, 50 % of a slice"
                 .to_string(),
             title,
         },

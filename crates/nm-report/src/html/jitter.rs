@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use nm_model::RunResult;
 
 use super::heat_map;
-use super::page::folded;
+use super::page::{folded, reading};
 use super::region::region;
 use crate::jitter;
 
@@ -17,14 +17,17 @@ pub fn has_any(result: &RunResult) -> bool {
 /// The section.
 pub fn section(result: &RunResult) -> Markup {
     html! {
-        p.reading { (jitter::READING) }
+        (reading(jitter::READING))
         @for (number, series) in (1..).zip(jitter::series(result)) {
             @if let Some(figure) = heat_map::figure(series, format!("jitter-{number}")) {
                 (figure.draw())
             }
-            @for (index, table) in jitter::tables(series).iter().enumerate() {
-                @if index == 0 { (region(table)) } @else {
-                    (folded(&table.caption, &region(table)))
+            @let tables = jitter::tables(series);
+            @if let Some((summary, more)) = tables.split_first() {
+                (region(summary))
+                @if !more.is_empty() {
+                    (folded("More: what explains the lost time, what was counted, delay of a message",
+                        &html! { @for table in more { (region(table)) } }))
                 }
             }
         }

@@ -35,15 +35,22 @@ pub fn published(references: &[RunResult]) -> Markup {
     }
     let heading = units::plural(references.len(), "published run", "published runs");
     html! {
-        p.reading {
-            "Drawn only beside series of the same probe and the same statistic. They ran on other \
-             machines: they show what to expect and judge nothing."
-        }
-        (folded(&heading, &region(&table)))
+        (folded(&heading, &html! {
+            p.reading {
+                "Drawn only beside series of the same probe and the same statistic. They ran on \
+                 other machines: they show what to expect and judge nothing."
+            }
+            (region(&table))
+        }))
     }
 }
 
 /// How the figures were made.
 pub fn method(result: &RunResult) -> Markup {
-    html! { ul { @for note in view::method_notes(result) { li { (note) } } } }
+    folded(
+        "How the figures were made",
+        &html! {
+            ul { @for note in view::method_notes(result) { li { (note) } } }
+        },
+    )
 }

@@ -86,6 +86,11 @@ pub fn section(anchor: &str, title: &str, content: &Markup) -> Markup {
     }
 }
 
+/// How to read a section, folded.
+pub fn reading(text: &str) -> Markup {
+    folded("How to read this", &html! { p.reading { (text) } })
+}
+
 /// Content that is shown when its heading is chosen.
 pub fn folded(heading: &str, content: &Markup) -> Markup {
     html! { details { summary { (heading) } (content) } }

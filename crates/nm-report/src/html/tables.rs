@@ -1,15 +1,15 @@
-//! All figures as folded tables: stacks × environments at one size, then one table for each
-//! environment, probe and statistic.
+//! All figures as folded tables: stacks × environments at one size, then for each environment one
+//! table for each probe and statistic.
 
 use maud::{Markup, html};
 use nm_model::RunResult;
 
-use super::page::folded;
+use super::page::{folded, reading};
 use super::region::region;
 use crate::matrix::Matrix;
 use crate::table::Table;
 use crate::units;
-use crate::view::{self, Detail, Notes};
+use crate::view::{self, Detail, Group, Notes};
 
 /// Every series of the result.
 pub fn figures(result: &RunResult, notes: &Notes) -> Markup {
@@ -19,30 +19,44 @@ pub fn figures(result: &RunResult, notes: &Notes) -> Markup {
             (folded(&format!("By stack and environment: {}", matrix.caption()),
                 &region(&matrix.table(notes))))
         }
-        @for group in view::groups(result) {
-            @let heading =
-                format!("{}: {} series", group.title(), group.series.len());
+        @for (environment, groups) in by_environment(view::groups(result)) {
+            @let n_series = groups.iter().map(|group| group.series.len()).sum();
+            @let heading = format!(
+                "{environment}: {}, {}",
+                units::plural(groups.len(), "table", "tables"),
+                units::plural(n_series, "series", "series"),
+            );
             (folded(&heading, &html! {
-                (region(&view::group_table(&group, notes, Detail::Main)))
-                @let every = format!("Every figure: {}", group.title());
-                (folded(&every, &region(&view::group_table(&group, notes, Detail::Full))))
+                @for group in &groups {
+                    (region(&view::group_table(group, notes, Detail::Main)))
+                    @let every = format!("Every figure: {}", group.title());
+                    (folded(&every, &region(&view::group_table(group, notes, Detail::Full))))
+                }
             }))
         }
     }
 }
 
+/// The groups of each environment, in order of first appearance.
+fn by_environment(groups: Vec<Group<'_>>) -> Vec<(String, Vec<Group<'_>>)> {
+    let mut all: Vec<(String, Vec<Group<'_>>)> = vec![];
+    for group in groups {
+        match all.iter_mut().find(|(environment, _)| *environment == group.environment) {
+            Some((_, known)) => known.push(group),
+            None => all.push((group.environment.to_string(), vec![group])),
+        }
+    }
+    all
+}
+
 /// Round trips and rates beside the published ones, CPU time, hops and faults.
 pub fn exchange(tables: &[Table]) -> Markup {
     html! {
-        p.reading {
+        (reading(
             "A round trip goes from the client through gateway, router, mediator and transaction \
              processor and back; it counts from when the schedule wanted the request to leave. \
              The published study ran on twelve hosts without durability."
-        }
-        @for table in tables {
-            @let heading =
-                format!("{}: {}", table.caption, units::plural(table.rows.len(), "row", "rows"));
-            (folded(&heading, &region(table)))
-        }
+        ))
+        @for table in tables { (folded(&table.caption, &region(table))) }
     }
 }

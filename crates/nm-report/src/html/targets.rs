@@ -15,16 +15,32 @@ use crate::view::{self, Notes};
 /// Right end of the margin bar: this many times the limit.
 const BAR_LIMITS: f64 = 1.5;
 
-/// What was not judged, the table, and the evidence of every target, folded.
+/// What was not judged; the targets, those that are met folded where others are not; the evidence
+/// of every target, folded.
 pub fn targets(result: &RunResult, notes: &Notes) -> Markup {
     let verdicts = ordered(&result.verdicts);
+    // What is met decides nothing where something else is not.
+    let (open, met) = verdicts.split_at(verdicts.partition_point(|v| v.outcome != Outcome::Pass));
     let caption = "Each target with the series that decides it";
     html! {
         @if !result.not_judged.is_empty() {
             h3 { "Not judged" }
             ul { @for sentence in not_judged(result) { li { (sentence) } } }
         }
-        @if !verdicts.is_empty() { (table(result, &verdicts, caption, notes)) }
+        @if open.is_empty() {
+            @if !met.is_empty() { (table(result, met, caption, notes)) }
+        } @else {
+            (table(result, open, caption, notes))
+            @if !met.is_empty() {
+                @let n_met = units::plural(met.len(), "target is met", "targets are met");
+                (folded(&n_met, &table(result, met, "Targets that are met", notes)))
+            }
+        }
+        @if !verdicts.is_empty() {
+            (folded("Evidence: every series behind each target", &html! {
+                @for verdict in &verdicts { (evidence(verdict)) }
+            }))
+        }
     }
 }
 
@@ -45,9 +61,6 @@ fn table(result: &RunResult, verdicts: &[&Verdict], caption: &str, notes: &Notes
                 tbody { @for verdict in verdicts { (row(result, verdict, notes)) } }
             }
         }
-        (folded("Evidence: every series behind each target", &html! {
-            @for verdict in verdicts { (evidence(verdict)) }
-        }))
     }
 }
 

@@ -41,10 +41,25 @@ fn anchor(number: usize) -> String {
     format!("#doubt-{number}")
 }
 
-/// All doubts, heaviest first.
+/// All doubts, heaviest first; beyond the first ones folded.
 pub fn doubts(result: &RunResult, notes: &Notes) -> Markup {
     let weighed = weight::weighed(result, notes);
-    let caption = "Reasons to distrust a figure, those that weigh most first";
+    let (first, more) = weighed.split_at(weighed.len().min(FIRST_MAX));
+    html! {
+        (table("Reasons to distrust a figure, those that weigh most first", first))
+        @if !more.is_empty() {
+            (folded(&units::plural(more.len(), "more doubt", "more doubts"),
+                &table("Doubts that weigh less", more)))
+        }
+        (folded("Where each doubt was found", &html! {
+            @for (index, note) in notes.notes.iter().enumerate() {
+                (occurrences(index + 1, note))
+            }
+        }))
+    }
+}
+
+fn table(caption: &str, doubts: &[Weighed<'_>]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(caption) {
             table.prose {
@@ -54,14 +69,9 @@ pub fn doubts(result: &RunResult, notes: &Notes) -> Markup {
                         th scope="col" { (title) }
                     }
                 } }
-                tbody { @for doubt in &weighed { (row(doubt)) } }
+                tbody { @for doubt in doubts { (row(doubt)) } }
             }
         }
-        (folded("Where each doubt was found", &html! {
-            @for (index, note) in notes.notes.iter().enumerate() {
-                (occurrences(index + 1, note))
-            }
-        }))
     }
 }
 

@@ -240,7 +240,7 @@ const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')]
     const box = svg.getBoundingClientRect();
     const named = svg.getAttribute('aria-labelledby').split(' ')
         .every(id => document.getElementById(id)?.textContent.length > 0);
-    const marks = [...svg.querySelectorAll('.line,.bar,.point')];
+    const marks = [...svg.querySelectorAll('.line,.bar,.point,.heat')];
     return !(box.width > 300 && box.height > 80 && named && svg.getAttribute('role') == 'img'
         && marks.some(mark => mark.getBoundingClientRect().width > 0)
         && svg.closest('figure')?.querySelector('details table tbody tr'));

@@ -1,7 +1,5 @@
 //! A chart of bars with the range that is expected of each.
 
-use maud::{Markup, html};
-
 use super::figure::spread;
 use crate::svg::{Axis, Chart, Look, Mark};
 use crate::units;
@@ -20,11 +18,11 @@ pub struct Bar {
 }
 
 /// The chart; a table of the same figures belongs below it.
-pub fn bars(id: &str, title: &str, key: &str, all: &[Bar]) -> Markup {
+pub fn bars(id: &str, title: &str, key: &str, all: &[Bar]) -> Chart {
     let high = all.iter().flat_map(values).fold(0.0, f64::max);
     let rows = all.iter().enumerate();
     let names: Vec<String> = all.iter().map(|bar| bar.label.clone()).collect();
-    let chart = Chart {
+    Chart {
         id: id.to_string(),
         description: format!(
             "{title}: {}; the table below holds every value.",
@@ -37,14 +35,6 @@ pub fn bars(id: &str, title: &str, key: &str, all: &[Bar]) -> Markup {
         legend: vec![],
         key: key.to_string(),
         title: title.to_string(),
-    };
-    html! {
-        figure {
-            figcaption { (chart.title) }
-            div.scroll.plot tabindex="0" role="region" aria-label=(format!("Chart: {title}")) {
-                (chart.draw())
-            }
-        }
     }
 }
 
