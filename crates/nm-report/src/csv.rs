@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 
 use nm_model::RunResult;
-use nm_model::jitter::CpuJitter;
+use nm_model::compute::ComputeRound;
+use nm_model::jitter::{CpuJitter, JitterRound};
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{Round, RoundData, Series};
 
@@ -119,7 +120,8 @@ fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
             for metric in before.into_iter().chain(percentiles).chain(after) {
                 figures.push((metric.to_string(), data.value(metric), unit(metric)));
             }
-            figures.extend(data.jitter.iter().flat_map(|jitter| &jitter.cpus).flat_map(of_cpu));
+            figures.extend(data.jitter.iter().flat_map(|jitter| of_jitter(jitter)));
+            figures.extend(data.compute.iter().flat_map(|compute| of_compute(compute)));
         }
         RoundData::Throughput(data) => {
             figures.push(("throughput".into(), Some(data.total_gbps), "Gb/s"));
@@ -139,8 +141,19 @@ fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
         .collect()
 }
 
+/// Name, value if there is one, unit.
+type Figure = (String, Option<f64>, &'static str);
+
+fn of_jitter(round: &JitterRound) -> Vec<Figure> {
+    let whole = [
+        ("threshold".to_string(), Some(round.threshold_ns as f64), "ns"),
+        ("window".to_string(), Some(round.window_s), "s"),
+    ];
+    whole.into_iter().chain(round.cpus.iter().flat_map(of_cpu)).collect()
+}
+
 /// What one CPU lost, to what.
-fn of_cpu(cpu: &CpuJitter) -> Vec<(String, Option<f64>, &'static str)> {
+fn of_cpu(cpu: &CpuJitter) -> Vec<Figure> {
     let balance = &cpu.balance;
     let ns = |ns: Option<u64>| ns.map(|ns| ns as f64);
     let figures = [
@@ -152,10 +165,33 @@ fn of_cpu(cpu: &CpuJitter) -> Vec<(String, Option<f64>, &'static str)> {
         ("interrupts", ns(balance.interrupts_ns), "ns"),
         ("steal", ns(balance.steal_ns), "ns"),
         ("unexplained", Some(balance.unexplained_ns as f64), "ns"),
+        ("below system", Some(balance.below_system_ns() as f64), "ns"),
         ("watched", ns(Some(cpu.elapsed_ns)), "ns"),
+        ("preempted time", ns(cpu.preempted_ns), "ns"),
+        ("involuntary switches", Some(cpu.counted.involuntary_switches as f64), "1"),
+        ("minor faults", Some(cpu.counted.minor_faults as f64), "1"),
+        ("gaps not kept", Some(cpu.gaps_not_kept as f64), "1"),
     ];
     let named = |(name, value, unit)| (format!("cpu {} {name}", cpu.cpu), value, unit);
     figures.into_iter().map(named).collect()
+}
+
+/// What each thread did. Threads are numbered, as several may be on one CPU.
+fn of_compute(round: &ComputeRound) -> Vec<Figure> {
+    let mut figures = vec![("window".to_string(), Some(round.window_s), "s")];
+    for (number, thread) in (1..).zip(&round.threads) {
+        let of_thread = [
+            ("cpu", Some(f64::from(thread.cpu)), "1"),
+            ("jobs", Some(f64::from(thread.jobs)), "1"),
+            ("user", Some(thread.user_ns as f64), "ns"),
+            ("real", Some(thread.real_ns as f64), "ns"),
+            ("run delay", thread.run_delay_ns.map(|ns| ns as f64), "ns"),
+            ("steal", thread.steal_ms.map(|ms| ms as f64 * 1e6), "ns"),
+        ];
+        let named = |(name, value, unit)| (format!("thread {number} {name}"), value, unit);
+        figures.extend(of_thread.into_iter().map(named));
+    }
+    figures
 }
 
 #[cfg(test)]

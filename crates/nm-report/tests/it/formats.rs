@@ -1,5 +1,9 @@
 //! Formats that other programs read: they must be valid by the reader's rules.
 
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
 use nm_model::result::Statistic;
 use nm_report::{csv, html, junit, openmetrics, schema, sfnt};
 use proptest::prelude::*;
@@ -25,6 +29,49 @@ fn elements(xml: &str) -> Result<Vec<String>, String> {
             Event::Eof => return Ok(names),
             _ => {}
         }
+    }
+}
+
+/// The lines of the probes of the machine in a table of all figures.
+#[test]
+fn jitter_and_compute_have_lines_with_units_in_the_table_of_figures() {
+    let run = nm_report::folder::load(&golden::path("tests/data/quick.json")).unwrap();
+    let text = csv::long(&run);
+    // One round shows every figure.
+    let is_first = |line: &&str| line.contains(",0,") || line.contains(",all,");
+    let of = |probe: &str| {
+        let lines = text.lines().filter(|line| line.split(',').nth(2) == Some(probe));
+        lines.filter(is_first).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let lines = [csv::LONG_HEADING, "\n", &of("jitter"), &of("compute")].concat();
+    golden::check("tests/golden/machine.csv", &lines);
+    for line in lines.lines() {
+        assert_eq!(line.split(',').count(), 9, "{line}");
+    }
+}
+
+/// A schema for documents of this kind, as there is no standard of the format.
+#[test]
+fn junit_is_valid_by_a_schema() {
+    let text = junit::report(&fixture::result(SMALL));
+    assert_eq!(validate(&text), Ok(()));
+    assert!(validate(&text.replace("<failure ", "<failed ")).is_err());
+    assert!(validate(&text.replacen("tests=\"", "tests=\"-", 1)).is_err());
+}
+
+fn validate(xml: &str) -> Result<(), String> {
+    let mut child = Command::new("xmllint")
+        .args(["--nonet", "--noout", "--schema"])
+        .args([golden::path("tests/schemas/junit.xsd"), PathBuf::from("-")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("xmllint is missing: `cargo xtask setup` installs libxml2-utils");
+    child.stdin.take().unwrap().write_all(xml.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
     }
 }
 
