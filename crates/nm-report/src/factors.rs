@@ -4,7 +4,7 @@
 use nm_model::comparison::change_text;
 use nm_model::result::{FactorEffect, FactorResult};
 use nm_model::verdict::{ComparisonRow, Interval, Relation};
-use nm_model::{FactorCheck, RunResult};
+use nm_model::{FactorCheck, RowId, RunResult};
 
 use crate::style::Tone;
 use crate::table::Table;
@@ -124,7 +124,9 @@ pub fn evidence_table(result: &RunResult) -> Table {
     for of in &result.factors {
         for check in last_checks(of) {
             let row = &check.row;
-            let path = format!("{}/{} {}", row.environment, row.stack, row.probe);
+            let case =
+                row.case.map_or(String::new(), |case| format!(" {}", view::case_text(&case)));
+            let path = format!("{}/{} {}{case}", row.environment, row.stack, row.probe);
             let round = row.round.map_or(String::new(), |round| (round + 1).to_string());
             let in_force = match check.is_in_force {
                 Some(true) => "yes",
@@ -151,8 +153,7 @@ pub fn evidence_table(result: &RunResult) -> Table {
 fn last_checks(of: &FactorResult) -> Vec<&FactorCheck> {
     let mut last: Vec<&FactorCheck> = vec![];
     for check in &of.checks {
-        let id =
-            |one: &FactorCheck| (one.row.environment.clone(), one.row.stack.clone(), one.row.probe);
+        let id = |one: &FactorCheck| RowId { round: None, ..one.row.clone() };
         match last.iter().position(|known| id(known) == id(check)) {
             Some(at) => last[at] = check,
             None => last.push(check),

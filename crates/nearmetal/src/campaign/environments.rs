@@ -185,7 +185,7 @@ fn run_between(
     let (probe, round, interrupted) = (&trial.probe, trial.round, context.interrupted);
     let outcome = trial::run(pair, stacks, probe, round, options, &mut show, interrupted);
     let trial::Outcome { measured, skipped } = outcome.map_err(Ended::Failed)?;
-    let mut shown = in_force.map(|factor| factor.finish(RowId::of_trial(trial), pair, &measured));
+    let mut shown = in_force.map(|factor| factor.finish(row_of(trial), pair, &measured));
     let mut incidents = vec![];
     if let (Some(tuned), Some(shown)) = (tuned, &mut shown) {
         let ended = tuned.finish();
@@ -195,6 +195,16 @@ fn run_between(
     let facts = [Side::Client, Side::Server].map(|side| (side, pair.facts(side).clone())).to_vec();
     let measured = named_by_row(measured, trial);
     Ok(Completed { measured, guests: None, facts, skipped, shown, incidents })
+}
+
+/// The row of a trial, with its case if it has one only: a plan may have several such trials that
+/// differ in nothing else.
+fn row_of(trial: &Trial) -> RowId {
+    let row = RowId::of_trial(trial);
+    match trial.probe.cases()[..] {
+        [case] => row.with_case(Some(case)),
+        _ => row,
+    }
 }
 
 /// Gives the series the stack of their row, which a factor may have changed for the trial.

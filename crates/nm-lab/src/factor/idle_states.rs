@@ -14,8 +14,7 @@ const CPUS: &str = "/sys/devices/system/cpu";
 /// Most idle states of a CPU that are read.
 const STATES_MAX: u32 = 16;
 
-/// Share of the idle periods that may have begun in a state with exit latency while it is held: a
-/// CPU may be in one when the hold begins.
+/// Share of the idle periods that may have begun in a state with exit latency while it is held.
 const DEEP_SHARE_MAX: f64 = 0.05;
 
 /// Why idle states cannot be held.
@@ -46,6 +45,7 @@ impl From<io::Error> for HoldError {
 pub struct HeldIdleStates {
     device: File,
     files: HostFiles,
+    cpus: u64,
     before: Vec<IdleState>,
 }
 
@@ -63,7 +63,8 @@ impl HeldIdleStates {
     pub fn begin(files: &HostFiles) -> Result<HeldIdleStates, HoldError> {
         let mut device = OpenOptions::new().read(true).write(true).open(files.path(DEVICE))?;
         device.write_all(&0_i32.to_ne_bytes())?;
-        Ok(HeldIdleStates { device, files: files.clone(), before: idle_states(files) })
+        let cpus = online(files).len() as u64;
+        Ok(HeldIdleStates { device, files: files.clone(), cpus, before: idle_states(files) })
     }
 
     /// Ends the hold. Whether it was in force is read from the kernel before.
@@ -80,7 +81,7 @@ impl HeldIdleStates {
             let ms = state.time_us as f64 / 1e3;
             FactorEvidence::new(source, format!("entered {} times, {ms:.1} ms", state.entries))
         }));
-        (is_in_force(limit_us, &used), evidence)
+        (is_in_force(limit_us, self.cpus, &used), evidence)
     }
 
     /// The latency that the kernel keeps to, of all that hold it.
@@ -91,22 +92,26 @@ impl HeldIdleStates {
     }
 }
 
-/// By the kernel's limit, and by what the CPUs did where that is counted.
-fn is_in_force(limit_us: Option<i32>, used: &[IdleState]) -> Option<bool> {
+/// By the kernel's limit, and by what the CPUs did where that is counted. The kernel counts an idle
+/// period when it ends, so each CPU may have one more that began before the hold.
+fn is_in_force(limit_us: Option<i32>, cpus: u64, used: &[IdleState]) -> Option<bool> {
     let is_limited = limit_us? == 0;
     let entries = |is_deep: bool| -> u64 {
         used.iter().filter(|s| (s.exit_us > 0) == is_deep).map(|s| s.entries).sum()
     };
-    let (deep, shallow) = (entries(true), entries(false));
+    let (deep, shallow) = (entries(true).saturating_sub(cpus), entries(false));
     let is_shallow = deep as f64 <= DEEP_SHARE_MAX * (deep + shallow) as f64;
     Some(is_limited && is_shallow)
 }
 
+fn online(files: &HostFiles) -> Vec<u32> {
+    files.list(&format!("{CPUS}/online")).unwrap_or_default()
+}
+
 /// The idle states of all online CPUs, added up by their number.
 fn idle_states(files: &HostFiles) -> Vec<IdleState> {
-    let online = files.list(&format!("{CPUS}/online")).unwrap_or_default();
     let mut states: Vec<IdleState> = vec![];
-    for cpu in online {
+    for cpu in online(files) {
         for number in 0..STATES_MAX {
             let folder = format!("{CPUS}/cpu{cpu}/cpuidle/state{number}");
             let Some(name) = files.text(&format!("{folder}/name")) else { break };
@@ -185,11 +190,13 @@ mod tests {
     #[test]
     fn a_hold_is_in_force_by_limit_and_by_the_states_entered() {
         let state = |exit_us, entries| IdleState { name: "C".into(), exit_us, entries, time_us: 0 };
-        assert_eq!(is_in_force(Some(0), &[state(0, 100), state(9, 2)]), Some(true));
-        assert_eq!(is_in_force(Some(0), &[state(0, 10), state(9, 20)]), Some(false));
-        assert_eq!(is_in_force(Some(5), &[]), Some(false));
-        assert_eq!(is_in_force(Some(0), &[]), Some(true));
-        assert_eq!(is_in_force(None, &[]), None);
+        assert_eq!(is_in_force(Some(0), 0, &[state(0, 100), state(9, 2)]), Some(true));
+        assert_eq!(is_in_force(Some(0), 2, &[state(0, 10), state(9, 20)]), Some(false));
+        assert_eq!(is_in_force(Some(0), 2, &[state(0, 3), state(9, 2)]), Some(true), "before");
+        assert_eq!(is_in_force(Some(0), 2, &[state(0, 3), state(9, 3)]), Some(false));
+        assert_eq!(is_in_force(Some(5), 2, &[]), Some(false));
+        assert_eq!(is_in_force(Some(0), 2, &[]), Some(true));
+        assert_eq!(is_in_force(None, 2, &[]), None);
     }
 
     #[test]
