@@ -66,6 +66,14 @@ impl<'a> Machine<'a> {
         machine
     }
 
+    /// CPUs of the workload that can be kept free of everything else: where it has all that there
+    /// are, all but the first, as the kernel needs one.
+    pub fn separable(&self) -> Vec<u32> {
+        let is_all = self.online.iter().all(|cpu| self.hot.contains(cpu));
+        let first = self.online.first().filter(|_| is_all);
+        self.hot.iter().copied().filter(|cpu| Some(cpu) != first).collect()
+    }
+
     fn hot_cpus(&self) -> (Vec<u32>, &'static str) {
         let workload = &self.snapshot.workload;
         if !workload.cpus.is_empty() {

@@ -148,7 +148,8 @@ fn sync(m: &Machine<'_>) -> Observed {
     const ERROR_US_MAX: u64 = 1;
     let daemons = ["chronyd", "ptp4l", "phc2sys", "ntpd", "systemd-timesyn", "ntpd-rs"];
     let running: Vec<&str> = daemons.into_iter().filter(|name| m.process(name).is_some()).collect();
-    let daemon = evidence("/proc", &running.join(" "), "programs that synchronise the clock");
+    let names = if running.is_empty() { "none".to_string() } else { running.join(" ") };
+    let daemon = evidence("/proc", &names, "programs that synchronise the clock");
     let Some(clock) = m.snapshot.calls.kernel_clock else {
         return Observed::unknown("the state of the kernel's clock could not be read")
             .with([missing(CALL, "the snapshot has no calls"), daemon]);

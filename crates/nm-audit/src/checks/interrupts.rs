@@ -160,7 +160,7 @@ fn balance(m: &Machine<'_>) -> Observed {
         format!("irqbalance runs and may use CPUs {}", cpu_list::list(&open)),
         format!("irqbalance runs and leaves CPUs {} alone", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", cpu_list::list(&m.hot))
+    .replace("CPUS", cpu_list::list(&m.separable()))
     .with([
         m.evidence(&comm, "running"),
         m.evidence(path, format!("banned: {}", cpu_list::list(&banned))),

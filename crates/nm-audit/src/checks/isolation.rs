@@ -25,8 +25,8 @@ pub const CHECKS: &[Check] = &[
         sources: &[source::RIGTORP, source::AWS, source::K_CGROUP, source::K_PARAMETERS],
         fix: (
             Command,
-            "echo CPUS > /sys/fs/cgroup/nearmetal/cpuset.cpus && echo isolated > \
-             /sys/fs/cgroup/nearmetal/cpuset.cpus.partition",
+            "cd /sys/fs/cgroup && echo +cpuset > cgroup.subtree_control && mkdir nearmetal && \
+             echo CPUS > nearmetal/cpuset.cpus && echo isolated > nearmetal/cpuset.cpus.partition",
         ),
         undo: UndoClass::Live,
         confidence: Measured,
@@ -147,7 +147,13 @@ pub const CHECKS: &[Check] = &[
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 const NOHZ: &str = "/sys/devices/system/cpu/nohz_full";
 
+/// What the kernel needs is on the workload's CPU, whatever is set.
+const ONE_CPU: &str = "the machine has one CPU, which the kernel needs, too";
+
 fn set(m: &Machine<'_>) -> Observed {
+    if m.online.len() == 1 {
+        return Observed::not_applicable(ONE_CPU);
+    }
     let Some(isolated) = m.list(ISOLATED) else {
         return unread(m, "the set of isolated CPUs", &[ISOLATED]);
     };
@@ -167,7 +173,7 @@ fn set(m: &Machine<'_>) -> Observed {
         text,
         format!("CPUs {} are isolated", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", cpu_list::list(&m.hot))
+    .replace("CPUS", cpu_list::list(&m.separable()))
     .with(seen)
 }
 
@@ -182,6 +188,9 @@ fn config<'a>(m: &Machine<'a>) -> Option<(String, &'a str)> {
 }
 
 fn nohz(m: &Machine<'_>) -> Observed {
+    if m.online.len() == 1 {
+        return Observed::not_applicable(ONE_CPU);
+    }
     let is_built = config(m).map(|(_, text)| text.contains("CONFIG_NO_HZ_FULL=y"));
     // The file is there in every kernel that can, and holds `(null)` if nothing was asked for.
     let list = m.text(NOHZ).filter(|text| *text != "(null)").map(|_| m.list(NOHZ));
@@ -204,11 +213,14 @@ fn nohz(m: &Machine<'_>) -> Observed {
         format!("the tick interrupts CPUs {}{why}", cpu_list::list(&open)),
         format!("CPUs {} run without a tick while busy", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", cpu_list::list(&m.hot))
+    .replace("CPUS", cpu_list::list(&m.separable()))
     .with(seen)
 }
 
 fn rcu(m: &Machine<'_>) -> Observed {
+    if m.online.len() == 1 {
+        return Observed::not_applicable(ONE_CPU);
+    }
     const PATH: &str = "/proc/cmdline";
     if m.text(PATH).is_none() {
         return unread(m, "the kernel's command line", &[PATH]);
@@ -228,7 +240,7 @@ fn rcu(m: &Machine<'_>) -> Observed {
         format!("RCU callbacks run on CPUs {}", cpu_list::list(&open)),
         format!("RCU callbacks are moved away from CPUs {}", cpu_list::list(&m.hot)),
     )
-    .replace("CPUS", cpu_list::list(&m.hot))
+    .replace("CPUS", cpu_list::list(&m.separable()))
     .with([evidence(PATH, named.unwrap_or("no rcu_nocbs="), "rcu_nocbs=")])
 }
 
