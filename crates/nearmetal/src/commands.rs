@@ -5,6 +5,7 @@ mod audit;
 mod compare;
 mod compute;
 mod compute_pairs;
+mod cpus;
 mod doctor;
 mod dry_run;
 mod exchange;

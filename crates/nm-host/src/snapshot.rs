@@ -13,6 +13,7 @@ use nm_sys::hostfiles::{HostFiles, RecordedFiles};
 use crate::calls;
 use crate::cgroup;
 use crate::patterns::{self, Pattern, What};
+use crate::record;
 use crate::walk::Walk;
 
 /// What a snapshot is taken of.
@@ -44,9 +45,11 @@ pub fn take(options: &SnapshotOptions) -> Snapshot {
 }
 
 /// A snapshot of files below `root` in place of `/`. What only calls can tell is absent, and there
-/// is no second sample.
+/// is no second sample, unless `root` is a recording.
 pub fn of_root(root: &Path, workload: &Workload) -> Snapshot {
-    read_files(&HostFiles::new(root), workload)
+    let mut snapshot = read_files(&HostFiles::new(root), workload);
+    record::add_answers(root, &mut snapshot);
+    snapshot
 }
 
 /// The files of a snapshot, for everything that reads [`HostFiles`].

@@ -134,6 +134,8 @@ impl ComputeSpec {
             }
             limits::check_count(field, count, count_max)?;
         }
+        limits::check_each_once("workloads", &self.workloads)?;
+        limits::check_each_once("layouts", &self.layouts)?;
         limits::check("repeats", self.repeats, 1..=limits::COMPUTE_REPEATS_MAX)?;
         limits::check_count("cpus", self.cpus.len(), limits::CPUS_MAX)
     }
@@ -192,6 +194,8 @@ mod tests {
         assert_eq!(default.layouts.len(), 4);
         assert_eq!(field(ComputeSpec { workloads: vec![], ..default.clone() }), "workloads");
         assert_eq!(field(ComputeSpec { repeats: 1_001, ..default.clone() }), "repeats");
+        let twice = ComputeSpec { layouts: vec![Layout::SOLO; 2], ..default.clone() };
+        assert_eq!(twice.check().unwrap_err().to_string(), "layouts has 1x1 twice");
         let layouts = vec![Layout::SOLO; 33];
         assert_eq!(field(ComputeSpec { layouts, ..default }), "layouts");
     }

@@ -120,6 +120,14 @@ pub enum SpecError {
         /// How many there may be.
         count_max: usize,
     },
+    /// A list with one value twice.
+    #[error("{field} has {value} twice")]
+    Twice {
+        /// Field of the plan.
+        field: &'static str,
+        /// The value.
+        value: String,
+    },
     /// A number.
     #[error("{field} is {value}, must be {limit}")]
     OutOfRange {
@@ -138,6 +146,7 @@ impl SpecError {
         match self {
             SpecError::Empty { field }
             | SpecError::TooMany { field, .. }
+            | SpecError::Twice { field, .. }
             | SpecError::OutOfRange { field, .. } => field,
         }
     }
@@ -150,6 +159,15 @@ impl SpecError {
     ) -> SpecError {
         SpecError::OutOfRange { field, value: value.to_string(), limit: limit.to_string() }
     }
+}
+
+/// Checks that no value is there twice.
+pub(crate) fn check_each_once<T: Display + PartialEq>(
+    field: &'static str,
+    values: &[T],
+) -> Result<(), SpecError> {
+    let twice = (1..values.len()).find(|at| values[..*at].contains(&values[*at]));
+    twice.map_or(Ok(()), |at| Err(SpecError::Twice { field, value: values[at].to_string() }))
 }
 
 /// Checks that a number is in a range; a NaN is not.
@@ -216,6 +234,34 @@ pub(crate) fn check_requests(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// docs/limits.md has each number as it is.
+    #[test]
+    fn the_page_of_limits_has_these_numbers() {
+        let page = include_str!("../../../docs/limits.md");
+        for (what, number) in [
+            ("snapshot files", SNAPSHOT_FILES_MAX as u64),
+            ("snapshot names", SNAPSHOT_NAMES_MAX as u64),
+            ("snapshot bytes", SNAPSHOT_BYTES_MAX as u64),
+            ("snapshot time", SNAPSHOT_SECONDS_MAX as u64),
+            ("snapshot file", SNAPSHOT_JSON_BYTES_MAX),
+            ("snapshot links", SNAPSHOT_LINKS_MAX as u64),
+            ("interval", SNAPSHOT_INTERVAL_S_MAX as u64),
+            ("audit CPUs", CPUS_MAX as u64),
+            ("jitter time", JITTER_SECONDS_MAX as u64),
+            ("threshold", JITTER_THRESHOLD_NS_MAX),
+            ("threads of a layout", u64::from(COMPUTE_THREADS_MAX)),
+            ("layouts", COMPUTE_LAYOUTS_MAX as u64),
+            ("repeats", u64::from(COMPUTE_REPEATS_MAX)),
+            ("virtual CPUs", u64::from(GUEST_VCPUS_MAX)),
+            ("guest memory", GUEST_MEMORY_BYTES_MAX),
+            ("guest name", GUEST_NAME_BYTES_MAX as u64),
+            ("PCI devices", PCI_DEVICES_MAX as u64),
+            ("factors", FACTORS_MAX as u64),
+        ] {
+            assert!(page.contains(&format!("\n| {what} | {number} | ")), "{what}: {number}");
+        }
+    }
 
     #[test]
     fn an_error_names_field_value_and_limit() {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::machine::Machine;
 use crate::plan::{Planned, PlannedStep, Selection};
-use crate::step::{Action, Risk};
+use crate::step::{Action, Risk, StepId};
 use crate::target::{CpuSetting, LinkSetting, MachineSetting, Place, Target};
 use crate::value::{Value, chosen};
 use nm_sys::cpu_list;
@@ -89,17 +89,30 @@ struct Emit<'a> {
 type Setting<'a> = (&'a Target, &'a Value);
 
 impl Emit<'_> {
-    /// What made the file, and how its effect ends.
-    fn header(&self, install: &str, remove: &str) -> String {
-        let steps: Vec<&str> = self.permanent().map(|step| step.step.id.name()).collect();
+    /// What made the file, the steps that it has, and how its effect ends.
+    fn header(&self, steps: &[&str], install: &str, remove: &str) -> String {
+        let steps = match steps {
+            [] => String::new(),
+            steps => format!("# Steps: {}\n", steps.join(", ")),
+        };
         format!(
             "# Made by nearmetal {} (`nearmetal tune emit`), profile latency.\n\
-             # Steps: {}\n\
+             {steps}\
              # Install: {install}\n\
              # Remove:  {remove}\n\n",
-            self.author.version,
-            steps.join(", ")
+            self.author.version
         )
+    }
+
+    /// The steps that change a setting of which `is_in_file` is true.
+    fn steps_of(&self, is_in_file: impl Fn(&Target) -> bool) -> Vec<&str> {
+        let has = |step: &&PlannedStep| match &step.planned {
+            Planned::Changes(changes) | Planned::NothingToDo(changes) => {
+                changes.iter().any(|change| is_in_file(&change.target))
+            }
+            Planned::NotAvailable(_) => false,
+        };
+        self.steps.iter().filter(has).map(|step| step.step.id.name()).collect()
     }
 
     /// Steps that can be made here.
@@ -123,7 +136,10 @@ impl Emit<'_> {
         if lines.is_empty() {
             return Err(EmitError::Nothing);
         }
+        let is_sysctl =
+            |target: &Target| matches!(target, Target::Sysctl { .. } | Target::DirtyLimit { .. });
         let header = self.header(
+            &self.steps_of(is_sysctl),
             "copy to /etc/sysctl.d/, then `sysctl --system`",
             "delete /etc/sysctl.d/90-nearmetal.conf; the values return with the next restart",
         );
@@ -147,7 +163,15 @@ impl Emit<'_> {
     }
 
     fn tuned(&self) -> Result<Vec<Emitted>, EmitError> {
+        let is_there = |target: &Target| match target.place() {
+            Place::Twins(_) => false,
+            Place::File(path) => path.starts_with("/sys/") || path.starts_with("/proc/sys/"),
+            _ => true,
+        };
+        let mut steps = self.steps_of(is_there);
+        steps.extend(self.command_line().into_iter().map(|(step, _)| step.name()));
         let mut text = self.header(
+            &steps,
             "copy this folder to /etc/tuned/profiles (before TuneD 2.24: /etc/tuned), then \
              `tuned-adm profile nearmetal-latency`",
             "`tuned-adm profile` with the profile before, then delete the folder",
@@ -280,19 +304,20 @@ impl Emit<'_> {
     fn tuned_boot(&self) -> String {
         match self.command_line() {
             words if words.is_empty() => String::new(),
-            words => format!("cmdline_nearmetal=+{}\n", words.join(" ")),
+            words => format!("cmdline_nearmetal=+{}\n", joined(&words)),
         }
     }
 
     /// Words of the kernel's command line: of steps that are not security-relevant, or allowed.
-    fn command_line(&self) -> Vec<String> {
+    fn command_line(&self) -> Vec<(StepId, String)> {
         let mut words = vec![];
         for PlannedStep { step, .. } in self.steps {
             let Action::CommandLine(word) = step.action else { continue };
             let is_allowed = step.risk != Risk::Security || self.selection.allow.contains(&step.id);
             let needs_cpus = word.contains("{app}");
             if is_allowed && !(needs_cpus && self.selection.choice.cpus.is_empty()) {
-                words.push(word.replace("{app}", &cpu_list::list(&self.selection.choice.cpus)));
+                let cpus = cpu_list::list(&self.selection.choice.cpus);
+                words.push((step.id, word.replace("{app}", &cpus)));
             }
         }
         words
@@ -303,11 +328,13 @@ impl Emit<'_> {
         if words.is_empty() {
             return Err(EmitError::Nothing);
         }
+        let steps: Vec<&str> = words.iter().map(|(step, _)| step.name()).collect();
         let mut text = self.header(
+            &steps,
             "copy to /etc/default/grub.d/, then `update-grub`, and restart",
             "delete /etc/default/grub.d/90-nearmetal.cfg, then `update-grub`, and restart",
         );
-        let words = words.join(" ");
+        let words = joined(&words);
         let _ = writeln!(text, "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {words}\"");
         Ok(vec![Emitted { path: "90-nearmetal.cfg".into(), text }])
     }
@@ -333,6 +360,7 @@ impl Emit<'_> {
             let _ = write!(options, " --link {link}");
         }
         let header = self.header(
+            &steps,
             "copy to /etc/systemd/system/, then `systemctl enable --now nearmetal-tune`",
             "`systemctl disable --now nearmetal-tune`, which undoes the steps; delete the file",
         );
@@ -357,6 +385,7 @@ impl Emit<'_> {
         }
         let path = format!("10-nearmetal-{link}.link");
         let mut text = self.header(
+            &self.steps_of(|target| matches!(target, Target::Link { .. })),
             "for the link alone, in place of the service: copy to /etc/systemd/network/, and \
              restart",
             &format!("delete /etc/systemd/network/{path}, and restart"),
@@ -381,6 +410,7 @@ impl Emit<'_> {
         let list = cpu_list::list(&self.selection.choice.cpus);
         let group = "/sys/fs/cgroup/nearmetal.slice/cpuset.cpus.partition";
         let slice = self.header(
+            &[],
             "copy both files to /etc/systemd/system/, then `systemctl enable --now \
              nearmetal-cpuset`; run the application with `systemd-run --slice=nearmetal.slice`",
             "`systemctl disable --now nearmetal-cpuset`, then delete both files",
@@ -389,6 +419,7 @@ impl Emit<'_> {
              [Slice]\nAllowedCPUs={list}\n"
         );
         let service = self.header(
+            &[],
             "see nearmetal.slice",
             "see nearmetal.slice; without the partition the scheduler uses the CPUs again",
         ) + &format!(
@@ -404,6 +435,10 @@ impl Emit<'_> {
             Emitted { path: "nearmetal-cpuset.service".into(), text: service },
         ])
     }
+}
+
+fn joined(words: &[(StepId, String)]) -> String {
+    words.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 fn on_off(number: u32) -> &'static str {

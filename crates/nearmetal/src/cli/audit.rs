@@ -8,14 +8,20 @@ use nm_model::Severity;
 #[derive(Debug, Args)]
 pub struct AuditArgs {
     /// Audit this snapshot, which `--save` wrote, in place of this machine.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "save", "active"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "save", "record", "active"])]
     pub snapshot: Option<PathBuf>,
-    /// Audit a copy of a machine's files (`/proc`, `/sys`, `/etc`) below this folder.
-    #[arg(long, value_name = "DIR", conflicts_with = "active")]
+    /// Audit a copy of a machine's files (`/proc`, `/sys`, `/etc`) below this folder, or a recording
+    /// of `--record`.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["active", "record"])]
     pub root: Option<PathBuf>,
     /// Write the snapshot to this file as well, to be audited elsewhere.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Write the files that the checks read into this new folder, for `--root` elsewhere. Names and
+    /// addresses of the machine, of its programs and of its control groups are replaced; look
+    /// through the folder before you give it away.
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
     /// A snapshot of a guest of this host: adds what only both together can tell.
     #[arg(long, value_name = "FILE")]
     pub guest: Option<PathBuf>,

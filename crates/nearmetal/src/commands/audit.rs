@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nm_host::active;
+use nm_host::record;
 use nm_host::snapshot::{self, SnapshotOptions};
 use nm_model::finding::Audit;
 use nm_model::snapshot::Workload;
@@ -15,6 +16,7 @@ use nm_report::audit as faces;
 use nm_sys::hostfiles::parse_list;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
+use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -28,6 +30,7 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
             interval: interval(args.interval)?,
         }),
     };
+    check_named(&snapshot, &workload)?;
     name_workload(&mut snapshot, workload);
     if args.active {
         let cpus = active::pair_cpus(&snapshot.workload.cpus);
@@ -38,6 +41,9 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
         let text = serde_json::to_string(&snapshot)?;
         std::fs::write(path, text + "\n")
             .with_context(|| format!("the snapshot cannot be written to {}", path.display()))?;
+    }
+    if let Some(folder) = &args.record {
+        record::write(&snapshot, folder).context("the recording cannot be written")?;
     }
     let audit = match &args.guest {
         Some(guest) => nm_audit::join(&snapshot, &read(guest)?),
@@ -78,6 +84,26 @@ fn workload(args: &AuditArgs) -> Result<Workload> {
         return Err(Stop::usage(format!("--link names more than {}", limits::SNAPSHOT_LINKS_MAX)));
     }
     Ok(Workload { cpus, links: args.link.clone(), pid: args.pid })
+}
+
+/// Refuses a workload of CPUs, links and a process that the machine does not have: nothing speaks
+/// against what is not there, so checks would pass.
+fn check_named(snapshot: &Snapshot, workload: &Workload) -> Result<()> {
+    let online = snapshot.files.get("/sys/devices/system/cpu/online");
+    not_online(&workload.cpus, online.and_then(|text| parse_list(text)).as_deref())?;
+    if let Some(links) = snapshot.folders.get("/sys/class/net")
+        && let Some(link) = workload.links.iter().find(|link| !links.contains(link))
+    {
+        let known = links.join(", ");
+        return Err(Stop::usage(format!("--link: there is no network link {link}, but {known}")));
+    }
+    if let Some(pid) = workload.pid {
+        let folder = format!("/proc/{pid}/");
+        if !snapshot.files.keys().any(|path| path.starts_with(&folder)) {
+            return Err(Stop::usage(format!("--pid: there is no process {pid} to be seen")));
+        }
+    }
+    Ok(())
 }
 
 /// What the options name, in place of what the snapshot has.

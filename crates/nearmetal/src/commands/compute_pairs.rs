@@ -43,13 +43,13 @@ pub fn run(args: &PairsArgs) -> Result<Exit> {
     });
     let found = found.map_err(Failure::from)?;
     match args.format.format {
-        Format::Text => output::data(&text(&found))?,
+        Format::Text => output::data(&text(&found, args.repeats))?,
         Format::Json => output::json(&found.iter().map(as_json).collect::<Vec<_>>())?,
     }
     Ok(Exit::Pass)
 }
 
-fn text(found: &[Pair]) -> String {
+fn text(found: &[Pair], repeats: u32) -> String {
     let columns = ["CPUs", "#together / alone", "95 % interval", "#rounds", "finding", "kernel"];
     let mut table = Table::new("", &columns);
     for pair in found {
@@ -75,18 +75,26 @@ fn text(found: &[Pair]) -> String {
         ];
         table.push(tone, cells.to_vec());
     }
-    format!("{}\n{}\n", table.to_text(&output::style()), conclusion(found))
+    format!("{}\n{}\n", table.to_text(&output::style()), conclusion(found, repeats))
 }
 
 /// What follows from all pairs, in one sentence.
-fn conclusion(found: &[Pair]) -> String {
+fn conclusion(found: &[Pair], repeats: u32) -> String {
     let count = |agrees| found.iter().filter(|pair| pair.agrees() == agrees).count();
     let (wrong, unclear) = (count(Some(false)), count(None));
     let of = units::plural(found.len(), "pair", "pairs");
     match (wrong, unclear) {
         (0, 0) => format!("The topology that the kernel shows is right for all of {of}."),
         (0, unclear) => {
-            format!("{unclear} of {of} unclear: repeat on a quiet machine, or with more --repeats.")
+            let counted = found.iter().map(|pair| pair.ratios.len()).min().unwrap_or(0);
+            let hint = match counted < repeats as usize / 2 {
+                true => format!(
+                    "only {counted} of {repeats} repeats were undisturbed, as other programs used \
+                     the CPUs; repeat on a quiet machine"
+                ),
+                false => "repeat on a quiet machine, or with more --repeats".to_string(),
+            };
+            format!("{unclear} of {of} unclear: {hint}.")
         }
         (wrong, _) => format!(
             "The topology that the kernel shows is wrong for {wrong} of {of}: CPU time together \

@@ -1,6 +1,7 @@
 //! `nearmetal qualify --dry-run`: the rows that would run, and those that are not available.
 
 use anyhow::Result;
+use nm_model::factor::{Factor, FactorKind};
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::Source;
 use nm_model::{Campaign, Case, NotAvailable, NotJudged, ProbeKind, RunResult, Trial};
@@ -18,8 +19,13 @@ struct Listing<'a> {
     rounds: u32,
     /// Longest time of measuring, s.
     longest_s: f64,
+    /// The part of it that rows with a factor take, s.
+    longest_with_factors_s: f64,
     /// Rows that would run.
     rows: Vec<Row>,
+    /// What each factor adds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    factors: Vec<Added>,
     /// Rows that cannot run here, with the reason.
     not_available: &'a [NotAvailable],
     /// Targets and comparisons that would not be judged, or not on all of their rows.
@@ -36,6 +42,52 @@ struct Row {
     /// The factor that it would be measured with.
     #[serde(skip_serializing_if = "Option::is_none")]
     factor: Option<String>,
+}
+
+/// What a factor adds to the campaign: its rows run once more in each round.
+#[derive(Debug, Serialize)]
+struct Added {
+    name: String,
+    kind: FactorKind,
+    /// Rows that run with it as well as without.
+    rows: usize,
+    /// Trials with it, in all rounds.
+    trials: usize,
+    /// The longest time that they take, s.
+    longest_s: f64,
+}
+
+impl Added {
+    fn of(campaign: &Campaign) -> Vec<Added> {
+        let of_factor = |factor: &Factor| {
+            let is_its =
+                |trial: &&Trial| trial.factor.as_ref().is_some_and(|one| one.name == factor.name);
+            let trials: Vec<&Trial> = campaign.trials.iter().filter(is_its).collect();
+            Added {
+                name: factor.name.clone(),
+                kind: factor.kind,
+                rows: trials.iter().filter(|trial| trial.round == 0).count(),
+                trials: trials.len(),
+                longest_s: trials.iter().map(|trial| trial.probe.duration_s()).sum(),
+            }
+        };
+        campaign.plan.factors.iter().map(of_factor).collect()
+    }
+
+    /// `factor held (idle states held): 10 rows twice in each round, 20 trials more, 30 s more`.
+    fn to_text(&self) -> String {
+        let Added { name, kind, rows, trials, longest_s } = self;
+        let title = kind.title();
+        match rows {
+            0 => format!("factor {name} ({title}): none of its rows can run here"),
+            rows => format!(
+                "factor {name} ({title}): {} twice in each round, {} and at most {} more",
+                units::plural(*rows, "row", "rows"),
+                units::plural(*trials, "trial", "trials"),
+                units::duration(*longest_s)
+            ),
+        }
+    }
 }
 
 /// Writes the rows of `campaign` to stdout.
@@ -61,25 +113,36 @@ impl<'a> Listing<'a> {
             cases: trial.probe.cases(),
             factor: trial.factor.as_ref().map(|factor| factor.name.clone()),
         };
+        let factors = Added::of(campaign);
         let first_round = campaign.trials.iter().filter(|trial| trial.round == 0);
         Listing {
             plan: &campaign.plan.name,
             rounds: campaign.plan.rounds,
             longest_s: longest_s(campaign),
+            longest_with_factors_s: factors.iter().map(|factor| factor.longest_s).sum(),
             rows: first_round.map(row).collect(),
+            factors,
             not_available: &campaign.not_available,
             not_judged: not_judged(campaign),
         }
     }
 
     fn to_text(&self) -> String {
-        let Listing { plan, rounds, longest_s, rows, not_available, not_judged } = self;
-        let longest = units::duration(*longest_s);
-        let mut text = format!("{plan}: {rounds} rounds, at most {longest} of measuring\n");
+        let Listing { plan, rounds, rows, factors, not_available, not_judged, .. } = self;
+        let longest = units::duration(self.longest_s);
+        let with_factors = match self.longest_with_factors_s {
+            s if s > 0.0 => format!(", {} of it with factors", units::duration(s)),
+            _ => String::new(),
+        };
+        let mut text =
+            format!("{plan}: {rounds} rounds, at most {longest} of measuring{with_factors}\n");
         for Row { environment, stack, probe, cases, factor } in rows {
             let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
             let with = factor.as_ref().map_or(String::new(), |name| format!("  with {name}"));
             text += &format!("  {environment}/{stack} {probe}  {}{with}\n", cases.join(", "));
+        }
+        for factor in factors {
+            text += &format!("  {}\n", factor.to_text());
         }
         for NotAvailable { environment, stack, probe, reason, .. } in *not_available {
             text += &format!("  {environment}/{stack} {probe}  not available: {reason}\n");

@@ -74,7 +74,7 @@ fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
     assert_eq!(audit(&["--fail-on", "critical"]).code, 0);
 
     let sarif: Value = serde_json::from_str(&audit(&["--format", "sarif"]).stdout).unwrap();
-    assert_eq!(sarif["version"], "2.1.0");
+    check_sarif(&sarif);
     let run_of_sarif = &sarif["runs"][0];
     let rules = run_of_sarif["tool"]["driver"]["rules"].as_array().unwrap();
     let results = run_of_sarif["results"].as_array().unwrap();
@@ -87,6 +87,13 @@ fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
     assert!(rules.iter().all(|rule| rule["helpUri"].as_str().unwrap().starts_with("https://")));
 
     let junit = audit(&["--format", "junit", "--fail-on", "high"]).stdout;
+    fs::write(folder.path().join("junit.xml"), &junit).unwrap();
+    let lint = Command::new("xmllint")
+        .args(["--nonet", "--noout", "--schema", &schema("junit.xsd")])
+        .arg(folder.path().join("junit.xml"))
+        .output()
+        .expect("xmllint is missing: `cargo xtask setup` installs libxml2-utils");
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stderr));
     assert_eq!(junit.matches("<failure ").count(), 1);
     assert!(junit.contains("<skipped message=\"unknown: "), "{junit}");
     assert_eq!(junit.matches("<testsuite ").count(), junit.matches("</testsuite>").count());
@@ -98,6 +105,65 @@ fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
     let html = audit(&["--format", "html"]).stdout;
     assert!(html.starts_with("<!DOCTYPE html>") && html.contains("id=\"finding-nic.busy_poll\""));
     assert!(!html.contains("<script") && !html.contains("src="));
+}
+
+fn schema(name: &str) -> String {
+    format!("{}/../nm-report/tests/schemas/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Fails if `sarif` is not valid by the standard, or if the schema finds nothing.
+fn check_sarif(sarif: &Value) {
+    let text = fs::read_to_string(schema("sarif-2.1.0-reduced.json")).unwrap();
+    let schema: Value = serde_json::from_str(&text).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let faults: Vec<String> = validator
+        .iter_errors(sarif)
+        .map(|fault| format!("{}: {fault}", fault.instance_path()))
+        .collect();
+    assert_eq!(faults, Vec::<String>::new());
+    let mut wrong = sarif.clone();
+    wrong["runs"][0]["results"][0]["level"] = "fatal".into();
+    assert!(!validator.is_valid(&wrong));
+    wrong = sarif.clone();
+    wrong["runs"][0]["tool"]["driver"]["name"].take();
+    assert!(!validator.is_valid(&wrong));
+}
+
+/// Status of each check by its id.
+fn statuses(json: &str) -> Vec<(String, String, String)> {
+    let audit: Value = serde_json::from_str(json).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let findings = audit["findings"].as_array().unwrap().iter();
+    findings.map(|f| (text(&f["id"]), text(&f["status"]), text(&f["severity"]))).collect()
+}
+
+#[test]
+fn a_recording_is_audited_like_the_machine_and_does_not_name_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["audit", "--interval", "0.1", "--format", "json"];
+    let here = run_in(folder.path(), &[&args[..], &["--record", "recorded"]].concat());
+    assert_eq!(here.code, 0, "{}", here.stderr);
+    let there = run_in(folder.path(), &["audit", "--root", "recorded", "--format", "json"]);
+    assert_eq!(there.code, 0, "{}", there.stderr);
+    assert_eq!(statuses(&there.stdout), statuses(&here.stdout));
+    let again = run_in(folder.path(), &[&args[..], &["--record", "recorded"]].concat());
+    assert_eq!(again.code, 2, "{}", again.stderr);
+    assert!(again.stderr.contains("is not empty; name a new folder"), "{}", again.stderr);
+
+    let links = fs::read_dir("/sys/class/net").unwrap().flatten();
+    let addresses = links.filter_map(|link| fs::read_to_string(link.path().join("address")).ok());
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let mut secrets: Vec<String> =
+        addresses.chain(boot).map(|text| text.trim().to_string()).collect();
+    secrets.retain(|secret| secret.chars().any(|c| !matches!(c, '0' | ':')));
+    assert!(!secrets.is_empty());
+    let found = Command::new("grep")
+        .args(["-rilF"])
+        .args(secrets.iter().flat_map(|secret| ["-e", secret.as_str()]))
+        .arg(folder.path().join("recorded"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "", "{secrets:?}");
 }
 
 #[test]
@@ -112,6 +178,10 @@ fn bad_input_is_refused_in_one_sentence() {
         (vec!["--snapshot", &at("newer")], "has version 99"),
         (vec!["--root", &at("missing")], "there is no such folder"),
         (vec!["--cpus", "3-1"], "is no list"),
+        (vec!["--cpus", "0-1024"], "at most 1024 CPUs"),
+        (vec!["--cpus", "1000"], "CPU 1000 is not online; the machine has CPUs 0"),
+        (vec!["--link", "nosuch0"], "there is no network link nosuch0, but "),
+        (vec!["--pid", "4294967295"], "there is no process 4294967295"),
         (vec!["--interval", "1e9"], "must be 0 to 60"),
         (vec!["--fail-on", "hig"], "did you mean"),
     ] {

@@ -1,11 +1,13 @@
 //! Factors of a plan, from the file to the report.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Running, accelerator, run, signal, wait_for};
+use crate::support::{BINARY, Running, accelerator, finish, run, signal, wait_for};
 
 /// A plan of two short rounds over loopback with these factors.
 fn plan(folder: &Path, factors: &str) -> String {
@@ -38,6 +40,11 @@ fn factors_are_measured_beside_their_row_shown_and_reported() {
     let out_text = out.to_str().unwrap();
     let dry = run(&["qualify", "--plan", &plan, "--dry-run"]);
     assert!(dry.stdout.contains("64 B, think time 100 us  with beside"), "{}", dry.stdout);
+    let head = dry.stdout.lines().next().unwrap();
+    assert!(head.starts_with("factors: 2 rounds, at most ") && head.ends_with(" with factors"));
+    let added =
+        "factor beside (a busy neighbour): 1 row twice in each round, 2 trials and at most ";
+    assert!(dry.stdout.contains(added), "{}", dry.stdout);
     let run = run(&["qualify", "--plan", &plan, "--out", out_text]);
     assert!([0, 3].contains(&run.code), "{} {}", run.code, run.stderr);
     let text = fs::read_to_string(out.join("result.json")).unwrap();
@@ -102,4 +109,86 @@ fn ctrl_c_ends_a_trial_with_its_factor_and_keeps_the_rounds() {
     assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
     assert!(checks().unwrap() >= 2);
     assert!(out.join("report.html").is_file());
+}
+
+/// A plan whose trials last some seconds, so that one can be killed in it.
+fn long_plan(folder: &Path, factors: &str) -> String {
+    let path = plan(folder, factors);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("max_ms = 100\n", "max_ms = 5000\n")).unwrap();
+    path
+}
+
+const LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
+
+/// The exit latency that the kernel keeps to, of all programs that hold it, us.
+fn latency_limit_us() -> i32 {
+    let mut bytes = [0; 4];
+    fs::File::open(LATENCY_DEVICE).unwrap().read_exact(&mut bytes).unwrap();
+    i32::from_ne_bytes(bytes)
+}
+
+fn holds_latency(pid: u32) -> bool {
+    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let mut targets = open.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.any(|target| target == Path::new(LATENCY_DEVICE))
+}
+
+#[test]
+fn idle_states_are_free_again_when_nearmetal_is_killed_in_a_trial() {
+    if let Err(error) = fs::OpenOptions::new().write(true).open(LATENCY_DEVICE) {
+        let reason = format!("{LATENCY_DEVICE}: {error}; it takes root, and a kernel that has it");
+        assert!(std::env::var_os("CI").is_none(), "{reason}");
+        eprintln!("not run: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let plan = long_plan(folder.path(), &factor("held", "idle-states-held"));
+    let out = folder.path().join("out");
+    let running = Running::start(&["qualify", "--plan", &plan, "--out", out.to_str().unwrap()]);
+    let pid = running.pid();
+    wait_for("a trial with idle states held", || holds_latency(pid).then_some(()));
+    assert_eq!(latency_limit_us(), 0);
+    signal("KILL", pid);
+    assert_eq!(running.finish().code, -1, "killed");
+    // Other programs may hold it for a while, but ours does not.
+    wait_for("idle states free again", || (latency_limit_us() != 0).then_some(()));
+}
+
+#[test]
+fn a_step_in_force_when_nearmetal_is_killed_is_put_back_by_undo() {
+    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+        eprintln!("not run: it takes root to make namespaces");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let step = factor("paced", "tune-step") + "step = \"net.idle_cwnd\"\n";
+    let plan = long_plan(folder.path(), &step);
+    // The journal of a real machine, but not this one's.
+    let script = r#"
+        mount -t tmpfs none /var/lib
+        ip link set lo up
+        setting() { cat /proc/sys/net/ipv4/tcp_slow_start_after_idle; }
+        setting
+        "$NEARMETAL" qualify --plan "$PLAN" --out "$OUT" --change-machine >"$OUT.log" 2>&1 &
+        run=$!
+        waited=0
+        until [ "$(setting)" = 0 ]; do
+            sleep 0.05; waited=$((waited + 1)); [ $waited -lt 2400 ]
+        done
+        kill -KILL $run
+        wait $run || echo "ended $?"
+        setting
+        "$NEARMETAL" tune undo >/dev/null
+        setting
+        "$NEARMETAL" tune status
+    "#;
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "--mount", "--propagation", "private", "sh", "-ec", script]);
+    unshare.env("NEARMETAL", BINARY).env("PLAN", &plan).env("OUT", folder.path().join("out"));
+    let run = finish(&mut unshare);
+    let log = fs::read_to_string(folder.path().join("out.log")).unwrap_or_default();
+    assert_eq!(run.code, 0, "{run:?}\n{log}");
+    assert!(run.stdout.starts_with("1\nended 137\n0\n1\n"), "{run:?}\n{log}");
+    assert!(!run.stdout.contains("unfinished"), "{run:?}");
 }

@@ -234,7 +234,10 @@ fn wrong_input_is_refused_in_one_sentence() {
         (vec!["apply", "--only", "mem.tph"], "did you mean `mem.thp`?"),
         (vec!["apply", "--cpus", "3-1"], "list of CPUs"),
         (vec!["apply", "--cpus", "0-1024"], "list of CPUs"),
+        (vec!["apply", "--cpus", "2-7"], "CPU 4 is not online; the machine has CPUs 0-3"),
+        (vec!["apply", "--cpus", "7"], "CPU 7 is not online"),
         (vec!["apply", "--link", "a/b"], "is not the name of a network link"),
+        (vec!["apply", "--link", "nosuch0"], "there is no network link nosuch0, but "),
         (vec!["apply", "--confirm-within", "0"], "1..=86400"),
         (vec!["apply", "--confirm-within", "86401"], "1..=86400"),
         (vec!["undo", "../x"], "is not the id of a run"),
@@ -459,6 +462,13 @@ fn emitted_files_have_the_steps_and_how_to_remove_them() {
         for line in lines {
             assert!(text.contains(line), "{line}: {text}");
         }
+        // The head names the steps of this file, not of the others.
+        let steps = text.lines().find_map(|line| line.strip_prefix("# Steps: ")).unwrap_or("");
+        let has = |step| steps.split(", ").any(|one| one == step);
+        let is_of = |kinds: &[&str]| kinds.contains(&kind);
+        assert_eq!(has("numa.balance"), is_of(&["sysctl", "tuned", "systemd"]), "{kind}: {steps}");
+        assert_eq!(has("mem.ksm"), is_of(&["tuned", "systemd"]), "{kind}: {steps}");
+        assert_eq!(has("kern.skew_tick"), is_of(&["grub", "tuned"]), "{kind}: {steps}");
         assert!(!text.contains("mitigations"), "not allowed: {text}");
         let again = emitted(&tree, &[kind, "--cpus", "2-3"], &out).0;
         assert_eq!(again.code, 5, "{again:?}");

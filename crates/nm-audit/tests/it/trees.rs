@@ -44,7 +44,10 @@ impl Tree {
     }
 
     fn add(&mut self, name: &str) {
-        let text = std::fs::read_to_string(folder().join(format!("{name}.tree"))).unwrap();
+        self.add_text(&std::fs::read_to_string(folder().join(format!("{name}.tree"))).unwrap());
+    }
+
+    fn add_text(&mut self, text: &str) {
         let mut last: Vec<String> = vec![];
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             if let Some(more) = line.strip_prefix('|') {
@@ -86,6 +89,10 @@ impl Tree {
         let empty = String::new();
         let present = self.present.iter().map(|path| (path, &empty));
         for (path, text) in self.files.iter().chain(present) {
+            if path.ends_with('/') {
+                std::fs::create_dir_all(at(path)).unwrap();
+                continue;
+            }
             std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
             std::fs::write(at(path), text).unwrap();
         }
@@ -103,8 +110,48 @@ impl Tree {
         let mut snapshot = snapshot::of_root(root, &workload);
         snapshot.calls = self.part("calls");
         snapshot.second = self.part("second");
+        let unreadable: BTreeMap<String, String> = self.part("unreadable");
+        snapshot.unreadable.extend(unreadable);
         snapshot
     }
+}
+
+/// A snapshot as the text of a tree.
+fn text_of(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for (path, content) in &snapshot.files {
+        match content.contains('\n') {
+            false => writeln!(text, "{path}: {content}").unwrap(),
+            true => {
+                writeln!(text, "{path}:").unwrap();
+                content.lines().for_each(|line| writeln!(text, "| {line}").unwrap());
+            }
+        }
+    }
+    for (path, name) in &snapshot.symlinks {
+        writeln!(text, "@ {path} -> {name}").unwrap();
+    }
+    let names = snapshot.folders.iter().flat_map(|(path, names)| {
+        let path = path.trim_end_matches('/');
+        names.iter().map(move |name| format!("{path}/{name}"))
+    });
+    let is_known = |path: &String| {
+        let below = format!("{path}/");
+        snapshot.symlinks.contains_key(path)
+            || snapshot.files.keys().any(|file| file == path || file.starts_with(&below))
+    };
+    for path in snapshot.present.iter().cloned().chain(names).filter(|path| !is_known(path)) {
+        writeln!(text, "+ {path}/").unwrap();
+    }
+    for (part, json) in [
+        ("workload", serde_json::to_string(&snapshot.workload)),
+        ("calls", serde_json::to_string(&snapshot.calls)),
+        ("second", serde_json::to_string(&snapshot.second)),
+        ("unreadable", serde_json::to_string(&snapshot.unreadable)),
+    ] {
+        writeln!(text, "{part}: {}", json.unwrap()).unwrap();
+    }
+    text
 }
 
 /// The paths that `{0-3}` stands for.
@@ -154,6 +201,32 @@ fn lines(audit: &Audit) -> String {
         }
     }
     text
+}
+
+/// A recording is anonymous, and the findings are those of the machine. With `RECORDED=NAME=DIR` a
+/// recording of `nearmetal audit --record DIR` becomes the tree NAME.
+#[test]
+fn a_recording_has_the_findings_of_its_machine_and_becomes_a_tree() {
+    let findings = |snapshot: &Snapshot| {
+        let found = audit(snapshot).findings.into_iter();
+        found.map(|one| (one.id, one.status, one.severity)).collect::<Vec<_>>()
+    };
+    for name in names() {
+        let taken = snapshot_of(&name);
+        let (folder, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        nm_host::record::write(&taken, folder.path()).unwrap();
+        let mut recorded = snapshot::of_root(folder.path(), &taken.workload);
+        assert_eq!(findings(&recorded), findings(&taken), "{name}");
+        recorded.workload = taken.workload.clone();
+        let mut tree = Tree::default();
+        tree.add_text(&text_of(&recorded));
+        assert_eq!(findings(&tree.snapshot(root.path())), findings(&taken), "{name} as a tree");
+    }
+    if let Some(given) = std::env::var_os("RECORDED") {
+        let (name, path) = given.to_str().unwrap().split_once('=').unwrap();
+        let recorded = snapshot::of_root(Path::new(path), &Workload::default());
+        std::fs::write(folder().join(format!("{name}.tree")), text_of(&recorded)).unwrap();
+    }
 }
 
 #[test]

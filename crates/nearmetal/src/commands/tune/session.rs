@@ -14,6 +14,7 @@ use nm_tune::run::{Change, Run, Status};
 use nm_tune::undo::{Choices, UndoError};
 
 use crate::cli::tune::{PlaceArgs, SelectionArgs};
+use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
 
 /// This machine, or the recorded tree of `--root`.
@@ -45,8 +46,16 @@ pub fn selection(args: &SelectionArgs) -> Selection {
     }
 }
 
-/// The plan of these steps.
+/// The plan of these steps, for CPUs and a link that there are.
 pub fn steps(selection: &Selection, machine: &dyn Machine) -> Result<Vec<PlannedStep>> {
+    let online = machine.files().list("/sys/devices/system/cpu/online");
+    not_online(&selection.choice.cpus, online.as_deref())?;
+    let links = machine.links();
+    if let Some(link) = selection.choice.link.as_ref().filter(|link| !links.contains(link)) {
+        let known: Vec<&str> = links.iter().map(|link| link.as_str()).collect();
+        let known = known.join(", ");
+        return Err(Stop::usage(format!("--link: there is no network link {link}, but {known}")));
+    }
     plan(selection, machine).map_err(|error| Stop::usage(error.to_string()))
 }
 
