@@ -1,5 +1,5 @@
-//! Recordings: the files of a snapshot as a folder that `audit --root` reads, without what names the
-//! machine or its owner.
+//! Recordings: the files of a snapshot as a folder that `audit --root` reads, without what names
+//! the machine or its owner.
 //!
 //! Replaced are host name, addresses and identifiers, names of programs, control groups and virtual
 //! machines, and values of kernel parameters that are paths or addresses. Equal ones stay equal, so
@@ -290,8 +290,8 @@ fn process_of(path: &str) -> Option<&str> {
     pid.bytes().all(|digit| digit.is_ascii_digit()).then_some(pid)
 }
 
-/// Whether the names of a process and its threads are kept: threads of the kernel, and programs that
-/// are the same on all machines.
+/// Whether the names of a process and its threads are kept: threads of the kernel, and programs
+/// that are the same on all machines.
 fn is_kept(snapshot: &Snapshot, pid: &str) -> bool {
     let text = |file: &str| snapshot.files.get(&format!("/proc/{pid}/{file}")).map(String::as_str);
     let name = text("comm").unwrap_or_default();
@@ -319,8 +319,8 @@ fn of_program(path: &str, text: &str) -> String {
     }
 }
 
-/// Kernel parameters, those with a path or an address as value without it. What is after `--` is for
-/// the first program, not the kernel.
+/// Kernel parameters, those with a path or an address as value without it. What is after `--` is
+/// for the first program, not the kernel.
 fn parameters(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_,-:+.".contains(c);
     let word = |word: &str| match word.split_once('=') {

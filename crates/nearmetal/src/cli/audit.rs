@@ -10,8 +10,8 @@ pub struct AuditArgs {
     /// Audit this snapshot, which `--save` wrote, in place of this machine.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "save", "record", "active"])]
     pub snapshot: Option<PathBuf>,
-    /// Audit a copy of a machine's files (`/proc`, `/sys`, `/etc`) below this folder, or a recording
-    /// of `--record`.
+    /// Audit a copy of a machine's files (`/proc`, `/sys`, `/etc`) below this folder, or a
+    /// recording of `--record`.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["active", "record"])]
     pub root: Option<PathBuf>,
     /// Write the snapshot to this file as well, to be audited elsewhere.

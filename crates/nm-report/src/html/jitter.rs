@@ -26,7 +26,7 @@ pub fn section(result: &RunResult) -> Markup {
             @if let Some((summary, more)) = tables.split_first() {
                 (region(summary))
                 @if !more.is_empty() {
-                    (folded("More: what explains the lost time, what was counted, delay of a message",
+                    (folded("More: causes of lost time, what was counted, delay of a message",
                         &html! { @for table in more { (region(table)) } }))
                 }
             }
