@@ -92,8 +92,8 @@ pub fn run() -> ! {
     run_first_process(serve)
 }
 
-/// Does `work` as the first process of a guest, and powers the guest off. What goes wrong is written
-/// to the console.
+/// Does `work` as the first process of a guest, and powers the guest off. What goes wrong is
+/// written to the console.
 pub fn run_first_process(work: impl FnOnce() -> Result<(), GuestError> + UnwindSafe) -> ! {
     match catch_unwind(work) {
         Ok(Ok(())) => say("the controller has gone; powering off"),

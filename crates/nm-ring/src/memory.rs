@@ -81,8 +81,9 @@ impl Deref for RegionMapping {
     #[inline(always)]
     fn deref(&self) -> &Region {
         // SAFETY: the mapping is live as long as `self`, page-aligned and exactly as long as a
-        // region; it is sealed, or a device's memory, and cannot shrink. A region consists of atomics and of bytes behind
-        // `UnsafeCell`, which may change under a shared reference and are valid in any state.
+        // region; it is sealed, or a device's memory, and cannot shrink. A region consists of
+        // atomics and of bytes behind `UnsafeCell`, which may change under a shared reference and
+        // are valid in any state.
         unsafe { self.0.start().cast::<Region>().as_ref() }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! A window is claimed by the end that listens. The other end finds it by its number and token.
 //! Whoever releases it last frees it. An end that dies without releasing its window keeps it until
-//! the memory is made anew, and nothing in the memory shows its death: the other end is told by
+//! the memory is made anew, and nothing in the memory shows its death: the other end learns it from
 //! whoever started the two, or gives up by its time limits.
 
 use std::fs::OpenOptions;
@@ -97,7 +97,8 @@ impl DeviceMemory {
     /// Maps the memory behind a file such as `/sys/bus/pci/devices/0000:00:02.0/resource2`.
     ///
     /// # Errors
-    /// Those of the system calls, and [`io::ErrorKind::InvalidInput`] if it is too short for one window.
+    /// Those of the system calls, and [`io::ErrorKind::InvalidInput`] if it is too short for one
+    /// window.
     pub fn open(path: &Path) -> io::Result<Arc<DeviceMemory>> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);

@@ -9,8 +9,8 @@ use rustix::mount::MountFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::system::RebootCommand;
 
-/// `int mount(...)`, mount(2)—Mounts a file system of the kernel, such as `proc`, on `target`, which
-/// is made if it is not there. One that is mounted there already is left as it is.
+/// `int mount(...)`, mount(2)—Mounts a file system of the kernel, such as `proc`, on `target`,
+/// which is made if it is not there. One that is mounted there already is left as it is.
 ///
 /// # Errors
 /// Those of the system call, such as that the kernel has no such file system.
@@ -26,8 +26,8 @@ pub fn mount(kind: &str, target: &Path) -> io::Result<()> {
 /// `file`. One that the kernel has already is left as it is.
 ///
 /// # Errors
-/// Those of the system call: `ENOENT` for a symbol that no loaded module has, `ENOEXEC` for a module
-/// of another kernel.
+/// Those of the system call: `ENOENT` for a symbol that no loaded module has, `ENOEXEC` for a
+/// module of another kernel.
 pub fn load_module(file: &File) -> io::Result<()> {
     match rustix::system::finit_module(file, c"", 0) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),

@@ -1,5 +1,5 @@
-//! What a guest is told at its start: words of the kernel's command line, `nm.side=client` and so
-//! on, which the kernel itself ignores.
+//! Settings that a guest gets at its start: words of the kernel's command line, `nm.side=client`
+//! and so on, which the kernel itself ignores.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -171,8 +171,8 @@ mod tests {
         let words = settings.words().join(" ");
         assert_eq!(
             words,
-            "no_timer_check nm.side=server nm.addresses=10.77.0.2/24,fd77::2/64 nm.mac=52:54:00:6e:6d:02 \
-             nm.mtu=9000"
+            "no_timer_check nm.side=server nm.addresses=10.77.0.2/24,fd77::2/64 \
+             nm.mac=52:54:00:6e:6d:02 nm.mtu=9000"
         );
         let line = format!("BOOT_IMAGE=x console=ttyS0 quiet panic=-1 {words} nm\n");
         assert_eq!(line.parse(), Ok(settings));

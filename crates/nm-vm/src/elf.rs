@@ -1,5 +1,5 @@
-//! The few parts of 64-bit little-endian ELF files (elf(5)) that an image needs: what is loaded, the
-//! interpreter, the name of a library, and the sections of a kernel module. The bytes may be
+//! The few parts of 64-bit little-endian ELF files (elf(5)) that an image needs: what is loaded,
+//! the interpreter, the name of a library, and the sections of a kernel module. The bytes may be
 //! anything: what lies outside them is an error or absent.
 
 /// Why bytes are not a usable ELF file.
@@ -238,9 +238,9 @@ mod tests {
 
     #[test]
     fn cut_program_is_smaller_and_runs() {
-        let whole = own_program();
-        let cut = loadable_part(&whole).unwrap();
-        assert!(cut.len() < whole.len(), "{} of {} bytes", cut.len(), whole.len());
+        let program = own_program();
+        let cut = loadable_part(&program).unwrap();
+        assert!(cut.len() < program.len(), "{} of {} bytes", cut.len(), program.len());
         assert_eq!(loadable_part(&cut).unwrap(), cut, "cutting again changes nothing");
         let path = std::env::temp_dir().join(format!("nm-vm-cut-{}", std::process::id()));
         fs::write(&path, &cut).unwrap();

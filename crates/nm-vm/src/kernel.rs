@@ -230,8 +230,8 @@ fn compare_releases(a: &str, b: &str) -> Ordering {
     parts(a).cmp(&parts(b))
 }
 
-/// The release in the header of a bzImage (Documentation/arch/x86/boot.rst): its start is 0x200 plus
-/// the number at 0x20e, and it ends at a space.
+/// The release in the header of a bzImage (Documentation/arch/x86/boot.rst): its start is 0x200
+/// plus the number at 0x20e, and it ends at a space.
 fn release_in(image: &[u8]) -> Option<String> {
     if image.get(0x202..0x206)? != b"HdrS" {
         return None;

@@ -16,7 +16,7 @@ use crate::qemu::Qemu;
 pub const MACHINE: &str = "q35";
 
 /// Size of the memory that both guests share, bytes.
-pub const SHARED_BYTES: u64 = 32 << 20;
+pub const SHARED_BYTES: u64 = nm_ring::window::MEMORY_BYTES;
 
 /// What a guest's network device is connected to.
 #[derive(Debug)]
