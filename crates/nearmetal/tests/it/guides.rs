@@ -301,6 +301,7 @@ guides! {
     first_report: "first-report.md",
     qualify: "qualify.md",
     two_machines: "two-machines.md",
+    virtual_machines: "virtual-machines.md",
 }
 
 #[test]
