@@ -77,7 +77,7 @@ fn a_pair_is_exported_into_a_new_folder_only() {
     // A kernel without its modules, all of which are built in.
     let modules = folder.path().join("kernel/lib/modules/6.1.0-test");
     fs::create_dir_all(folder.path().join("kernel/boot")).unwrap();
-    fs::create_dir_all(&modules).unwrap();
+    fs::create_dir_all(modules.join("kernel")).unwrap();
     fs::write(folder.path().join("kernel/boot/vmlinuz-6.1.0-test"), "kernel").unwrap();
     let built_in = ["virtio_pci", "virtio_console", "virtio_net"]
         .map(|name| format!("kernel/drivers/{name}.ko\n"));
