@@ -94,19 +94,19 @@ pub struct LabEnvironment {
     pub command: Option<String>,
     /// Why it cannot run; empty if it can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub obstacles: Vec<Obstacle>,
+    pub unavailable_reasons: Vec<UnavailableReason>,
 }
 
 impl LabEnvironment {
     /// Whether the host can run it.
     pub fn can_run(&self) -> bool {
-        self.obstacles.is_empty()
+        self.unavailable_reasons.is_empty()
     }
 }
 
 /// What stands in the way, and what removes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Obstacle {
+pub struct UnavailableReason {
     /// The check that found it.
     pub check: String,
     /// What was found.

@@ -145,11 +145,11 @@ fn figures(round: &Round) -> Vec<(String, f64, &'static str)> {
 type Figure = (String, Option<f64>, &'static str);
 
 fn of_jitter(round: &JitterRound) -> Vec<Figure> {
-    let whole = [
+    let of_round = [
         ("threshold".to_string(), Some(round.threshold_ns as f64), "ns"),
         ("window".to_string(), Some(round.window_s), "s"),
     ];
-    whole.into_iter().chain(round.cpus.iter().flat_map(of_cpu)).collect()
+    of_round.into_iter().chain(round.cpus.iter().flat_map(of_cpu)).collect()
 }
 
 /// What one CPU lost, to what.

@@ -1,5 +1,5 @@
-//! Kernel modules that a guest loads: found in the folder of a kernel, in an order in which each one
-//! follows those that it needs. The needs are read from the modules themselves (section `.modinfo`),
+//! Kernel modules that a guest loads: found in the folder of a kernel, in an order in which each
+//! follows those that it needs. The needs are read from the modules themselves (`.modinfo`),
 //! because a kernel that was only unpacked has no `modules.dep`.
 
 use std::collections::{HashMap, HashSet};
@@ -80,7 +80,7 @@ pub struct ModuleTree {
 /// How module files are packed.
 const SUFFIXES: [&str; 4] = [".ko", ".ko.xz", ".ko.zst", ".ko.gz"];
 
-/// Folders below that of a kernel, least preferred first: an update replaces a module of the kernel.
+/// Folders below that of a kernel, least preferred first: an update replaces the kernel's module.
 const FOLDERS: [&str; 4] = ["kernel", "", "extra", "updates"];
 
 /// Most folders below each other; a module of the kernel has some six above it.

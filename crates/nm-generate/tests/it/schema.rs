@@ -30,8 +30,8 @@ pub fn validate_all(documents: &[String], schema: &str) -> Vec<Result<(), String
         .output()
         .expect("xmllint is installed with the schema");
     let text = String::from_utf8_lossy(&output.stderr);
-    let says = |at: usize, what: &str| text.contains(&format!("{} {what}", path(at).display()));
-    let result = |at| match (says(at, "validates"), says(at, "fails to validate")) {
+    let reports = |at: usize, what: &str| text.contains(&format!("{} {what}", path(at).display()));
+    let result = |at| match (reports(at, "validates"), reports(at, "fails to validate")) {
         (true, false) => Ok(()),
         (false, true) => Err(text.to_string()),
         _ => panic!("document {at}: {text}"),

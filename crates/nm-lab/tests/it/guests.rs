@@ -1,8 +1,8 @@
 //! Guests: the image of this very program boots under emulation, serves, and powers off.
 //!
 //! They need `qemu-system-x86_64` and a kernel for guests: the host's own, or the one that
-//! `NEARMETAL_GUEST_KERNEL` names. Without them the tests fail on CI, and say elsewhere that they did
-//! not run.
+//! `NEARMETAL_GUEST_KERNEL` names. Without them the tests fail on CI, and say elsewhere that they
+//! did not run.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -2,7 +2,7 @@
 
 use nm_model::finding::{Fix, FixKind};
 use nm_model::lab_plan::{
-    ExpectedExecution, LabCheck, LabEnvironment, LabKind, LabStatus, Obstacle,
+    ExpectedExecution, LabCheck, LabEnvironment, LabKind, LabStatus, UnavailableReason,
 };
 
 use crate::nic::Nic;
@@ -19,10 +19,10 @@ pub fn environments(
 ) -> Vec<LabEnvironment> {
     let is_emulated = execution.execution.is_emulated();
     let plain = |kind: LabKind, needs: &[&[&str]], command: &str| {
-        let obstacles = obstacles(checks, &needs.concat());
-        let command = obstacles.is_empty().then(|| command.to_string());
+        let unavailable_reasons = unavailable_reasons(checks, &needs.concat());
+        let command = unavailable_reasons.is_empty().then(|| command.to_string());
         let is_emulated = is_emulated && kind != LabKind::Bare;
-        LabEnvironment { kind, nics: vec![], is_emulated, command, obstacles }
+        LabEnvironment { kind, nics: vec![], is_emulated, command, unavailable_reasons }
     };
     let mut all = vec![
         plain(LabKind::Bare, &[&BRIDGED[..1]], "nearmetal qualify --only netns"),
@@ -46,17 +46,17 @@ pub fn environments(
     all
 }
 
-fn obstacles(checks: &[LabCheck], ids: &[&str]) -> Vec<Obstacle> {
+fn unavailable_reasons(checks: &[LabCheck], ids: &[&str]) -> Vec<UnavailableReason> {
     let is_missing = |id: &&str| {
         let found = checks.iter().find(|check| check.id == **id)?;
-        (found.status == LabStatus::Missing).then(|| obstacle(found))
+        (found.status == LabStatus::Missing).then(|| unavailable_reason(found))
     };
     ids.iter().filter_map(|id| is_missing(&id)).collect()
 }
 
-fn obstacle(check: &LabCheck) -> Obstacle {
+fn unavailable_reason(check: &LabCheck) -> UnavailableReason {
     let nothing = || Fix { kind: FixKind::Record, text: "nothing is known".to_string() };
-    Obstacle {
+    UnavailableReason {
         check: check.id.clone(),
         reason: check.summary.clone(),
         fix: check.fix.clone().unwrap_or_else(nothing),
@@ -65,15 +65,15 @@ fn obstacle(check: &LabCheck) -> Obstacle {
 
 /// Pass-through of each device: of its virtual functions, and of itself with a second one.
 fn passed(checks: &[LabCheck], nics: &[Nic], is_emulated: bool) -> Vec<LabEnvironment> {
-    let of = |kind: LabKind, names: Vec<String>, obstacles: Vec<Obstacle>| {
+    let of = |kind: LabKind, names: Vec<String>, unavailable_reasons: Vec<UnavailableReason>| {
         let nics: Vec<String> = names.iter().map(|name| format!(" --nic {name}")).collect();
         let command = format!("nearmetal lab run --env sriov{}", nics.concat());
-        let command = obstacles.is_empty().then_some(command);
-        LabEnvironment { kind, nics: names, is_emulated, command, obstacles }
+        let command = unavailable_reasons.is_empty().then_some(command);
+        LabEnvironment { kind, nics: names, is_emulated, command, unavailable_reasons }
     };
-    let common = obstacles(checks, &[GUESTS.as_slice(), &PASSED].concat());
+    let common = unavailable_reasons(checks, &[GUESTS.as_slice(), &PASSED].concat());
     if nics.is_empty() {
-        let none = Obstacle {
+        let none = UnavailableReason {
             check: "pci.nics".to_string(),
             reason: "the host has no network device on PCI that could be passed through"
                 .to_string(),
@@ -86,18 +86,18 @@ fn passed(checks: &[LabCheck], nics: &[Nic], is_emulated: bool) -> Vec<LabEnviro
     }
     let own = |nic: &Nic, whats: &[&str]| {
         let ids: Vec<String> = whats.iter().map(|what| format!("{}.{what}", nic.name)).collect();
-        obstacles(checks, &ids.iter().map(String::as_str).collect::<Vec<_>>())
+        unavailable_reasons(checks, &ids.iter().map(String::as_str).collect::<Vec<_>>())
     };
     let is_ready = |nic: &Nic| own(nic, &["group", "unused"]).is_empty();
     let functions = nics.iter().map(|nic| {
-        let obstacles = [common.clone(), own(nic, &["functions", "group", "unused"])].concat();
-        of(LabKind::SriovVf, vec![nic.name.clone()], obstacles)
+        let unavailable_reasons = [common.clone(), own(nic, &["functions", "group", "unused"])].concat();
+        of(LabKind::SriovVf, vec![nic.name.clone()], unavailable_reasons)
     });
     let themselves = nics.iter().map(|nic| {
         let second = nics.iter().find(|other| other.address != nic.address && is_ready(other));
-        let mut obstacles = [common.clone(), own(nic, &["group", "unused"])].concat();
+        let mut unavailable_reasons = [common.clone(), own(nic, &["group", "unused"])].concat();
         if second.is_none() {
-            obstacles.push(Obstacle {
+            unavailable_reasons.push(UnavailableReason {
                 check: "pci.nics".to_string(),
                 reason: format!("there is no second device beside {} that can be passed", nic.name),
                 fix: Fix {
@@ -107,7 +107,7 @@ fn passed(checks: &[LabCheck], nics: &[Nic], is_emulated: bool) -> Vec<LabEnviro
             });
         }
         let names = [Some(nic), second].into_iter().flatten().map(|nic| nic.name.clone());
-        of(LabKind::SriovPf, names.collect(), obstacles)
+        of(LabKind::SriovPf, names.collect(), unavailable_reasons)
     });
     functions.chain(themselves).collect()
 }

@@ -104,7 +104,7 @@ fn runnable(plan: &LabPlan) -> Vec<LabKind> {
 
 /// The fixes of what stands in the way, as a user reads them.
 fn fixes(plan: &LabPlan, kind: LabKind) -> Vec<String> {
-    of(plan, kind).obstacles.iter().map(|obstacle| obstacle.fix.to_string()).collect()
+    of(plan, kind).unavailable_reasons.iter().map(|unavailable_reason| unavailable_reason.fix.to_string()).collect()
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn without_an_iommu_only_pass_through_is_impossible() {
     assert_eq!(runnable(&found), without(&passed));
     let expected = ["firmware: switch on VT-d; then boot with intel_iommu=on iommu=pt"];
     assert_eq!(fixes(&found, LabKind::SriovVf), expected);
-    // The firmware has one, and the kernel was not told to use it.
+    // The firmware has one, and no word on its command line makes the kernel use it.
     files.insert("/sys/firmware/acpi/tables/DMAR".into(), String::new());
     let expected = ["kernel command line: intel_iommu=on iommu=pt"];
     assert_eq!(fixes(&plan(&files), LabKind::SriovPf), expected);
@@ -170,10 +170,10 @@ fn a_shared_group_and_a_device_in_use_are_named() {
     files.insert("/sys/kernel/iommu_groups/20/devices/0000:3c:00.0".into(), String::new());
     files.insert("/sys/bus/pci/devices/0000:3c:00.0/class".into(), "0x010400".into());
     let shared = plan(&files);
-    let obstacle = &of(&shared, LabKind::SriovVf).obstacles[0];
-    assert_eq!(obstacle.check, "ens1f0.group");
-    assert!(obstacle.reason.contains("0000:3c:00.0"), "{}", obstacle.reason);
-    assert!(!obstacle.fix.to_string().contains("acs_override"));
+    let unavailable_reason = &of(&shared, LabKind::SriovVf).unavailable_reasons[0];
+    assert_eq!(unavailable_reason.check, "ens1f0.group");
+    assert!(unavailable_reason.reason.contains("0000:3c:00.0"), "{}", unavailable_reason.reason);
+    assert!(!unavailable_reason.fix.to_string().contains("acs_override"));
     // Nor can the other port be passed beside it, but its functions can.
     assert!(!runnable(&shared).contains(&LabKind::SriovPf));
     assert!(runnable(&shared).contains(&LabKind::SriovVf));
@@ -227,7 +227,7 @@ fn kvm_without_virtualization_is_taken_for_an_interpreter_until_it_is_timed() {
 }
 
 #[test]
-fn a_container_lacks_devices_and_says_how_to_get_them() {
+fn a_container_lacks_devices_and_is_shown_how_to_get_them() {
     let mut files = server(false);
     for path in ["/dev/kvm", "/dev/vhost-net", "/usr/bin/qemu-system-x86_64"] {
         files.remove(path);
@@ -264,7 +264,7 @@ fn an_empty_tree_is_unknown_and_not_good() {
         let needs_fix = matches!(check.status, LabStatus::Missing | LabStatus::Worse);
         assert_eq!(needs_fix, check.fix.is_some(), "{}", check.id);
     }
-    let fix = &of(&found, LabKind::SriovVf).obstacles.last().unwrap().fix;
+    let fix = &of(&found, LabKind::SriovVf).unavailable_reasons.last().unwrap().fix;
     assert_eq!(fix.kind, FixKind::Hardware);
 }
 

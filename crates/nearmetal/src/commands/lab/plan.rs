@@ -78,10 +78,10 @@ fn environment_text(environment: &LabEnvironment) -> String {
         Some(command) => format!("yes  {name:<28} {command}{label}\n"),
         None => {
             let mut text = String::new();
-            for (at, obstacle) in environment.obstacles.iter().enumerate() {
+            for (at, unavailable_reason) in environment.unavailable_reasons.iter().enumerate() {
                 let (mark, name) = if at == 0 { ("no ", name.as_str()) } else { ("   ", "") };
-                text += &format!("{mark}  {name:<28} {}\n", obstacle.reason);
-                text += &format!("     {:<28} → {}\n", "", obstacle.fix);
+                text += &format!("{mark}  {name:<28} {}\n", unavailable_reason.reason);
+                text += &format!("     {:<28} → {}\n", "", unavailable_reason.fix);
             }
             text
         }
