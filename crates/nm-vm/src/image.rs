@@ -18,7 +18,20 @@ use crate::modules::{ModuleError, ModuleTree};
 pub const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_net"];
 
 /// Drivers of the functions of physical NICs that can be passed through.
-pub const PASS_THROUGH_MODULES: [&str; 5] = ["igbvf", "ixgbevf", "iavf", "mlx5_core", "mlx4_core"];
+pub const PASS_THROUGH_MODULES: [&str; 12] = [
+    "igbvf",
+    "igb",
+    "ixgbevf",
+    "ixgbe",
+    "iavf",
+    "i40e",
+    "ice",
+    "mlx5_core",
+    "mlx4_en",
+    "sfc",
+    "bnxt_en",
+    "e1000e",
+];
 
 /// Folder of the modules; their names have the order in which they are loaded.
 pub const MODULES_FOLDER: &str = "m";

@@ -63,7 +63,7 @@ pub fn resolve(plan: Plan, part: Option<PlanPart>) -> Campaign {
     Campaign::resolve_part(plan, part, |environment, stacks, probe| {
         let of_row = resolve::unavailable_reason(environment, stacks, probe);
         let of_guests = || match environment.has_guests() {
-            true => environment::spec_unavailable_reason(&guests),
+            true => environment::spec_unavailable_reason(environment, &guests),
             false => None,
         };
         of_row.map(|reason| reason.to_string()).or_else(|| of_guests().map(|r| r.to_string()))

@@ -8,11 +8,12 @@ mod unavailable;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::time::Duration;
 
 use nm_model::guest::GuestPlacement;
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind, GuestExecution, GuestRecord, GuestSpec, Side};
+use nm_model::{Failure, FailureKind, Finding, GuestExecution, GuestRecord, GuestSpec, Side};
 use nm_ring::window::MEMORY_BYTES;
 use nm_sys::clock::Moment;
 use nm_sys::hostfiles::HostFiles;
@@ -21,16 +22,18 @@ use nm_sys::namespace::isolate;
 use nm_vm::boot::{BootSettings, Cidr};
 use nm_vm::budget::Budget;
 use nm_vm::execution::{self, Determined};
+use nm_vm::join::{self, GuestFacts};
 use nm_vm::kernel::GuestKernel;
 use nm_vm::machine::{GuestNic, MACHINE, Machine, SHARED_BYTES};
 use nm_vm::memory::GuestMemory;
 use nm_vm::network;
 use nm_vm::qemu::Qemu;
+use nm_vm::sriov::{self, Prepared};
 use nm_vm::threads;
 
 use crate::agent::Handle;
 use crate::environment::namespaces::Switch;
-use crate::environment::running::{Addresses, Environment};
+use crate::environment::running::{Addresses, BelowGuests, Environment};
 use crate::environment::setup::Setup;
 use crate::link_setup::{self, LinkEnd};
 use crate::pair::{GuestConditions, Pair};
@@ -52,9 +55,6 @@ pub fn unavailable_reason(kind: EnvironmentKind) -> Option<GuestsUnavailable> {
         Ok(qemu) => qemu,
         Err(error) => return Some(error.into()),
     };
-    if kind == EnvironmentKind::VmSriov {
-        return Some(GuestsUnavailable::PassThrough);
-    }
     network::unavailable_reason(kind, &qemu.features).map(GuestsUnavailable::from)
 }
 
@@ -66,10 +66,31 @@ pub fn guest_kernel(spec: &GuestSpec) -> Result<GuestKernel, GuestsUnavailable> 
     Ok(parts::find_kernel(spec)?)
 }
 
-/// Why guests as `spec` wants them cannot be started here; none if they can.
-pub fn spec_unavailable_reason(spec: &GuestSpec) -> Option<GuestsUnavailable> {
-    let kernel = parts::find_kernel(spec).err().map(GuestsUnavailable::from);
-    kernel.or_else(|| execution::determine(spec.execution).err().map(GuestsUnavailable::from))
+/// Why guests of `kind` as `spec` wants them cannot be started here; none if they can.
+pub fn spec_unavailable_reason(
+    kind: EnvironmentKind,
+    spec: &GuestSpec,
+) -> Option<GuestsUnavailable> {
+    check_spec(kind, spec).err()
+}
+
+fn check_spec(kind: EnvironmentKind, spec: &GuestSpec) -> Result<(), GuestsUnavailable> {
+    parts::find_kernel(spec)?;
+    let execution = execution::determine(spec.execution)?.execution;
+    if let Some(refusal) = spec.refusal(execution) {
+        return Err(GuestsUnavailable::Emulated(refusal));
+    }
+    if kind != EnvironmentKind::VmSriov {
+        return Ok(());
+    }
+    if spec.nics.is_empty() {
+        return Err(GuestsUnavailable::NoDevice);
+    }
+    if execution == GuestExecution::Tcg {
+        return Err(GuestsUnavailable::PassThroughNeedsKvm);
+    }
+    sriov::check(&sriov::Host::open(Path::new("/"))?, &spec.nics)?;
+    Ok(())
 }
 
 /// Starts both guests.
@@ -78,11 +99,12 @@ pub fn start(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Failur
         Failure::new(FailureKind::NotAvailable, format!("{kind}: {reason}"))
     };
     let spec = &setup.guests;
-    if let Some(reason) = unavailable_reason(kind).or_else(|| spec_unavailable_reason(spec)) {
+    if let Some(reason) = unavailable_reason(kind).or_else(|| spec_unavailable_reason(kind, spec)) {
         return Err(not_available(reason));
     }
     let host = Host::new(kind, spec).map_err(not_available)?;
     let mut network = Network::new(kind, setup)?;
+    network.functions = prepare_functions(kind, spec).map_err(not_available)?;
     let shared = || memory_file::of_size("nearmetal-guests", SHARED_BYTES).map_err(system_failure);
     let memory = shared()?;
     let begin = Moment::now();
@@ -95,15 +117,45 @@ pub fn start(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Failur
     let server = server.handshake_of_guest(BOOT_TIMEOUT)?;
     let boot_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     let placement = host.place([&client, &server]);
-    let addresses = network.addresses;
+    let addresses = network.addresses.clone();
     let conditions =
         GuestConditions { execution: host.determined.execution, shortage: host.budget.shortage() };
     let first = addresses[0];
     let layer = network::layer(kind);
     let pair = Pair::of_guests(kind.name(), (client, server), first, layer, conditions)?;
-    let record = host.record(kind, boot_ms, placement);
+    let record = host.record(kind, boot_ms, placement, &network, &pair);
     let keeper = network.switch.map(Switch::into_keeper);
-    Ok(Environment::of_guests(kind, pair, addresses, keeper, record))
+    let below = BelowGuests { namespace_keeper: keeper, functions: network.functions };
+    Ok(Environment::of_guests(kind, pair, addresses, below, record))
+}
+
+/// Makes functions of network devices ready, for the environment that passes some through.
+fn prepare_functions(
+    kind: EnvironmentKind,
+    spec: &GuestSpec,
+) -> Result<Option<Prepared>, GuestsUnavailable> {
+    let is_wanted = kind == EnvironmentKind::VmSriov;
+    Ok(is_wanted.then(|| sriov::prepare(Path::new("/"), &spec.nics)).transpose()?)
+}
+
+/// What only host and guests together show.
+fn findings(memory: GuestMemory, pair: &Pair) -> Vec<Finding> {
+    let files = HostFiles::default();
+    let guests = SIDES.map(|side| {
+        let pid = match side {
+            Side::Client => pair.client.pid(),
+            Side::Server => pair.server.pid(),
+        };
+        GuestFacts {
+            side,
+            threads: join::read_threads(&files, pid),
+            memory: join::read_memory(&files, pid),
+            size_kib: u64::from(memory.mib) * 1024,
+            pages_of_nodes: join::read_nodes(&files, pid),
+            clock_source: pair.facts(side).clock.kernel_source.clone(),
+        }
+    });
+    join::findings(&join::read_host(&files), &guests)
 }
 
 fn system_failure(error: std::io::Error) -> Failure {
@@ -128,7 +180,7 @@ impl Host {
         let guests = SIDES.len() as u32;
         Ok(Host {
             qemu: Qemu::find()?,
-            parts: GuestParts::of(spec)?,
+            parts: GuestParts::of(kind, spec)?,
             determined,
             budget: Budget::new(spec.cpus, packet_threads, &allowed, &siblings),
             memory: GuestMemory::plan(spec, guests, is_kvm, &HostFiles::default()),
@@ -154,7 +206,7 @@ impl Host {
                 cidr(end.v4.into(), LinkEnd::V4_PREFIX),
                 cidr(end.v6.into(), LinkEnd::V6_PREFIX),
             ],
-            mac: Some(network::hardware_address(side)),
+            mac: network.hardware_address(side),
             ..BootSettings::new(side)
         };
         let image = memory_file::with_contents("nearmetal-image", &self.parts.image.bytes);
@@ -197,6 +249,8 @@ impl Host {
         kind: EnvironmentKind,
         boot_ms: u64,
         placement: Vec<GuestPlacement>,
+        network: &Network,
+        pair: &Pair,
     ) -> GuestRecord {
         let Determined { execution, evidence } = self.determined.clone();
         let cpu_model = Machine::cpu_model_of(execution, self.is_pinned());
@@ -215,14 +269,17 @@ impl Host {
             program_sha256: self.parts.image.program_sha256.clone(),
             boot_ms,
             placement,
-            notes: self.notes(),
-            findings: vec![],
+            notes: self.notes(network),
+            findings: findings(self.memory, pair),
         }
     }
 
     /// Choices that change latency.
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, network: &Network) -> Vec<String> {
         let mut notes = vec![];
+        for sentence in network.functions.iter().flat_map(|functions| &functions.notes) {
+            notes.push(format!("{sentence}."));
+        }
         let files = HostFiles::default();
         if self.determined.execution != GuestExecution::Tcg
             && let Some(ns) = files.text("/sys/module/kvm/parameters/halt_poll_ns")
@@ -252,6 +309,8 @@ struct Network {
     /// A bridge and a tap device for each guest.
     switch: Option<Switch>,
     vhost: bool,
+    /// Functions of physical devices, ready to be passed through.
+    functions: Option<Prepared>,
 }
 
 impl Network {
@@ -259,12 +318,14 @@ impl Network {
         let (client, server) = (link_setup::end(Side::Client), link_setup::end(Side::Server));
         let addresses =
             vec![(client.v4.into(), server.v4.into()), (client.v6.into(), server.v6.into())];
-        let mut network = Network { addresses, wire: [None, None], switch: None, vhost: false };
+        let mut network =
+            Network { addresses, wire: [None, None], switch: None, vhost: false, functions: None };
         match kind {
             EnvironmentKind::VmWire => {
                 let (client, server) = UnixDatagram::pair().map_err(system_failure)?;
                 network.wire = [Some(client.into()), Some(server.into())];
             }
+            EnvironmentKind::VmSriov => {}
             _ => {
                 network.switch = Some(Switch::start(setup)?);
                 network.vhost = kind == EnvironmentKind::VmVhost;
@@ -273,7 +334,19 @@ impl Network {
         Ok(network)
     }
 
+    /// The hardware address of a guest's device; absent if it is the device's own and not known.
+    fn hardware_address(&self, side: Side) -> Option<[u8; 6]> {
+        match &self.functions {
+            Some(functions) => functions.macs[usize::from(side == Side::Server)],
+            None => Some(network::hardware_address(side)),
+        }
+    }
+
     fn nic(&mut self, side: Side) -> Result<GuestNic, Failure> {
+        if let Some(functions) = &self.functions {
+            let address = functions.addresses[usize::from(side == Side::Server)].to_string();
+            return Ok(GuestNic::Passthrough { address });
+        }
         if self.switch.is_some() {
             return Ok(GuestNic::Tap { name: network::tap_name(side), vhost: self.vhost });
         }

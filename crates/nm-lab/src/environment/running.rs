@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestRecord};
 use nm_sys::process::{ChildProcess, Signal};
+use nm_vm::sriov::Prepared;
 
 use crate::agent::Handle;
 use crate::environment::shared_folder::SharedFolder;
@@ -12,6 +13,15 @@ use crate::pair::Pair;
 
 /// Addresses of the two ends: pairs of client and server, IPv4 first.
 pub type Addresses = Vec<(IpAddr, IpAddr)>;
+
+/// What the host has for two guests, and takes back after them.
+#[derive(Default)]
+pub(super) struct BelowGuests {
+    /// Keeps the namespace of their virtual switch open.
+    pub namespace_keeper: Option<ChildProcess>,
+    /// Functions of network devices that they have.
+    pub functions: Option<Prepared>,
+}
 
 /// Two running agents and what was created for them.
 pub struct Environment {
@@ -24,6 +34,8 @@ pub struct Environment {
     namespace_keeper: Option<ChildProcess>,
     /// What the guests are and run on, in environments that have some.
     pub guests: Option<GuestRecord>,
+    /// Functions of network devices that the guests have.
+    functions: Option<Prepared>,
     /// For the handshakes of accelerated agents.
     pub(super) shared_folder: Option<SharedFolder>,
 }
@@ -48,6 +60,7 @@ impl Environment {
             addresses,
             namespace_keeper,
             guests: None,
+            functions: None,
             shared_folder: None,
         })
     }
@@ -57,15 +70,17 @@ impl Environment {
         kind: EnvironmentKind,
         pair: Pair,
         addresses: Addresses,
-        namespace_keeper: Option<ChildProcess>,
+        below: BelowGuests,
         record: GuestRecord,
     ) -> Environment {
+        let BelowGuests { namespace_keeper, functions } = below;
         Environment {
             kind,
             pair,
             addresses,
             namespace_keeper,
             guests: Some(record),
+            functions,
             shared_folder: None,
         }
     }
@@ -110,6 +125,8 @@ impl Environment {
         if let Some(mut keeper) = self.namespace_keeper.take() {
             keeper.kill();
         }
+        // After QEMU has ended: it has the devices open until then.
+        self.functions = None;
         self.shared_folder = None;
     }
 }

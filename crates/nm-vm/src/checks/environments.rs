@@ -90,7 +90,8 @@ fn passed(checks: &[LabCheck], nics: &[Nic], is_emulated: bool) -> Vec<LabEnviro
     };
     let is_ready = |nic: &Nic| own(nic, &["group", "unused"]).is_empty();
     let functions = nics.iter().map(|nic| {
-        let unavailable_reasons = [common.clone(), own(nic, &["functions", "group", "unused"])].concat();
+        let unavailable_reasons =
+            [common.clone(), own(nic, &["functions", "group", "unused"])].concat();
         of(LabKind::SriovVf, vec![nic.name.clone()], unavailable_reasons)
     });
     let themselves = nics.iter().map(|nic| {

@@ -104,7 +104,11 @@ fn runnable(plan: &LabPlan) -> Vec<LabKind> {
 
 /// The fixes of what stands in the way, as a user reads them.
 fn fixes(plan: &LabPlan, kind: LabKind) -> Vec<String> {
-    of(plan, kind).unavailable_reasons.iter().map(|unavailable_reason| unavailable_reason.fix.to_string()).collect()
+    of(plan, kind)
+        .unavailable_reasons
+        .iter()
+        .map(|unavailable_reason| unavailable_reason.fix.to_string())
+        .collect()
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nm_model::GuestSpec;
+use nm_model::plan::EnvironmentKind;
 use nm_vm::image::{Image, ImageError, ImageParts};
 use nm_vm::kernel::{GuestKernel, KernelError};
 
@@ -12,6 +13,14 @@ use crate::environment::guests::unavailable::GuestsUnavailable;
 
 /// Variable that names the kernel of guests for which none is chosen.
 pub const KERNEL_VARIABLE: &str = "NEARMETAL_GUEST_KERNEL";
+
+/// What parts depend on.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Choice {
+    kernel: Option<String>,
+    /// Whether they need the drivers of physical devices.
+    is_passed_through: bool,
+}
 
 /// Kernel and image of guests.
 #[derive(Debug, Clone)]
@@ -27,15 +36,19 @@ impl GuestParts {
     ///
     /// # Errors
     /// If there is no kernel, or the image cannot be built.
-    pub fn of(spec: &GuestSpec) -> Result<GuestParts, GuestsUnavailable> {
-        static MADE: Mutex<BTreeMap<Option<String>, GuestParts>> = Mutex::new(BTreeMap::new());
+    pub fn of(kind: EnvironmentKind, spec: &GuestSpec) -> Result<GuestParts, GuestsUnavailable> {
+        static MADE: Mutex<BTreeMap<Choice, GuestParts>> = Mutex::new(BTreeMap::new());
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        let choice = choice(spec);
+        let is_passed_through = kind == EnvironmentKind::VmSriov;
+        let choice = Choice { kernel: choice(spec), is_passed_through };
         if let Some(parts) = made.get(&choice) {
             return Ok(parts.clone());
         }
         let kernel = Arc::new(find_kernel(spec)?);
-        let build = || Image::build(&ImageParts::of_this_program(&kernel)?);
+        let build = || {
+            let parts = ImageParts::of_this_program(&kernel)?;
+            Image::build(&if is_passed_through { parts.with_pass_through() } else { parts })
+        };
         let image =
             build().map_err(|error: ImageError| GuestsUnavailable::Image(error.to_string()))?;
         let parts = GuestParts { kernel: kernel.clone(), image: Arc::new(image) };

@@ -4,6 +4,7 @@ use nm_vm::execution::ExecutionError;
 use nm_vm::kernel::KernelError;
 use nm_vm::network::NetworkUnavailable;
 use nm_vm::qemu::QemuError;
+use nm_vm::refusal::Refusal;
 
 /// Why virtual machines cannot be started here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,11 +24,27 @@ pub enum GuestsUnavailable {
     /// They cannot be connected.
     #[error(transparent)]
     Network(#[from] NetworkUnavailable),
-    /// No function of a physical device is prepared for them.
+    /// They would be emulated, and the plan does not want that.
+    #[error("{0}")]
+    Emulated(String),
+    /// No device is named whose functions could be passed through.
     #[error(
-        "no function of a network device is prepared for pass-through; see `nearmetal lab plan`"
+        "no network device is named for pass-through: name one with virtual functions, or two \
+         (`nics` in [guests], `lab run --nic`); `nearmetal lab plan` shows which can be used"
     )]
-    PassThrough,
+    NoDevice,
+    /// Without KVM, QEMU cannot pass devices through.
+    #[error("only guests that KVM executes can have a device passed through, and there is none")]
+    PassThroughNeedsKvm,
+    /// The named devices cannot be passed through.
+    #[error("{0}")]
+    PassThrough(String),
+}
+
+impl From<Refusal> for GuestsUnavailable {
+    fn from(refusal: Refusal) -> GuestsUnavailable {
+        GuestsUnavailable::PassThrough(refusal.to_string())
+    }
 }
 
 impl From<KernelError> for GuestsUnavailable {
