@@ -16,7 +16,7 @@ pub fn has_iommu(files: &HostFiles) -> bool {
     !files.names("/sys/kernel/iommu_groups").is_empty()
 }
 
-/// Whether interrupts are remapped; absent if that is not known. The kernel prefixes the names of
+/// Whether interrupts are remapped; absent if it cannot be seen. The kernel prefixes the names of
 /// interrupt controllers behind a remapping unit with `IR-`; other processors than those of x86
 /// remap interrupts in other ways.
 pub fn remaps_interrupts(files: &HostFiles) -> Option<bool> {

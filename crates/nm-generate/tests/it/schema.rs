@@ -6,6 +6,7 @@ use std::process::Command;
 /// Of libvirt's package, which `xtask setup` installs with xmllint.
 const SCHEMAS: &str = "/usr/share/libvirt/schemas";
 
+#[expect(clippy::print_stderr, reason = "tests print why they did not run")]
 /// Whether the schemas are there; where `xtask setup` ran, a missing one is an error.
 pub fn has_schemas() -> bool {
     let has = Path::new(SCHEMAS).is_dir();
@@ -30,8 +31,8 @@ pub fn validate_all(documents: &[String], schema: &str) -> Vec<Result<(), String
         .output()
         .expect("xmllint is installed with the schema");
     let text = String::from_utf8_lossy(&output.stderr);
-    let reports = |at: usize, what: &str| text.contains(&format!("{} {what}", path(at).display()));
-    let result = |at| match (reports(at, "validates"), reports(at, "fails to validate")) {
+    let has = |at: usize, what: &str| text.contains(&format!("{} {what}", path(at).display()));
+    let result = |at| match (has(at, "validates"), has(at, "fails to validate")) {
         (true, false) => Ok(()),
         (false, true) => Err(text.to_string()),
         _ => panic!("document {at}: {text}"),

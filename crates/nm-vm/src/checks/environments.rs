@@ -51,7 +51,7 @@ fn unavailable_reasons(checks: &[LabCheck], ids: &[&str]) -> Vec<UnavailableReas
         let found = checks.iter().find(|check| check.id == **id)?;
         (found.status == LabStatus::Missing).then(|| unavailable_reason(found))
     };
-    ids.iter().filter_map(|id| is_missing(&id)).collect()
+    ids.iter().filter_map(is_missing).collect()
 }
 
 fn unavailable_reason(check: &LabCheck) -> UnavailableReason {

@@ -40,11 +40,11 @@ impl View<'_> {
     /// The value of a word of the kernel's command line; the last one counts.
     pub(crate) fn parameter(&self, name: &str) -> Option<String> {
         let text = self.text("/proc/cmdline");
-        let words = text.split_whitespace().filter_map(|word| {
+        let mut words = text.split_whitespace().filter_map(|word| {
             let (one, value) = word.split_once('=').unwrap_or((word, ""));
             (one == name).then(|| value.to_string())
         });
-        words.last()
+        words.next_back()
     }
 
     /// The IP addresses of a link, as far as system calls tell.

@@ -148,7 +148,7 @@ fn without_an_iommu_only_pass_through_is_impossible() {
     assert_eq!(runnable(&found), without(&passed));
     let expected = ["firmware: switch on VT-d; then boot with intel_iommu=on iommu=pt"];
     assert_eq!(fixes(&found, LabKind::SriovVf), expected);
-    // The firmware has one, and no word on its command line makes the kernel use it.
+    // The firmware has one, and the kernel was not asked to use it.
     files.insert("/sys/firmware/acpi/tables/DMAR".into(), String::new());
     let expected = ["kernel command line: intel_iommu=on iommu=pt"];
     assert_eq!(fixes(&plan(&files), LabKind::SriovPf), expected);
@@ -231,7 +231,7 @@ fn kvm_without_virtualization_is_taken_for_an_interpreter_until_it_is_timed() {
 }
 
 #[test]
-fn a_container_lacks_devices_and_is_shown_how_to_get_them() {
+fn a_container_lacks_devices_and_names_how_to_get_them() {
     let mut files = server(false);
     for path in ["/dev/kvm", "/dev/vhost-net", "/usr/bin/qemu-system-x86_64"] {
         files.remove(path);
