@@ -43,6 +43,7 @@ const PACKAGES: &[&str] = &[
     "erlang-base",
     // The schema of virtual machines, and what checks a document against it.
     "libvirt0",
+    "libvirt-clients",
     "libxml2-utils",
     // Virtual machines.
     "qemu-system-x86",
@@ -87,7 +88,8 @@ fn install() -> Result<()> {
     shell::run_with(&format!("apt-get install -y -qq --no-install-recommends {list}"), APT)
 }
 
-/// Unpacks a kernel for virtual machines, unless the machine has one or it was done before.
+/// Unpacks a kernel for virtual machines, unless it was done before. That of the machine itself may
+/// be readable by root only, or have none of the drivers of virtual devices.
 fn fetch_kernel() -> Result<()> {
     let unpacked = shell::root().join(KERNEL_FOLDER);
     let names = |folder: &Path| -> Vec<String> {
@@ -95,12 +97,21 @@ fn fetch_kernel() -> Result<()> {
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     };
     let has_kernel = |folder: &Path| names(folder).iter().any(|it| it.starts_with("vmlinuz"));
-    if has_kernel(Path::new("/boot")) || has_kernel(&unpacked.join("boot")) {
+    if has_kernel(&unpacked.join("boot")) {
         return Ok(());
     }
-    let (depends, _) = shell::output(&format!("apt-cache depends --important {KERNEL_PACKAGE}"))?;
-    let Some(package) = kernel_package(&depends) else {
-        bail!("no package with a kernel for virtual machines is known here: {depends}");
+    let depends = || shell::output(&format!("apt-cache depends --important {KERNEL_PACKAGE}"));
+    let mut found = depends()?.0;
+    if kernel_package(&found).is_none() && is_root()? {
+        // No list of packages was fetched yet.
+        shell::run_with("apt-get update -qq", APT)?;
+        found = depends()?.0;
+    }
+    let Some(package) = kernel_package(&found) else {
+        bail!(
+            "no package with a kernel for virtual machines is known here; run `apt-get update` as \
+             root: {found}"
+        );
     };
     let folder = shell::root().join("target/guest-kernel-package");
     let _ = fs::remove_dir_all(&folder);

@@ -6,8 +6,8 @@
 //! client and server in turn, or `failed`.
 //!
 //! Arguments: `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or, for two guests,
-//! `taps USER BRIDGE`, each a process id; USER is the process whose user namespace owns the others',
-//! or `-`.
+//! `taps USER BRIDGE`, each a process id; USER is the process whose user namespace owns those of
+//! the others, or `-`.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

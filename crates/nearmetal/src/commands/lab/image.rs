@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use nm_lab::environment::GuestParts;
+use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestSpec};
 use serde_json::json;
 
@@ -12,7 +13,7 @@ use crate::output;
 
 pub fn run(args: &LabImageArgs) -> Result<Exit> {
     let spec = GuestSpec { kernel: args.kernel.clone(), ..GuestSpec::default() };
-    let parts = GuestParts::of(&spec)
+    let parts = GuestParts::of(EnvironmentKind::VmSwitch, &spec)
         .map_err(|reason| Failure::new(FailureKind::NotAvailable, reason.to_string()))?;
     let entries = parts.image.list();
     match args.format.format {
