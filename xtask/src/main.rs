@@ -11,6 +11,7 @@ mod ci;
 mod connect;
 mod dist;
 mod fuzz;
+mod lab_t3;
 mod setup;
 mod shell;
 mod soak_accel;
@@ -39,6 +40,8 @@ usage: cargo xtask TASK
                 kernel and the limit of the hardware (root; --help)
   bench-programs  servers, databases and run-time systems under `nearmetal accel` beside the kernel,
                 with the bytes in shared memory and the reasons of the others (--help)
+  lab-t3        an emulated host with virtualization, IOMMU and SR-IOV NICs, in which
+                `nearmetal lab` runs guests on KVM (Debian; downloads packages, installs none)
   soak-conformance  the accelerator's conformance suite again and again while programs compete
                 for the CPUs; counts what fails (--help)
   soak-accel    10 000 connections of accelerated programs of every kind, each byte checked (--help)
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
         Some("bench-programs") => bench_programs::run(&args.collect::<Vec<_>>()),
         Some("bench-builds") => bench_builds::run(&args.collect::<Vec<_>>()),
+        Some("lab-t3") => lab_t3::run(),
         Some("soak-accel") => soak_accel::run(&args.collect::<Vec<_>>()),
         Some("soak-conformance") => soak_conformance::run(&args.collect::<Vec<_>>()),
         // A program that bench-bypass measures.
