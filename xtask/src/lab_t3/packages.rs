@@ -125,9 +125,9 @@ impl Apt {
     fn unpack(&self, name: &str, root: &Path) -> Result<()> {
         eprintln!("  {name}");
         let newest = format!("{name}/{}", self.backports);
-        let is_there = self.run("apt-cache", &["show", &newest]).is_ok();
-        let wanted = if is_there { &newest } else { name };
-        self.run("apt-get", &["download", "-qq", wanted])?;
+        if self.run("apt-get", &["download", "-qq", &newest]).is_err() {
+            self.run("apt-get", &["download", "-qq", name])?;
+        }
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "deb") {
