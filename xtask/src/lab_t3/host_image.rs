@@ -91,7 +91,8 @@ fn archive(files: &Files) -> Result<Vec<u8>> {
         let inside = path.strip_prefix("/").unwrap_or(path);
         folders.extend(inside.ancestors().skip(1).map(Path::to_path_buf));
     }
-    folders.extend(["dev", "proc", "sys", "tmp", "root", "run", "etc", "usr/sbin"].map(PathBuf::from));
+    folders
+        .extend(["dev", "proc", "sys", "tmp", "root", "run", "etc", "usr/sbin"].map(PathBuf::from));
     let mut archive = Archive::new();
     for folder in folders.iter().filter(|folder| !folder.as_os_str().is_empty()) {
         archive.folder(&folder.to_string_lossy())?;

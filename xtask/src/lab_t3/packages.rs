@@ -59,7 +59,8 @@ impl Packages {
     /// The release of the kernel.
     pub fn kernel_release(&self) -> Result<String> {
         let boot = self.file("boot");
-        let names = fs::read_dir(&boot)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let names =
+            fs::read_dir(&boot)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let release = names.filter_map(|name| Some(name.strip_prefix("vmlinuz-")?.to_string()));
         release.max().with_context(|| format!("{} has no kernel", boot.display()))
     }
@@ -81,9 +82,7 @@ impl Apt {
         let codename = codename()?;
         let backports = format!("{codename}-backports");
         let mirror = mirror(&codename)?;
-        let sources = format!(
-            "deb {mirror} {codename} main\ndeb {mirror} {backports} main\n"
-        );
+        let sources = format!("deb {mirror} {codename} main\ndeb {mirror} {backports} main\n");
         fs::write(folder.join("sources.list"), sources)?;
         let at = folder.display();
         let settings = format!(

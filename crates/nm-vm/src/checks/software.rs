@@ -1,5 +1,7 @@
 //! Programs, kernels, drivers and rights that guests and their links need.
 
+use std::path::Path;
+
 use nm_model::lab_plan::LabCheck;
 
 use super::report::{command, good, missing, unknown, with};
@@ -41,6 +43,16 @@ fn qemu(view: &View<'_>) -> LabCheck {
 /// A kernel image of a release whose modules are there.
 fn kernel(view: &View<'_>) -> LabCheck {
     const ID: &str = "software.kernel";
+    if let Some(path) = view.named_kernel {
+        return match Path::new(path).exists() {
+            true => good(ID, format!("guests run the kernel {path}")),
+            false => missing(
+                ID,
+                format!("the kernel that is named for guests, {path}, is not there"),
+                command("name an image, a folder with boot/ and lib/modules/, or a Debian package"),
+            ),
+        };
+    }
     let has_modules = |release: &str| {
         ["/lib/modules", "/usr/lib/modules"]
             .iter()

@@ -15,6 +15,8 @@ pub struct View<'a> {
     pub links: Option<&'a Links>,
     /// What `SSH_CONNECTION` has.
     pub own_connection: Option<&'a str>,
+    /// The kernel that the user named for guests.
+    pub named_kernel: Option<&'a str>,
     /// What a timed test of KVM has shown, and its figures; absent if there was none.
     pub timed: Option<(GuestExecution, String)>,
 }

@@ -83,7 +83,7 @@ fn plan_with(files: &Files, timed: Option<(GuestExecution, String)>) -> LabPlan 
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), files);
     let files = HostFiles::new(folder.path());
-    lab_plan(&View { files: &files, links: None, own_connection: None, timed })
+    lab_plan(&View { files: &files, links: None, own_connection: None, named_kernel: None, timed })
 }
 
 fn plan(files: &Files) -> LabPlan {
@@ -276,7 +276,13 @@ fn an_empty_tree_is_unknown_and_not_good() {
 fn the_plan_of_this_machine_is_read_back_from_its_json() {
     let files = HostFiles::default();
     let links = nm_sys::ethtool::Links::new().unwrap();
-    let view = View { files: &files, links: Some(&links), own_connection: None, timed: None };
+    let view = View {
+        files: &files,
+        links: Some(&links),
+        own_connection: None,
+        named_kernel: None,
+        timed: None,
+    };
     let plan = lab_plan(&view);
     assert!(plan.checks.len() >= 20, "{}", plan.checks.len());
     let text = serde_json::to_string(&plan).unwrap();

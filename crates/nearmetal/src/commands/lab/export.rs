@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nm_generate::{HostLayout, NicFunction, PairNetwork, PairRequest, libvirt_pair, place_pair};
-use nm_model::Side;
+use nm_lab::environment::guest_kernel;
+use nm_model::{GuestSpec, Side};
 use nm_vm::boot::{BootSettings, Cidr};
 use nm_vm::image::{Image, ImageError, ImageParts};
 use nm_vm::kernel::GuestKernel;
@@ -41,7 +42,8 @@ pub fn run(args: &ExportArgs) -> Result<Exit> {
     request.check().map_err(|error| Stop::usage(error.to_string()))?;
     let environment =
         |error: &dyn std::fmt::Display| Stop::with(Exit::Environment, error.to_string());
-    let kernel = GuestKernel::find(args.kernel.as_deref()).map_err(|error| environment(&error))?;
+    let kernel = guest_kernel(&GuestSpec { kernel: args.kernel.clone(), ..GuestSpec::default() })
+        .map_err(|error| environment(&error))?;
     let image = image(&kernel, &request.network).map_err(|error| environment(&error))?;
     make_folder(&folder)?;
     let placement = place_pair(&layout, &request);
