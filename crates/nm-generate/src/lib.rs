@@ -14,6 +14,7 @@ pub mod libvirt_pair;
 pub mod openstack;
 mod pair;
 mod place;
+pub mod qemu_pair;
 mod read;
 mod request;
 mod xml;

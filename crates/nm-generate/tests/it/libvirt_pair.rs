@@ -8,7 +8,7 @@ use nm_generate::{PairError, PairNetwork, PairRequest, libvirt_pair, place_pair,
 use crate::host::{Host, server};
 use crate::schema::{has_schemas, validate_all};
 
-fn request(network: PairNetwork) -> PairRequest {
+pub fn request(network: PairNetwork) -> PairRequest {
     PairRequest {
         network,
         cpus: 2,
@@ -20,7 +20,7 @@ fn request(network: PairNetwork) -> PairRequest {
     }
 }
 
-fn networks() -> Vec<PairNetwork> {
+pub fn networks() -> Vec<PairNetwork> {
     vec![
         PairNetwork::Wire,
         PairNetwork::Vswitch,

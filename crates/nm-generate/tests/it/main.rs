@@ -5,6 +5,7 @@ mod libvirt;
 mod libvirt_pair;
 mod openstack;
 mod placement;
+mod qemu_pair;
 mod schema;
 
 /// Compares a text with the reviewed one, which `UPDATE=1` writes.

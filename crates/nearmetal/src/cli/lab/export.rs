@@ -39,6 +39,8 @@ pub struct ExportArgs {
 pub enum ExportStack {
     /// libvirt: domains, a network, and the commands of virsh.
     Libvirt,
+    /// QEMU alone: a shell script for each guest, and two that connect them.
+    Qemu,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nm_generate::{HostLayout, NicFunction, PairNetwork, PairRequest, libvirt_pair, place_pair};
+use nm_generate::{
+    HostLayout, NicFunction, PairNetwork, PairRequest, libvirt_pair, place_pair, qemu_pair,
+};
 use nm_lab::environment::guest_kernel;
 use nm_model::{GuestSpec, Side};
 use nm_vm::boot::{BootSettings, Cidr};
@@ -49,6 +51,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit> {
     let placement = place_pair(&layout, &request);
     let files = match args.stack {
         ExportStack::Libvirt => libvirt_pair::files(&placement, &request),
+        ExportStack::Qemu => qemu_pair::files(&placement, &request),
     };
     let to = folder.join(KERNEL);
     fs::copy(&kernel.image, &to).map_err(|error| failed(&to, &error))?;
@@ -56,7 +59,11 @@ pub fn run(args: &ExportArgs) -> Result<Exit> {
     for (name, text) in files {
         write(&folder.join(&name), text.as_bytes())?;
     }
-    output::message(&format!("written: {}; see commands.txt there", folder.display()));
+    let begin_with = match args.stack {
+        ExportStack::Libvirt => "see commands.txt there",
+        ExportStack::Qemu => "run connect.sh, then client.sh and server.sh, at last disconnect.sh",
+    };
+    output::message(&format!("written: {}; {begin_with}", folder.display()));
     for note in &placement.notes {
         output::message(note);
     }
