@@ -18,7 +18,7 @@ const HOST_MODULES: [&str; 7] =
     ["kvm_amd", "vhost_net", "tun", "bridge", "igb", "vfio_pci", "vfio_iommu_type1"];
 
 /// Modules of its guests.
-const GUEST_MODULES: [&str; 4] = ["virtio_pci", "virtio_console", "virtio_net", "igbvf"];
+const GUEST_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "virtio_net", "igb", "igbvf"];
 
 /// What QEMU reads at its start, of the packages.
 const FIRMWARE: [&str; 6] = [

@@ -20,7 +20,7 @@ ip link set eth1 up
 
 # What a run of the lab may change.
 state() {
-    ip -o link | sed 's/^[0-9]*: //; s/qdisc.*//' | sort
+    ip -o link | sed 's/^[0-9]*: //; s/:.*//' | sort
     for device in /sys/bus/pci/devices/*; do
         echo "$device $(readlink "$device/driver") $(cat "$device/driver_override" 2>/dev/null)" \
             "$(cat "$device/sriov_numvfs" "$device/sriov_drivers_autoprobe" 2>/dev/null)"
@@ -56,10 +56,11 @@ state >/root/before
 step plan nearmetal lab plan
 for environment in vhost sriov; do
     nics=
-    [ "$environment" = sriov ] && nics="--nic eth0 --nic eth1"
+    [ "$environment" = sriov ] && nics="--nic eth0"
     step "$environment" nearmetal lab run --env "$environment" --execution kvm $nics \
-        --guest-cpus 1 --memory-mib 256 --seconds 1 --out "/root/$environment"
+        --guest-cpus 1 --memory-mib 256 --seconds 1 --rounds 1 --out "/root/$environment"
     step "$environment-result" measured "/root/$environment"
+    tail -n 12 "/root/$environment"/agent-*.log
 done
 state >/root/after
 step unchanged diff /root/before /root/after
