@@ -151,7 +151,9 @@ fn only_selects_rows_and_reports_unknown_names() {
     let picked = run(&["qualify", "--dry-run", "--only", "netns,tcp-spin,pingpong"]);
     assert_eq!(picked.code, 0, "{}", picked.stderr);
     assert!(picked.stdout.contains("netns/tcp-spin pingpong"));
-    let is_row = |line: &&str| !line.starts_with("  target") && !line.starts_with("  comparison");
+    let is_row = |line: &&str| {
+        !["  target", "  comparison", "  factor"].iter().any(|other| line.starts_with(other))
+    };
     let rows: Vec<&str> = picked.stdout.lines().filter(is_row).skip(1).collect();
     assert_eq!(rows, ["  netns/tcp-spin pingpong  64 B, 1024 B"], "{}", picked.stdout);
     let unknown = run(&["qualify", "--dry-run", "--only", "nets"]);
