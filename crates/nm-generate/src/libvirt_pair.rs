@@ -1,9 +1,10 @@
 //! A pair of guests as domains of libvirt, their network, and the commands.
 
+use nm_model::Side;
 use nm_sys::cpu_list::list as cpu_list;
 
 use crate::libvirt::{clock, features, hostdev};
-use crate::pair::{PairNetwork, PairPlacement, PairRequest, PairSide, SIDES};
+use crate::pair::{PairNetwork, PairPlacement, PairRequest, SIDES, mac, place_of};
 use crate::xml::{Element, element};
 
 /// Name of the network.
@@ -19,7 +20,7 @@ const SHARED_MIB: u32 = 4;
 pub fn files(placement: &PairPlacement, request: &PairRequest) -> Vec<(String, String)> {
     let mut files: Vec<(String, String)> = SIDES
         .iter()
-        .map(|side| (format!("{}.xml", side.name), domain(*side, placement, request)))
+        .map(|side| (format!("{}.xml", side), domain(*side, placement, request)))
         .collect();
     if let Some(network) = network(request) {
         files.push(("network.xml".to_string(), network));
@@ -29,7 +30,7 @@ pub fn files(placement: &PairPlacement, request: &PairRequest) -> Vec<(String, S
 }
 
 /// The domain of one guest.
-fn domain(side: PairSide, placement: &PairPlacement, request: &PairRequest) -> String {
+fn domain(side: Side, placement: &PairPlacement, request: &PairRequest) -> String {
     let kib = |name| element(name).with("unit", "KiB").holding(u64::from(request.memory_mib) << 10);
     let node = placement.node.map(|node| {
         element("numatune").of([element("memory").with("mode", "strict").with("nodeset", node)])
@@ -38,12 +39,12 @@ fn domain(side: PairSide, placement: &PairPlacement, request: &PairRequest) -> S
         element("type").with("arch", "x86_64").with("machine", "q35").holding("hvm"),
         element("kernel").holding(&request.kernel),
         element("initrd").holding(&request.initrd),
-        element("cmdline").holding(&request.command_lines[side.at]),
+        element("cmdline").holding(&request.command_lines[place_of(side)]),
     ]);
     element("domain")
         .with("type", "kvm")
         .of([
-            element("name").holding(format!("{NETWORK}-{}", side.name)),
+            element("name").holding(format!("{NETWORK}-{}", side)),
             kib("memory"),
             kib("currentMemory"),
             memory(placement),
@@ -68,8 +69,8 @@ fn memory(placement: &PairPlacement) -> Element {
     element("memoryBacking").of(pages).of([element("nosharepages"), element("locked")])
 }
 
-fn cpu_tune(side: PairSide, placement: &PairPlacement) -> Option<Element> {
-    let cpus = &placement.virtual_cpus[side.at];
+fn cpu_tune(side: Side, placement: &PairPlacement) -> Option<Element> {
+    let cpus = &placement.virtual_cpus[place_of(side)];
     let pin =
         |(vcpu, cpu): (usize, &u32)| element("vcpupin").with("vcpu", vcpu).with("cpuset", cpu);
     (!cpus.is_empty()).then(|| {
@@ -96,11 +97,11 @@ fn cpu(placement: &PairPlacement, request: &PairRequest) -> Element {
         .of(invariant_tsc)
 }
 
-fn devices(side: PairSide, request: &PairRequest) -> Element {
+fn devices(side: Side, request: &PairRequest) -> Element {
     let control = element("channel").with("type", "unix").of([
         element("source")
             .with("mode", "bind")
-            .with("path", format!("{}/{}.ctl", request.folder, side.name)),
+            .with("path", format!("{}/{}.ctl", request.folder, side)),
         element("target").with("type", "virtio").with("name", "nm.ctl"),
     ]);
     let shared = (request.network == PairNetwork::SharedMemory).then(|| {
@@ -121,11 +122,11 @@ fn devices(side: PairSide, request: &PairRequest) -> Element {
         .of(shared)
 }
 
-fn nic(side: PairSide, request: &PairRequest) -> Element {
-    let mac = || element("mac").with("address", side.mac);
+fn nic(side: Side, request: &PairRequest) -> Element {
+    let address = || element("mac").with("address", mac(side));
     let on_bridge = |driver: &str| {
         element("interface").with("type", "network").of([
-            mac(),
+            address(),
             element("source").with("network", NETWORK),
             element("model").with("type", "virtio"),
             element("driver").with("name", driver),
@@ -136,14 +137,14 @@ fn nic(side: PairSide, request: &PairRequest) -> Element {
         PairNetwork::Vhost => on_bridge("vhost"),
         PairNetwork::Functions { .. } => element("interface")
             .with("type", "network")
-            .of([mac(), element("source").with("network", NETWORK)]),
-        PairNetwork::Devices { addresses, .. } => hostdev(addresses[side.at]),
+            .of([address(), element("source").with("network", NETWORK)]),
+        PairNetwork::Devices { addresses, .. } => hostdev(addresses[place_of(side)]),
         PairNetwork::Wire | PairNetwork::SharedMemory => {
             let end = |name, port| element(name).with("address", "127.0.0.1").with("port", port);
-            let [local, remote] = [WIRE_PORTS[side.at], WIRE_PORTS[1 - side.at]];
+            let [local, remote] = [WIRE_PORTS[place_of(side)], WIRE_PORTS[place_of(side.other())]];
             let source = end("source", remote).of([end("local", local)]);
             element("interface").with("type", "udp").of([
-                mac(),
+                address(),
                 source,
                 element("model").with("type", "virtio"),
             ])
@@ -179,14 +180,14 @@ fn commands(placement: &PairPlacement, request: &PairRequest) -> String {
         lines.push(format!("virsh net-create '{folder}/network.xml'"));
     }
     for side in SIDES {
-        lines.push(format!("virsh create '{folder}/{}.xml'", side.name));
+        lines.push(format!("virsh create '{folder}/{}.xml'", side));
     }
     lines.push(format!(
         "# The agents of the guests answer on {folder}/client.ctl and {folder}/server.ctl."
     ));
     lines.push("# The end:".to_string());
     for side in SIDES {
-        lines.push(format!("virsh destroy {NETWORK}-{}", side.name));
+        lines.push(format!("virsh destroy {NETWORK}-{}", side));
     }
     if has_network {
         lines.push(format!("virsh net-destroy {NETWORK}"));

@@ -1,5 +1,6 @@
 //! A pair of guests for a stack of the user's own: the same environment as `nearmetal lab run` has.
 
+use nm_model::Side;
 use nm_model::guest::GuestSpec;
 use nm_model::pci_address::PciAddress;
 
@@ -178,19 +179,15 @@ fn has_huge_pages(host: &HostLayout, request: &PairRequest, node: Option<u32>) -
         .any(|pages| Some(pages.node) == node && pages.size_kib == SIZE_KIB && pages.free >= needed)
 }
 
-/// One guest of a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PairSide {
-    /// Place in arrays.
-    pub at: usize,
-    /// Name.
-    pub name: &'static str,
-    /// Hardware address.
-    pub mac: &'static str,
+/// Both guests, as `nearmetal lab run` has them.
+pub const SIDES: [Side; 2] = [Side::Client, Side::Server];
+
+/// The place of a guest in arrays of both.
+pub fn place_of(side: Side) -> usize {
+    usize::from(side == Side::Server)
 }
 
-/// Both guests, as `nearmetal lab run` has them.
-pub const SIDES: [PairSide; 2] = [
-    PairSide { at: 0, name: "client", mac: "52:54:00:6e:6d:01" },
-    PairSide { at: 1, name: "server", mac: "52:54:00:6e:6d:02" },
-];
+/// The hardware address of a guest, as text.
+pub fn mac(side: Side) -> String {
+    nm_sys::hardware_address::text(nm_vm::network::hardware_address(side))
+}

@@ -1,21 +1,22 @@
 //! A pair of guests as shell scripts that start QEMU: one for each guest, one that makes what
 //! connects them, and one that removes it.
 
-use nm_model::GuestExecution;
+use nm_model::{GuestExecution, Side};
+use nm_ring::window::MEMORY_BYTES;
 use nm_vm::boot::CONTROL_PORT;
-use nm_vm::machine::{MACHINE, Machine, SHARED_BYTES};
+use nm_vm::machine::{MACHINE, Machine};
+use nm_vm::network::tap_name;
 
-use crate::pair::{PairNetwork, PairPlacement, PairRequest, PairSide, SIDES};
+use crate::pair::{PairNetwork, PairPlacement, PairRequest, SIDES, mac, place_of};
 
-/// Names of the links on the host.
+/// Name of the bridge on the host.
 const BRIDGE: &str = "nm-bridge";
-const TAPS: [&str; 2] = ["nm-port0", "nm-port1"];
 
 /// The files: `connect.sh`, `client.sh`, `server.sh` and `disconnect.sh`.
 pub fn files(placement: &PairPlacement, request: &PairRequest) -> Vec<(String, String)> {
     let mut files = vec![("connect.sh".to_string(), connect(request))];
     for side in SIDES {
-        files.push((format!("{}.sh", side.name), guest(side, placement, request)));
+        files.push((format!("{}.sh", side), guest(side, placement, request)));
     }
     files.push(("disconnect.sh".to_string(), disconnect(request)));
     files
@@ -32,12 +33,12 @@ fn connect(request: &PairRequest) -> String {
         PairNetwork::Wire => lines.push("# Nothing: the datagram sockets are QEMU's.".to_string()),
         PairNetwork::SharedMemory => {
             lines.push("# The memory that both guests have.".to_string());
-            lines.push(format!("truncate -s {SHARED_BYTES} '{}'", memory_path(request)));
+            lines.push(format!("truncate -s {MEMORY_BYTES} '{}'", memory_path(request)));
         }
         PairNetwork::Vswitch | PairNetwork::Vhost => {
             lines.push(format!("ip link add {BRIDGE} type bridge"));
             lines.push(format!("ip link set {BRIDGE} up"));
-            for tap in TAPS {
+            for tap in SIDES.map(tap_name) {
                 lines.push(format!("ip tuntap add {tap} mode tap"));
                 lines.push(format!("ip link set {tap} master {BRIDGE} up"));
             }
@@ -52,10 +53,11 @@ fn connect(request: &PairRequest) -> String {
             lines.push(format!("echo 0 > {device}/sriov_drivers_autoprobe"));
             lines.push(format!("echo 2 > {device}/sriov_numvfs"));
             for side in SIDES {
-                lines.push(format!("ip link set {link} vf {} mac {}", side.at, side.mac));
+                lines.push(format!("ip link set {link} vf {} mac {}", place_of(side), mac(side)));
             }
             for side in SIDES {
-                let of_function = format!("$(basename \"$(readlink {device}/virtfn{})\")", side.at);
+                let of_function =
+                    format!("$(basename \"$(readlink {device}/virtfn{})\")", place_of(side));
                 lines.push(format!("function={of_function}"));
                 lines.extend(bind());
             }
@@ -84,12 +86,16 @@ fn bind() -> [String; 2] {
 }
 
 fn disconnect(request: &PairRequest) -> String {
-    let mut lines: Vec<String> = vec![];
+    let folder = &request.folder;
+    let mut lines = vec![
+        "# Sockets of the guests, which QEMU leaves if it is killed.".to_string(),
+        format!("rm -f '{folder}'/*.ctl '{folder}'/*.net"),
+    ];
     match &request.network {
-        PairNetwork::Wire => lines.push("# Nothing was made.".to_string()),
+        PairNetwork::Wire => {}
         PairNetwork::SharedMemory => lines.push(format!("rm -f '{}'", memory_path(request))),
         PairNetwork::Vswitch | PairNetwork::Vhost => {
-            lines.extend(TAPS.map(|tap| format!("ip link delete {tap}")));
+            lines.extend(SIDES.map(|side| format!("ip link delete {}", tap_name(side))));
             lines.push(format!("ip link delete {BRIDGE}"));
         }
         PairNetwork::Functions { link, .. } => {
@@ -115,12 +121,9 @@ fn memory_path(request: &PairRequest) -> String {
 }
 
 /// The script of one guest: it ends with the guest.
-fn guest(side: PairSide, placement: &PairPlacement, request: &PairRequest) -> String {
+fn guest(side: Side, placement: &PairPlacement, request: &PairRequest) -> String {
     let mut options = vec![
-        (
-            "name of the guest and of its threads",
-            format!("-name nm-{},debug-threads=on", side.name),
-        ),
+        ("name of the guest and of its threads", format!("-name nm-{},debug-threads=on", side)),
         (
             "no devices but those below",
             "-nodefaults -no-user-config -display none -no-reboot".into(),
@@ -136,7 +139,7 @@ fn guest(side: PairSide, placement: &PairPlacement, request: &PairRequest) -> St
         ),
         (
             "where the guest's agent finds its address",
-            format!("-append '{}'", request.command_lines[side.at]),
+            format!("-append '{}'", request.command_lines[place_of(side)]),
         ),
         ("console", "-serial stdio".to_string()),
         ("the agent answers lines of JSON on this socket", control(side, request)),
@@ -150,7 +153,7 @@ fn guest(side: PairSide, placement: &PairPlacement, request: &PairRequest) -> St
     let start = format!("qemu-system-x86_64 \\\n    {} &\nqemu=$!", words.join(" \\\n    "));
     let lines = [explained, function, start, pin(side, placement), "wait \"$qemu\"".to_string()];
     let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
-    script(&format!("The {}'s guest; ends with it.", side.name), &lines)
+    script(&format!("The {}'s guest; ends with it.", side), &lines)
 }
 
 fn cpu_model(placement: &PairPlacement) -> String {
@@ -169,22 +172,22 @@ fn memory(placement: &PairPlacement, request: &PairRequest) -> String {
     format!("memory-backend-memfd,id=ram,size={}M{huge}{node}", request.memory_mib)
 }
 
-fn control(side: PairSide, request: &PairRequest) -> String {
+fn control(side: Side, request: &PairRequest) -> String {
     format!(
         "-chardev socket,id=ctl,path='{}/{}.ctl',server=on,wait=off -device virtio-serial-pci \
          -device virtserialport,chardev=ctl,name={CONTROL_PORT}",
-        request.folder, side.name
+        request.folder, side
     )
 }
 
-fn network(side: PairSide, request: &PairRequest) -> Vec<(&'static str, String)> {
-    let card = format!("-device virtio-net-pci,netdev=net,mac={},romfile=", side.mac);
+fn network(side: Side, request: &PairRequest) -> Vec<(&'static str, String)> {
+    let card = format!("-device virtio-net-pci,netdev=net,mac={},romfile=", mac(side));
     let tap = |vhost| {
-        let tap = TAPS[side.at];
+        let tap = tap_name(side);
         format!("-netdev tap,id=net,ifname={tap},script=no,downscript=no,vhost={vhost} {card}")
     };
     let wire = || {
-        let [own, other] = [side.at, 1 - side.at].map(|at| SIDES[at].name);
+        let (own, other) = (side, side.other());
         let folder = &request.folder;
         format!(
             "-netdev dgram,id=net,local.type=unix,local.path='{folder}/{own}.net',\
@@ -205,7 +208,7 @@ fn network(side: PairSide, request: &PairRequest) -> Vec<(&'static str, String)>
             (
                 "the memory that both guests have",
                 format!(
-                    "-object memory-backend-file,id=shm,size={SHARED_BYTES},share=on,mem-path='{}' \
+                    "-object memory-backend-file,id=shm,size={MEMORY_BYTES},share=on,mem-path='{}' \
                      -device ivshmem-plain,memdev=shm",
                     memory_path(request)
                 ),
@@ -215,20 +218,20 @@ fn network(side: PairSide, request: &PairRequest) -> Vec<(&'static str, String)>
 }
 
 /// Sets `$function` for a guest that a device is passed through to.
-fn passed_function(side: PairSide, request: &PairRequest) -> String {
+fn passed_function(side: Side, request: &PairRequest) -> String {
     match &request.network {
         PairNetwork::Functions { link, .. } => format!(
             "function=$(basename \"$(readlink /sys/class/net/{link}/device/virtfn{})\")",
-            side.at
+            place_of(side)
         ),
-        PairNetwork::Devices { addresses, .. } => format!("function={}", addresses[side.at]),
+        PairNetwork::Devices { addresses, .. } => format!("function={}", addresses[place_of(side)]),
         _ => String::new(),
     }
 }
 
 /// Pins each virtual CPU to its CPU and the other threads to theirs, by the names of the threads.
-fn pin(side: PairSide, placement: &PairPlacement) -> String {
-    let cpus = &placement.virtual_cpus[side.at];
+fn pin(side: Side, placement: &PairPlacement) -> String {
+    let cpus = &placement.virtual_cpus[place_of(side)];
     if cpus.is_empty() {
         return "# The host has too few cores to pin the virtual CPUs.".to_string();
     }

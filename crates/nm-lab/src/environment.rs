@@ -17,7 +17,8 @@ use nm_model::{Failure, FailureKind};
 
 pub use available::{EnvironmentUnavailable, unavailable_reason};
 pub use guests::{
-    GuestParts, GuestsUnavailable, KERNEL_VARIABLE, guest_kernel, spec_unavailable_reason,
+    GuestParts, GuestsUnavailable, KERNEL_VARIABLE, guest_kernel, named_kernel,
+    spec_unavailable_reason,
 };
 pub use namespaces::hold;
 pub(crate) use namespaces::try_isolation;

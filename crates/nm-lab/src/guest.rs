@@ -12,10 +12,11 @@ use std::time::Duration;
 use nm_model::Failure;
 use nm_sys::clock::Deadline;
 use nm_sys::ethtool::Links;
+use nm_sys::hardware_address;
 use nm_sys::hostfiles::HostFiles;
 use nm_sys::init;
 use nm_transport::guest_memory;
-use nm_vm::boot::{BootError, BootSettings, CONTROL_PORT, mac_text};
+use nm_vm::boot::{BootError, BootSettings, CONTROL_PORT};
 use nm_vm::image::MODULES_FOLDER;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -247,7 +248,7 @@ fn find_link(links: &Links, mac: Option<[u8; 6]>) -> Result<String, GuestError> 
         Some(mac) => {
             let has_it = |name: &String| links.hardware_address(name) == Some(mac);
             wait_for(|| devices().into_iter().find(has_it))
-                .ok_or_else(|| GuestError::NoDevice(mac_text(mac)))
+                .ok_or_else(|| GuestError::NoDevice(hardware_address::text(mac)))
         }
         None => wait_for(|| <[String; 1]>::try_from(devices()).ok())
             .map(|[name]| name)

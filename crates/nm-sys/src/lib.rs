@@ -9,6 +9,7 @@ pub mod cpu_counters;
 pub mod cpu_list;
 pub mod ethtool;
 pub mod futex;
+pub mod hardware_address;
 pub mod hostfiles;
 pub mod init;
 pub mod kernel_clock;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nm_sys::bounded_write;
 use nm_sys::ethtool::Links;
+use nm_sys::hardware_address;
 use nm_sys::hostfiles::HostFiles;
 use serde::{Deserialize, Serialize};
 
@@ -293,16 +294,12 @@ impl HostMachine {
         }
         let shown = self.files.value::<u32>(&format!("/sys/class/net/{link}/ifindex"));
         let mac = self.files.text(&format!("/sys/class/net/{link}/address"));
-        let own = drivers.hardware_address(link.as_str()).map(mac_text);
+        let own = drivers.hardware_address(link.as_str()).map(hardware_address::text);
         match shown == drivers.index(link.as_str()) && (own.is_none() || own == mac) {
             true => Ok(()),
             false => Err(AccessError::OtherSysfs),
         }
     }
-}
-
-fn mac_text(bytes: [u8; 6]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 fn driver_error(action: &'static str, target: &Target) -> impl FnOnce(io::Error) -> AccessError {
@@ -417,7 +414,8 @@ impl Machine for HostMachine {
         };
         drivers.index(link.as_str())?;
         let driver = drivers.driver(link.as_str()).unwrap_or_default();
-        let mac = drivers.hardware_address(link.as_str()).map(mac_text).unwrap_or_default();
+        let mac =
+            drivers.hardware_address(link.as_str()).map(hardware_address::text).unwrap_or_default();
         Some(Device { driver: driver.name, bus: driver.bus, mac })
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use nm_model::Side;
+use nm_sys::hardware_address;
 
 /// Name of the virtual serial port on which the guest's agent serves its controller.
 pub const CONTROL_PORT: &str = "nm.ctl";
@@ -69,17 +70,12 @@ impl BootSettings {
     pub fn words(&self) -> Vec<String> {
         let list = self.addresses.iter().map(Cidr::to_string).collect::<Vec<_>>().join(",");
         let addresses = (!list.is_empty()).then(|| format!("nm.addresses={list}"));
-        let mac = self.mac.map(|mac| format!("nm.mac={}", mac_text(mac)));
+        let mac = self.mac.map(|mac| format!("nm.mac={}", hardware_address::text(mac)));
         let mtu = self.mtu.map(|mtu| format!("nm.mtu={mtu}"));
         let side = format!("nm.side={}", self.side);
         let check = NO_TIMER_CHECK.to_string();
         [Some(check), Some(side), addresses, mac, mtu].into_iter().flatten().collect()
     }
-}
-
-/// A hardware address as it is usually written, `52:54:00:6e:6d:01`.
-pub fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 impl FromStr for BootSettings {
@@ -104,8 +100,8 @@ impl FromStr for BootSettings {
                         .ok_or(wrong("up to 8 addresses, such as 10.77.0.1/24,fd77::1/64"))?;
                 }
                 "mac" => {
-                    let mac =
-                        mac(value).ok_or(wrong("a MAC is six bytes, as 52:54:00:6e:6d:01"))?;
+                    let mac = hardware_address::parse(value)
+                        .ok_or(wrong("a MAC is six bytes, as 52:54:00:6e:6d:01"))?;
                     settings.mac = Some(mac);
                 }
                 "mtu" => {
@@ -122,13 +118,6 @@ impl FromStr for BootSettings {
 fn addresses(text: &str) -> Option<Vec<Cidr>> {
     let addresses: Option<Vec<Cidr>> = text.split(',').map(|one| one.parse().ok()).collect();
     addresses.filter(|addresses| addresses.len() <= ADDRESSES_MAX)
-}
-
-fn mac(text: &str) -> Option<[u8; 6]> {
-    let is_byte = |part: &&str| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
-    let parts = text.split(':').filter(is_byte).map(|part| u8::from_str_radix(part, 16).ok());
-    let bytes: Option<Vec<u8>> = parts.collect();
-    bytes?.try_into().ok().filter(|_| text.len() == 17)
 }
 
 impl fmt::Display for Cidr {

@@ -13,6 +13,8 @@ use nm_model::{Severity, Side};
 use nm_sys::cpu_list;
 use nm_sys::hostfiles::{HostFiles, parse_list};
 
+use crate::threads;
+
 const GUESTS: &[Threat] = &[Threat::Tail, Threat::Maximum, Threat::Throughput];
 
 /// A thread of a guest's QEMU.
@@ -28,7 +30,7 @@ pub struct GuestThread {
 
 /// The memory behind a guest, as the host accounts for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GuestMemory {
+pub struct MemoryUse {
     /// All of QEMU's memory that is there, KiB.
     pub resident_kib: u64,
     /// What of it is in huge pages, reserved or transparent, KiB.
@@ -47,7 +49,7 @@ pub struct GuestFacts {
     /// Threads of its QEMU; empty if they could not be read.
     pub threads: Vec<GuestThread>,
     /// Its memory; absent if it could not be read.
-    pub memory: Option<GuestMemory>,
+    pub memory: Option<MemoryUse>,
     /// Memory that it was given, KiB.
     pub size_kib: u64,
     /// Pages of its memory on each NUMA node of the host.
@@ -437,22 +439,20 @@ pub fn read_threads(files: &HostFiles, pid: u32) -> Vec<GuestThread> {
         let name = files.text(&format!("{folder}/{id}/comm"))?;
         let status = files.text(&format!("{folder}/{id}/status"))?;
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-        // `CPU 0/KVM` and `CPU 0/TCG` with `-name …,debug-threads=on`.
-        let number = name.strip_prefix("CPU ").and_then(|rest| rest.split('/').next());
-        let virtual_cpu = number.and_then(|number| number.trim().parse().ok());
+        let virtual_cpu = threads::virtual_cpu(&name);
         Some(GuestThread { virtual_cpu, cpus: parse_list(list)?, name })
     };
     ids.into_iter().filter_map(read).collect()
 }
 
 /// The memory of the QEMU with this process id; absent if it cannot be read.
-pub fn read_memory(files: &HostFiles, pid: u32) -> Option<GuestMemory> {
+pub fn read_memory(files: &HostFiles, pid: u32) -> Option<MemoryUse> {
     let text = files.text(&format!("/proc/{pid}/smaps_rollup"))?;
     let kib = |label: &str| -> u64 {
         let lines = text.lines().filter_map(|line| line.strip_prefix(label)?.strip_prefix(':'));
         lines.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
     };
-    Some(GuestMemory {
+    Some(MemoryUse {
         resident_kib: kib("Rss"),
         huge_kib: kib("AnonHugePages") + kib("ShmemPmdMapped") + kib("FilePmdMapped"),
         locked_kib: kib("Locked"),

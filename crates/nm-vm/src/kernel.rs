@@ -20,9 +20,8 @@ const REMEDY: &str = "install one (linux-image-cloud-amd64 on Debian, linux-imag
 pub enum KernelError {
     /// Nothing was chosen, and the host has none.
     #[error(
-        "this host has no kernel for guests: its own, {release}, has no image \
-         (/boot/vmlinuz-{release}) with modules (/lib/modules/{release}), and /boot has no other \
-         one; {REMEDY}"
+        "there is no kernel for guests: neither that of the host (/boot/vmlinuz-{release} with \
+         its modules) nor another one in /boot; {REMEDY}"
     )]
     NoneOnHost {
         /// The release that the host runs.

@@ -5,18 +5,17 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nm_model::{GuestExecution, Side};
+use nm_ring::window::MEMORY_BYTES;
+use nm_sys::hardware_address;
 use nm_sys::process::inherit;
 
 use crate::boot::CONTROL_PORT;
 use crate::memory::GuestMemory;
-use crate::network::{hardware_address, hardware_address_text};
+use crate::network;
 use crate::qemu::Qemu;
 
 /// Machine type of guests.
 pub const MACHINE: &str = "q35";
-
-/// Size of the memory that both guests share, bytes.
-pub const SHARED_BYTES: u64 = nm_ring::window::MEMORY_BYTES;
 
 /// What a guest's network device is connected to.
 #[derive(Debug)]
@@ -113,7 +112,7 @@ impl Machine {
         command
             .arg("-object")
             .arg(format!(
-                "memory-backend-file,id=shm,size={SHARED_BYTES},share=on,mem-path={shared}"
+                "memory-backend-file,id=shm,size={MEMORY_BYTES},share=on,mem-path={shared}"
             ))
             .args(["-device", "ivshmem-plain,memdev=shm"]);
         command
@@ -140,7 +139,7 @@ fn connect(command: &mut Command, nic: GuestNic, side: Side) {
             format!("tap,id=net,ifname={name},script=no,downscript=no,vhost={vhost}")
         }
     };
-    let mac = hardware_address_text(hardware_address(side));
+    let mac = hardware_address::text(network::hardware_address(side));
     command.args(["-netdev", &netdev]);
     // Without a file of the network boot program, which is not needed.
     command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},romfile=")]);

@@ -27,11 +27,6 @@ pub fn hardware_address(side: Side) -> [u8; 6] {
     [0x52, 0x54, 0x00, 0x6e, 0x6d, last]
 }
 
-/// The text form of a hardware address.
-pub fn hardware_address_text(address: [u8; 6]) -> String {
-    address.map(|byte| format!("{byte:02x}")).join(":")
-}
-
 /// Why guests cannot be connected in a way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkUnavailable {
@@ -164,7 +159,7 @@ mod tests {
     #[test]
     fn guests_have_different_addresses() {
         let [client, server] = [Side::Client, Side::Server].map(hardware_address);
-        assert_eq!(hardware_address_text(client), "52:54:00:6e:6d:01");
+        assert_eq!(nm_sys::hardware_address::text(client), "52:54:00:6e:6d:01");
         assert_ne!(client, server);
         // Bit 1 of the first byte: administered locally; bit 0: a group.
         assert_eq!(client[0] & 3, 2);

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use jiff::Timestamp;
+use nm_model::Side;
 use nm_model::pci_address::PciAddress;
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
@@ -24,16 +25,16 @@ use nm_tune::step::StepId;
 use nm_tune::target::PciSetting;
 use nm_tune::undo::{Choices, UndoError, Undone};
 
+use crate::network::hardware_address;
 use crate::nic::{self, Nic};
 use crate::refusal::Refusal;
 use crate::{function_address, vfio};
 
+/// The guests that get functions, in their order.
+const SIDES: [Side; 2] = [Side::Client, Side::Server];
+
 /// Where the journals are kept.
 pub const JOURNAL_FOLDER: &str = "/var/lib/nearmetal/lab";
-
-/// Hardware addresses of virtual functions: of the client's guest, of the server's.
-pub const FUNCTION_MACS: [[u8; 6]; 2] =
-    [[0x52, 0x54, 0, 0x6e, 0x6d, 1], [0x52, 0x54, 0, 0x6e, 0x6d, 2]];
 
 /// A host whose devices are handed out: this machine, or a tree of files in its place.
 pub struct Host {
@@ -86,7 +87,7 @@ impl Host {
         if !self.is_live {
             return Ok(());
         }
-        let address = FUNCTION_MACS[index as usize];
+        let address = hardware_address(SIDES[index as usize]);
         function_address::set(&nic.name, index, address)
             .map_err(|source| Refusal::HardwareAddress { name: nic.name.clone(), index, source })
     }
@@ -252,14 +253,14 @@ impl Session {
             "virtual functions {client} and {server} of {} are passed through",
             nic.name
         )];
-        Ok((functions, FUNCTION_MACS.map(Some), notes))
+        Ok((functions, SIDES.map(hardware_address).map(Some), notes))
     }
 
     fn hand_over_devices(&mut self, devices: &[Nic]) -> Result<Ready, Refusal> {
         let [client, server] = devices else { return Err(Refusal::Count(devices.len())) };
         let macs = [client, server].map(|nic| {
             let text = self.host.files().text(&format!("/sys/class/net/{}/address", nic.name))?;
-            parse_mac(&text)
+            nm_sys::hardware_address::parse(&text)
         });
         for nic in [client, server] {
             self.apply(&vfio::hand_over(nic.address, true))?;
@@ -275,12 +276,6 @@ impl Session {
         let machine = self.host.machine.as_mut();
         nm_tune::undo(machine, &mut self.log, &mut self.run, &choices, &never)
     }
-}
-
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Option<Vec<u8>> =
-        text.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
-    bytes?.try_into().ok()
 }
 
 /// Refuses to begin while a run is not undone. Those that a restart has ended are closed.

@@ -27,7 +27,8 @@ pub fn threads(pid: u32) -> io::Result<Vec<(u32, ThreadKind)>> {
         let Ok(thread) = entry.file_name().to_string_lossy().parse() else { continue };
         // A thread may have ended since.
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        threads.push((thread, kind(name.trim())));
+        let number = virtual_cpu(name.trim());
+        threads.push((thread, number.map_or(ThreadKind::Other, ThreadKind::VirtualCpu)));
     }
     threads.extend(packet_threads(pid).into_iter().map(|thread| (thread, ThreadKind::Other)));
     threads.sort_unstable();
@@ -35,10 +36,9 @@ pub fn threads(pid: u32) -> io::Result<Vec<(u32, ThreadKind)>> {
     Ok(threads)
 }
 
-/// By a name such as `CPU 0/KVM`.
-fn kind(name: &str) -> ThreadKind {
-    let number = name.strip_prefix("CPU ").and_then(|rest| rest.split('/').next()?.parse().ok());
-    number.map_or(ThreadKind::Other, ThreadKind::VirtualCpu)
+/// The number of the virtual CPU that a thread with a name such as `CPU 0/KVM` executes.
+pub(crate) fn virtual_cpu(name: &str) -> Option<u32> {
+    name.strip_prefix("CPU ").and_then(|rest| rest.split('/').next()?.parse().ok())
 }
 
 /// Threads of vhost. Since Linux 6.4 they are among the process's own.
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn virtual_cpus_are_known_by_name() {
-        assert_eq!(kind("CPU 0/KVM"), ThreadKind::VirtualCpu(0));
-        assert_eq!(kind("CPU 12/TCG"), ThreadKind::VirtualCpu(12));
-        assert_eq!(kind("qemu-system-x86"), ThreadKind::Other);
-        assert_eq!(kind("CPU x/TCG"), ThreadKind::Other);
+        assert_eq!(virtual_cpu("CPU 0/KVM"), Some(0));
+        assert_eq!(virtual_cpu("CPU 12/TCG"), Some(12));
+        assert_eq!(virtual_cpu("qemu-system-x86"), None);
+        assert_eq!(virtual_cpu("CPU x/TCG"), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use nm_report::terminal;
 
 use crate::campaign::show::Show;
 use crate::cli::format::Format;
-use crate::exit::Exit;
+use crate::exit::{Exit, Stop};
 use crate::output;
 
 /// A finished run.
@@ -60,6 +60,19 @@ impl FinishedRun {
     /// Whether every trial was run; otherwise the user or a failure ended the run.
     pub fn is_complete(&self) -> bool {
         self.result.state == RunState::Complete
+    }
+
+    /// Whether anything was measured, if the run came to its end.
+    ///
+    /// # Errors
+    /// Where the reasons are.
+    pub fn check_measured(&self) -> Result<()> {
+        if !self.is_complete() || !self.result.series.is_empty() {
+            return Ok(());
+        }
+        let report = self.report.clone().unwrap_or_default();
+        let message = format!("nothing could be measured; the reasons are in {}", report.display());
+        Err(Stop::with(Exit::Environment, message))
     }
 
     /// The exit code: the verdict if there are targets, else whether the run came to its end.

@@ -49,11 +49,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     run_trials(&mut runner, &campaign, pool)?;
     let run = runner.finish()?;
     run.show()?;
-    if run.is_complete() && run.result.series.is_empty() {
-        let report = run.report.unwrap_or_default();
-        let message = format!("nothing could be measured; the reasons are in {}", report.display());
-        return Err(Stop::with(Exit::Environment, message));
-    }
+    run.check_measured()?;
     Ok(run.exit())
 }
 

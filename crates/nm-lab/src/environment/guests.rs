@@ -24,7 +24,7 @@ use nm_vm::budget::Budget;
 use nm_vm::execution::{self, Determined};
 use nm_vm::join::{self, GuestFacts};
 use nm_vm::kernel::GuestKernel;
-use nm_vm::machine::{GuestNic, MACHINE, Machine, SHARED_BYTES};
+use nm_vm::machine::{GuestNic, MACHINE, Machine};
 use nm_vm::memory::GuestMemory;
 use nm_vm::network;
 use nm_vm::qemu::Qemu;
@@ -37,7 +37,7 @@ use crate::environment::running::{Addresses, BelowGuests, Environment};
 use crate::environment::setup::Setup;
 use crate::link_setup::{self, LinkEnd};
 use crate::pair::{GuestConditions, Pair};
-pub use parts::{GuestParts, KERNEL_VARIABLE};
+pub use parts::{GuestParts, KERNEL_VARIABLE, named_kernel};
 pub use unavailable::GuestsUnavailable;
 
 /// How long a guest may take from the start of QEMU until its agent answers: an emulated processor
@@ -45,9 +45,6 @@ pub use unavailable::GuestsUnavailable;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
-
-/// The ends share all of the memory that both guests have.
-const _: () = assert!(SHARED_BYTES == MEMORY_BYTES);
 
 /// Why guests of `kind` cannot be started here, whatever their kernel; none if they can.
 pub fn unavailable_reason(kind: EnvironmentKind) -> Option<GuestsUnavailable> {
@@ -105,7 +102,7 @@ pub fn start(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Failur
     let host = Host::new(kind, spec).map_err(not_available)?;
     let mut network = Network::new(kind, setup)?;
     network.functions = prepare_functions(kind, spec).map_err(not_available)?;
-    let shared = || memory_file::of_size("nearmetal-guests", SHARED_BYTES).map_err(system_failure);
+    let shared = || memory_file::of_size("nearmetal-guests", MEMORY_BYTES).map_err(system_failure);
     let memory = shared()?;
     let begin = Moment::now();
     let mut launch = |side| {

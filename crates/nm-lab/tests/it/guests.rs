@@ -20,7 +20,7 @@ use nm_model::{
 use nm_ring::window::MEMORY_BYTES;
 use nm_sys::private_folder::PrivateFolder;
 use nm_sys::process::ChildProcess;
-use nm_vm::boot::{BootSettings, NO_TIMER_CHECK, mac_text};
+use nm_vm::boot::{BootSettings, NO_TIMER_CHECK};
 use nm_vm::image::{Image, ImageParts};
 use nm_vm::kernel::GuestKernel;
 
@@ -236,7 +236,10 @@ fn devices(folder: &Path, own: &str, other: &str, mac: [u8; 6]) -> Vec<String> {
         "-netdev",
         &format!("dgram,id=n0,{paths}"),
         "-device",
-        &format!("virtio-net-pci,netdev=n0,mac={},romfile=,{offloads}", mac_text(mac)),
+        &format!(
+            "virtio-net-pci,netdev=n0,mac={},romfile=,{offloads}",
+            nm_sys::hardware_address::text(mac)
+        ),
         "-object",
         &format!("memory-backend-file,id=shm,share=on,size={MEMORY_BYTES},mem-path={memory}"),
         "-device",

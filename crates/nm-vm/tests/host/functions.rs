@@ -1,7 +1,9 @@
 //! Functions for two guests, and everything as before when they are given back.
 
+use nm_model::Side;
+use nm_vm::network::hardware_address;
 use nm_vm::refusal::Refusal;
-use nm_vm::sriov::{self, FUNCTION_MACS};
+use nm_vm::sriov;
 
 use crate::tree::{Fuse, Tree};
 
@@ -23,7 +25,7 @@ fn virtual_functions_are_made_bound_and_removed() {
     let prepared = sriov::prepare_on(host, &tree.state(), &names(&["ens1f0"])).unwrap();
     let addresses = prepared.addresses.map(|address| address.to_string());
     assert_eq!(addresses, ["0000:3b:01.0", "0000:3b:01.1"]);
-    assert_eq!(prepared.macs, FUNCTION_MACS.map(Some));
+    assert_eq!(prepared.macs, [Side::Client, Side::Server].map(hardware_address).map(Some));
     for address in &addresses {
         assert_eq!(driver(&tree, address).as_deref(), Some("vfio-pci"));
     }

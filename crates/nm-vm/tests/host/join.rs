@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nm_model::finding::{Confidence, Finding, UndoClass};
 use nm_model::{FindingStatus, Severity, Side};
 use nm_sys::hostfiles::{HostFiles, RecordedFiles};
-use nm_vm::join::{self, GuestFacts, GuestMemory, GuestThread, HostFacts};
+use nm_vm::join::{self, GuestFacts, GuestThread, HostFacts, MemoryUse};
 
 fn thread(name: &str, virtual_cpu: Option<u32>, cpus: &[u32]) -> GuestThread {
     GuestThread { name: name.into(), virtual_cpu, cpus: cpus.to_vec() }
@@ -19,7 +19,7 @@ fn guest(side: Side, cpu: u32) -> GuestFacts {
             thread("CPU 0/KVM", Some(0), &[cpu]),
             thread("vhost-77", None, &[0]),
         ],
-        memory: Some(GuestMemory {
+        memory: Some(MemoryUse {
             resident_kib: 30_000,
             huge_kib: 0,
             locked_kib: 0,
@@ -80,7 +80,7 @@ fn each_fault_is_found_and_named() {
     assert_eq!(sibling.severity, Severity::High);
     let emulator = failing("guests.emulator", |_, guests| guests[0].threads[2].cpus = vec![0, 2]);
     assert!(emulator.summary.contains("vhost-77 of client on CPUs 2"), "{}", emulator.summary);
-    let small = GuestMemory { resident_kib: 500_000, ..GuestMemory::default() };
+    let small = MemoryUse { resident_kib: 500_000, ..MemoryUse::default() };
     let memory = failing("guests.memory", |_, guests| guests[0].memory = Some(small));
     assert!(memory.summary.contains("of client is not of huge pages"), "{}", memory.summary);
     assert!(memory.summary.contains("of client is not locked"), "{}", memory.summary);
@@ -97,7 +97,7 @@ fn each_fault_is_found_and_named() {
 #[test]
 fn transparent_huge_pages_and_locked_memory_count() {
     let (host, mut guests) = (host(), pair());
-    guests[0].memory = Some(GuestMemory {
+    guests[0].memory = Some(MemoryUse {
         resident_kib: 540_000,
         huge_kib: 520_000,
         locked_kib: 530_000,
@@ -185,7 +185,7 @@ fn threads_and_memory_are_read_from_a_recorded_qemu() {
     let expected = [thread("qemu-system-x86", None, &[0, 1]), thread("CPU 1/TCG", Some(1), &[3])];
     assert_eq!(threads, expected);
     let memory = join::read_memory(&files, 7).unwrap();
-    let GuestMemory { resident_kib, huge_kib, locked_kib, reserved_kib } = memory;
+    let MemoryUse { resident_kib, huge_kib, locked_kib, reserved_kib } = memory;
     assert_eq!([resident_kib, huge_kib, locked_kib, reserved_kib], [9000, 6144, 100, 20_490]);
     assert_eq!(join::read_nodes(&files, 7), [(0, 5_121), (1, 2)]);
     assert_eq!((join::read_threads(&files, 8), join::read_memory(&files, 8)), (vec![], None));

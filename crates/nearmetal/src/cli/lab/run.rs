@@ -9,7 +9,7 @@ use crate::cli::format::ShowArgs;
 
 /// Where the ends are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LabEnvironment {
+pub enum RunEnvironment {
     /// The host itself: two network namespaces.
     Bare,
     /// A datagram link between two guests, without privileges.
@@ -26,7 +26,7 @@ pub enum LabEnvironment {
 pub struct LabRunArgs {
     /// Environments [default: all that this host can run].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
-    pub env: Vec<LabEnvironment>,
+    pub env: Vec<RunEnvironment>,
     /// Kernel of the guests: an image, a folder with `boot/` and `lib/modules/`, or a Debian
     /// package [default: $NEARMETAL_GUEST_KERNEL, or the host's own].
     #[arg(long, value_name = "PATH")]

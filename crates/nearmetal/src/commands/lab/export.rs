@@ -14,7 +14,7 @@ use nm_model::{GuestSpec, Side};
 use nm_vm::boot::{BootSettings, Cidr};
 use nm_vm::image::{Image, ImageError, ImageParts};
 use nm_vm::kernel::GuestKernel;
-use nm_vm::sriov::FUNCTION_MACS;
+use nm_vm::network::hardware_address;
 
 use crate::cli::lab::export::{ExportArgs, ExportEnvironment, ExportStack};
 use crate::exit::{Exit, Stop};
@@ -87,7 +87,7 @@ fn command_line(side: Side, network: &PairNetwork) -> String {
     let has_own_mac = matches!(network, PairNetwork::Devices { .. });
     let settings = BootSettings {
         addresses: vec![address(v4, 24), address(v6, 64)],
-        mac: (!has_own_mac).then_some(FUNCTION_MACS[at]),
+        mac: (!has_own_mac).then(|| hardware_address(side)),
         ..BootSettings::new(side)
     };
     format!("console=ttyS0 quiet panic=-1 {}", settings.words().join(" "))

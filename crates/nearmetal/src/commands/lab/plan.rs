@@ -1,7 +1,7 @@
 //! `nearmetal lab plan`: what this host can run, why not the rest, and what to do about it.
 
 use anyhow::Result;
-use nm_lab::environment::KERNEL_VARIABLE;
+use nm_lab::environment::named_kernel;
 use nm_model::GuestExecution;
 use nm_model::lab_plan::{LabCheck, LabEnvironment, LabPlan, LabStatus};
 use nm_sys::ethtool::Links;
@@ -29,13 +29,12 @@ fn read(args: &LabPlanArgs) -> Result<LabPlan> {
     let files = args.root.as_ref().map_or_else(HostFiles::default, HostFiles::new);
     let links = if args.root.is_none() { Links::new().ok() } else { None };
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| links.is_some());
-    let of_user = || args.kernel.clone().or_else(|| std::env::var(KERNEL_VARIABLE).ok());
-    let kernel = if args.root.is_none() { of_user() } else { None };
+    let kernel = args.root.is_none().then(|| named_kernel(args.kernel.as_deref())).flatten();
     Ok(lab_plan(&View {
         files: &files,
         links: links.as_ref(),
         own_connection: connection.as_deref(),
-        named_kernel: kernel.as_deref().filter(|text| !text.is_empty()),
+        named_kernel: kernel.as_deref(),
         timed: args.probe.then(timed),
     }))
 }

@@ -43,11 +43,7 @@ pub fn run(args: &LabRunArgs) -> Result<Exit> {
     qualify::run_trials(&mut runner, &campaign, pool)?;
     let run = runner.finish()?;
     run.show()?;
-    if run.is_complete() && run.result.series.is_empty() {
-        let report = run.report.unwrap_or_default();
-        let message = format!("nothing could be measured; the reasons are in {}", report.display());
-        return Err(Stop::with(Exit::Environment, message));
-    }
+    run.check_measured()?;
     // There are no targets: what counts is whether all was measured.
     Ok(match (run.is_complete(), run.result.failures.is_empty()) {
         (false, _) => run.exit(),

@@ -10,20 +10,20 @@ use nm_model::{
     Campaign, ComputeSpec, GuestSpec, JitterSpec, Layout, Plan, ProbeSpec, Stack, StackPair,
 };
 
-use crate::cli::lab::run::{LabEnvironment, LabRunArgs};
+use crate::cli::lab::run::{LabRunArgs, RunEnvironment};
 use crate::exit::Stop;
 
 /// Jobs of the compute probe are as long as they are, so their number does not follow the time.
 const COMPUTE_REPEATS: u32 = 2;
 
 /// The environment of a word.
-fn kind(environment: LabEnvironment) -> EnvironmentKind {
+fn kind(environment: RunEnvironment) -> EnvironmentKind {
     match environment {
-        LabEnvironment::Bare => EnvironmentKind::Netns,
-        LabEnvironment::Wire => EnvironmentKind::VmWire,
-        LabEnvironment::Vswitch => EnvironmentKind::VmSwitch,
-        LabEnvironment::Vhost => EnvironmentKind::VmVhost,
-        LabEnvironment::Sriov => EnvironmentKind::VmSriov,
+        RunEnvironment::Bare => EnvironmentKind::Netns,
+        RunEnvironment::Wire => EnvironmentKind::VmWire,
+        RunEnvironment::Vswitch => EnvironmentKind::VmSwitch,
+        RunEnvironment::Vhost => EnvironmentKind::VmVhost,
+        RunEnvironment::Sriov => EnvironmentKind::VmSriov,
     }
 }
 
@@ -33,11 +33,11 @@ fn kind(environment: LabEnvironment) -> EnvironmentKind {
 /// A number beyond its limits.
 pub fn plan(args: &LabRunArgs) -> Result<Plan> {
     let every = [
-        LabEnvironment::Bare,
-        LabEnvironment::Wire,
-        LabEnvironment::Vswitch,
-        LabEnvironment::Vhost,
-        LabEnvironment::Sriov,
+        RunEnvironment::Bare,
+        RunEnvironment::Wire,
+        RunEnvironment::Vswitch,
+        RunEnvironment::Vhost,
+        RunEnvironment::Sriov,
     ];
     let chosen = if args.env.is_empty() { &every[..] } else { &args.env[..] };
     let environments: Vec<EnvironmentKind> = chosen.iter().copied().map(kind).collect();

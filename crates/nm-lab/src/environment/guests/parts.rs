@@ -40,7 +40,8 @@ impl GuestParts {
         static MADE: Mutex<BTreeMap<Choice, GuestParts>> = Mutex::new(BTreeMap::new());
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
         let is_passed_through = kind == EnvironmentKind::VmSriov;
-        let choice = Choice { kernel: choice(spec), is_passed_through };
+        let kernel = named_kernel(spec.kernel.as_deref());
+        let choice = Choice { kernel, is_passed_through };
         if let Some(parts) = made.get(&choice) {
             return Ok(parts.clone());
         }
@@ -57,9 +58,10 @@ impl GuestParts {
     }
 }
 
-fn choice(spec: &GuestSpec) -> Option<String> {
+/// The kernel that the user named for guests: `chosen`, or that of [`KERNEL_VARIABLE`].
+pub fn named_kernel(chosen: Option<&str>) -> Option<String> {
     let of_user = || std::env::var(KERNEL_VARIABLE).ok().filter(|text| !text.is_empty());
-    spec.kernel.clone().or_else(of_user)
+    chosen.map(str::to_string).or_else(of_user)
 }
 
 /// The kernel of guests as `spec` wants them.
@@ -67,5 +69,5 @@ fn choice(spec: &GuestSpec) -> Option<String> {
 /// # Errors
 /// If there is none, with what to install.
 pub fn find_kernel(spec: &GuestSpec) -> Result<GuestKernel, KernelError> {
-    GuestKernel::find(choice(spec).as_deref())
+    GuestKernel::find(named_kernel(spec.kernel.as_deref()).as_deref())
 }
