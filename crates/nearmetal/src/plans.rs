@@ -74,6 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn built_in_plans_start_no_emulated_guests() {
+        for (name, _) in built_in() {
+            let plan = load(name).unwrap();
+            let has_guests = plan.rows().iter().any(|row| row.environment.has_guests());
+            let is_allowed = plan.guests.is_none_or(|guests| guests.emulation_allowed);
+            assert!(!has_guests || !is_allowed, "{name}");
+        }
+    }
+
+    #[test]
     fn built_in_plans_and_their_parts_are_read() {
         for (name, _) in built_in() {
             let plan = load(name).unwrap();

@@ -192,11 +192,30 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
     assert_eq!((&guests["environment"], &guests["execution"]), (&"vm-wire".into(), &"tcg".into()));
     assert_eq!((&guests["machine"], &guests["memory_mib"]), (&"q35".into(), &384.into()));
     assert_eq!(guests["program_sha256"].as_str().unwrap().len(), 64);
+    let findings = guests["findings"].as_array().unwrap();
+    let pinned = findings.iter().find(|finding| finding["id"] == "guests.pin").unwrap();
+    assert!(pinned["status"] == "fail" || pinned["status"] == "pass", "{pinned}");
     println!("both guests answered after {} ms", guests["boot_ms"]);
     let client = crate::support::facts(&result, "vm-wire", "client");
     let server = crate::support::facts(&result, "vm-wire", "server");
     assert_ne!(client["host"]["boot_id"], server["host"]["boot_id"], "two kernels");
     lab.assert_nothing_left(&[]);
+}
+
+#[test]
+fn plan_can_leave_out_rows_of_emulated_guests() {
+    let Some(lab) = Lab::new() else { return };
+    let block = trials("vm-wire", r#"["udp-blocking"]"#, SHORT_PINGPONG);
+    let plan = lab.path("guests.toml");
+    for (allowed, is_left_out) in [(true, false), (false, true)] {
+        let guests = format!("[guests]\nexecution = \"tcg\"\nemulation_allowed = {allowed}\n");
+        fs::write(&plan, format!("name = \"guests\"\n{block}{guests}")).unwrap();
+        let mut command = command(&["qualify", "--dry-run", "--plan", plan.to_str().unwrap()]);
+        let run = finished(command.env(KERNEL_VARIABLE, &lab.kernel));
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let reason = "not available: guests would be emulated here";
+        assert_eq!(run.stdout.contains(reason), is_left_out, "{}", run.stdout);
+    }
 }
 
 #[test]
