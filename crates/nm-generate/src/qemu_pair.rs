@@ -150,7 +150,12 @@ fn guest(side: Side, placement: &PairPlacement, request: &PairRequest) -> String
         options.iter().map(|(why, option)| format!("# {why}: {option}\n")).collect();
     let words: Vec<&str> = options.iter().map(|(_, option)| option.as_str()).collect();
     let function = passed_function(side, request);
-    let start = format!("qemu-system-x86_64 \\\n    {} &\nqemu=$!", words.join(" \\\n    "));
+    let words = words.join(" \\\n    ");
+    let start = format!(
+        "qemu-system-x86_64 \\\n    {words} &\nqemu=$!\n\
+         # Ctrl-C ends this shell only: a program in its background ignores it.\n\
+         trap 'kill \"$qemu\"' INT TERM"
+    );
     let lines = [explained, function, start, pin(side, placement), "wait \"$qemu\"".to_string()];
     let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     script(&format!("The {}'s guest; ends with it.", side), &lines)

@@ -1,7 +1,9 @@
 //! Pairs of guests as scripts: shells take them, and what one script makes another one removes.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nm_generate::{PairNetwork, PairRequest, place_pair, qemu_pair, read};
 
@@ -58,6 +60,33 @@ fn virtual_cpus_are_pinned_by_the_names_of_their_threads_where_there_are_cores()
     let loose = script(&files(&few, &request(PairNetwork::Wire)), "client.sh");
     assert!(!loose.contains("taskset") && loose.contains("too few cores"), "{loose}");
     assert!(!loose.contains("kvm-hint-dedicated"), "{loose}");
+}
+
+/// A script whose guest is a program that sleeps: a signal to the script ends both.
+#[test]
+fn signal_to_a_script_ends_its_guest() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("qemu-system-x86_64");
+    std::fs::write(&program, "#!/bin/sh\necho $$ > \"$0.pid\"\nexec sleep 1000\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text =
+        script(&files(&Host { cores: 2, ..server() }, &request(PairNetwork::Wire)), "client.sh");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh").arg("-c").arg(text).env("PATH", path).spawn().unwrap();
+    let file = folder.path().join("qemu-system-x86_64.pid");
+    let wait = |what: &str, is_done: &dyn Fn() -> bool| {
+        let limit = nm_sys::clock::Deadline::after(Duration::from_secs(60));
+        while !is_done() {
+            assert!(!limit.passed(), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait("the guest starts", &|| std::fs::read_to_string(&file).is_ok_and(|it| it.ends_with('\n')));
+    let guest: u32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    let status = Command::new("kill").args(["-TERM", &shell.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    shell.wait().unwrap();
+    wait("the guest has ended", &|| nm_sys::process::is_dead(guest));
 }
 
 #[test]
